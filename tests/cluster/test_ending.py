@@ -6,7 +6,7 @@ from harness.cluster.node import ending_of
 from harness.cluster.state import from_scontrol
 
 
-def ending(state: str, reason: str, nnodes: int = 2) -> str:
+def ending(state, reason, nnodes=2):
     line = f"JobId=8 JobName=mbr-perf JobState={state} Reason={reason} Restarts=0 ExitCode=0:15 NodeList=n[1-2]"
     return ending_of(from_scontrol(line), nnodes)
 

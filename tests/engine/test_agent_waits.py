@@ -32,7 +32,7 @@ def test_an_agent_begins_at_the_harnesss_word_and_ends_without_it(tmp_path, word
     assert ("usage:" in log.read_text()) is begins
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     """Not gone, and no zombie."""
     state = subprocess.run(("ps", "-o", "stat=", "-p", str(pid)), stdout=subprocess.PIPE, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")

@@ -57,13 +57,13 @@ def layers(calls_of):
     return calls_of({"impl": "transformer_engine"})
 
 
-def in_order(calls: list[str], *wanted: str) -> bool:
+def in_order(calls, *wanted):
     """Whether ``wanted`` is in ``calls`` in this order, with others between."""
     rest = iter(calls)
     return all(call in rest for call in wanted)
 
 
-def ddp_stream(calls: list[str]) -> str:
+def ddp_stream(calls):
     return calls[calls.index("build DDP") - 1].removeprefix("enter ")
 
 

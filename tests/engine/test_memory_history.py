@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,24 +15,22 @@ pytestmark = pytest.mark.train
 class StandIn:
     """Takes what `torch.cuda.memory` takes, and writes the snapshot of an allocator made by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.allocator = Allocator()
         self.calls: list[object] = []
 
-    def _record_memory_history_impl(
-        self, enabled: str | None = "all", *, global_record_annotations: bool = False
-    ) -> None:
+    def _record_memory_history_impl(self, enabled="all", *, global_record_annotations=False):
         """Only its signature is looked at."""
 
-    def _record_memory_history(self, **asked: Any) -> None:
+    def _record_memory_history(self, **asked):
         self.calls.append(asked)
 
-    def _dump_snapshot(self, filename: str) -> None:
+    def _dump_snapshot(self, filename):
         self.calls.append("dump")
         written(Path(filename), self.allocator.snapshot())
 
 
-def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
+def test_one_step_is_recorded_written_and_no_more(tmp_path):
     from harness.engine.memory import MAX_ENTRIES, recorded_step
 
     memory = StandIn()
@@ -49,7 +46,7 @@ def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
     assert snapshot_summary(tmp_path / "snapshot_000.pickle").devices[0].allocated_bytes == 5 * MIB
 
 
-def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path: Path):
+def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path):
     from harness.engine.memory import record_until_out_of_memory
 
     memory, observers = StandIn(), list[Callable[..., None]]()
@@ -64,11 +61,11 @@ def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path: Path):
     assert (device.failure.request_bytes, device.num_failures) == (7 * MIB, 2)
 
 
-def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path: Path):
+def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path):
     from harness.engine.memory import recorded_step
 
     class Older(StandIn):
-        def _record_memory_history_impl(self, enabled: str | None = "all") -> None:  # type: ignore[override]
+        def _record_memory_history_impl(self, enabled="all"):  # type: ignore[override]
             """Without the parameter."""
 
     memory = Older()

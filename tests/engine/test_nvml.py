@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from harness.engine.nvml_device import Neighbours, descends_from
 from harness.records.launch import CLOCKS_REFUSED
-from harness.records.run import DeviceSample, NodeSample
+from harness.records.run import NodeSample
 from tests.native_libraries import scripted_nvml
 
 GIB = 1024**3
@@ -24,16 +23,16 @@ ENVIRONMENT_OF_TESTS = dict(os.environ)
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory):
     """A folder with the scripted libnvidia-ml.so.1."""
     return scripted_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
-def driver(library: Path, tmp_path: Path) -> Callable[..., dict[str, str]]:
+def driver(library, tmp_path):
     """The environment in which NVML plays the given state lines."""
 
-    def environment(*lines: str) -> dict[str, str]:
+    def environment(*lines):
         state = tmp_path / "state"
         state.write_text("\n".join(lines) + "\n")
         return {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(state)}
@@ -42,7 +41,7 @@ def driver(library: Path, tmp_path: Path) -> Callable[..., dict[str, str]]:
 
 
 @contextmanager
-def sampling(environment: dict[str, str], out: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def sampling(environment, out, *arguments):
     """A sampler that has had its first look."""
     command = (*NVML, "sample", "--out", str(out), "--interval_ms", "10", *arguments)
     with subprocess.Popen(command, env=environment) as process:
@@ -55,18 +54,18 @@ def sampling(environment: dict[str, str], out: Path, *arguments: str) -> Iterato
             process.terminate()
 
 
-def sampled(environment: dict[str, str], out: Path, seconds: float, *arguments: str) -> NodeSample:
+def sampled(environment, out, seconds, *arguments):
     with sampling(environment, out, *arguments):
         time.sleep(seconds)
     return NodeSample.model_validate_json(out.read_text())
 
 
-def only(node: NodeSample) -> DeviceSample:
+def only(node):
     assert len(node.devices) == 1
     return node.devices[0]
 
 
-def listing(environment: dict[str, str]) -> dict[str, object]:
+def listing(environment):
     asked = subprocess.run(
         (sys.executable, "-m", "harness.engine.nvml_device", "list"),
         env=environment,
@@ -78,7 +77,7 @@ def listing(environment: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_gpus_are_listed_with_name_uuid_and_memory(driver: Callable[..., dict[str, str]]) -> None:
+def test_gpus_are_listed_with_name_uuid_and_memory(driver):
     environment = driver("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920", "gpu 1 uuid=GPU-b")
     name = "NVIDIA H100 80GB HBM3"
     assert listing(environment) == {
@@ -91,17 +90,17 @@ def test_gpus_are_listed_with_name_uuid_and_memory(driver: Callable[..., dict[st
     }
 
 
-def test_a_machine_without_the_library_says_so() -> None:
+def test_a_machine_without_the_library_says_so():
     environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": "/nonexistent"}
     assert listing(environment) == {"error": "NVML Shared Library Not Found (NVML 12)"}
 
 
-def test_a_driver_that_is_not_loaded_says_so(library: Path, tmp_path: Path) -> None:
+def test_a_driver_that_is_not_loaded_says_so(library, tmp_path):
     environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(tmp_path / "none")}
     assert listing(environment) == {"error": "Driver Not Loaded (NVML 9)"}
 
 
-def test_one_gpu_that_cannot_be_talked_to_does_not_hide_the_other(driver: Callable[..., dict[str, str]]) -> None:
+def test_one_gpu_that_cannot_be_talked_to_does_not_hide_the_other(driver):
     environment = driver("gpu 0 uuid=GPU-a", "gpu 1 uuid=GPU-b", "err nvmlDeviceGetUUID 15 -1 1")
     gpus = listing(environment)["gpus"]
     assert isinstance(gpus, list)
@@ -109,7 +108,7 @@ def test_one_gpu_that_cannot_be_talked_to_does_not_hide_the_other(driver: Callab
     assert gpus[1]["error"] == "GPU is lost (NVML 15)"
 
 
-def test_the_peak_of_a_spike_is_kept(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_the_peak_of_a_spike_is_kept(driver, tmp_path):
     environment = driver(
         "gpu 0 uuid=GPU-a reserved=500000000",
         f"curve 0 step 0:{GIB} 300:{50 * GIB} 380:{2 * GIB}",
@@ -122,19 +121,19 @@ def test_the_peak_of_a_spike_is_kept(driver: Callable[..., dict[str, str]], tmp_
     assert 0.005 < device.interval_s < 0.1
 
 
-def test_devices_carry_their_uuid_whatever_their_order(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_devices_carry_their_uuid_whatever_their_order(driver, tmp_path):
     environment = driver("gpu 0 uuid=GPU-b used=1000", "gpu 1 uuid=GPU-a used=2000")
     node = sampled(environment, tmp_path / "out.json", 0.1)
     assert {d.uuid: d.max_used_bytes for d in node.devices} == {"GPU-b": 1000, "GPU-a": 2000}
 
 
-def test_an_old_driver_is_read_through_v1_and_says_so(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_an_old_driver_is_read_through_v1_and_says_so(driver, tmp_path):
     environment = driver("gpu 0 uuid=GPU-a used=1000 reserved=500", "err nvmlDeviceGetMemoryInfo_v2 13")
     device = only(sampled(environment, tmp_path / "out.json", 0.1))
     assert (device.memory_api, device.max_used_bytes, device.reserved_bytes) == ("v1", 1500, None)
 
 
-def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver, tmp_path):
     environment = driver(
         "gpu 0 uuid=GPU-a used=7000", "gpu 1 uuid=GPU-b used=8000", "err nvmlDeviceGetMemoryInfo_v2 15 300 1"
     )
@@ -145,43 +144,39 @@ def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver: Callable[..., dict[st
     assert healthy.num_samples > lost.num_samples
 
 
-def test_memory_that_may_not_be_read_is_unknown_not_zero(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_memory_that_may_not_be_read_is_unknown_not_zero(driver, tmp_path):
     environment = driver("gpu 0 uuid=GPU-a used=7000", "err nvmlDeviceGetMemoryInfo_v2 4")
     device = only(sampled(environment, tmp_path / "out.json", 0.1))
     assert (device.max_used_bytes, device.baseline_used_bytes, device.total_bytes) == (None, None, None)
     assert device.error == "Insufficient Permissions (NVML 4) after 0 samples"
 
 
-def test_values_that_nvml_refuses_are_absent(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_values_that_nvml_refuses_are_absent(driver, tmp_path):
     environment = driver("gpu 0 used=1", "err nvmlDeviceGetPowerUsage 3", "err nvmlDeviceGetClockInfo 4")
     device = only(sampled(environment, tmp_path / "out.json", 0.1))
     assert (device.max_power_w, device.median_sm_clock_mhz, device.max_used_bytes) == (None, None, 1)
 
 
-def test_throttling_is_named(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_throttling_is_named(driver, tmp_path):
     environment = driver("gpu 0 reasons=0x44 power_mw=699000 sm=1200")
     device = only(sampled(environment, tmp_path / "out.json", 0.1))
     assert device.throttle_reasons == ("sw_power_cap", "hw_thermal_slowdown")
     assert (device.max_power_w, device.median_sm_clock_mhz) == (699.0, 1200.0)
 
 
-def test_the_clock_of_an_idle_gpu_does_not_count(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_the_clock_of_an_idle_gpu_does_not_count(driver, tmp_path):
     device = only(sampled(driver("gpu 0 reasons=0x1 sm=210"), tmp_path / "out.json", 0.1))
     assert (device.median_sm_clock_mhz, device.throttle_reasons) == (None, ())
 
 
-def test_a_process_that_was_there_before_the_ranks_is_foreign(
-    driver: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
+def test_a_process_that_was_there_before_the_ranks_is_foreign(driver, tmp_path):
     environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
     device = only(sampled(environment, tmp_path / "out.json", 0.1))
     name = Path("/proc/self/comm").read_text().strip()
     assert device.foreign_processes == (f"pid {os.getpid()} {name}, 1.00 GiB",)
 
 
-def test_a_process_that_the_driver_has_yet_to_take_from_its_list_is_not_foreign(
-    driver: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
+def test_a_process_that_the_driver_has_yet_to_take_from_its_list_is_not_foreign(driver, tmp_path):
     environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
     ends = threading.Timer(0.6, lambda: driver("gpu 0 used=1"))
     ends.start()
@@ -189,7 +184,7 @@ def test_a_process_that_the_driver_has_yet_to_take_from_its_list_is_not_foreign(
     ends.join()
 
 
-def test_ranks_are_distinguished_from_strangers_by_descent() -> None:
+def test_ranks_are_distinguished_from_strangers_by_descent():
     with subprocess.Popen(["sleep", "30"]) as rank:
         neighbours = Neighbours(run_pid=os.getpid(), same_pids=True)
         neighbours.during_run({rank.pid: 10, 1: None})
@@ -198,20 +193,20 @@ def test_ranks_are_distinguished_from_strangers_by_descent() -> None:
     assert neighbours.foreign[1].endswith("unknown memory")
 
 
-def test_inside_a_container_a_stranger_is_only_unidentified() -> None:
+def test_inside_a_container_a_stranger_is_only_unidentified():
     neighbours = Neighbours(run_pid=os.getpid(), same_pids=False)
     neighbours.during_run({4194305: 10})
     assert (neighbours.foreign, neighbours.unidentified) == ({}, {4194305})
 
 
-def test_a_process_descends_from_its_parents_and_not_from_its_children() -> None:
+def test_a_process_descends_from_its_parents_and_not_from_its_children():
     with subprocess.Popen(["sleep", "30"]) as child:
         assert descends_from(child.pid, os.getpid())
         assert not descends_from(os.getpid(), child.pid)
         child.kill()
 
 
-def test_a_killed_sampler_leaves_what_it_saw(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_a_killed_sampler_leaves_what_it_saw(driver, tmp_path):
     out = tmp_path / "out.json"
     with sampling(driver("gpu 0 used=1234"), out) as process:
         process.kill()
@@ -219,7 +214,7 @@ def test_a_killed_sampler_leaves_what_it_saw(driver: Callable[..., dict[str, str
     assert only(NodeSample.model_validate_json(out.read_text())).max_used_bytes == 1234
 
 
-def test_the_file_is_renewed_while_sampling(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_the_file_is_renewed_while_sampling(driver, tmp_path):
     out = tmp_path / "out.json"
     with sampling(driver("gpu 0 used=1234"), out) as process:
         time.sleep(2.5)
@@ -228,17 +223,17 @@ def test_the_file_is_renewed_while_sampling(driver: Callable[..., dict[str, str]
     assert only(NodeSample.model_validate_json(out.read_text())).num_samples > 10
 
 
-def test_without_nvml_the_file_says_why(tmp_path: Path) -> None:
+def test_without_nvml_the_file_says_why(tmp_path):
     environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": "/nonexistent"}
     node = sampled(environment, tmp_path / "out.json", 0.0)
     assert (node.devices, node.error) == ((), "NVML Shared Library Not Found (NVML 12)")
 
 
-def test_the_sampler_ends_when_its_parent_is_killed(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_the_sampler_ends_when_its_parent_is_killed(driver, tmp_path):
     _end_with_its_killed_parent((*NVML, "sample"), driver("gpu 0 used=1"), tmp_path)
 
 
-def _end_with_its_killed_parent(sampler: tuple[str, ...], environment: dict[str, str], tmp_path: Path) -> None:
+def _end_with_its_killed_parent(sampler, environment, tmp_path):
     out, pid_file = tmp_path / "out.json", tmp_path / "pid"
     command = [*sampler, "--out", str(out)]
     parent_code = (
@@ -261,7 +256,7 @@ TWO = ("gpu 0 used=1", "gpu 1 used=1")
 LOCKS = ("--gpu_clock_mhz", "1400", "--memory_clock_mhz", "2619")
 
 
-def clocks_of(environment: dict[str, str]) -> list[str]:
+def clocks_of(environment):
     log = Path(environment["FAKE_NVML_STATE"] + ".clocks")
     return log.read_text().splitlines() if log.exists() else []
 
@@ -271,9 +266,7 @@ RESET = ["reset 0 0", "reset_memory 0 0", "reset 1 0", "reset_memory 1 0"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_clocks_are_locked_before_the_first_look_and_reset_at_the_end(
-    driver: Callable[..., dict[str, str]], tmp_path: Path, number: signal.Signals
-) -> None:
+def test_clocks_are_locked_before_the_first_look_and_reset_at_the_end(driver, tmp_path, number):
     environment = driver(*TWO)
     with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:
         assert clocks_of(environment) == LOCKED
@@ -282,15 +275,13 @@ def test_clocks_are_locked_before_the_first_look_and_reset_at_the_end(
     assert clocks_of(environment) == LOCKED + RESET
 
 
-def test_without_clocks_to_lock_none_is_touched(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_without_clocks_to_lock_none_is_touched(driver, tmp_path):
     environment = driver(*TWO)
     sampled(environment, tmp_path / "out.json", 0.0)
     assert clocks_of(environment) == []
 
 
-def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(
-    driver: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
+def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(driver, tmp_path):
     environment = driver(*TWO, "err nvmlDeviceSetGpuLockedClocks 4 -1 1")
     command = (*NVML, "sample", "--out", str(tmp_path / "out.json"), *LOCKS)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
@@ -299,13 +290,13 @@ def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(
     assert clocks_of(environment) == [*LOCKED[:2], *RESET]
 
 
-def test_clocks_are_reset_when_the_parent_is_killed(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_clocks_are_reset_when_the_parent_is_killed(driver, tmp_path):
     environment = driver(*TWO)
     _end_with_its_killed_parent((*NVML, "sample", *LOCKS), environment, tmp_path)
     assert clocks_of(environment) == LOCKED + RESET
 
 
-def test_clocks_of_a_killed_sampler_can_be_reset(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+def test_clocks_of_a_killed_sampler_can_be_reset(driver, tmp_path):
     environment = driver(*TWO)
     with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:
         sampler.kill()
@@ -315,7 +306,7 @@ def test_clocks_of_a_killed_sampler_can_be_reset(driver: Callable[..., dict[str,
     assert clocks_of(environment) == LOCKED + RESET
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -15,14 +15,14 @@ from harness.engine.process import garbage_collection_paused, importing_before_f
 CHILD = "from harness.engine.process import die_with_parent; import time; die_with_parent(); print('alive', flush=True); time.sleep(60)"
 
 
-def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(code, **environment):
     return subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False,
         timeout=20,
     )  # fmt: skip
 
 
-def test_a_child_ends_when_its_parent_is_killed() -> None:
+def test_a_child_ends_when_its_parent_is_killed():
     parent = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {CHILD!r}]); print(p.pid, flush=True); p.wait()"
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -35,18 +35,18 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
     assert not _runs(child)
 
 
-def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
+def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once():
     code = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
     ended = run(code, MBR_PERF_PARENT_PID="1")
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
 
 
-def test_a_child_of_the_announced_parent_goes_on() -> None:
+def test_a_child_of_the_announced_parent_goes_on():
     code = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
     assert run(code, MBR_PERF_PARENT_PID=str(os.getpid())).stdout == "alive\n"
 
 
-def test_children_know_who_their_parent_is() -> None:
+def test_children_know_who_their_parent_is():
     code = (
         "import os, subprocess, sys; from harness.engine.process import be_parent_of_children; be_parent_of_children(); "
         "child = subprocess.run([sys.executable, '-c', 'import os; print(os.environ[\"MBR_PERF_PARENT_PID\"])'], "
@@ -55,7 +55,7 @@ def test_children_know_who_their_parent_is() -> None:
     assert run(code).stdout == "True\n"
 
 
-def test_a_process_that_shows_its_stacks_goes_on() -> None:
+def test_a_process_that_shows_its_stacks_goes_on():
     code = (
         "import os, signal; from harness.engine.process import dump_stacks_on_signal; dump_stacks_on_signal()\n"
         "def inner(): os.kill(os.getpid(), signal.SIGUSR1)\n"
@@ -67,7 +67,7 @@ def test_a_process_that_shows_its_stacks_goes_on() -> None:
 
 
 @pytest.mark.parametrize("block", [garbage_collection_paused, importing_before_forks])
-def test_no_garbage_is_collected_while_libraries_are_imported(block) -> None:
+def test_no_garbage_is_collected_while_libraries_are_imported(block):
     with block():
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -80,7 +80,7 @@ def test_no_garbage_is_collected_while_libraries_are_imported(block) -> None:
         gc.enable()
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ FOLDER = Path(__file__).parent
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 256}
 
 
-def spec_of(**changes: Any) -> ExperimentSpec:
+def spec_of(**changes):
     """A two-rank CPU experiment; sections given as mappings replace the defaults of the section."""
     fields: dict[str, Any] = {
         "recipe": "tiny", "family": "llama", "gpu": "cpu", "num_gpus": 2, "gpus_per_node": 8, "compute_dtype": "fp32",
@@ -26,7 +25,7 @@ def spec_of(**changes: Any) -> ExperimentSpec:
     return ExperimentSpec.model_validate(fields | changes, strict=False)
 
 
-def h100(**changes: Any) -> ExperimentSpec:
+def h100(**changes):
     """The same on eight H100."""
     batch = {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 32}
     fields: dict[str, Any] = {
@@ -37,22 +36,22 @@ def h100(**changes: Any) -> ExperimentSpec:
 
 
 @pytest.fixture(name="cpu")
-def _cpu() -> Callable[..., ExperimentSpec]:
+def _cpu():
     return spec_of
 
 
 @pytest.fixture(name="h100")
-def _h100() -> Callable[..., ExperimentSpec]:
+def _h100():
     return h100
 
 
 @pytest.fixture
-def host() -> Host:
+def host():
     return Host(python=sys.executable, hostname="node-1", num_cores=8, shell={"PATH": "/bin", "HOME": "/home/me"})
 
 
 @pytest.fixture
-def fake_python(tmp_path: Path) -> str:
+def fake_python(tmp_path):
     """An interpreter for plans that runs the scripted agent instead of torchrun, in a tenth of a second."""
     path = tmp_path / "fake_python"
     path.write_text(f"#!{sys.executable}\n{(FOLDER / 'scripted_agent.py').read_text()}")
@@ -61,10 +60,10 @@ def fake_python(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def make_plan(tmp_path: Path) -> Callable[..., LaunchPlan]:
+def make_plan(tmp_path):
     """A plan with its own run folder, which exists; ``worker`` is the script with its arguments."""
 
-    def make(*worker: str, python: str = sys.executable, ranks: int = 2, **changes: Any) -> LaunchPlan:
+    def make(*worker, python=sys.executable, ranks=2, **changes):
         (tmp_path / "run").mkdir(exist_ok=True)
         limits = {name: changes.pop(name, 60.0) for name in ("timeout_s", "hang_timeout_s")}
         fields: dict[str, Any] = {
@@ -78,6 +77,6 @@ def make_plan(tmp_path: Path) -> Callable[..., LaunchPlan]:
 
 
 @pytest.fixture
-def two_ranks() -> str:
+def two_ranks():
     """The path of the script that plays a rank."""
     return str(FOLDER / "scripted_rank.py")

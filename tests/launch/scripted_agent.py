@@ -19,7 +19,7 @@ worker = rest[next(i for i, arg in enumerate(rest) if not arg.startswith("--")) 
 result = pathlib.Path(known.result)
 
 
-def leave(code: int, **record: object) -> None:
+def leave(code, **record):
     result.write_text(json.dumps(record))
     sys.exit(code)
 
@@ -39,7 +39,7 @@ crew = [
 ]
 
 
-def stop(number: int, _frame: object) -> None:
+def stop(number, _frame):
     for rank in crew:
         rank.terminate()
     for rank in crew:

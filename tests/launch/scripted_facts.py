@@ -25,7 +25,7 @@ OF_THIS_LAUNCH = {
 }  # fmt: skip
 
 
-def opened() -> list[str]:
+def opened():
     """What is open; the folder that lists it is, too."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -36,7 +36,7 @@ def opened() -> list[str]:
     return [name.replace(str(run_dir), "RUN_DIR") for name in sorted(found)]
 
 
-def dispositions() -> dict[str, str]:
+def dispositions():
     """What every signal does."""
     return {str(number): str(signal.getsignal(number)).split(" at ")[0] for number in signal.valid_signals()}
 

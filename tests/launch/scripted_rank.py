@@ -20,16 +20,16 @@ faulthandler.register(signal.SIGUSR1)
 beats = (ranks / f"rank_{rank:03d}.progress.jsonl").open("a", buffering=1)
 
 
-def beat(**fields: object) -> None:
+def beat(**fields):
     beats.write(json.dumps({"time_s": time.time(), **fields}) + "\n")
 
 
-def step(index: int) -> None:
+def step(index):
     time.sleep(0.5 if mode == "slow" else 0.02)
     beat(phase="step", step=index, seconds=0.02, loss=1.0)
 
 
-def blocked_for_ever() -> None:
+def blocked_for_ever():
     time.sleep(600)
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import time
-from collections.abc import Callable
 
 from harness.launch.crew import MAX_LOOKING, Crew
 
@@ -12,12 +11,12 @@ class Agent(subprocess.Popen[bytes]):
 
     num_looks = 0
 
-    def poll(self) -> int | None:
+    def poll(self):
         self.num_looks += 1
         return super().poll()
 
 
-def test_whoever_keeps_looking_looks_for_a_small_share_of_the_time() -> None:
+def test_whoever_keeps_looking_looks_for_a_small_share_of_the_time():
     with Agent(("sleep", "60")) as agent:
         crew = Crew(agent)
         one_look_s = min(seconds(crew.look) for _ in range(5))
@@ -31,7 +30,7 @@ def test_whoever_keeps_looking_looks_for_a_small_share_of_the_time() -> None:
     )  # four times as many where looks have become quicker
 
 
-def seconds(action: Callable[[], None]) -> float:
+def seconds(action):
     began = time.monotonic()
     action()
     return time.monotonic() - began

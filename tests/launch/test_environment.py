@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment import EnvVar, child_environment, recordable, this_host
+from harness.launch.environment import child_environment, recordable, this_host
 from harness.launch.environment_rows import ROWS
 
 MakeSpec = Callable[..., ExperimentSpec]
@@ -15,22 +15,22 @@ TP2 = {"tensor_model_parallel_size": 2}
 GRAPHS = {"impl": "transformer_engine", "scope": ("attn",)}
 
 
-def env_of(spec: ExperimentSpec, shell: dict[str, str] | None = None, **changes: object) -> dict[str, EnvVar]:
+def env_of(spec, shell=None, **changes):
     arguments: dict = {"pass_env": (), "local_ranks": 2, "num_cores": 8, **changes}
     return {v.name: v for v in child_environment(spec, shell or {}, **arguments)}
 
 
-def values(spec: ExperimentSpec, shell: dict[str, str] | None = None, **changes: object) -> dict[str, str]:
+def values(spec, shell=None, **changes):
     return {name: v.value for name, v in env_of(spec, shell, **changes).items()}
 
 
-def refusal(spec: ExperimentSpec, shell: dict[str, str] | None = None, **changes: object) -> str:
+def refusal(spec, shell=None, **changes):
     with pytest.raises(BadRequestError) as refused:
         env_of(spec, shell, **changes)
     return str(refused.value)
 
 
-def test_a_cpu_run_gets_exactly_these_variables(cpu: MakeSpec) -> None:
+def test_a_cpu_run_gets_exactly_these_variables(cpu):
     assert values(cpu()) == {
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", "CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1",
         "OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": "lo", "MALLOC_TRIM_THRESHOLD_": "8589934592",
@@ -39,7 +39,7 @@ def test_a_cpu_run_gets_exactly_these_variables(cpu: MakeSpec) -> None:
     }  # fmt: skip
 
 
-def test_an_h100_run_gets_exactly_these_variables(h100: MakeSpec) -> None:
+def test_an_h100_run_gets_exactly_these_variables(h100):
     assert values(h100()) == {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUDA_DEVICE_MAX_CONNECTIONS": "8",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_HIGH_PRIORITY": "1", "NCCL_NVLS_ENABLE": "0",
@@ -64,55 +64,55 @@ def test_an_h100_run_gets_exactly_these_variables(h100: MakeSpec) -> None:
         ({"gpu": "gb300", "gpus_per_node": 4, "parallelism": TP2}, "32"),
     ],
 )
-def test_the_number_of_hardware_queues_follows_what_overlaps(h100: MakeSpec, changes: dict, expected: str) -> None:
+def test_the_number_of_hardware_queues_follows_what_overlaps(h100, changes, expected):
     assert values(h100(**changes))["CUDA_DEVICE_MAX_CONNECTIONS"] == expected
 
 
-def test_user_buffers_do_without_expandable_segments(h100: MakeSpec) -> None:
+def test_user_buffers_do_without_expandable_segments(h100):
     got = values(h100(ddp={"nccl_ub": True}))
     assert "PYTORCH_CUDA_ALLOC_CONF" not in got
     assert (got["NCCL_NVLS_ENABLE"], got["NCCL_CTA_POLICY"]) == ("1", "1")
 
 
-def test_cuda_graphs_with_expandable_segments_turn_graph_registration_off(h100: MakeSpec) -> None:
+def test_cuda_graphs_with_expandable_segments_turn_graph_registration_off(h100):
     assert values(h100(cuda_graph=GRAPHS))["NCCL_GRAPH_REGISTER"] == "0"
     without = {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.8"}
     assert "NCCL_GRAPH_REGISTER" not in values(h100(cuda_graph=GRAPHS, env=without))
 
 
 @pytest.mark.parametrize(("backend", "switches"), [("flash", "100"), ("fused", "010"), ("unfused", "001")])
-def test_the_attention_switches_follow_the_backend(h100: MakeSpec, backend: str, switches: str) -> None:
+def test_the_attention_switches_follow_the_backend(h100, backend, switches):
     got = values(h100(kernels={"transformer_impl": "transformer_engine", "attention_backend": backend}))
     assert got["NVTE_FLASH_ATTN"] + got["NVTE_FUSED_ATTN"] + got["NVTE_UNFUSED_ATTN"] == switches
 
 
-def test_fine_grained_offload_keeps_weights_where_they_are(h100: MakeSpec) -> None:
+def test_fine_grained_offload_keeps_weights_where_they_are(h100):
     assert values(h100(offload={"offload_modules": ("moe_act",)}))["NVTE_CPU_OFFLOAD_V1"] == "1"
 
 
-def test_more_ranks_than_cores_still_get_a_thread_each(cpu: MakeSpec) -> None:
+def test_more_ranks_than_cores_still_get_a_thread_each(cpu):
     assert values(cpu(), local_ranks=8, num_cores=2)["OMP_NUM_THREADS"] == "1"
 
 
-def test_several_nodes_are_not_tied_to_the_loopback_interface(cpu: MakeSpec) -> None:
+def test_several_nodes_are_not_tied_to_the_loopback_interface(cpu):
     assert "GLOO_SOCKET_IFNAME" not in values(cpu(), nnodes=2)
 
 
-def test_your_shell_wins_over_the_table_and_says_so(h100: MakeSpec) -> None:
+def test_your_shell_wins_over_the_table_and_says_so(h100):
     got = env_of(h100(), {"NCCL_NVLS_ENABLE": "1"})["NCCL_NVLS_ENABLE"]
     assert (got.value, got.source) == ("1", "your shell")
 
 
-def test_the_recipe_and_e_win_over_your_shell(h100: MakeSpec) -> None:
+def test_the_recipe_and_e_win_over_your_shell(h100):
     got = env_of(h100(env={"NCCL_NVLS_ENABLE": "1"}), {"NCCL_NVLS_ENABLE": "0"})["NCCL_NVLS_ENABLE"]
     assert (got.value, got.source) == ("1", "spec.env")
 
 
-def test_a_cpu_run_hides_the_gpus_that_your_shell_shows(cpu: MakeSpec) -> None:
+def test_a_cpu_run_hides_the_gpus_that_your_shell_shows(cpu):
     assert values(cpu(), {"CUDA_VISIBLE_DEVICES": "0,1"})["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_only_listed_variables_are_inherited(cpu: MakeSpec) -> None:
+def test_only_listed_variables_are_inherited(cpu):
     shell = {
         "PATH": "/bin", "LC_ALL": "C", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "EDITOR": "vi", "WORLD_SIZE": "9",
         "HF_TOKEN": CANARY, "NVIDIA_API_KEY": CANARY, "SSH_AUTH_SOCK": "/x",
@@ -121,7 +121,7 @@ def test_only_listed_variables_are_inherited(cpu: MakeSpec) -> None:
     assert inherited == {"PATH", "LC_ALL", "NCCL_DEBUG", "SLURM_JOB_ID"}
 
 
-def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu: MakeSpec) -> None:
+def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu):
     shell = {"HF_TOKEN": CANARY, "PATH": "/bin"}
     environment = child_environment(cpu(), shell, ("HF_TOKEN",), 2)
     passed = next(v for v in environment if v.name == "HF_TOKEN")
@@ -129,7 +129,7 @@ def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu: MakeSpec) 
     assert "HF_TOKEN" not in recordable(environment)
 
 
-def test_records_hold_what_decides_results_and_nothing_personal(cpu: MakeSpec) -> None:
+def test_records_hold_what_decides_results_and_nothing_personal(cpu):
     shell = {"PATH": "/home/me/bin", "HOME": "/home/me", "NCCL_DEBUG": "INFO", "UCX_URL": "http://me:pw123@proxy"}
     recorded = recordable(child_environment(cpu(env={"FLAG": "1"}), shell, (), 2))
     assert {"PATH", "HOME"} & set(recorded) == set()
@@ -137,7 +137,7 @@ def test_records_hold_what_decides_results_and_nothing_personal(cpu: MakeSpec) -
     assert recorded["UCX_URL"] == "http://***@proxy"
 
 
-def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu: MakeSpec) -> None:
+def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu):
     environment = child_environment(cpu(), {"SLURM_JOB_ID": "7"}, (), 2)
     assert "SLURM_JOB_ID" in {variable.name for variable in environment}
     assert "SLURM_JOB_ID" not in recordable(environment)
@@ -151,9 +151,7 @@ def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu: MakeSpec) -> None
         ("PROXY", f"http://me:{CANARY}@proxy", "contains what looks like a secret"),
     ],
 )
-def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(
-    cpu: MakeSpec, name: str, value: str, why: str
-) -> None:
+def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(cpu, name, value, why):
     with pytest.raises(BadRequestError, match=f"{name} {why}") as refused:
         child_environment(cpu(env={name: value}), {}, (), 2)
     assert refused.value.remedy == f"export it and pass it by name: --pass_env {name}"
@@ -161,21 +159,21 @@ def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(
 
 
 @pytest.mark.parametrize("where", ["shell", "recipe"])
-def test_the_newer_allocator_name_becomes_the_one_that_megatron_reads(h100: MakeSpec, where: str) -> None:
+def test_the_newer_allocator_name_becomes_the_one_that_megatron_reads(h100, where):
     given = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}
     got = values(h100(env=given if where == "recipe" else {}), given if where == "shell" else {})
     assert got["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:512"
     assert "PYTORCH_ALLOC_CONF" not in got
 
 
-def test_two_equal_allocator_settings_are_one(h100: MakeSpec) -> None:
+def test_two_equal_allocator_settings_are_one(h100):
     same = "expandable_segments:True"
     got = values(h100(), {"PYTORCH_ALLOC_CONF": same, "PYTORCH_CUDA_ALLOC_CONF": same})
     assert got["PYTORCH_CUDA_ALLOC_CONF"] == same
     assert "PYTORCH_ALLOC_CONF" not in got
 
 
-def test_two_different_allocator_settings_are_refused(h100: MakeSpec) -> None:
+def test_two_different_allocator_settings_are_refused(h100):
     message = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})
     assert "PYTORCH_CUDA_ALLOC_CONF=a:1 (spec.env), PYTORCH_ALLOC_CONF=b:2 (your shell)" in message
 
@@ -202,18 +200,16 @@ def test_two_different_allocator_settings_are_refused(h100: MakeSpec) -> None:
         ({"gpu": "cpu", "env": {"A": "x\0y"}}, {}, "A: the value contains a NUL byte"),
     ],
 )  # fmt: skip
-def test_what_contradicts_the_run_is_refused(
-    cpu: MakeSpec, h100: MakeSpec, changes: dict, shell: dict[str, str], message: str
-) -> None:
+def test_what_contradicts_the_run_is_refused(cpu, h100, changes, shell, message):
     assert message in refusal((cpu if "gpu" in changes else h100)(**changes), shell)
 
 
-def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100: MakeSpec) -> None:
+def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100):
     spec = h100(gpu="b200", cuda_graph={"impl": "local"}, env={"NCCL_GRAPH_REGISTER": "1"})
     assert values(spec)["NCCL_GRAPH_REGISTER"] == "1"
 
 
-def test_all_contradictions_are_reported_at_once(h100: MakeSpec) -> None:
+def test_all_contradictions_are_reported_at_once(h100):
     shell = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NVTE_FLASH_ATTN": "0"}
     message = refusal(h100(parallelism=TP2), shell, pass_env=("HF_TOKEN",))
     assert "CUDA_DEVICE_MAX_CONNECTIONS=8" in message
@@ -221,17 +217,17 @@ def test_all_contradictions_are_reported_at_once(h100: MakeSpec) -> None:
     assert "--pass_env HF_TOKEN: not set in your shell" in message
 
 
-def test_an_error_does_not_tell_a_secret(h100: MakeSpec) -> None:
+def test_an_error_does_not_tell_a_secret(h100):
     message = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": CANARY}), {"PYTORCH_ALLOC_CONF": "x"})
     assert CANARY not in message
 
 
-def test_each_variable_of_the_table_is_there_once() -> None:
+def test_each_variable_of_the_table_is_there_once():
     names = [row.name for row in ROWS]
     assert sorted(set(names)) == sorted(names)
 
 
-def test_the_shell_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_is_read_as_it_is(monkeypatch):
     monkeypatch.setenv("MBR_TEST_VARIABLE", "x")
     host = this_host()
     assert host.shell["MBR_TEST_VARIABLE"] == "x"

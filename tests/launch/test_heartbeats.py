@@ -1,7 +1,6 @@
 """Heartbeat files become progress, and silence becomes a verdict."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,31 +10,31 @@ from harness.launch.heartbeats import Heartbeats
 class Ranks:
     """The heartbeat files of a run folder, written by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         (folder / "ranks").mkdir()
         self.folder = folder
 
-    def raw(self, rank: int, text: str) -> None:
+    def raw(self, rank, text):
         with (self.folder / "ranks" / f"rank_{rank:03d}.progress.jsonl").open("a") as file:
             file.write(text)
 
-    def write(self, rank: int, phase: str, time_s: float = 0.0, **fields: float) -> None:
+    def write(self, rank, phase, time_s=0.0, **fields):
         self.raw(rank, json.dumps({"time_s": time_s, "phase": phase, **fields}) + "\n")
 
-    def step(self, rank: int, step: int, seconds: float = 1.0, time_s: float = 0.0) -> None:
+    def step(self, rank, step, seconds=1.0, time_s=0.0):
         self.write(rank, "step", time_s, step=step, seconds=seconds)
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Ranks:
+def ranks(tmp_path):
     return Ranks(tmp_path)
 
 
-def follow(ranks: Ranks, count: int = 2, num_steps: int = 10) -> Heartbeats:
+def follow(ranks, count=2, num_steps=10):
     return Heartbeats(ranks.folder, range(count), num_steps, now=100.0)
 
 
-def test_progress_is_that_of_the_slowest_rank(ranks: Ranks) -> None:
+def test_progress_is_that_of_the_slowest_rank(ranks):
     heartbeats = follow(ranks)
     ranks.step(0, 3, seconds=2.0)
     ranks.step(1, 2, seconds=4.0)
@@ -44,7 +43,7 @@ def test_progress_is_that_of_the_slowest_rank(ranks: Ranks) -> None:
     assert (progress.slowest_rank, progress.step, progress.last_step_s, progress.eta_s) == (1, 2, 4.0, 7 * 3.0)
 
 
-def test_half_a_line_is_kept_until_the_rest_comes(ranks: Ranks) -> None:
+def test_half_a_line_is_kept_until_the_rest_comes(ranks):
     heartbeats = follow(ranks, count=1)
     line = json.dumps({"time_s": 1.0, "phase": "step", "step": 4, "seconds": 1.0})
     ranks.raw(0, line[:20])
@@ -55,7 +54,7 @@ def test_half_a_line_is_kept_until_the_rest_comes(ranks: Ranks) -> None:
     assert heartbeats.progress(102.0).step == 4
 
 
-def test_a_line_that_is_no_heartbeat_is_a_sign_of_life_only(ranks: Ranks) -> None:
+def test_a_line_that_is_no_heartbeat_is_a_sign_of_life_only(ranks):
     heartbeats = follow(ranks, count=1)
     ranks.step(0, 1)
     ranks.raw(0, "\x00garbage{\n")
@@ -63,7 +62,7 @@ def test_a_line_that_is_no_heartbeat_is_a_sign_of_life_only(ranks: Ranks) -> Non
     assert heartbeats.progress(101.0).step == 1
 
 
-def test_silence_beyond_the_floor_is_a_hang(ranks: Ranks) -> None:
+def test_silence_beyond_the_floor_is_a_hang(ranks):
     heartbeats = follow(ranks, count=1)
     ranks.step(0, 0, seconds=0.1)
     heartbeats.read(101.0)
@@ -72,7 +71,7 @@ def test_silence_beyond_the_floor_is_a_hang(ranks: Ranks) -> None:
     assert (silence.rank, silence.age_s, silence.patience_s, silence.step) == (0, 10.5, 10.0, 0)
 
 
-def test_long_steps_earn_twenty_times_their_patience(ranks: Ranks) -> None:
+def test_long_steps_earn_twenty_times_their_patience(ranks):
     heartbeats = follow(ranks, count=1)
     ranks.step(0, 0, seconds=3.0)
     heartbeats.read(101.0)
@@ -81,7 +80,7 @@ def test_long_steps_earn_twenty_times_their_patience(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("phases", [(), ("start",), ("start", "import")])
-def test_importing_may_take_two_minutes(ranks: Ranks, phases: tuple[str, ...]) -> None:
+def test_importing_may_take_two_minutes(ranks, phases):
     heartbeats = follow(ranks, count=1)
     for phase in phases:
         ranks.write(0, phase)
@@ -90,7 +89,7 @@ def test_importing_may_take_two_minutes(ranks: Ranks, phases: tuple[str, ...]) -
     assert heartbeats.silence(221.0, floor_s=10.0) is not None
 
 
-def test_the_rank_that_got_least_far_is_named(ranks: Ranks) -> None:
+def test_the_rank_that_got_least_far_is_named(ranks):
     heartbeats = follow(ranks, count=3)
     ranks.step(0, 5)
     ranks.step(1, 4)
@@ -101,7 +100,7 @@ def test_the_rank_that_got_least_far_is_named(ranks: Ranks) -> None:
     assert silence.rank == 1
 
 
-def test_among_equals_the_one_that_fell_silent_first_is_named(ranks: Ranks) -> None:
+def test_among_equals_the_one_that_fell_silent_first_is_named(ranks):
     heartbeats = follow(ranks)
     ranks.step(0, 5, time_s=7.2)
     ranks.step(1, 5, time_s=7.1)
@@ -111,7 +110,7 @@ def test_among_equals_the_one_that_fell_silent_first_is_named(ranks: Ranks) -> N
     assert silence.rank == 1
 
 
-def test_a_finished_rank_may_wait_for_the_others(ranks: Ranks) -> None:
+def test_a_finished_rank_may_wait_for_the_others(ranks):
     heartbeats = follow(ranks)
     ranks.write(0, "finish")
     ranks.step(1, 5, seconds=0.1)
@@ -121,7 +120,7 @@ def test_a_finished_rank_may_wait_for_the_others(ranks: Ranks) -> None:
     assert heartbeats.silence(125.0, floor_s=10.0) is None
 
 
-def test_ranks_that_all_finished_but_do_not_end_hang(ranks: Ranks) -> None:
+def test_ranks_that_all_finished_but_do_not_end_hang(ranks):
     heartbeats = follow(ranks)
     ranks.write(0, "finish")
     ranks.write(1, "finish")
@@ -129,7 +128,7 @@ def test_ranks_that_all_finished_but_do_not_end_hang(ranks: Ranks) -> None:
     assert heartbeats.silence(112.0, floor_s=10.0) is not None
 
 
-def test_the_time_in_which_a_job_was_suspended_is_no_silence(ranks: Ranks) -> None:
+def test_the_time_in_which_a_job_was_suspended_is_no_silence(ranks):
     heartbeats = follow(ranks)
     heartbeats.exclude_from_silence(600.0)
     assert heartbeats.silence(100.0 + 600.0 + 119.0, 30.0) is None

@@ -10,8 +10,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan
+from harness.launch.plan import LaunchRequest, Nodes, build_plan
 from harness.measure.values import launch_document
 from harness.records.gating import LaunchSettings
 from harness.show.json import text
@@ -21,13 +20,13 @@ MakeSpec = Callable[..., ExperimentSpec]
 TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")
 
 
-def plan_of(spec: ExperimentSpec, host: Host, run_dir: Path = Path("/runs/x"), **changes: object) -> LaunchPlan:
+def plan_of(spec, host, run_dir=Path("/runs/x"), **changes):
     settings = {name: changes.pop(name) for name in list(changes) if name in LaunchSettings.model_fields}
     fields: dict = {"spec": spec, "run_dir": run_dir, "host": host, "settings": LaunchSettings(**settings), **changes}
     return build_plan(LaunchRequest(**fields))
 
 
-def test_one_node_runs_torchrun_with_static_rendezvous_on_the_loopback(cpu: MakeSpec, host: Host) -> None:
+def test_one_node_runs_torchrun_with_static_rendezvous_on_the_loopback(cpu, host):
     plan = plan_of(cpu(), host, nodes=Nodes(master_port=29555))
     assert plan.argv == (
         host.python, "-m", "harness.engine.agent", "--result", "/runs/x/ranks/launch.json", "--nnodes=1",
@@ -38,14 +37,14 @@ def test_one_node_runs_torchrun_with_static_rendezvous_on_the_loopback(cpu: Make
     assert (plan.sampler, plan.ranks, plan.rendezvous.chosen_port) == (None, range(2), False)
 
 
-def test_a_free_port_is_chosen_for_one_node(cpu: MakeSpec, host: Host) -> None:
+def test_a_free_port_is_chosen_for_one_node(cpu, host):
     plan = plan_of(cpu(), host)
     assert plan.rendezvous.chosen_port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", plan.rendezvous.master_port))
 
 
-def test_gpus_are_sampled_under_the_name_of_the_node(h100: MakeSpec, host: Host) -> None:
+def test_gpus_are_sampled_under_the_name_of_the_node(h100, host):
     plan = plan_of(h100(), replace(host, hostname="../node 1"), sample_interval_ms=20)
     assert plan.sampler == (
         host.python, "-m", "harness.engine.nvml", "sample", "--out", "/runs/x/ranks/nvml_.._node_1.json",
@@ -53,12 +52,12 @@ def test_gpus_are_sampled_under_the_name_of_the_node(h100: MakeSpec, host: Host)
     )  # fmt: skip
 
 
-def test_the_sampler_can_be_switched_off(h100: MakeSpec, host: Host) -> None:
+def test_the_sampler_can_be_switched_off(h100, host):
     assert plan_of(h100(), host, sample_interval_ms=0).sampler is None
     assert json_of(launch_document(plan_of(h100(), host, sample_interval_ms=0)))["sampler"] is None
 
 
-def test_each_node_of_several_has_its_ranks_and_its_own_files(h100: MakeSpec, host: Host) -> None:
+def test_each_node_of_several_has_its_ranks_and_its_own_files(h100, host):
     plan = plan_of(h100(num_gpus=16), host, nodes=TWO_NODES)
     assert {"--nnodes=2", "--node-rank=1", "--nproc-per-node=8", "--master-addr=node-0", "--master-port=29500"} <= set(
         plan.argv
@@ -67,11 +66,11 @@ def test_each_node_of_several_has_its_ranks_and_its_own_files(h100: MakeSpec, ho
     assert (plan.agent_file.name, plan.launcher_log.name) == ("launch_node_001.json", "launcher_node_001.log")
 
 
-def test_the_run_folder_is_absolute_whatever_was_typed(cpu: MakeSpec, host: Host) -> None:
+def test_the_run_folder_is_absolute_whatever_was_typed(cpu, host):
     assert plan_of(cpu(), host, run_dir=Path("results/x")).worker[-1] == str(Path.cwd() / "results/x")
 
 
-def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu: MakeSpec, host: Host) -> None:
+def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu, host):
     shell = {**host.shell, "TOKENIZERS_PARALLELISM": "true", "MINE": "1"}
     settings = cpu(env={"FLAG": "a b;c"})
     plan = plan_of(settings, replace(host, shell=shell), run_dir=Path("/runs/a b"), pass_env=("MINE",))
@@ -85,7 +84,7 @@ def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu: MakeSpec, host: Host)
     assert "# inherited from your shell: HOME, PATH" in lines
 
 
-def test_a_plan_tells_no_secret(cpu: MakeSpec, host: Host) -> None:
+def test_a_plan_tells_no_secret(cpu, host):
     shell = {"HF_TOKEN": "canary-1", "UCX_PROXY": "http://me:canary-2@proxy", **host.shell}
     plan = plan_of(cpu(), replace(host, shell=shell), pass_env=("HF_TOKEN",))
     assert {v.value for v in plan.env} >= {"canary-1", "http://me:canary-2@proxy"}
@@ -106,15 +105,13 @@ def test_a_plan_tells_no_secret(cpu: MakeSpec, host: Host) -> None:
         (8, Nodes(nnodes=0), "--nnodes 0: at least one node"),
     ],
 )
-def test_nodes_that_cannot_meet_are_refused(
-    h100: MakeSpec, host: Host, num_gpus: int, nodes: Nodes, expected: str
-) -> None:
+def test_nodes_that_cannot_meet_are_refused(h100, host, num_gpus, nodes, expected):
     with pytest.raises(BadRequestError, match=r".") as refused:
         plan_of(h100(num_gpus=num_gpus), host, nodes=nodes)
     assert expected in str(refused.value)
 
 
-def test_problems_of_nodes_limits_and_environment_are_reported_together(h100: MakeSpec, host: Host) -> None:
+def test_problems_of_nodes_limits_and_environment_are_reported_together(h100, host):
     with pytest.raises(BadRequestError) as refused:
         plan_of(
             h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, sample_interval_ms=-5, pass_env=("NOWHERE",)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -26,27 +25,27 @@ Child = subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def child() -> Iterator[Child]:
+def child():
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process
         process.kill()
 
 
-def test_a_signal_reaches_its_process(child: Child) -> None:
+def test_a_signal_reaches_its_process(child):
     process = identify(child.pid)
     assert process is not None
     assert send(process, signal.SIGTERM)
     assert child.wait(5) == -signal.SIGTERM
 
 
-def test_a_process_that_took_over_the_number_is_left_alone(child: Child) -> None:
+def test_a_process_that_took_over_the_number_is_left_alone(child):
     process = identify(child.pid)
     assert process is not None
     assert not send(replace(process, start_ticks=process.start_ticks - 1), signal.SIGKILL)
     assert child.poll() is None
 
 
-def test_a_dead_process_is_neither_alive_nor_signalled(child: Child) -> None:
+def test_a_dead_process_is_neither_alive_nor_signalled(child):
     process = identify(child.pid)
     assert process is not None
     child.kill()
@@ -58,7 +57,7 @@ def test_a_dead_process_is_neither_alive_nor_signalled(child: Child) -> None:
     assert not send(process, signal.SIGTERM)
 
 
-def test_grandchildren_are_found() -> None:
+def test_grandchildren_are_found():
     command = ["sh", "-c", "sleep 60 & echo $!; wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -74,7 +73,7 @@ def test_grandchildren_are_found() -> None:
         os.kill(grandchild, signal.SIGKILL)
 
 
-def test_only_a_process_with_a_handler_catches_a_signal(child: Child) -> None:
+def test_only_a_process_with_a_handler_catches_a_signal(child):
     former = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         me = identify(os.getpid())
@@ -87,7 +86,7 @@ def test_only_a_process_with_a_handler_catches_a_signal(child: Child) -> None:
     assert not catches(other, signal.SIGUSR1)
 
 
-def test_a_signal_is_pending_until_the_process_receives_it(child: Child) -> None:
+def test_a_signal_is_pending_until_the_process_receives_it(child):
     process = identify(child.pid)
     assert process is not None
     send(process, signal.SIGSTOP)
@@ -99,7 +98,7 @@ def test_a_signal_is_pending_until_the_process_receives_it(child: Child) -> None
     assert not has_pending(process, signal.SIGTERM)
 
 
-def test_an_orphan_comes_home_and_is_known_by_its_mark() -> None:
+def test_an_orphan_comes_home_and_is_known_by_its_mark():
     adopt_orphans()
     mark = f"MBR_TEST_MARK={os.getpid()}"
     name, value = mark.split("=")
@@ -118,7 +117,7 @@ def test_an_orphan_comes_home_and_is_known_by_its_mark() -> None:
     assert identify(orphan) is None
 
 
-def test_a_name_with_brackets_and_spaces_does_not_confuse() -> None:
+def test_a_name_with_brackets_and_spaces_does_not_confuse():
     code = (
         "import ctypes, time; ctypes.CDLL(None).prctl(15, b'a) S 1 (b', 0, 0, 0); print(1, flush=True); time.sleep(60)"
     )

@@ -5,40 +5,37 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.launch.environment import EnvVar
-from harness.launch.plan import LaunchPlan, free_port
+from harness.launch.plan import free_port
 from harness.launch.replay import execute
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 FOLDER = Path(__file__).parent
 
 
-def attack(port: int, marker: Path) -> None:
+def attack(port, marker):
     command = [sys.executable, str(FOLDER / "store_attack.py"), str(port), str(marker)]
     subprocess.run(command, check=True, timeout=60)
 
 
-def there_within(seconds: float, path: Path) -> bool:
+def there_within(seconds, path):
     deadline = time.monotonic() + seconds
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     return path.exists()
 
 
-def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(
-    make_plan: Callable[..., LaunchPlan], tmp_path: Path
-) -> None:
+def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(make_plan, tmp_path):
     shell = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     env = tuple(EnvVar(name, value, "inherited", "inherited") for name, value in shell.items())
     plan = make_plan(str(FOLDER / "attacked_rank.py"), str(tmp_path / "run"), env=env)
     ranks, marker = plan.run_dir / "ranks", tmp_path / "ran"
 
-    def attack_once_it_listens() -> None:
+    def attack_once_it_listens():
         if there_within(60, ranks / "ready"):
             attack(plan.rendezvous.master_port, marker)
             (ranks / "attacked").touch()
@@ -53,7 +50,7 @@ def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(
 
 
 @pytest.mark.long
-def test_the_attack_works_on_the_rendezvous_that_is_not_used(tmp_path: Path) -> None:
+def test_the_attack_works_on_the_rendezvous_that_is_not_used(tmp_path):
     port, marker = free_port(), tmp_path / "ran"
     rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=attacked")
     command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nnodes=1:2", "--no-python", "sleep", "60"]

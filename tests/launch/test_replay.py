@@ -3,13 +3,11 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment import Host
 from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
 from harness.measure.values import launch_document
@@ -21,7 +19,7 @@ from tests.commands import json_of
 MakeSpec = Callable[..., ExperimentSpec]
 
 
-def rank_record(rank: int, failure: Failure | None = None) -> str:
+def rank_record(rank, failure=None):
     record = RankRecord(
         rank=rank, world_size=2, hostname="n", pid=1, finished=failure is None, failure=failure
     )  # fmt: skip
@@ -29,7 +27,7 @@ def rank_record(rank: int, failure: Failure | None = None) -> str:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, cpu: MakeSpec) -> Path:
+def recorded(tmp_path, cpu):
     """A run folder of two ranks that ended well, as an older version left it: without launch or outcome."""
     folder = tmp_path / "recorded"
     (folder / "ranks").mkdir(parents=True)
@@ -42,15 +40,15 @@ def recorded(tmp_path: Path, cpu: MakeSpec) -> Path:
 
 
 @pytest.fixture
-def request_for(cpu: MakeSpec, host: Host, tmp_path: Path, recorded: Path) -> LaunchRequest:
+def request_for(cpu, host, tmp_path, recorded):
     return LaunchRequest(spec=cpu(), run_dir=tmp_path / "new", host=host, settings=LaunchSettings(replay_from=recorded))
 
 
-def replayed(request: LaunchRequest) -> LaunchOutcome:
+def replayed(request):
     return execute(LAUNCHERS["replay"](request), on_progress=lambda _: None)
 
 
-def test_the_records_of_the_ranks_are_copied_and_nothing_else(request_for: LaunchRequest, recorded: Path) -> None:
+def test_the_records_of_the_ranks_are_copied_and_nothing_else(request_for, recorded):
     assert replayed(request_for).status == "ok"
     names = {path.name for path in (request_for.run_dir / "ranks").iterdir()}
     assert names == {
@@ -59,27 +57,27 @@ def test_the_records_of_the_ranks_are_copied_and_nothing_else(request_for: Launc
     assert (request_for.run_dir / "ranks" / "rank_001.json").read_text() == rank_record(1)
 
 
-def test_planning_a_replay_writes_nothing(request_for: LaunchRequest, recorded: Path) -> None:
+def test_planning_a_replay_writes_nothing(request_for, recorded):
     plan = LAUNCHERS["replay"](request_for)
     assert f"# replay of {recorded}" in plan.render()
     assert json_of(launch_document(plan))["files"][0] == "rank_000.json"
     assert not request_for.run_dir.exists()
 
 
-def test_a_recorded_failure_stays_one(request_for: LaunchRequest, recorded: Path) -> None:
+def test_a_recorded_failure_stays_one(request_for, recorded):
     failure = Failure(kind="oom", message="CUDA out of memory")
     (recorded / "ranks" / "rank_001.json").write_text(rank_record(1, failure))
     outcome = replayed(request_for)
     assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, "rank 1: CUDA out of memory")
 
 
-def test_a_recorded_outcome_is_the_outcome(request_for: LaunchRequest, recorded: Path) -> None:
+def test_a_recorded_outcome_is_the_outcome(request_for, recorded):
     was = LaunchOutcome(status="hang", exit_code=143, seconds=12.5, rank=1, reason="rank 1 gave no sign of life")
     (recorded / "ranks" / "outcome.json").write_text(was.model_dump_json())
     assert replayed(request_for) == was
 
 
-def test_what_the_agent_saw_counts_without_an_outcome(request_for: LaunchRequest, recorded: Path) -> None:
+def test_what_the_agent_saw_counts_without_an_outcome(request_for, recorded):
     failures = [{"rank": 1, "local_rank": 1, "pid": 7, "exit_code": -9, "signal": "SIGKILL"}]
     agent = {"status": "failed", "first_rank": 1, "failures": failures, "seconds": 3.5}
     (recorded / "ranks" / "launch.json").write_text(json.dumps(agent))
@@ -87,14 +85,14 @@ def test_what_the_agent_saw_counts_without_an_outcome(request_for: LaunchRequest
     assert (outcome.status, outcome.rank, outcome.seconds) == ("failed", 1, 3.5)
 
 
-def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for: LaunchRequest, recorded: Path) -> None:
+def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for, recorded):
     (recorded / "ranks" / "rank_001.json").unlink()
     outcome = replayed(request_for)
     assert (outcome.status, outcome.rank) == ("failed", 1)
     assert outcome.reason == "rank 1 left heartbeats but no record"
 
 
-def test_another_experiment_is_refused(request_for: LaunchRequest, cpu: MakeSpec) -> None:
+def test_another_experiment_is_refused(request_for, cpu):
     other = replace(request_for, spec=cpu(task="sft"))
     with pytest.raises(
         BadRequestError, match=r"is a run of another experiment: it has tiny\.pretrain\.fp32\.2gpu\.none"
@@ -102,7 +100,7 @@ def test_another_experiment_is_refused(request_for: LaunchRequest, cpu: MakeSpec
         LAUNCHERS["replay"](other)
 
 
-def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded: Path) -> None:
+def test_a_run_is_not_replayed_into_itself(request_for, recorded):
     with pytest.raises(BadRequestError, match="cannot be replayed into itself"):
         LAUNCHERS["replay"](replace(request_for, run_dir=recorded))
 
@@ -110,14 +108,12 @@ def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded:
 @pytest.mark.parametrize(
     ("missing", "expected"), [("spec.json", "is not a run folder"), ("ranks", "has no records or heartbeats of ranks")]
 )
-def test_a_folder_without_a_run_is_refused(
-    request_for: LaunchRequest, recorded: Path, missing: str, expected: str
-) -> None:
+def test_a_folder_without_a_run_is_refused(request_for, recorded, missing, expected):
     (recorded / missing).rename(recorded / "elsewhere")
     with pytest.raises(BadRequestError, match=expected):
         LAUNCHERS["replay"](request_for)
 
 
-def test_a_replay_needs_a_run(request_for: LaunchRequest) -> None:
+def test_a_replay_needs_a_run(request_for):
     with pytest.raises(BadRequestError, match="needs a recorded run"):
         LAUNCHERS["replay"](replace(request_for, settings=LaunchSettings()))

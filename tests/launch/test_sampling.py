@@ -28,20 +28,18 @@ time.sleep(60)
 """
 
 
-def with_sampler(plan: LaunchPlan, tmp_path: Path, code: str) -> LaunchPlan:
+def with_sampler(plan, tmp_path, code):
     script = tmp_path / "sampler.py"
     script.write_text(code)
     return replace(plan, sampler=(sys.executable, str(script), "--out", str(plan.run_dir / "ranks" / "nvml_n.json")))
 
 
-def run_of(make_plan: MakePlan, python: str, script: str) -> LaunchPlan:
+def run_of(make_plan, python, script):
     plan = make_plan(python=python)
     return replace(plan, worker=(script, str(plan.run_dir), "ok"))
 
 
-def test_the_sampler_looks_before_the_first_rank_and_after_the_last(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
-) -> None:
+def test_the_sampler_looks_before_the_first_rank_and_after_the_last(make_plan, fake_python, two_ranks, tmp_path):
     plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, SAMPLER)
     outcome = execute(plan, on_progress=lambda _: None)
     assert (outcome.status, outcome.unwatched) == ("ok", None)
@@ -49,9 +47,7 @@ def test_the_sampler_looks_before_the_first_rank_and_after_the_last(
     assert json.loads(plan.sampler_file.read_text()) == {"at_start": 0, "at_end": 2}
 
 
-def test_a_sampler_that_dies_does_not_stop_the_run(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
-) -> None:
+def test_a_sampler_that_dies_does_not_stop_the_run(make_plan, fake_python, two_ranks, tmp_path):
     plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit('no driver')")
     outcome = execute(plan, on_progress=lambda _: None)
     expected = "the GPUs were not sampled to the end: the sampler exited with code 1; see logs/sampler.log"
@@ -59,9 +55,7 @@ def test_a_sampler_that_dies_does_not_stop_the_run(
     assert plan.sampler_log.read_text() == "no driver\n"
 
 
-def test_a_sample_of_an_earlier_run_is_not_taken_for_this_one(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
-) -> None:
+def test_a_sample_of_an_earlier_run_is_not_taken_for_this_one(make_plan, fake_python, two_ranks, tmp_path):
     plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit(1)")
     assert plan.sampler_file is not None
     plan.sampler_file.parent.mkdir(parents=True)
@@ -82,7 +76,7 @@ pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text("{}")
 """
 
 
-def locking(plan: LaunchPlan, tmp_path: Path, rest: str) -> LaunchPlan:
+def locking(plan, tmp_path, rest):
     """The plan with a sampler that locks clocks; its script stands where the real one has `-m harness.engine.nvml`."""
     script = tmp_path / "sampler.py"
     script.write_text(LOCKING % rest)
@@ -90,9 +84,7 @@ def locking(plan: LaunchPlan, tmp_path: Path, rest: str) -> LaunchPlan:
     return replace(plan, sampler=(sys.executable, str(script), "sample", "--out", out, "--gpu_clock_mhz", "1400"))
 
 
-def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
-) -> None:
+def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(make_plan, fake_python, two_ranks, tmp_path):
     plan = locking(run_of(make_plan, fake_python, two_ranks), tmp_path, "")
     script = Path(plan.sampler[1])
     script.write_text("import sys; print('Insufficient Permissions (NVML 4)', file=sys.stderr); sys.exit(77)")
@@ -110,9 +102,7 @@ def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(
     ],
     ids=["killed", "ended by the signal", "ended in order"],
 )
-def test_clocks_that_a_dead_sampler_left_locked_are_reset(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path, rest: str, left: str
-) -> None:
+def test_clocks_that_a_dead_sampler_left_locked_are_reset(make_plan, fake_python, two_ranks, tmp_path, rest, left):
     plan = locking(run_of(make_plan, fake_python, two_ranks), tmp_path, rest)
     assert execute(plan, on_progress=lambda _: None).status == "ok"
     assert (tmp_path / "clocks").read_text() == left

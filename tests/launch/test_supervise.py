@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +25,15 @@ MakePlan = Callable[..., LaunchPlan]
 HARNESS = Path(__file__).parent / "scripted_harness.py"
 
 
-def run(plan: LaunchPlan) -> LaunchOutcome:
+def run(plan):
     return execute(plan, on_progress=lambda _: None)
 
 
-def worker(plan: LaunchPlan, script: str, *arguments: str) -> LaunchPlan:
+def worker(plan, script, *arguments):
     return replace(plan, worker=(script, str(plan.run_dir), *arguments))
 
 
-def rank_pids(run_dir: Path, count: int = 2) -> list[int]:
+def rank_pids(run_dir, count=2):
     """The pids that the ranks wrote down; waits until all have."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
@@ -44,7 +44,7 @@ def rank_pids(run_dir: Path, count: int = 2) -> list[int]:
     raise AssertionError(f"only {len(written)} of {count} ranks started")
 
 
-def all_gone(pids: list[int], within_s: float = 8.0) -> bool:
+def all_gone(pids, within_s=8.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         left = [p for pid in pids if (p := identify(pid)) is not None and is_alive(p)]
@@ -54,31 +54,31 @@ def all_gone(pids: list[int], within_s: float = 8.0) -> bool:
     return False
 
 
-def test_a_run_whose_ranks_all_end_well_is_ok(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_run_whose_ranks_all_end_well_is_ok(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python), two_ranks, "ok")
     outcome = run(plan)
     assert (outcome.status, outcome.exit_code, outcome.reason, outcome.num_killed) == ("ok", 0, None, 0)
     assert LaunchOutcome.model_validate_json(plan.outcome_file().read_text()) == outcome
 
 
-def test_progress_reaches_the_caller(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_progress_reaches_the_caller(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python), two_ranks, "ok")
     seen: list[Progress] = []
     execute(plan, on_progress=seen.append)
     assert (seen[-1].phase, seen[-1].step, seen[-1].last_step_s, seen[-1].eta_s) == ("finish", 4, 0.02, 0.0)
 
 
-def test_a_failing_rank_is_named_with_its_exit_code(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_failing_rank_is_named_with_its_exit_code(make_plan, fake_python, two_ranks):
     outcome = run(worker(make_plan(python=fake_python), two_ranks, "exit3", "1"))
     assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, "rank 1 exited with code 3")
 
 
-def test_a_killed_rank_is_named_with_its_signal(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_killed_rank_is_named_with_its_signal(make_plan, fake_python, two_ranks):
     outcome = run(worker(make_plan(python=fake_python), two_ranks, "killed", "1"))
     assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, "rank 1 was killed by SIGKILL")
 
 
-def test_a_silent_rank_is_a_hang_and_leaves_its_stack(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_silent_rank_is_a_hang_and_leaves_its_stack(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python, hang_timeout_s=0.8), two_ranks, "hang", "1")
     outcome = run(plan)
     assert (outcome.status, outcome.rank) == ("hang", 1)
@@ -87,9 +87,7 @@ def test_a_silent_rank_is_a_hang_and_leaves_its_stack(make_plan: MakePlan, fake_
 
 
 @pytest.mark.parametrize("limit", [{"hang_timeout_s": 0.8}, {"timeout_s": 3.0}])
-def test_ranks_that_left_their_records_and_do_not_end_make_a_finished_run(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, limit: dict[str, float]
-) -> None:
+def test_ranks_that_left_their_records_and_do_not_end_make_a_finished_run(make_plan, fake_python, two_ranks, limit):
     plan = worker(make_plan(python=fake_python, **limit), two_ranks, "recorded", "1")
     outcome = run(plan)
     assert (outcome.status, outcome.rank, outcome.reason) == ("ok", None, None)
@@ -98,13 +96,11 @@ def test_ranks_that_left_their_records_and_do_not_end_make_a_finished_run(
     assert all_gone(rank_pids(plan.run_dir))
 
 
-def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(
-    make_plan: MakePlan, fake_python: str, two_ranks: str
-) -> None:
+def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python, hang_timeout_s=2.5), two_ranks, "slow")
     pids: list[int] = []
 
-    def suspend(progress: Progress) -> None:
+    def suspend(progress):
         if pids or progress.step is None:
             return
         pids.extend(rank_pids(plan.run_dir))
@@ -118,33 +114,33 @@ def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(
     assert re.fullmatch(r"mbr-perf itself did not run for 4\.\d s; this time does not count as silence .*", note), note
 
 
-def signal_all(pids: list[int], number: signal.Signals) -> None:
+def signal_all(pids, number):
     for pid in pids:
         os.kill(pid, number)
 
 
-def test_ranks_without_records_that_do_not_end_hang(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_ranks_without_records_that_do_not_end_hang(make_plan, fake_python, two_ranks):
     outcome = run(worker(make_plan(python=fake_python, hang_timeout_s=0.8), two_ranks, "lingers"))
     assert (outcome.status, outcome.notes) == ("hang", ())
 
 
-def test_a_run_past_its_time_limit_is_stopped(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_run_past_its_time_limit_is_stopped(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python, timeout_s=0.8), two_ranks, "hang")
     outcome = run(plan)
     assert (outcome.status, outcome.rank) == ("timeout", None)
     assert all_gone(rank_pids(plan.run_dir))
 
 
-def test_a_dead_agent_takes_its_ranks_with_it(make_plan: MakePlan, fake_python: str) -> None:
+def test_a_dead_agent_takes_its_ranks_with_it(make_plan, fake_python):
     outcome = run(make_plan("die", python=fake_python))
     assert (outcome.status, outcome.exit_code) == ("failed", -signal.SIGKILL)
     assert outcome.reason == "the torchrun agent was killed by SIGKILL and left no record; see logs/launcher.log"
 
 
-def test_orphans_of_a_killed_agent_are_ended(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_orphans_of_a_killed_agent_are_ended(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python), two_ranks, "stubborn")
 
-    def kill_agent() -> None:
+    def kill_agent():
         pid = rank_pids(plan.run_dir)[0]
         time.sleep(1.3)  # the harness looks for descendants once a second
         os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
@@ -157,27 +153,25 @@ def test_orphans_of_a_killed_agent_are_ended(make_plan: MakePlan, fake_python: s
     assert all_gone(rank_pids(plan.run_dir), within_s=0.5)
 
 
-def test_success_without_a_record_is_no_success(make_plan: MakePlan, fake_python: str) -> None:
+def test_success_without_a_record_is_no_success(make_plan, fake_python):
     outcome = run(make_plan("silent-success", python=fake_python))
     assert (outcome.status, outcome.exit_code) == ("failed", 0)
 
 
-def test_a_record_of_an_earlier_launch_does_not_count(make_plan: MakePlan, fake_python: str) -> None:
+def test_a_record_of_an_earlier_launch_does_not_count(make_plan, fake_python):
     plan = make_plan("silent-success", python=fake_python)
     plan.agent_file.parent.mkdir(parents=True)
     plan.agent_file.write_text('{"status": "ok"}')
     assert run(plan).status == "failed"
 
 
-def test_a_port_that_was_taken_is_retried_once_with_another(
-    make_plan: MakePlan, fake_python: str, two_ranks: str
-) -> None:
+def test_a_port_that_was_taken_is_retried_once_with_another(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python), two_ranks, "ok", "0", "port-taken-once")
     assert run(plan).status == "ok"
     assert len(set((plan.run_dir / "ranks" / "ports").read_text().split())) == 2
 
 
-def test_a_port_that_the_user_chose_is_not_changed(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_port_that_the_user_chose_is_not_changed(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python), two_ranks, "ok", "0", "port-taken-once")
     outcome = run(replace(plan, rendezvous=replace(plan.rendezvous, chosen_port=False)))
     assert (outcome.status, outcome.reason) == (
@@ -186,12 +180,10 @@ def test_a_port_that_the_user_chose_is_not_changed(make_plan: MakePlan, fake_pyt
     )
 
 
-def test_a_listener_that_fails_does_not_leave_ranks_behind(
-    make_plan: MakePlan, fake_python: str, two_ranks: str
-) -> None:
+def test_a_listener_that_fails_does_not_leave_ranks_behind(make_plan, fake_python, two_ranks):
     plan = worker(make_plan(python=fake_python), two_ranks, "hang")
 
-    def fail(_: Progress) -> None:
+    def fail(_):
         rank_pids(plan.run_dir)
         raise BrokenPipeError("the terminal is gone")
 
@@ -201,7 +193,7 @@ def test_a_listener_that_fails_does_not_leave_ranks_behind(
 
 
 @contextmanager
-def started_harness(plan: LaunchPlan, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started_harness(plan, *arguments):
     """A harness in a process of its own, killed at the end whatever happened."""
     command = [sys.executable, str(HARNESS), str(plan.run_dir), plan.python, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
@@ -213,9 +205,7 @@ def started_harness(plan: LaunchPlan, *arguments: str) -> Iterator[subprocess.Po
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_harness_stops_its_ranks_and_says_so(
-    make_plan: MakePlan, fake_python: str, two_ranks: str, number: signal.Signals
-) -> None:
+def test_an_interrupted_harness_stops_its_ranks_and_says_so(make_plan, fake_python, two_ranks, number):
     plan = make_plan(python=fake_python)
     with started_harness(plan, two_ranks, str(plan.run_dir), "hang") as harness:
         pids = rank_pids(plan.run_dir)
@@ -226,7 +216,7 @@ def test_an_interrupted_harness_stops_its_ranks_and_says_so(
     assert all_gone(pids, within_s=0.5)
 
 
-def test_a_second_ctrl_c_does_not_wait(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+def test_a_second_ctrl_c_does_not_wait(make_plan, fake_python, two_ranks):
     plan = make_plan(python=fake_python)
     with started_harness(plan, two_ranks, str(plan.run_dir), "stubborn") as harness:
         pids = rank_pids(plan.run_dir)

@@ -18,7 +18,7 @@ from harness.launch.environment import EnvVar
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import identify, is_alive
 from harness.launch.replay import execute
-from harness.records.collect import AgentRecord, LaunchOutcome
+from harness.records.collect import AgentRecord
 
 pytestmark = pytest.mark.train
 MakePlan = Callable[..., LaunchPlan]
@@ -26,10 +26,10 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.fixture
-def torchrun(make_plan: MakePlan, two_ranks: str) -> Callable[..., LaunchPlan]:
+def torchrun(make_plan, two_ranks):
     """A plan for real torchrun whose two ranks do what the arguments say."""
 
-    def make(*behaviour: str, **changes: float) -> LaunchPlan:
+    def make(*behaviour, **changes):
         shell = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
         env = tuple(EnvVar(name, value, "inherited", "inherited") for name, value in shell.items())
         plan = make_plan(env=env, **changes)
@@ -38,11 +38,11 @@ def torchrun(make_plan: MakePlan, two_ranks: str) -> Callable[..., LaunchPlan]:
     return make
 
 
-def run(plan: LaunchPlan) -> LaunchOutcome:
+def run(plan):
     return execute(plan, on_progress=lambda _: None)
 
 
-def pids(plan: LaunchPlan) -> list[int]:
+def pids(plan):
     """The pids of both ranks, once they have written them down."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -53,7 +53,7 @@ def pids(plan: LaunchPlan) -> list[int]:
     raise AssertionError((plan.launcher_log).read_text())
 
 
-def all_gone(numbers: list[int], within_s: float = 8.0) -> bool:
+def all_gone(numbers, within_s=8.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if not any((p := identify(n)) is not None and is_alive(p) for n in numbers):
@@ -62,14 +62,14 @@ def all_gone(numbers: list[int], within_s: float = 8.0) -> bool:
     return False
 
 
-def test_ranks_that_end_well_are_ok(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_ranks_that_end_well_are_ok(torchrun):
     plan = torchrun("ok")
     outcome = run(plan)
     assert (outcome.status, outcome.exit_code, outcome.num_killed) == ("ok", 0, 0)
     assert outcome.agent == AgentRecord.model_validate_json(plan.agent_file.read_text())
 
 
-def test_no_name_server_is_asked_for_this_machine(torchrun: Callable[..., LaunchPlan], tmp_path: Path) -> None:
+def test_no_name_server_is_asked_for_this_machine(torchrun, tmp_path):
     asked = tmp_path / "asked"
     code = f"import socket\nsocket.gethostbyaddr = lambda name: open({str(asked)!r}, 'w').close() or (name, [], [])\n"
     (tmp_path / "sitecustomize.py").write_text(code)
@@ -79,7 +79,7 @@ def test_no_name_server_is_asked_for_this_machine(torchrun: Callable[..., Launch
     assert not asked.exists()
 
 
-def test_the_exit_code_of_a_rank_is_kept(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_the_exit_code_of_a_rank_is_kept(torchrun):
     outcome = run(torchrun("exit3", "1"))
     assert (outcome.status, outcome.exit_code, outcome.rank) == ("failed", 1, 1)
     assert outcome.agent is not None
@@ -88,14 +88,14 @@ def test_the_exit_code_of_a_rank_is_kept(torchrun: Callable[..., LaunchPlan]) ->
     assert exits in ({0: (-15, "SIGTERM")}, {})  # torch 2.6 does not count whom it ended itself
 
 
-def test_a_killed_rank_is_named_and_the_other_is_stopped(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_a_killed_rank_is_named_and_the_other_is_stopped(torchrun):
     plan = torchrun("killed", "0")
     outcome = run(plan)
     assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 0, "rank 0 was killed by SIGKILL")
     assert all_gone(pids(plan), within_s=0.5)
 
 
-def test_a_hung_rank_shows_its_stack_and_is_stopped(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_a_hung_rank_shows_its_stack_and_is_stopped(torchrun):
     plan = torchrun("hang", "1", hang_timeout_s=1.0)
     outcome = run(plan)
     assert (outcome.status, outcome.rank) == ("hang", 1)
@@ -105,7 +105,7 @@ def test_a_hung_rank_shows_its_stack_and_is_stopped(torchrun: Callable[..., Laun
     assert all_gone(pids(plan), within_s=0.5)
 
 
-def test_a_taken_port_is_reported_in_words(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_a_taken_port_is_reported_in_words(torchrun):
     plan = torchrun("ok")
     with socket.socket() as other:
         other.bind(("", plan.rendezvous.master_port))
@@ -116,7 +116,7 @@ def test_a_taken_port_is_reported_in_words(torchrun: Callable[..., LaunchPlan]) 
     assert "EADDRINUSE" in outcome.reason
 
 
-def test_a_taken_port_that_nobody_asked_for_is_replaced(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_a_taken_port_that_nobody_asked_for_is_replaced(torchrun):
     plan = torchrun("ok")
     with socket.socket() as other:
         other.bind(("", plan.rendezvous.master_port))
@@ -127,9 +127,7 @@ def test_a_taken_port_that_nobody_asked_for_is_replaced(torchrun: Callable[..., 
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, None)])
-def test_no_rank_outlives_the_harness(
-    torchrun: Callable[..., LaunchPlan], number: signal.Signals, status: str | None
-) -> None:
+def test_no_rank_outlives_the_harness(torchrun, number, status):
     plan = torchrun("hang")
     command = [sys.executable, str(FOLDER / "scripted_harness.py"), str(plan.run_dir), plan.python, *plan.worker]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
@@ -145,11 +143,11 @@ def test_no_rank_outlives_the_harness(
     assert (json.loads(output)["status"] if output else None) == status
 
 
-def test_no_rank_outlives_the_agent(torchrun: Callable[..., LaunchPlan]) -> None:
+def test_no_rank_outlives_the_agent(torchrun):
     plan = torchrun("stubborn")
     killed: list[int] = []
 
-    def kill_agent(_: object) -> None:
+    def kill_agent(_):
         if not killed:
             rank = pids(plan)[0]
             killed.append(int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]))

@@ -6,7 +6,7 @@ from harness.launch.heartbeats import first_failure, port_was_taken, verdict
 from harness.records.collect import AgentRecord, LaunchOutcome, RankExit
 
 
-def ended(*exits: tuple[int, int, str | None], first: int) -> AgentRecord:
+def ended(*exits, first):
     failures = tuple(RankExit(rank=r, local_rank=r, pid=r, exit_code=code, signal=name) for r, code, name in exits)
     return AgentRecord(status="failed", first_rank=first, failures=failures)
 
@@ -21,7 +21,7 @@ def ended(*exits: tuple[int, int, str | None], first: int) -> AgentRecord:
         (ended((0, -15, "SIGTERM"), (1, -15, "SIGTERM"), first=1), 1),
     ],
 )
-def test_the_rank_that_began_it_is_not_one_that_torchrun_ended(record: AgentRecord, rank: int) -> None:
+def test_the_rank_that_began_it_is_not_one_that_torchrun_ended(record, rank):
     first = first_failure(record)
     assert first is not None
     assert first.rank == rank
@@ -44,12 +44,12 @@ def test_the_rank_that_began_it_is_not_one_that_torchrun_ended(record: AgentReco
         (None, 0, "failed", "the torchrun agent exited with code 0 and left no record; see logs/launcher.log"),
     ],
 )
-def test_the_ending_says_what_happened(agent: AgentRecord | None, exit_code: int, status: str, reason: str) -> None:
+def test_the_ending_says_what_happened(agent, exit_code, status, reason):
     ending = verdict(agent, exit_code, "left no record")
     assert (ending.status, ending.reason) == (status, reason)
 
 
-def test_only_an_agent_that_could_not_listen_lost_its_port() -> None:
+def test_only_an_agent_that_could_not_listen_lost_its_port():
     taken = AgentRecord(status="error", error="DistNetworkError: EADDRINUSE")
     assert port_was_taken(LaunchOutcome(status="failed", agent=taken))
     assert not port_was_taken(LaunchOutcome(status="failed", agent=AgentRecord(status="error", error="timeout")))

@@ -7,12 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,7 +36,7 @@ for name in ("harness.engine.rank_run", "megatron.core.ssm.gated_delta_net", "me
 
 
 @pytest.fixture(name="light", scope="module")
-def _light(tmp_path_factory: pytest.TempPathFactory) -> str:
+def _light(tmp_path_factory):
     """PYTHONPATH of parents that do not import megatron-core."""
     folder = tmp_path_factory.mktemp("light")
     (folder / "sitecustomize.py").write_text(WITHOUT_MEGATRON)
@@ -45,18 +44,18 @@ def _light(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def parents() -> Iterator[WarmParents]:
+def parents():
     """Kept over the tests, as a sweep keeps them over its cells."""
     with WarmParents() as kept:
         yield kept
 
 
 @pytest.fixture
-def plans(make_plan: Plans, tmp_path: Path) -> Plans:
+def plans(make_plan, tmp_path):
     """A new plan in a folder of its own whose two ranks run ``script`` with the arguments; ``env`` over a plain one."""
     numbers = count()
 
-    def make(script: str, *arguments: str, env: dict[str, str | None] | None = None, **changes: object) -> LaunchPlan:
+    def make(script, *arguments, env=None, **changes):
         shell: dict[str, str | None] = {
             **os.environ,
             "PYTHONPATH": str(Path.cwd()),
@@ -76,16 +75,16 @@ def plans(make_plan: Plans, tmp_path: Path) -> Plans:
 
 
 @pytest.fixture
-def two(plans: Plans, light: str) -> Plans:
+def two(plans, light):
     """Ranks that heartbeat and then do what the arguments say. Their parent does not import megatron-core."""
 
-    def make(*behaviour: str, env: dict[str, str | None] | None = None, **changes: object) -> LaunchPlan:
+    def make(*behaviour, env=None, **changes):
         return plans("scripted_rank.py", *behaviour, env={"PYTHONPATH": light} | (env or {}), **changes)
 
     return make
 
 
-def run(plan: LaunchPlan, parents: WarmParents | None) -> LaunchOutcome:
+def run(plan, parents):
     return execute(plan, on_progress=lambda _: None, parents=parents)
 
 
@@ -94,7 +93,7 @@ def kept_pids(parents):
     return tuple(parent.process.pid for parent in parents._parents.values())
 
 
-def pids(plan: LaunchPlan) -> list[int]:
+def pids(plan):
     """The pids of both ranks, once they have written them down."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -105,7 +104,7 @@ def pids(plan: LaunchPlan) -> list[int]:
     raise AssertionError(plan.launcher_log.read_text())
 
 
-def all_gone(numbers: list[int], within_s: float = 8.0) -> bool:
+def all_gone(numbers, within_s=8.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if not any((p := identify(n)) is not None and is_alive(p) for n in numbers):
@@ -114,20 +113,18 @@ def all_gone(numbers: list[int], within_s: float = 8.0) -> bool:
     return False
 
 
-def warm_parents_of(pid: int) -> list[int]:
+def warm_parents_of(pid):
     """Warm parents among the descendants, with the agents and ranks that were forked from them."""
     return [p.pid for p in descendants(pid) if b"harness.engine.warm_parent" in _command(p.pid)]
 
 
-def _command(pid: int) -> bytes:
+def _command(pid):
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
 
 
-def test_ranks_that_end_well_are_ok_and_the_outcome_says_that_they_were_forked(
-    two: Plans, parents: WarmParents
-) -> None:
+def test_ranks_that_end_well_are_ok_and_the_outcome_says_that_they_were_forked(two, parents):
     plan = two("ok")
     outcome = run(plan, parents)
     assert (outcome.status, outcome.exit_code, outcome.num_killed, outcome.warm) == ("ok", 0, 0, True)
@@ -136,7 +133,7 @@ def test_ranks_that_end_well_are_ok_and_the_outcome_says_that_they_were_forked(
 
 
 @pytest.mark.long
-def test_an_agent_in_which_a_thread_has_appeared_gives_way_to_a_fresh_torchrun(two: Plans, tmp_path: Path) -> None:
+def test_an_agent_in_which_a_thread_has_appeared_gives_way_to_a_fresh_torchrun(two, tmp_path):
     """A library may start a thread in every forked child: the parent itself is fit, its agents are not."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, threading, time\n"
@@ -152,7 +149,7 @@ def test_an_agent_in_which_a_thread_has_appeared_gives_way_to_a_fresh_torchrun(t
     assert note.startswith("started from a fresh torchrun instead of a warm parent: 1 other thread runs in process")
 
 
-def test_the_exit_code_of_a_rank_is_kept(two: Plans, parents: WarmParents) -> None:
+def test_the_exit_code_of_a_rank_is_kept(two, parents):
     outcome = run(two("exit3", "1"), parents)
     assert (outcome.status, outcome.exit_code, outcome.rank, outcome.warm) == ("failed", 1, 1, True)
     assert outcome.agent is not None
@@ -161,7 +158,7 @@ def test_the_exit_code_of_a_rank_is_kept(two: Plans, parents: WarmParents) -> No
     assert exits in ({0: (-15, "SIGTERM")}, {})  # torch 2.6 does not count whom it ended itself
 
 
-def test_a_killed_rank_is_named_and_the_other_is_stopped(two: Plans, parents: WarmParents) -> None:
+def test_a_killed_rank_is_named_and_the_other_is_stopped(two, parents):
     plan = two("killed", "0")
     outcome = run(plan, parents)
     assert (outcome.reason, outcome.warm) == ("rank 0 was killed by SIGKILL", True)
@@ -169,7 +166,7 @@ def test_a_killed_rank_is_named_and_the_other_is_stopped(two: Plans, parents: Wa
 
 
 @pytest.mark.long
-def test_a_hung_rank_shows_its_stack_and_is_stopped(two: Plans, parents: WarmParents) -> None:
+def test_a_hung_rank_shows_its_stack_and_is_stopped(two, parents):
     plan = two("hang", "1", hang_timeout_s=1.0)
     outcome = run(plan, parents)
     assert (outcome.status, outcome.rank, outcome.warm) == ("hang", 1, True)
@@ -179,7 +176,7 @@ def test_a_hung_rank_shows_its_stack_and_is_stopped(two: Plans, parents: WarmPar
     assert all_gone(pids(plan), within_s=0.5)
 
 
-def test_a_taken_port_is_reported_in_words_and_no_prepared_rank_is_left(two: Plans, parents: WarmParents) -> None:
+def test_a_taken_port_is_reported_in_words_and_no_prepared_rank_is_left(two, parents):
     plan = two("ok")
     with socket.socket() as other:
         other.bind(("", plan.rendezvous.master_port))
@@ -190,11 +187,11 @@ def test_a_taken_port_is_reported_in_words_and_no_prepared_rank_is_left(two: Pla
     assert "EADDRINUSE" in outcome.reason
 
 
-def test_no_rank_outlives_the_agent(two: Plans, parents: WarmParents) -> None:
+def test_no_rank_outlives_the_agent(two, parents):
     plan = two("stubborn")
     killed: list[int] = []
 
-    def kill_agent(_: object) -> None:
+    def kill_agent(_):
         if not killed:
             killed.append(int(Path(f"/proc/{pids(plan)[0]}/stat").read_text().rpartition(")")[2].split()[1]))
             os.kill(killed[0], signal.SIGKILL)
@@ -204,12 +201,10 @@ def test_no_rank_outlives_the_agent(two: Plans, parents: WarmParents) -> None:
     assert all_gone(pids(plan), within_s=0.5)
 
 
-def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(
-    plans: Plans, parents: WarmParents
-) -> None:
+def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(plans, parents):
     """Without OMP_NUM_THREADS, which torchrun then sets, and which is read while libraries load."""
 
-    def launched(kept: WarmParents | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def launched(kept):
         plan = plans("scripted_facts.py", env={"OMP_NUM_THREADS": None})
         outcome = run(plan, kept)
         assert (outcome.status, outcome.warm) == ("ok", kept is not None), plan.launcher_log.read_text()
@@ -232,7 +227,7 @@ def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(
     assert max(r["peak_bytes"] for r in own_of_second) < max(r["peak_bytes"] for r in own_of_first) + 100e6
 
 
-def test_launches_with_the_same_environment_share_a_parent_and_others_do_not(two: Plans) -> None:
+def test_launches_with_the_same_environment_share_a_parent_and_others_do_not(two):
     """The one that was not used for longest ends when there is a third."""
     environments = ({"NVTE_FLASH_ATTN": "0"}, {"NVTE_FLASH_ATTN": "1"})
     with WarmParents() as kept:
@@ -252,11 +247,11 @@ def test_launches_with_the_same_environment_share_a_parent_and_others_do_not(two
 
 
 @pytest.mark.long
-def test_a_launch_outlives_its_parent_and_the_next_one_gets_a_new_parent(two: Plans) -> None:
+def test_a_launch_outlives_its_parent_and_the_next_one_gets_a_new_parent(two):
     with WarmParents() as kept:
         killed: list[int] = []
 
-        def kill_parent(_: object) -> None:
+        def kill_parent(_):
             if not killed:
                 killed.extend(kept_pids(kept))
                 os.kill(killed[0], signal.SIGKILL)
@@ -268,7 +263,7 @@ def test_a_launch_outlives_its_parent_and_the_next_one_gets_a_new_parent(two: Pl
         assert kept_pids(kept) != tuple(killed)
 
 
-def test_a_parent_that_was_killed_while_it_imported_is_replaced(two: Plans) -> None:
+def test_a_parent_that_was_killed_while_it_imported_is_replaced(two):
     plan = two("ok")
     (plan.run_dir / "logs").mkdir(parents=True)
     with WarmParents() as kept:
@@ -280,9 +275,7 @@ def test_a_parent_that_was_killed_while_it_imported_is_replaced(two: Plans) -> N
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, None)])
-def test_nothing_outlives_the_harness(
-    make_plan: Plans, two_ranks: str, light: str, number: signal.Signals, status: str | None
-) -> None:
+def test_nothing_outlives_the_harness(make_plan, two_ranks, light, number, status):
     plan = make_plan()
     command = [sys.executable, str(FOLDER / "scripted_harness.py"), "--warm", str(plan.run_dir), plan.python, two_ranks,
                str(plan.run_dir), "hang"]  # fmt: skip
@@ -301,7 +294,7 @@ def test_nothing_outlives_the_harness(
     assert (json.loads(output)["status"] if output else None) == status
 
 
-def test_ctrl_c_while_the_parent_imports_starts_nothing(make_plan: Plans, two_ranks: str) -> None:
+def test_ctrl_c_while_the_parent_imports_starts_nothing(make_plan, two_ranks):
     plan = make_plan()
     command = [sys.executable, str(FOLDER / "scripted_harness.py"), "--warm", str(plan.run_dir), plan.python, two_ranks,
                str(plan.run_dir), "ok"]  # fmt: skip
@@ -321,7 +314,7 @@ def test_ctrl_c_while_the_parent_imports_starts_nothing(make_plan: Plans, two_ra
     assert not list((plan.run_dir / "ranks").glob("pid_*"))
 
 
-def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_note(two: Plans, tmp_path: Path) -> None:
+def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_note(two, tmp_path):
     custom = tmp_path / "custom"
     custom.mkdir()
     (custom / "sitecustomize.py").write_text(
@@ -341,7 +334,7 @@ def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_n
 
 
 @pytest.mark.long
-def test_a_parent_that_cannot_import_is_reported_and_not_tried_again(two: Plans, tmp_path: Path) -> None:
+def test_a_parent_that_cannot_import_is_reported_and_not_tried_again(two, tmp_path):
     broken = tmp_path / "broken" / "megatron"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('no megatron today')\n")

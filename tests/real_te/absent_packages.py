@@ -7,14 +7,13 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 _NAMES = ("onnxscript", "onnx", "triton", "einops")
 
 
 @contextmanager
-def replaced() -> Iterator[None]:
+def replaced():
     """Replace the packages by doubles inside the block, and restore them afterwards."""
     finder, before = _Finder(), _imported()
     for name in before:
@@ -29,7 +28,7 @@ def replaced() -> Iterator[None]:
         sys.modules.update(before)
 
 
-def _imported() -> dict[str, types.ModuleType]:
+def _imported():
     return {name: module for name, module in sys.modules.items() if name.split(".")[0] in _NAMES}
 
 

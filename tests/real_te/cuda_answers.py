@@ -11,7 +11,7 @@ _FACTORIES = ("empty_like", "zeros_like", "ones_like", "full_like", "randint", "
               "full", "tensor", "arange", "randn", "eye", "rand", "linspace")  # fmt: skip
 
 
-def install(stood_for) -> None:
+def install(stood_for):
     """Answer as the GPU of ``stood_for`` would; its capability may change later."""
     _device(stood_for)
     _factories_make_tensors_on(stood_for)
@@ -22,7 +22,7 @@ def install(stood_for) -> None:
     _messages_are_sent_by_nobody()
 
 
-def _device(stood_for) -> None:
+def _device(stood_for):
     class Properties:
         major = property(lambda _self: stood_for.capability[0])
         minor = property(lambda _self: stood_for.capability[1])
@@ -42,7 +42,7 @@ def _device(stood_for) -> None:
     torch.Tensor.is_cuda = property(lambda self: self.device.type in {"meta", "cuda"})
 
 
-def _factories_make_tensors_on(stood_for) -> None:
+def _factories_make_tensors_on(stood_for):
     """transformer-engine writes "cuda" and device numbers where the tracer's own adaptations expect neither."""
 
     def redirected(factory):
@@ -60,12 +60,12 @@ def _factories_make_tensors_on(stood_for) -> None:
         setattr(torch, name, redirected(getattr(torch, name)))
 
 
-def _generators_have_no_state() -> None:
+def _generators_have_no_state():
     torch.cuda.get_rng_state = lambda *_arguments, **_options: torch.zeros(16, dtype=torch.uint8, device="cpu")
     torch.cuda.set_rng_state = lambda *_arguments, **_options: None
 
 
-def _addresses_tell_storages_apart() -> None:
+def _addresses_tell_storages_apart():
     """Tensors without data all lie at address 0, and transformer-engine tells layouts by addresses."""
     tensor_address, storage_address = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
 
@@ -80,7 +80,7 @@ def _addresses_tell_storages_apart() -> None:
     torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr = of_tensor, of_storage
 
 
-def _values_are_not_read() -> None:
+def _values_are_not_read():
     """Initial values go to the host, and masks are compared: neither has data."""
     cpu, equal, item = torch.Tensor.cpu, torch.equal, torch.Tensor.item
 
@@ -93,7 +93,7 @@ def _values_are_not_read() -> None:
     torch.equal = lambda a, b: False if a.device.type == "meta" else equal(a, b)
 
 
-def _groups_are_like_the_default_one() -> None:
+def _groups_are_like_the_default_one():
     """User buffers ask for NCCL groups, which torch for CPUs lacks."""
     functions = torch.distributed.distributed_c10d
     new_group = functions.new_group
@@ -105,7 +105,7 @@ def _groups_are_like_the_default_one() -> None:
     torch.distributed.is_backend_available = lambda _backend: True
 
 
-def _messages_are_sent_by_nobody() -> None:
+def _messages_are_sent_by_nobody():
     """Groups of a trace have no backend for tensors without data: gathers run one by one, sends are over at once."""
 
     class Work(nullcontext):

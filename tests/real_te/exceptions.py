@@ -21,7 +21,7 @@ class Listed:
     forward_peak: tuple[int, int] = (0, 0)
     backward_peak: tuple[int, int] = (0, 0)
 
-    def applies(self, key: str) -> bool:
+    def applies(self, key):
         """Whether the row is for the case ``kind/precision/setting``."""
         kind, precision, setting = key.split("/")
         return (

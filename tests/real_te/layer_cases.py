@@ -29,7 +29,7 @@ _WITHOUT = {
 }  # fmt: skip
 
 
-def layer_cases(models) -> list[TraceCase]:
+def layer_cases(models):
     """Cases by ``kind/precision/setting``. Settings that group layers are traced with two layers, all others with one."""
     cases = []
     for kind, (builder, layer_kind, options) in KINDS.items():
@@ -67,7 +67,7 @@ _IN_ALL_PRECISIONS = {"dense", "qk_layernorm_moe", "mla_moe"}
 _OTHERS_IN = {"bf16", "fp8_mx"}
 
 
-def sample(cases) -> list[TraceCase]:
+def sample(cases):
     """For kinds and precisions: no recompute, the most modules that are legal together, and whole layers."""
     groups: dict[tuple[str, ...], list[TraceCase]] = {}
     for case in cases:

@@ -12,7 +12,7 @@ import torch
 HERE = Path(__file__).parent
 
 
-def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
+def prepare(folder, capability=(9, 0)):
     """Make ``import transformer_engine`` give the package below ``folder``; returns its version.
 
     Call before megatron.core is imported. The process cannot go back; `stand_for` changes the GPU.
@@ -36,7 +36,7 @@ def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
     return package.__version__
 
 
-def stand_for(capability: tuple[int, int]) -> None:
+def stand_for(capability):
     """Stand for a GPU of ``capability`` from now on, and forget what ran before: groups, scales, cached answers."""
     from stood_for import STOOD_FOR
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
@@ -49,7 +49,7 @@ def stand_for(capability: tuple[int, int]) -> None:
                 value.cache_clear()
 
 
-def _import(folder: Path) -> types.ModuleType:
+def _import(folder):
     """Import the package; its extension is already in place."""
     package = types.ModuleType("transformer_engine")
     package.__path__ = [f"{folder}/transformer_engine"]
@@ -66,7 +66,7 @@ def _import(folder: Path) -> types.ModuleType:
     return transformer_engine
 
 
-def _mend(stood_for) -> None:
+def _mend(stood_for):
     """Replace functions that call CUDA directly, and provide what the tracer needs of transformer-engine."""
     from transformer_engine.pytorch import permutation
     from transformer_engine.pytorch.module import base
@@ -100,11 +100,11 @@ def _as_tensor(argument):
     return torch.empty(len(argument), dtype=torch.int32, device="meta") if isinstance(argument, list) else argument
 
 
-def _modules() -> list[types.ModuleType]:
+def _modules():
     return [module for name, module in sys.modules.items() if name.startswith("transformer_engine.")]
 
 
-def _replace(name, value) -> None:
+def _replace(name, value):
     for module in _modules():
         if name in vars(module):
             setattr(module, name, value)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import loading
 
 
-def main() -> None:
+def main():
     """Make the buffers of one spec after another, over fake process groups."""
     folder, asked, out = map(Path, sys.argv[1:])
     loading.prepare(folder)

@@ -19,7 +19,7 @@ from harness.engine import trace as engine_trace
 from harness.records.trace import TraceRequest
 
 
-def main() -> None:
+def main():
     """Trace every case of the request; a failure does not stop the others."""
     folder, asked, out = map(Path, sys.argv[1:])
     request = TraceRequest.model_validate_json(asked.read_text())

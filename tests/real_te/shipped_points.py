@@ -7,7 +7,6 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.predict.trace_cases import CaseMaker, base_policies, keyed
-from harness.records.trace import TraceCase
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import Request
 from harness.resolve.recipe_file import load_recipe
@@ -29,7 +28,7 @@ class Point:
     refused: tuple[str, ...]
 
 
-def shipped_points() -> list[Point]:
+def shipped_points():
     """All shipped GPU points, refused or not."""
     points = []
     for file in all_recipe_files(recipes_dir()):
@@ -38,7 +37,7 @@ def shipped_points() -> list[Point]:
     return points
 
 
-def _point(recipe, key) -> Point:
+def _point(recipe, key):
     name = recipe.header.name
     asked = Request(
         model_recipe_name=name, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, num_gpus=key.num_gpus,
@@ -52,7 +51,7 @@ def _point(recipe, key) -> Point:
     return Point(name, key.gpu, spec, tuple(finding.id for finding in findings if finding.blocks))
 
 
-def layers_of(point: Point) -> list[TraceCase]:
+def layers_of(point):
     """One layer of every kind that the model has, as the point trains it; equal layers have equal keys."""
     pattern = set(point.spec.model.moe_layer_pattern)
     return [

@@ -14,7 +14,7 @@ class StoodFor:
     device: torch.device = field(default_factory=lambda: torch.device("meta"))
 
     @property
-    def multiplies_any_layout(self) -> bool:
+    def multiplies_any_layout(self):
         """Whether FP8 GEMMs read operands along either dimension (`nvte_is_non_tn_fp8_gemm_supported`)."""
         return self.capability >= (10, 0)
 

@@ -16,7 +16,7 @@ from harness.engine import trace as engine_trace
 from harness.records.trace import TraceRequest
 
 
-def main() -> None:
+def main():
     """Trace the only case of the request."""
     folder, asked, out = map(Path, sys.argv[1:4])
     (case,) = TraceRequest.model_validate_json(asked.read_text()).cases
@@ -39,7 +39,7 @@ def main() -> None:
     out.write_text(json.dumps({"transformer_engine": fuse, "output_layer": own, **bytes_of}))
 
 
-def _is_te_linear(module) -> bool:
+def _is_te_linear(module):
     return hasattr(module, "fuse_wgrad_accumulation")
 
 

@@ -33,7 +33,7 @@ SUBMITTED = ("--launcher", "slurm", "--time_limit", "20")
 class Cluster:
     """A throw-away cluster. Everything that it starts carries the path of its configuration in its environment."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder, **settings):
         self.folder, self.conf = folder, folder / "slurm.conf"
         self.shell = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         self.shell |= {"SLURM_CONF": str(self.conf)}
@@ -48,72 +48,72 @@ class Cluster:
             self.stop()
         raise AssertionError(f"no Slurm could be started:\n{started.stdout}{started.stderr}{self._logs()}")
 
-    def call(self, *words: object) -> str:
+    def call(self, *words):
         """What a command of Slurm answers; empty where it fails."""
         done = subprocess.run(
             [str(word) for word in words], env=self.shell, capture_output=True, text=True, timeout=60, check=False
         )
         return done.stdout
 
-    def mbr_perf(self, *words: object, shell: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def mbr_perf(self, *words, shell=None):
         """One command to its end, as somebody at this cluster would type it."""
         return subprocess.run(
             self.command(*words), env=self.shell | (shell or {}), cwd=ROOT, capture_output=True, text=True,
             timeout=300, check=False,
         )  # fmt: skip
 
-    def begin(self, *words: object) -> subprocess.Popen[str]:
+    def begin(self, *words):
         """The same, still running."""
         return subprocess.Popen(
             self.command(*words), env=self.shell, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     @staticmethod
-    def command(*words: object) -> list[str]:
+    def command(*words):
         return [sys.executable, "-m", "harness.app", *(str(word) for word in words)]
 
-    def job(self, job_id: str) -> dict[str, str]:
+    def job(self, job_id):
         """What the controller says of a job: ``JobState``, ``Reason``, ``ExitCode``, ``Restarts``."""
         return dict(re.findall(r"(\w+)=(\S*)", self.call("scontrol", "-o", "show", "job", job_id)))
 
-    def ended(self, job_id: str) -> dict[str, str]:
+    def ended(self, job_id):
         """The same once the job has ended: Slurm says so a moment after its processes are gone."""
         under_way = ("PENDING", "RUNNING", "COMPLETING")
         return eventually(lambda: self._unless(self.job(job_id), under_way), "the end of the job")
 
     @staticmethod
-    def _unless(job: dict[str, str], states: tuple[str, ...]) -> dict[str, str] | None:
+    def _unless(job, states):
         return None if job.get("JobState", states[0]) in states else job
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name):
         subprocess.run(["/usr/sbin/slurmd", "-f", self.conf, "-N", name], env=self.shell, check=True, timeout=30)
 
-    def start_controller(self) -> None:
+    def start_controller(self):
         """Anew, with what it had written down."""
         subprocess.run(["/usr/sbin/slurmctld", "-f", self.conf], env=self.shell, check=True, timeout=30)
 
-    def kill(self, daemon: str) -> None:
+    def kill(self, daemon):
         """SIGKILL to ``slurmctld`` or ``slurmd.n2``."""
         pid = int((self.folder / "run" / f"{daemon}.pid").read_text())
         os.kill(pid, signal.SIGKILL)
 
-    def tidy(self) -> None:
+    def tidy(self):
         """Cancel what a test left, and wait until the nodes are free."""
         jobs = self.call("squeue", "--noheader", "--format=%A").split()
         if jobs:
             self.call("scancel", *jobs)
             eventually(lambda: self.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"], "idle nodes")
 
-    def stop(self) -> None:
+    def stop(self):
         """End everything that was started there, whoever started it."""
         subprocess.run(["bash", SCRIPT, "stop", self.folder], capture_output=True, timeout=60, check=False)
         end_processes_of(self.conf)
 
-    def _logs(self) -> str:
+    def _logs(self):
         return "".join(f"\n{log}:\n{log.read_text()[-2000:]}" for log in sorted(self.folder.glob("log/*.log")))
 
 
-def free_ports() -> int:
+def free_ports():
     """A number from which the controller and both nodes have free ports."""
     while True:
         first = random.randrange(20000, 31000)
@@ -124,7 +124,7 @@ def free_ports() -> int:
             return first
 
 
-def end_processes_of(conf: Path) -> None:
+def end_processes_of(conf):
     """SIGKILL to processes of this user in whose environment that configuration stands, jobs and ranks among them."""
     mark = f"SLURM_CONF={conf}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
@@ -133,7 +133,7 @@ def end_processes_of(conf: Path) -> None:
                 os.kill(int(folder.name), signal.SIGKILL)
 
 
-def end_leftovers() -> None:
+def end_leftovers():
     """Clusters of test sessions that were killed."""
     for folder in HOME.iterdir():
         pid, ticks, _ = folder.name.split("-")
@@ -142,7 +142,7 @@ def end_leftovers() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def eventually(what, name: str, within_s: float = 60.0):
+def eventually(what, name, within_s=60.0):
     """The first true answer. AssertionError, with ``name``, where none comes."""
     deadline = time.monotonic() + within_s
     while not (answer := what()):
@@ -162,7 +162,7 @@ def new_cluster():
     end_leftovers()
     me, started = identify(os.getpid()), []
 
-    def start(**settings: str) -> Cluster:
+    def start(**settings):
         folder = HOME / f"{me.pid}-{me.start_ticks}-{len(started)}"
         started.append(folder)
         return Cluster(folder, **settings)
@@ -198,31 +198,31 @@ def own_slurm(new_cluster):
 class Results:
     """The results folder of a test, as its reader finds it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.option = ("--results_dir", folder)
 
     @property
-    def jobs(self) -> list[Path]:
+    def jobs(self):
         return sorted((self.folder / "jobs").glob("*"))
 
     @property
-    def runs(self) -> list[Path]:
+    def runs(self):
         return sorted((self.folder / "runs").glob("*"))
 
-    def run(self, *more: object) -> tuple[object, ...]:
+    def run(self, *more):
         """`mbr-perf run` of a small model over two nodes by a job, into this folder."""
         return ("run", *SMALL, "-gn", "1", *SUBMITTED, *self.option, *more)
 
-    def job_id(self) -> str:
+    def job_id(self):
         """Of the only job, once it is submitted."""
         path = eventually(lambda: list((self.folder / "jobs").glob("*/submitted.json")), "a submitted job")[0]
         return str(json.loads(path.read_text())["job_id"])
 
-    def with_steps(self, num_steps: int = 2, num_ranks: int = 2) -> Path:
+    def with_steps(self, num_steps=2, num_ranks=2):
         """The run folder once every rank has reported so many steps."""
 
-        def advanced() -> Path | None:
+        def advanced():
             for folder in self.runs:
                 ranks = [
                     read_heartbeats(folder / "ranks" / f"rank_{r:03d}.progress.jsonl")[0] for r in range(num_ranks)
@@ -234,7 +234,7 @@ class Results:
         return eventually(advanced, "steps of every rank", 400)
 
     @staticmethod
-    def rank_pids(run_dir: Path) -> dict[int, int]:
+    def rank_pids(run_dir):
         """By rank, the processes that train into that folder."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
@@ -253,5 +253,5 @@ def _eventually():
 
 
 @pytest.fixture
-def results(tmp_path) -> Results:
+def results(tmp_path):
     return Results(tmp_path / "results")

@@ -25,7 +25,7 @@ PARTS = (
 OF_ONE_LINE = ("partition", "account", "qos", "reservation", "constraint")
 
 
-def nasty_strings() -> list[str]:
+def nasty_strings():
     """Every part alone, then sequences of them; the same ones in every run."""
     chosen, strings = random.Random(20260101), list(PARTS)
     while len(strings) < 200:
@@ -77,7 +77,7 @@ def test_a_variable_that_slurm_takes_for_a_file_of_dos_is_refused_in_its_words(s
 
 
 @pytest.fixture
-def host(tmp_path) -> Host:
+def host(tmp_path):
     """A shell whose srun writes down its words instead of starting anything."""
     spies = tmp_path / "spies"
     spies.mkdir()
@@ -88,7 +88,7 @@ def host(tmp_path) -> Host:
     return Host(sys.executable, "login", 2, {"PATH": f"{spies}:{os.environ['PATH']}"})
 
 
-def job_of(host: Host, **fields: object):
+def job_of(host, **fields):
     """The job of a request; ``fields`` of what Slurm is asked for, or of the job."""
     own = {name: fields.pop(name) for name in ("job_dir", "name") if name in fields}
     pass_env = fields.pop("pass_env", ())
@@ -100,7 +100,7 @@ def job_of(host: Host, **fields: object):
     return slurm_job(JobRecord(**record), host)
 
 
-def is_refused(host: Host, **fields: object) -> bool:
+def is_refused(host, **fields):
     try:
         job_of(host, **fields)
     except BadRequestError:
@@ -108,7 +108,7 @@ def is_refused(host: Host, **fields: object) -> bool:
     return False
 
 
-def directives(script: str) -> list[str]:
+def directives(script):
     return [line for line in script.splitlines() if line.startswith("#SBATCH")]
 
 

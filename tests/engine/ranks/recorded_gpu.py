@@ -120,7 +120,7 @@ def capture(_graph, stream, **options):
     yield
 
 
-def stand_in_for_cuda() -> None:
+def stand_in_for_cuda():
     streams = Streams()
     properties = types.SimpleNamespace(name="recorded", major=9, minor=0, total_memory=80 << 30, uuid="0")
     answers = {
@@ -134,7 +134,7 @@ def stand_in_for_cuda() -> None:
         setattr(torch.cuda, name, answer)
 
 
-def generators_instead_of_states() -> None:
+def generators_instead_of_states():
     """Graphs want generators, of which a processor has one that counts."""
 
     def get(*_args, graph_safe=False, **_kwargs):
@@ -147,7 +147,7 @@ def generators_instead_of_states() -> None:
     megatron_random._get_cuda_rng_state, megatron_random._set_cuda_rng_state = get, put
 
 
-def record_communication() -> None:
+def record_communication():
     init, barrier, destroy, wrap = (
         dist.init_process_group,
         dist.barrier,
@@ -181,7 +181,7 @@ def record_communication() -> None:
     cuda_graphs.TECudaGraphHelper = TeHelper
 
 
-def main() -> None:
+def main():
     spec = ExperimentSpec.model_validate_json(Path(sys.argv[1]).read_text())
     out = Path(sys.argv[2])
     (out / "ranks").mkdir()

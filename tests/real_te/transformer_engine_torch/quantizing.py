@@ -32,7 +32,7 @@ def create(quantizer, shape, dtype):
     return _storage_of(tensor) if quantizer.internal else tensor
 
 
-def kind_of(quantizer) -> str:
+def kind_of(quantizer):
     """The name of its class, by which the extension tells quantisers apart; "NoneType" for none."""
     return type(quantizer).__name__
 
@@ -158,7 +158,7 @@ def _refill_blocks(output, quantizer, tensor):
                 setattr(output, name, empty(like.shape, like.dtype))
 
 
-def _share_buffer(parts, names) -> None:
+def _share_buffer(parts, names):
     """Every named part becomes a slice of one buffer, data on 256 bytes and scales on 16 (`make_torch_view`)."""
     places, size = [], 0
     for index, name in enumerate(f"_{name}" for name in names):
