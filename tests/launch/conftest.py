@@ -1,62 +1,62 @@
 """A small CPU spec, a machine, and plans whose workers are scripts of a few lines."""
 
+import os
+import signal
 import stat
+import subprocess
 import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment import Host
+from harness.launch.environment import EnvVar, Host
 from harness.launch.plan import LaunchPlan, Rendezvous, free_port
+from harness.launch.processes import identify, is_alive
+from harness.launch.replay import execute
 from harness.records.gating import LaunchSettings
 
 FOLDER = Path(__file__).parent
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 256}
+RANK = str(FOLDER / "scripted_rank.py")
+# With this a parent imports torch, but not megatron-core, which ranks of a few lines do not need.
+WITHOUT_MEGATRON = """import sys, types
+for name in ("harness.engine.rank_run", "megatron.core.ssm.gated_delta_net", "megatron.core.models.mimo",
+             "megatron.core.models.gpt.experimental_attention_variant_module_specs"):
+    sys.modules[name] = types.ModuleType(name)
+"""
 
 
-def spec_of(**changes):
-    """A two-rank CPU experiment; sections given as mappings replace the defaults of the section."""
-    fields: dict[str, Any] = {
-        "recipe": "tiny", "family": "llama", "gpu": "cpu", "num_gpus": 2, "gpus_per_node": 8, "compute_dtype": "fp32",
-        "model": MODEL, "batch": {"micro_batch_size": 1, "global_batch_size": 2, "seq_length": 32},
-    }  # fmt: skip
-    return ExperimentSpec.model_validate(fields | changes, strict=False)
+@pytest.fixture
+def cpu():
+    """Makes two-rank CPU experiments; sections given as mappings replace the defaults of the section."""
+
+    def make(**changes):
+        fields = {
+            "recipe": "tiny", "family": "llama", "gpu": "cpu", "num_gpus": 2, "gpus_per_node": 8, "compute_dtype": "fp32",
+            "model": MODEL, "batch": {"micro_batch_size": 1, "global_batch_size": 2, "seq_length": 32},
+        }  # fmt: skip
+        return ExperimentSpec.model_validate(fields | changes, strict=False)
+
+    return make
 
 
-def h100(**changes):
+@pytest.fixture
+def h100(cpu):
     """The same on eight H100."""
-    batch = {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 32}
-    fields: dict[str, Any] = {
-        "gpu": "h100", "num_gpus": 8, "compute_dtype": "bf16", "batch": batch,
-        "kernels": {"transformer_impl": "transformer_engine"},
+    fields = {
+        "gpu": "h100", "num_gpus": 8, "compute_dtype": "bf16", "kernels": {"transformer_impl": "transformer_engine"},
+        "batch": {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 32},
     }  # fmt: skip
-    return spec_of(**(fields | changes))
-
-
-@pytest.fixture(name="cpu")
-def _cpu():
-    return spec_of
-
-
-@pytest.fixture(name="h100")
-def _h100():
-    return h100
+    return lambda **changes: cpu(**(fields | changes))
 
 
 @pytest.fixture
 def host():
     return Host(python=sys.executable, hostname="node-1", num_cores=8, shell={"PATH": "/bin", "HOME": "/home/me"})
-
-
-@pytest.fixture
-def fake_python(tmp_path):
-    """An interpreter for plans that runs the scripted agent instead of torchrun, in a tenth of a second."""
-    path = tmp_path / "fake_python"
-    path.write_text(f"#!{sys.executable}\n{(FOLDER / 'scripted_agent.py').read_text()}")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return str(path)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def make_plan(tmp_path):
     def make(*worker, python=sys.executable, ranks=2, **changes):
         (tmp_path / "run").mkdir(exist_ok=True)
         limits = {name: changes.pop(name, 60.0) for name in ("timeout_s", "hang_timeout_s")}
-        fields: dict[str, Any] = {
+        fields = {
             "run_dir": tmp_path / "run", "python": python, "num_local_ranks": ranks, "worker": worker, "sampler": None,
             "rendezvous": Rendezvous(1, 0, "127.0.0.1", free_port(), chosen_port=True), "env": (),
             "settings": LaunchSettings(**limits), "num_steps": 5,
@@ -77,6 +77,90 @@ def make_plan(tmp_path):
 
 
 @pytest.fixture
-def two_ranks():
-    """The path of the script that plays a rank."""
-    return str(FOLDER / "scripted_rank.py")
+def scripted(make_plan, tmp_path):
+    """Plans whose two ranks do what the arguments say, under the scripted agent instead of torchrun: in a tenth of a second."""
+    python = tmp_path / "fake_python"
+    python.write_text(f"#!{sys.executable}\n{(FOLDER / 'scripted_agent.py').read_text()}")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+
+    def make(*behaviour, **changes):
+        plan = make_plan(python=str(python), **changes)
+        return replace(plan, worker=(RANK, str(plan.run_dir), *behaviour))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory):
+    """PYTHONPATH of parents that do not import megatron-core."""
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "sitecustomize.py").write_text(WITHOUT_MEGATRON)
+    return f"{folder}:{Path.cwd()}"
+
+
+@pytest.fixture
+def torchrun(make_plan, light):
+    """A plan for real torchrun whose two ranks do what the arguments say."""
+
+    def make(*behaviour, **changes):
+        plan = make_plan(env=inherited(PYTHONPATH=light, CUDA_VISIBLE_DEVICES=""), without_gpu=True, **changes)
+        return replace(plan, worker=(RANK, str(plan.run_dir), *behaviour))
+
+    return make
+
+
+def inherited(**changes):
+    """The shell of the tests as a plan's variables; None leaves one out."""
+    shell = os.environ | {"PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"} | changes
+    return tuple(
+        EnvVar(name, value, "inherited", "inherited") for name, value in sorted(shell.items()) if value is not None
+    )
+
+
+def run(plan, parents=None, on_progress=lambda _: None):
+    return execute(plan, on_progress=on_progress, parents=parents)
+
+
+def rank_pids(plan):
+    """The pids of both ranks, once they have written them down."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        written = [path.read_text() for path in (plan.run_dir / "ranks").glob("pid_*")]
+        if len(written) == 2 and all(written):
+            return [int(text) for text in written]
+        time.sleep(0.02)
+    raise AssertionError(plan.launcher_log.read_text())
+
+
+def kill_agent_of(plan):
+    """SIGKILL to the parent of the ranks."""
+    stat_of_rank = Path(f"/proc/{rank_pids(plan)[0]}/stat").read_text()
+    os.kill(int(stat_of_rank.rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+
+def all_gone(numbers, within_s=8.0):
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not any((p := identify(n)) is not None and is_alive(p) for n in numbers):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@contextmanager
+def started_harness(plan, *options, python_path=None):
+    """A harness in a process of its own, killed at the end whatever happened."""
+    command = [
+        sys.executable,
+        str(FOLDER / "scripted_harness.py"),
+        *options,
+        str(plan.run_dir),
+        plan.python,
+        *plan.worker,
+    ]
+    environment = os.environ | {"PYTHONPATH": python_path or str(Path.cwd())}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as harness:
+        try:
+            yield harness
+        finally:
+            harness.kill()

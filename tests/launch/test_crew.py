@@ -1,9 +1,11 @@
-"""A crew polls its processes rarely, and names stopped ones."""
+"""A crew polls its processes rarely; a signal is a value that nested blocks share."""
 
+import os
+import signal
 import subprocess
 import time
 
-from harness.launch.crew import MAX_LOOKING, Crew
+from harness.launch.crew import MAX_LOOKING, Crew, interruption
 
 
 class Agent(subprocess.Popen[bytes]):
@@ -34,3 +36,25 @@ def seconds(action):
     began = time.monotonic()
     action()
     return time.monotonic() - began
+
+
+def test_a_signal_that_came_just_before_an_inner_block_ends_that_block_too():
+    with interruption() as outer:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with interruption() as inner:
+            assert inner.signal is signal.SIGTERM
+        assert outer.signal is signal.SIGTERM
+
+
+def test_a_later_block_knows_nothing_of_an_earlier_signal():
+    with interruption():
+        os.kill(os.getpid(), signal.SIGINT)
+    with interruption() as later:
+        assert later.signal is None
+
+
+def test_a_signal_that_an_inner_block_did_not_heed_reaches_the_outer_one():
+    with interruption() as outer:
+        with interruption():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert outer.signal is signal.SIGINT

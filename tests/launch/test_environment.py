@@ -1,22 +1,18 @@
 """What ranks get, from where, and what is refused before anything starts."""
 
-from collections.abc import Callable
-
 import pytest
 
 from harness.errors import BadRequestError
-from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import child_environment, recordable, this_host
 from harness.launch.environment_rows import ROWS
 
-MakeSpec = Callable[..., ExperimentSpec]
 CANARY = "hf_CANARYcanary0123456789"
 TP2 = {"tensor_model_parallel_size": 2}
 GRAPHS = {"impl": "transformer_engine", "scope": ("attn",)}
 
 
 def env_of(spec, shell=None, **changes):
-    arguments: dict = {"pass_env": (), "local_ranks": 2, "num_cores": 8, **changes}
+    arguments = {"pass_env": (), "local_ranks": 2, "num_cores": 8, **changes}
     return {v.name: v for v in child_environment(spec, shell or {}, **arguments)}
 
 
@@ -68,47 +64,35 @@ def test_the_number_of_hardware_queues_follows_what_overlaps(h100, changes, expe
     assert values(h100(**changes))["CUDA_DEVICE_MAX_CONNECTIONS"] == expected
 
 
-def test_user_buffers_do_without_expandable_segments(h100):
-    got = values(h100(ddp={"nccl_ub": True}))
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in got
-    assert (got["NCCL_NVLS_ENABLE"], got["NCCL_CTA_POLICY"]) == ("1", "1")
+@pytest.mark.parametrize(
+    ("gpu", "changes", "expected"),
+    [
+        ("h100", {"ddp": {"nccl_ub": True}},
+         {"PYTORCH_CUDA_ALLOC_CONF": None, "NCCL_NVLS_ENABLE": "1", "NCCL_CTA_POLICY": "1"}),
+        ("h100", {"cuda_graph": GRAPHS}, {"NCCL_GRAPH_REGISTER": "0"}),  # with expandable segments
+        ("h100", {"cuda_graph": GRAPHS, "env": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.8"}},
+         {"NCCL_GRAPH_REGISTER": None}),
+        ("b200", {"cuda_graph": {"impl": "local"}, "env": {"NCCL_GRAPH_REGISTER": "1"}}, {"NCCL_GRAPH_REGISTER": "1"}),
+        ("h100", {"kernels": {"transformer_impl": "transformer_engine", "attention_backend": "flash"}},
+         {"NVTE_FLASH_ATTN": "1", "NVTE_FUSED_ATTN": "0", "NVTE_UNFUSED_ATTN": "0"}),
+        ("h100", {"offload": {"offload_modules": ("moe_act",)}}, {"NVTE_CPU_OFFLOAD_V1": "1"}),
+        ("cpu", {"local_ranks": 8, "num_cores": 2}, {"OMP_NUM_THREADS": "1"}),  # a thread each
+        ("cpu", {"nnodes": 2}, {"GLOO_SOCKET_IFNAME": None}),
+    ],
+)  # fmt: skip
+def test_what_a_setting_needs_is_set(cpu, h100, gpu, changes, expected):
+    machine = {name: value for name, value in changes.items() if name in ("local_ranks", "num_cores", "nnodes")}
+    spec = (cpu if gpu == "cpu" else h100)(gpu=gpu, **{k: v for k, v in changes.items() if k not in machine})
+    got = values(spec, **machine)
+    assert {name: got.get(name) for name in expected} == expected
 
 
-def test_cuda_graphs_with_expandable_segments_turn_graph_registration_off(h100):
-    assert values(h100(cuda_graph=GRAPHS))["NCCL_GRAPH_REGISTER"] == "0"
-    without = {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.8"}
-    assert "NCCL_GRAPH_REGISTER" not in values(h100(cuda_graph=GRAPHS, env=without))
-
-
-@pytest.mark.parametrize(("backend", "switches"), [("flash", "100"), ("fused", "010"), ("unfused", "001")])
-def test_the_attention_switches_follow_the_backend(h100, backend, switches):
-    got = values(h100(kernels={"transformer_impl": "transformer_engine", "attention_backend": backend}))
-    assert got["NVTE_FLASH_ATTN"] + got["NVTE_FUSED_ATTN"] + got["NVTE_UNFUSED_ATTN"] == switches
-
-
-def test_fine_grained_offload_keeps_weights_where_they_are(h100):
-    assert values(h100(offload={"offload_modules": ("moe_act",)}))["NVTE_CPU_OFFLOAD_V1"] == "1"
-
-
-def test_more_ranks_than_cores_still_get_a_thread_each(cpu):
-    assert values(cpu(), local_ranks=8, num_cores=2)["OMP_NUM_THREADS"] == "1"
-
-
-def test_several_nodes_are_not_tied_to_the_loopback_interface(cpu):
-    assert "GLOO_SOCKET_IFNAME" not in values(cpu(), nnodes=2)
-
-
-def test_your_shell_wins_over_the_table_and_says_so(h100):
-    got = env_of(h100(), {"NCCL_NVLS_ENABLE": "1"})["NCCL_NVLS_ENABLE"]
+def test_your_shell_wins_over_the_table_and_the_recipe_over_your_shell(cpu, h100):
+    name = "NCCL_NVLS_ENABLE"
+    got = env_of(h100(), {name: "1"})[name]
     assert (got.value, got.source) == ("1", "your shell")
-
-
-def test_the_recipe_and_e_win_over_your_shell(h100):
-    got = env_of(h100(env={"NCCL_NVLS_ENABLE": "1"}), {"NCCL_NVLS_ENABLE": "0"})["NCCL_NVLS_ENABLE"]
+    got = env_of(h100(env={name: "1"}), {name: "0"})[name]
     assert (got.value, got.source) == ("1", "spec.env")
-
-
-def test_a_cpu_run_hides_the_gpus_that_your_shell_shows(cpu):
     assert values(cpu(), {"CUDA_VISIBLE_DEVICES": "0,1"})["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -130,17 +114,15 @@ def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu):
 
 
 def test_records_hold_what_decides_results_and_nothing_personal(cpu):
-    shell = {"PATH": "/home/me/bin", "HOME": "/home/me", "NCCL_DEBUG": "INFO", "UCX_URL": "http://me:pw123@proxy"}
-    recorded = recordable(child_environment(cpu(env={"FLAG": "1"}), shell, (), 2))
-    assert {"PATH", "HOME"} & set(recorded) == set()
+    shell = {
+        "PATH": "/home/me/bin", "HOME": "/home/me", "NCCL_DEBUG": "INFO", "UCX_URL": "http://me:pw123@proxy", "SLURM_JOB_ID": "7",
+    }  # fmt: skip
+    environment = child_environment(cpu(env={"FLAG": "1"}), shell, (), 2)
+    assert "SLURM_JOB_ID" in {variable.name for variable in environment}
+    recorded = recordable(environment)
+    assert {"PATH", "HOME", "SLURM_JOB_ID"} & set(recorded) == set()
     assert (recorded["NCCL_DEBUG"], recorded["FLAG"]) == ("INFO", "1")
     assert recorded["UCX_URL"] == "http://***@proxy"
-
-
-def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu):
-    environment = child_environment(cpu(), {"SLURM_JOB_ID": "7"}, (), 2)
-    assert "SLURM_JOB_ID" in {variable.name for variable in environment}
-    assert "SLURM_JOB_ID" not in recordable(environment)
 
 
 @pytest.mark.parametrize(
@@ -166,16 +148,13 @@ def test_the_newer_allocator_name_becomes_the_one_that_megatron_reads(h100, wher
     assert "PYTORCH_ALLOC_CONF" not in got
 
 
-def test_two_equal_allocator_settings_are_one(h100):
+def test_two_allocator_settings_must_be_equal_and_a_refusal_does_not_tell_a_secret(h100):
     same = "expandable_segments:True"
     got = values(h100(), {"PYTORCH_ALLOC_CONF": same, "PYTORCH_CUDA_ALLOC_CONF": same})
-    assert got["PYTORCH_CUDA_ALLOC_CONF"] == same
-    assert "PYTORCH_ALLOC_CONF" not in got
-
-
-def test_two_different_allocator_settings_are_refused(h100):
+    assert (got["PYTORCH_CUDA_ALLOC_CONF"], "PYTORCH_ALLOC_CONF" in got) == (same, False)
     message = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})
     assert "PYTORCH_CUDA_ALLOC_CONF=a:1 (spec.env), PYTORCH_ALLOC_CONF=b:2 (your shell)" in message
+    assert CANARY not in refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": CANARY}), {"PYTORCH_ALLOC_CONF": "x"})
 
 
 @pytest.mark.parametrize(
@@ -184,7 +163,6 @@ def test_two_different_allocator_settings_are_refused(h100):
         ({"parallelism": TP2}, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
          "CUDA_DEVICE_MAX_CONNECTIONS=8 (your shell) must be 1"),
         ({"cuda_graph": GRAPHS}, {"NCCL_GRAPH_REGISTER": "1"}, "NCCL_GRAPH_REGISTER=1 (your shell) must be 0"),
-        ({"cuda_graph": {"impl": "local"}}, {"NCCL_GRAPH_REGISTER": "1"}, "must be 0"),
         ({"ddp": {"nccl_ub": True}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "x:1,expandable_segments:True"}}, {},
          "must be without expandable_segments:True"),
         ({}, {"NVTE_FLASH_ATTN": "0"}, "NVTE_FLASH_ATTN=0 (inherited) must be 1 or unset"),
@@ -204,22 +182,12 @@ def test_what_contradicts_the_run_is_refused(cpu, h100, changes, shell, message)
     assert message in refusal((cpu if "gpu" in changes else h100)(**changes), shell)
 
 
-def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100):
-    spec = h100(gpu="b200", cuda_graph={"impl": "local"}, env={"NCCL_GRAPH_REGISTER": "1"})
-    assert values(spec)["NCCL_GRAPH_REGISTER"] == "1"
-
-
 def test_all_contradictions_are_reported_at_once(h100):
     shell = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NVTE_FLASH_ATTN": "0"}
     message = refusal(h100(parallelism=TP2), shell, pass_env=("HF_TOKEN",))
     assert "CUDA_DEVICE_MAX_CONNECTIONS=8" in message
     assert "NVTE_FLASH_ATTN=0" in message
     assert "--pass_env HF_TOKEN: not set in your shell" in message
-
-
-def test_an_error_does_not_tell_a_secret(h100):
-    message = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": CANARY}), {"PYTORCH_ALLOC_CONF": "x"})
-    assert CANARY not in message
 
 
 def test_each_variable_of_the_table_is_there_once():

@@ -35,32 +35,23 @@ def test_a_folder_of_a_process_that_ended_is_dead(tmp_path):
     assert (life.state, life.reason.endswith("is gone")) == ("dead", True)
 
 
-def test_another_process_of_the_same_number_is_not_taken_for_it(owned_by):
-    assert owned_by(start_ticks=1).state == "dead"
-
-
-def test_a_machine_that_was_started_anew_runs_none_of_its_old_processes(owned_by):
-    assert owned_by(boot_id="another").state == "dead"
-
-
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "state", "reason"),
     [
-        ({"boot_id": "another", "hostname": "node7"}, "of node7, which is not this machine"),
-        ({"pid_namespace": "pid:[1]"}, "of another container of this machine"),
+        ({"start_ticks": 1}, "dead", ""),  # another process of the same number
+        ({"boot_id": "another"}, "dead", ""),  # the machine was started anew
+        ({"boot_id": "another", "hostname": "node7"}, "unknown", "of node7, which is not this machine"),
+        ({"pid_namespace": "pid:[1]"}, "unknown", "of another container of this machine"),
     ],
 )
-def test_what_cannot_be_seen_from_here_is_unknown(owned_by, changes, reason):
+def test_another_process_is_not_taken_for_the_owner_and_what_cannot_be_seen_from_here_is_unknown(
+    owned_by, changes, state, reason
+):
     life = owned_by(**changes)
-    assert life.state == "unknown"
-    assert reason in life.reason
+    assert life.state == state and reason in life.reason
 
 
-def test_a_folder_without_a_claim_is_unknown(tmp_path):
+def test_a_folder_without_a_claim_or_with_a_damaged_one_is_unknown(tmp_path):
     assert life_of(tmp_path).state == "unknown"
-
-
-def test_a_damaged_claim_is_unknown(tmp_path):
     (tmp_path / OWNER).write_text("{")
-    life = life_of(tmp_path)
-    assert (life.state, "not JSON" in life.reason) == ("unknown", True)
+    assert (life_of(tmp_path).state, "not JSON" in life_of(tmp_path).reason) == ("unknown", True)

@@ -21,8 +21,6 @@ from harness.launch.processes import (
     send,
 )
 
-Child = subprocess.Popen[bytes]
-
 
 @pytest.fixture
 def child():
@@ -31,23 +29,16 @@ def child():
         process.kill()
 
 
-def test_a_signal_reaches_its_process(child):
+def test_a_signal_reaches_its_process_and_not_one_that_took_over_the_number(child):
     process = identify(child.pid)
-    assert process is not None
+    assert not send(replace(process, start_ticks=process.start_ticks - 1), signal.SIGKILL)
+    assert child.poll() is None
     assert send(process, signal.SIGTERM)
     assert child.wait(5) == -signal.SIGTERM
 
 
-def test_a_process_that_took_over_the_number_is_left_alone(child):
-    process = identify(child.pid)
-    assert process is not None
-    assert not send(replace(process, start_ticks=process.start_ticks - 1), signal.SIGKILL)
-    assert child.poll() is None
-
-
 def test_a_dead_process_is_neither_alive_nor_signalled(child):
     process = identify(child.pid)
-    assert process is not None
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
     assert not is_alive(process)
@@ -60,13 +51,11 @@ def test_a_dead_process_is_neither_alive_nor_signalled(child):
 def test_grandchildren_are_found():
     command = ["sh", "-c", "sleep 60 & echo $!; wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
         grandchild = int(parent.stdout.readline())
         found = {process.pid for process in descendants(os.getpid())}
         assert {parent.pid, grandchild} <= found
         assert {process.pid for process in descendants(parent.pid)} == {grandchild}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-            assert other.stdout is not None
             cousin = int(other.stdout.readline())
             assert {process.pid for process in descendants(parent.pid, other.pid)} == {grandchild, cousin}
             os.kill(cousin, signal.SIGKILL)
@@ -77,18 +66,14 @@ def test_only_a_process_with_a_handler_catches_a_signal(child):
     former = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         me = identify(os.getpid())
-        assert me is not None
         assert catches(me, signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, former)
-    other = identify(child.pid)
-    assert other is not None
-    assert not catches(other, signal.SIGUSR1)
+    assert not catches(identify(child.pid), signal.SIGUSR1)
 
 
 def test_a_signal_is_pending_until_the_process_receives_it(child):
     process = identify(child.pid)
-    assert process is not None
     send(process, signal.SIGSTOP)
     assert not has_pending(process, signal.SIGTERM)
     send(process, signal.SIGTERM)
@@ -106,7 +91,6 @@ def test_an_orphan_comes_home_and_is_known_by_its_mark():
     made = subprocess.run(command, env={**os.environ, name: value}, stdout=subprocess.PIPE, text=True, check=True)
     orphan = int(made.stdout)
     process = identify(orphan)
-    assert process is not None
     assert adopted(mark) == (process,)
     assert adopted("MBR_TEST_MARK=other") == ()
     assert send(process, signal.SIGKILL)
@@ -122,7 +106,6 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse():
         "import ctypes, time; ctypes.CDLL(None).prctl(15, b'a) S 1 (b', 0, 0, 0); print(1, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as renamed:
-        assert renamed.stdout is not None
         renamed.stdout.readline()
         assert renamed.pid in {process.pid for process in descendants(os.getpid())}
         renamed.kill()

@@ -1,20 +1,16 @@
 """torchrun's port listens on every interface: whoever reaches it can make nobody unpickle anything."""
 
-import os
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from harness.launch.environment import EnvVar
 from harness.launch.plan import free_port
-from harness.launch.replay import execute
+from tests.launch.conftest import FOLDER, inherited, run
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-FOLDER = Path(__file__).parent
 
 
 def attack(port, marker):
@@ -30,9 +26,7 @@ def there_within(seconds, path):
 
 
 def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(make_plan, tmp_path):
-    shell = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
-    env = tuple(EnvVar(name, value, "inherited", "inherited") for name, value in shell.items())
-    plan = make_plan(str(FOLDER / "attacked_rank.py"), str(tmp_path / "run"), env=env)
+    plan = make_plan(str(FOLDER / "attacked_rank.py"), str(tmp_path / "run"), env=inherited())
     ranks, marker = plan.run_dir / "ranks", tmp_path / "ran"
 
     def attack_once_it_listens():
@@ -42,7 +36,7 @@ def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(make_plan, tmp_p
 
     attacker = threading.Thread(target=attack_once_it_listens)
     attacker.start()
-    outcome = execute(plan, on_progress=lambda _: None)
+    outcome = run(plan)
     attacker.join()
     assert (ranks / "attacked").exists()
     assert outcome.status == "ok", plan.launcher_log.read_text()

@@ -1,13 +1,11 @@
 """A recorded run stands in for a launch."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from harness.errors import BadRequestError
-from harness.experiment.experiment import ExperimentSpec
 from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
 from harness.measure.values import launch_document
@@ -16,14 +14,12 @@ from harness.records.gating import LaunchSettings
 from harness.records.rank import Failure, RankRecord
 from tests.commands import json_of
 
-MakeSpec = Callable[..., ExperimentSpec]
-
 
 def rank_record(rank, failure=None):
-    record = RankRecord(
-        rank=rank, world_size=2, hostname="n", pid=1, finished=failure is None, failure=failure
-    )  # fmt: skip
-    return record.model_dump_json()
+    finished = failure is None
+    return RankRecord(
+        rank=rank, world_size=2, hostname="n", pid=1, finished=finished, failure=failure
+    ).model_dump_json()
 
 
 @pytest.fixture
@@ -48,20 +44,16 @@ def replayed(request):
     return execute(LAUNCHERS["replay"](request), on_progress=lambda _: None)
 
 
-def test_the_records_of_the_ranks_are_copied_and_nothing_else(request_for, recorded):
+def test_planning_a_replay_writes_nothing_and_only_records_of_ranks_are_copied(request_for, recorded):
+    plan = LAUNCHERS["replay"](request_for)
+    assert json_of(launch_document(plan))["files"][0] == "rank_000.json"
+    assert not request_for.run_dir.exists()
     assert replayed(request_for).status == "ok"
     names = {path.name for path in (request_for.run_dir / "ranks").iterdir()}
     assert names == {
         "rank_000.json", "rank_001.json", "rank_000.progress.jsonl", "rank_001.progress.jsonl",
     }  # fmt: skip
     assert (request_for.run_dir / "ranks" / "rank_001.json").read_text() == rank_record(1)
-
-
-def test_planning_a_replay_writes_nothing(request_for, recorded):
-    plan = LAUNCHERS["replay"](request_for)
-    assert f"# replay of {recorded}" in plan.render()
-    assert json_of(launch_document(plan))["files"][0] == "rank_000.json"
-    assert not request_for.run_dir.exists()
 
 
 def test_a_recorded_failure_stays_one(request_for, recorded):
@@ -92,28 +84,16 @@ def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for, recorded
     assert outcome.reason == "rank 1 left heartbeats but no record"
 
 
-def test_another_experiment_is_refused(request_for, cpu):
-    other = replace(request_for, spec=cpu(task="sft"))
-    with pytest.raises(
-        BadRequestError, match=r"is a run of another experiment: it has tiny\.pretrain\.fp32\.2gpu\.none"
-    ):
-        LAUNCHERS["replay"](other)
+def test_what_cannot_be_replayed_is_refused(request_for, recorded, cpu):
+    def refusal(**changes):
+        with pytest.raises(BadRequestError) as refused:
+            LAUNCHERS["replay"](replace(request_for, **changes))
+        return refused.value.message
 
-
-def test_a_run_is_not_replayed_into_itself(request_for, recorded):
-    with pytest.raises(BadRequestError, match="cannot be replayed into itself"):
-        LAUNCHERS["replay"](replace(request_for, run_dir=recorded))
-
-
-@pytest.mark.parametrize(
-    ("missing", "expected"), [("spec.json", "is not a run folder"), ("ranks", "has no records or heartbeats of ranks")]
-)
-def test_a_folder_without_a_run_is_refused(request_for, recorded, missing, expected):
-    (recorded / missing).rename(recorded / "elsewhere")
-    with pytest.raises(BadRequestError, match=expected):
-        LAUNCHERS["replay"](request_for)
-
-
-def test_a_replay_needs_a_run(request_for):
-    with pytest.raises(BadRequestError, match="needs a recorded run"):
-        LAUNCHERS["replay"](replace(request_for, settings=LaunchSettings()))
+    assert "is a run of another experiment: it has tiny.pretrain.fp32.2gpu.none" in refusal(spec=cpu(task="sft"))
+    assert "cannot be replayed into itself" in refusal(run_dir=recorded)
+    assert "needs a recorded run" in refusal(settings=LaunchSettings())
+    (recorded / "ranks").rename(recorded / "elsewhere")
+    assert "has no records or heartbeats of ranks" in refusal()
+    (recorded / "spec.json").unlink()
+    assert "is not a run folder" in refusal()

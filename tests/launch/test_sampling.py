@@ -2,17 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.errors import BadRequestError
-from harness.launch.plan import LaunchPlan
-from harness.launch.replay import execute
-
-MakePlan = Callable[..., LaunchPlan]
+from tests.launch.conftest import run
 
 SAMPLER = """
 import json, os, pathlib, signal, sys, time
@@ -28,39 +23,33 @@ time.sleep(60)
 """
 
 
-def with_sampler(plan, tmp_path, code):
-    script = tmp_path / "sampler.py"
-    script.write_text(code)
-    return replace(plan, sampler=(sys.executable, str(script), "--out", str(plan.run_dir / "ranks" / "nvml_n.json")))
+@pytest.fixture
+def sampled(scripted, tmp_path):
+    """A plan with a sampler of this code; its script stands where the real one has `-m harness.engine.nvml`."""
+
+    def make(code, *options):
+        plan, script = scripted("ok"), tmp_path / "sampler.py"
+        script.write_text(code)
+        out = str(plan.run_dir / "ranks" / "nvml_n.json")
+        return replace(plan, sampler=(sys.executable, str(script), "sample", "--out", out, *options))
+
+    return make
 
 
-def run_of(make_plan, python, script):
-    plan = make_plan(python=python)
-    return replace(plan, worker=(script, str(plan.run_dir), "ok"))
-
-
-def test_the_sampler_looks_before_the_first_rank_and_after_the_last(make_plan, fake_python, two_ranks, tmp_path):
-    plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, SAMPLER)
-    outcome = execute(plan, on_progress=lambda _: None)
+def test_the_sampler_looks_before_the_first_rank_and_after_the_last(sampled):
+    plan = sampled(SAMPLER)
+    outcome = run(plan)
     assert (outcome.status, outcome.unwatched) == ("ok", None)
-    assert plan.sampler_file is not None
     assert json.loads(plan.sampler_file.read_text()) == {"at_start": 0, "at_end": 2}
 
 
-def test_a_sampler_that_dies_does_not_stop_the_run(make_plan, fake_python, two_ranks, tmp_path):
-    plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit('no driver')")
-    outcome = execute(plan, on_progress=lambda _: None)
-    expected = "the GPUs were not sampled to the end: the sampler exited with code 1; see logs/sampler.log"
-    assert (outcome.status, outcome.unwatched) == ("ok", expected)
-    assert plan.sampler_log.read_text() == "no driver\n"
-
-
-def test_a_sample_of_an_earlier_run_is_not_taken_for_this_one(make_plan, fake_python, two_ranks, tmp_path):
-    plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit(1)")
-    assert plan.sampler_file is not None
+def test_a_sampler_that_dies_does_not_stop_the_run_and_an_earlier_sample_is_not_taken_for_its_own(sampled):
+    plan = sampled("raise SystemExit('no driver')")
     plan.sampler_file.parent.mkdir(parents=True)
     plan.sampler_file.write_text("old")
-    execute(plan, on_progress=lambda _: None)
+    outcome = run(plan)
+    assert outcome.status == "ok" and "the sampler exited with code 1" in outcome.unwatched
+    assert plan.sampler_log.read_text() == "no driver\n"
     assert not plan.sampler_file.exists()
 
 
@@ -74,22 +63,13 @@ where.write_text("locked ")
 pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text("{}")
 %s
 """
+LOCK = ("--gpu_clock_mhz", "1400")
 
 
-def locking(plan, tmp_path, rest):
-    """The plan with a sampler that locks clocks; its script stands where the real one has `-m harness.engine.nvml`."""
-    script = tmp_path / "sampler.py"
-    script.write_text(LOCKING % rest)
-    out = str(plan.run_dir / "ranks" / "nvml_n.json")
-    return replace(plan, sampler=(sys.executable, str(script), "sample", "--out", out, "--gpu_clock_mhz", "1400"))
-
-
-def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(make_plan, fake_python, two_ranks, tmp_path):
-    plan = locking(run_of(make_plan, fake_python, two_ranks), tmp_path, "")
-    script = Path(plan.sampler[1])
-    script.write_text("import sys; print('Insufficient Permissions (NVML 4)', file=sys.stderr); sys.exit(77)")
+def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(sampled):
+    plan = sampled("import sys; print('Insufficient Permissions (NVML 4)', file=sys.stderr); sys.exit(77)", *LOCK)
     with pytest.raises(BadRequestError, match=r"cannot be locked: Insufficient Permissions \(NVML 4\)"):
-        execute(plan, on_progress=lambda _: None)
+        run(plan)
     assert list((plan.run_dir / "ranks").glob("pid_*")) == []
 
 
@@ -102,7 +82,6 @@ def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(make_pla
     ],
     ids=["killed", "ended by the signal", "ended in order"],
 )
-def test_clocks_that_a_dead_sampler_left_locked_are_reset(make_plan, fake_python, two_ranks, tmp_path, rest, left):
-    plan = locking(run_of(make_plan, fake_python, two_ranks), tmp_path, rest)
-    assert execute(plan, on_progress=lambda _: None).status == "ok"
+def test_clocks_that_a_dead_sampler_left_locked_are_reset(sampled, tmp_path, rest, left):
+    assert run(sampled(LOCKING % rest, *LOCK)).status == "ok"
     assert (tmp_path / "clocks").read_text() == left

@@ -1,72 +1,42 @@
-"""The real torchrun, in the agent's process, with ranks of a few lines."""
+"""The real torchrun, in the agent's process, with ranks of a few lines: as a fresh process, and forked from a warm parent."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.launch.environment import EnvVar
-from harness.launch.plan import LaunchPlan
-from harness.launch.processes import identify, is_alive
-from harness.launch.replay import execute
+from harness.launch.processes import descendants
+from harness.launch.warm import WarmParents
 from harness.records.collect import AgentRecord
+from tests.launch.conftest import all_gone, kill_agent_of, rank_pids, run, started_harness
 
 pytestmark = pytest.mark.train
-MakePlan = Callable[..., LaunchPlan]
-FOLDER = Path(__file__).parent
+FRESH, WARM = False, pytest.param(True, marks=pytest.mark.slow)
 
 
-@pytest.fixture
-def torchrun(make_plan, two_ranks):
-    """A plan for real torchrun whose two ranks do what the arguments say."""
-
-    def make(*behaviour, **changes):
-        shell = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
-        env = tuple(EnvVar(name, value, "inherited", "inherited") for name, value in shell.items())
-        plan = make_plan(env=env, **changes)
-        return replace(plan, worker=(two_ranks, str(plan.run_dir), *behaviour))
-
-    return make
+@pytest.fixture(scope="module")
+def warm_parents():
+    """Kept over the tests, as a sweep keeps them over its cells."""
+    with WarmParents() as kept:
+        yield kept
 
 
-def run(plan):
-    return execute(plan, on_progress=lambda _: None)
+@pytest.fixture(params=[FRESH, WARM], ids=["fresh", "warm"])
+def parents(request):
+    """None: a fresh torchrun."""
+    return request.getfixturevalue("warm_parents") if request.param else None
 
 
-def pids(plan):
-    """The pids of both ranks, once they have written them down."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        written = [path.read_text() for path in (plan.run_dir / "ranks").glob("pid_*")]
-        if len(written) == 2 and all(written):
-            return [int(text) for text in written]
-        time.sleep(0.02)
-    raise AssertionError((plan.launcher_log).read_text())
-
-
-def all_gone(numbers, within_s=8.0):
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not any((p := identify(n)) is not None and is_alive(p) for n in numbers):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_ranks_that_end_well_are_ok(torchrun):
+def test_ranks_that_end_well_are_ok_and_the_outcome_says_how_they_were_started(torchrun, parents):
     plan = torchrun("ok")
-    outcome = run(plan)
-    assert (outcome.status, outcome.exit_code, outcome.num_killed) == ("ok", 0, 0)
+    outcome = run(plan, parents)
+    assert (outcome.status, outcome.exit_code, outcome.num_killed, outcome.warm) == ("ok", 0, 0, parents is not None)
     assert outcome.agent == AgentRecord.model_validate_json(plan.agent_file.read_text())
+    assert len(outcome.notes) == (parents is not None)
 
 
 def test_no_name_server_is_asked_for_this_machine(torchrun, tmp_path):
@@ -79,80 +49,60 @@ def test_no_name_server_is_asked_for_this_machine(torchrun, tmp_path):
     assert not asked.exists()
 
 
-def test_the_exit_code_of_a_rank_is_kept(torchrun):
-    outcome = run(torchrun("exit3", "1"))
-    assert (outcome.status, outcome.exit_code, outcome.rank) == ("failed", 1, 1)
-    assert outcome.agent is not None
+def test_the_exit_code_of_a_rank_is_kept(torchrun, parents):
+    outcome = run(torchrun("exit3", "1"), parents)
+    assert (outcome.status, outcome.exit_code, outcome.rank, outcome.warm) == ("failed", 1, 1, parents is not None)
     exits = {r.rank: (r.exit_code, r.signal) for r in outcome.agent.failures}
     assert exits.pop(1) == (3, None)
     assert exits in ({0: (-15, "SIGTERM")}, {})  # torch 2.6 does not count whom it ended itself
 
 
-def test_a_killed_rank_is_named_and_the_other_is_stopped(torchrun):
+def test_a_killed_rank_is_named_and_the_other_is_stopped(torchrun, parents):
     plan = torchrun("killed", "0")
-    outcome = run(plan)
+    outcome = run(plan, parents)
     assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 0, "rank 0 was killed by SIGKILL")
-    assert all_gone(pids(plan), within_s=0.5)
+    assert all_gone(rank_pids(plan), within_s=0.5)
 
 
-def test_a_hung_rank_shows_its_stack_and_is_stopped(torchrun):
+def test_a_hung_rank_shows_its_stack_and_is_stopped(torchrun, parents):
     plan = torchrun("hang", "1", hang_timeout_s=1.0)
-    outcome = run(plan)
-    assert (outcome.status, outcome.rank) == ("hang", 1)
-    assert outcome.agent is not None
-    assert outcome.agent.status == "signalled"
+    outcome = run(plan, parents)
+    assert (outcome.status, outcome.rank, outcome.agent.status) == ("hang", 1, "signalled")
     assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
-    assert all_gone(pids(plan), within_s=0.5)
+    assert all_gone(rank_pids(plan), within_s=0.5)
 
 
-def test_a_taken_port_is_reported_in_words(torchrun):
+@pytest.mark.parametrize(("chosen_by_us", "status"), [(False, "failed"), (True, "ok")])
+def test_a_taken_port_is_replaced_unless_somebody_asked_for_it(torchrun, parents, chosen_by_us, status):
     plan = torchrun("ok")
     with socket.socket() as other:
         other.bind(("", plan.rendezvous.master_port))
         other.listen()
-        outcome = run(replace(plan, rendezvous=replace(plan.rendezvous, chosen_port=False)))
-    assert outcome.status == "failed"
-    assert outcome.reason is not None
-    assert "EADDRINUSE" in outcome.reason
-
-
-def test_a_taken_port_that_nobody_asked_for_is_replaced(torchrun):
-    plan = torchrun("ok")
-    with socket.socket() as other:
-        other.bind(("", plan.rendezvous.master_port))
-        other.listen()
-        outcome = run(plan)
-    assert (outcome.status, outcome.reason) == ("ok", None)
-    assert "EADDRINUSE" in plan.launcher_log.read_text()
+        outcome = run(replace(plan, rendezvous=replace(plan.rendezvous, chosen_port=chosen_by_us)), parents)
+    assert (outcome.status, outcome.num_killed) == (status, 0)
+    assert "EADDRINUSE" in plan.launcher_log.read_text() + (outcome.reason or "")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, None)])
-def test_no_rank_outlives_the_harness(torchrun, number, status):
+@pytest.mark.parametrize("options", [(), pytest.param(("--warm",), marks=pytest.mark.slow)])
+def test_no_rank_outlives_the_harness(torchrun, light, options, number, status):
     plan = torchrun("hang")
-    command = [sys.executable, str(FOLDER / "scripted_harness.py"), str(plan.run_dir), plan.python, *plan.worker]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as harness:
-        try:
-            started = pids(plan)
-            harness.send_signal(number)
-            output, _ = harness.communicate(timeout=15)
-        finally:
-            with suppress(ProcessLookupError):
-                harness.kill()
+    with started_harness(plan, *options, python_path=light) as harness:
+        started = [*rank_pids(plan), *(process.pid for process in descendants(harness.pid))]
+        harness.send_signal(number)
+        output, _ = harness.communicate(timeout=15)
     assert all_gone(started)
     assert (json.loads(output)["status"] if output else None) == status
 
 
-def test_no_rank_outlives_the_agent(torchrun):
-    plan = torchrun("stubborn")
-    killed: list[int] = []
+def test_no_rank_outlives_the_agent(torchrun, parents):
+    plan, killed = torchrun("stubborn"), []
 
     def kill_agent(_):
         if not killed:
-            rank = pids(plan)[0]
-            killed.append(int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]))
-            os.kill(killed[0], signal.SIGKILL)
+            killed.append(True)
+            kill_agent_of(plan)
 
-    outcome = execute(plan, on_progress=kill_agent)
+    outcome = run(plan, parents, on_progress=kill_agent)
     assert (outcome.status, outcome.exit_code, outcome.agent) == ("failed", -signal.SIGKILL, None)
-    assert all_gone(pids(plan), within_s=0.5)
+    assert all_gone(rank_pids(plan), within_s=0.5)
