@@ -38,7 +38,6 @@ def truth(text: str) -> bool:
 
 
 def _set(assignments: str) -> Words:
-    """Return ``--set`` before each of the assignments."""
     return tuple(word for each in assignments.split() for word in ("--set", each))
 
 
@@ -263,7 +262,6 @@ _HYDRA = re.compile(
 
 
 def _is_a_flag_here(theirs: Spelling, takes_value: bool, rest: Sequence[str], equals: str) -> bool:
-    """Return whether the option is a flag of mbr-perf that a truth value follows, as in Megatron-Bridge."""
     follows = equals or (rest and rest[0].lower() in (*_TRUE, *_FALSE))
     return theirs.values == 1 and not takes_value and bool(follows)
 
@@ -273,7 +271,6 @@ def _has_value(rest: Sequence[str]) -> bool:
 
 
 def _values(theirs: Spelling, joined: str | None, rest: list[str]) -> list[str]:
-    """Take the option's values from ``rest``."""
     if joined is not None:
         return [joined]
     found: list[str] = []

@@ -69,7 +69,6 @@ class EffectiveRecompute(Frozen):
 
     @property
     def does_nothing(self) -> bool:
-        """Return whether the requested recompute changes nothing."""
         return self.is_counted and self.recompute != "none" and not self.modules and not self.full_layers
 
 
@@ -173,7 +172,6 @@ def _effect(layers: Layers, module: str) -> Effect:
 
 
 def _switched_off(layers: Layers, module: str) -> str | None:
-    """Return why megatron-core skips a module that the model has."""
     spec, version = layers.spec, layers.version
     graph = spec.cuda_graph
     if module == "moe" and (graph.impl == "local" or (captures_iteration(graph) and version < parse_version("0.18"))):

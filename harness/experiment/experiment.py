@@ -95,7 +95,6 @@ class KernelSpec(Frozen):
 
     @property
     def has_flex_dispatcher(self) -> bool:
-        """Return whether DeepEP or HybridEP dispatches the tokens."""
         return self.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
 
 
@@ -177,7 +176,6 @@ class MeasureSpec(Frozen):
 
     @property
     def locks_clocks(self) -> bool:
-        """Return whether the run locks a clock of its GPUs."""
         return self.gpu_clock_mhz is not None or self.memory_clock_mhz is not None
 
     @property
@@ -242,12 +240,10 @@ class ExperimentSpec(Frozen):
 
     @property
     def gpu_type(self) -> GpuType:
-        """Return the row of ``gpu``."""
         return GPUS[self.gpu]
 
     @property
     def precision(self) -> Precision:
-        """Return the row of ``compute_dtype``."""
         return PRECISIONS[self.compute_dtype]
 
     @property
@@ -268,7 +264,6 @@ class ExperimentSpec(Frozen):
 
     @property
     def data_parallel_size(self) -> int:
-        """Return the number of copies of the dense model."""
         return self.parallelism.data_parallel_size(self.num_gpus)
 
     def ranks_per_node(self, nnodes: int) -> int:
@@ -277,7 +272,6 @@ class ExperimentSpec(Frozen):
 
     @property
     def is_routed_naturally(self) -> bool:
-        """Return whether the router decides how many tokens a rank receives."""
         moe, shares_experts = self.model.moe, self.parallelism.expert_model_parallel_size > 1
         return moe is not None and shares_experts and not moe.moe_router_force_load_balancing
 

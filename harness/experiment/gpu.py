@@ -111,12 +111,10 @@ class GpuType:
 
     @property
     def usable_bytes(self) -> int:
-        """Memory that programs can have."""
         return self.memory_bytes - self.driver_bytes
 
     @property
     def is_cpu(self) -> bool:
-        """Tell the host's processor, whose ranks use gloo."""
         return self.capability is None
 
     @property
@@ -130,7 +128,6 @@ class GpuType:
 
 
 def _peaks(bf16: float, fp8: float = 0, fp4: float = 0) -> dict[PeakKey, float]:
-    """Convert TFLOP/s."""
     peaks: dict[PeakKey, float] = {"bf16": bf16 * TERA, "fp8": fp8 * TERA, "fp4": fp4 * TERA}
     return {key: value for key, value in peaks.items() if value}
 

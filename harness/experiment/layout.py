@@ -196,7 +196,6 @@ def _check_end(end: str, layers: int | None, vp: int) -> None:
 
 
 def _middle_size(layers: int, stages: int, vp: int) -> int:
-    """Return the number of layers of one middle stage."""
     if layers < 0 or stages < 0 or bool(layers) != bool(stages):
         text = f"Mismatch: {layers} middle layers remaining but {stages} middle PP stages available."
         raise LayoutError("P15", f"first and last stage leave {layers} layers for {stages} stages between them", text)

@@ -107,7 +107,6 @@ class LinearAttentionModel(Frozen):
 
     @property
     def value_channels(self) -> int:
-        """Return the channels of all value heads."""
         return self.linear_num_value_heads * self.linear_value_head_dim
 
     @property
@@ -241,7 +240,6 @@ class ModelSpec(Frozen):
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """Return the kind of each decoder layer."""
         return _kinds_of(self.window_pattern, self.linear_attention_pattern, self.moe_layer_pattern)
 
     def of_kind(self, kind: LayerKind, num_layers: int) -> "ModelSpec":

@@ -27,12 +27,10 @@ class Layers:
 
     @property
     def moe(self) -> int:
-        """Count the layers with experts."""
         return sum(kind.endswith("moe") for kind in self.kinds)
 
     @property
     def delta_nets(self) -> int:
-        """Count the layers with a gated delta net in place of attention."""
         return sum(kind.startswith("delta") for kind in self.kinds)
 
 

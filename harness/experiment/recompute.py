@@ -15,7 +15,6 @@ class NoRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """Return the stable spelling used on the command line, in file names and in JSON."""
         return "none"
 
 
@@ -33,7 +32,6 @@ class SelectiveRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """Return the modules in the order of the request."""
         return ",".join(self.modules)
 
 
@@ -47,7 +45,6 @@ class FullRecompute(Frozen):
 
     @property
     def text(self) -> str:
-        """The stable spelling, e.g. ``full:uniform:1``; ``:distributed`` if the saved inputs are split over TP."""
         suffix = ":distributed" if self.distribute_saved_activations else ""
         return f"full:{self.method}:{self.num_layers}{suffix}"
 

@@ -64,7 +64,6 @@ class UserBuffers(Frozen):
 
     @property
     def ub_cfgs(self) -> dict[str, dict[str, object]]:
-        """Return the argument of `initialize_ub`."""
         return self.model_dump(exclude_none=True)
 
     @property

@@ -75,7 +75,6 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 
 def _require_model(container: Container) -> None:
-    """Raise BadRequestError for another kind of model, and for adapters."""
     place, name = container.place("model"), container.target("model")
     module = name.rpartition(".")[0].removeprefix(_BRIDGE)
     if name and (module not in _MODELS or "Llama4" in name):
@@ -150,7 +149,6 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
 
 
 def _evaluation_remarks(container: Container) -> Iterator[str]:
-    """Yield a remark if the evaluation has larger micro-batches than the training."""
     evaluated, trained = container.value("validation.eval_micro_batch_size"), container.value("train.micro_batch_size")
     if isinstance(evaluated, int) and isinstance(trained, int) and evaluated > trained:
         yield (
@@ -178,7 +176,6 @@ def _text(value: PlainValue) -> str:
 
 
 def _problem_in(container: Container) -> Callable[[str, str, str], BadRequestError]:
-    """Return a function that makes a problem of a path, a message and a remedy."""
     return lambda path, message, remedy: BadRequestError(f"{container.place(path)}: {message}", remedy=remedy)
 
 
@@ -208,7 +205,6 @@ def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
 
 
 def _at_odds(container: Container) -> Iterator[BadRequestError]:
-    """Yield a problem for fields that contradict each other, and for former names of settings."""
     value, problem = container.value, _problem_in(container)
     former = {
         "model.enable_cuda_graph": ("model.cuda_graph_impl", "local"),
@@ -256,7 +252,6 @@ def _sizes_at_odds(container: Container) -> Iterator[BadRequestError]:
 
 
 def _attention_problems(container: Container) -> Iterator[BadRequestError]:
-    """Yield a problem for another kind of attention, and for one whose kernels a setting replaces."""
     problem, variant = _problem_in(container), container.value("model.experimental_attention_variant")
     if variant not in (None, "gdn", "gated_delta_net"):
         message = f"mbr-perf does not know the attention {_text(variant)}"
@@ -277,7 +272,6 @@ def _rope_remarks(container: Container) -> Iterator[str]:
 
 
 def _precision_remarks(container: Container, dtype: Setting | None) -> Iterator[str]:
-    """Yield a remark on each field in which the precision of the file differs from mbr-perf's row for it."""
     name: Value = dtype.value if dtype else None
     if not isinstance(name, str) or name not in PRECISIONS:
         return

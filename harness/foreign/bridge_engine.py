@@ -98,7 +98,6 @@ def _repair(kept: dict[str, Setting], path: str, *, is_missing: bool, unfit: lis
 
 
 def _forward_step(container: Container) -> str:
-    """Return Bridge's forward step for the class of the model."""
     module = container.target("model").rpartition(".")[0]
     if "diffusion" in module:
         remedy = "name it, e.g. --forward_step megatron.bridge.diffusion.models.wan.wan_step:WanForwardStep"

@@ -37,7 +37,6 @@ class Container:
 
     @property
     def label(self) -> str:
-        """The name that opens messages about the file."""
         return self.file.label
 
     def find(self, *paths: str) -> Found | None:
@@ -63,7 +62,6 @@ class Container:
 
     @property
     def plain(self) -> PlainValue:
-        """Return all settings in plain Python."""
         return self._plain(())
 
     def place(self, path: str) -> str:

@@ -55,7 +55,6 @@ def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
 
 
 def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
-    """Return each override or option on a line; all but the last continued. Remarks are comments."""
     comments = "".join(f"# {' '.join(each.splitlines())}\n" for each in (heading, *remarks))
     lines: list[list[str]] = []
     for word in words:
@@ -78,7 +77,6 @@ class ToPaste:
 
     @property
     def lines(self) -> tuple[str, str]:
-        """Return both with the names of the programs."""
         gone = f"without {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
         return f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
@@ -297,7 +295,6 @@ _ELSEWHERE: Mapping[object, Callable[[ExperimentSpec, Field], Iterator[str]]] = 
 
 
 def _switches(spec: ExperimentSpec) -> Values:
-    """Turn the parts of a model on or off that rows need; a part that is off has no rows."""
     return {
         "model.multi_latent_attention": spec.model.mla is not None,
         **({} if spec.model.moe else {"model.num_moe_experts": None}),

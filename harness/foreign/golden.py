@@ -10,7 +10,6 @@ from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
 from harness.foreign.log import LogFormat
-from harness.foreign.logs.sources import open_file_or_pipe
 from harness.records.golden import GoldenRecord
 from harness.records.strict_json import parse_json
 from harness.units import shortened
@@ -38,7 +37,7 @@ def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object
     Values of the keys ``may_be_nan`` may be NaN or Infinity; they become :class:`NotANumber`.
     """
     try:
-        with open_file_or_pipe(path, str(path)) as file:  # pipes and devices have no size
+        with path.open("rb") as file:  # pipes and devices have no size
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise BadRequestError(f"{path}: larger than {_MAX_BYTES // 1024**2} MiB, so it is not a golden file")
@@ -70,7 +69,6 @@ def refuse_non_numbers(path: Path, document: Mapping[str, object], may_be_nan: C
 
 
 def _metric(keys: Keys) -> Keys:
-    """Return the keys without step numbers."""
     return tuple(key for key in keys if not _NUMBER.fullmatch(key))
 
 
@@ -148,10 +146,8 @@ class ForeignGolden:
 
     @property
     def has_throughput(self) -> bool:
-        """Return whether any step has one."""
         return any(step.tflops_per_gpu is not None for step in self.steps.values())
 
     @property
     def has_loss(self) -> bool:
-        """Return whether any step has one."""
         return any(step.loss is not None for step in self.steps.values())

@@ -56,7 +56,6 @@ def read_megatron_lm(path: Path, document: Mapping[str, object]) -> ForeignGolde
 
 
 def _series(path: Path, name: str, metric: object, found: list[BadRequestError]) -> Series:
-    """Return the values by step, without those that were not recorded."""
     if not isinstance(metric, dict) or "values" not in metric:
         found.append(problem(path, (name,), f"must be an object with values, is {shown(metric)}"))
         return {}
@@ -127,7 +126,6 @@ _INFERENCE = ("input_prompt", "generated_text")
 
 
 def _refuse_inference(path: Path, document: Mapping[str, object]) -> None:
-    """Raise BadRequestError for golden values of Megatron-LM's inference tests, which have no training step."""
     parts = [document, *(part for part in document.values() if isinstance(part, dict))]
     found = next((name for part in parts for name in _INFERENCE if name in part), None)
     if found:

@@ -66,7 +66,6 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 
 def _architecture(config: HfConfig) -> Architecture:
-    """Return the row of the one model class that the file names."""
     inner = next((key for key in _MODALITIES if config.values.get(key)), None)
     names, kind = config.items("architectures") or (), config.text("model_type")
     if not names or kind == "kimi_k2":  # whose files name DeepSeek-V3's class
@@ -103,8 +102,6 @@ _FEWEST_SAMPLES = 128
 
 
 def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings:
-    """Return the batch, the precision and the overlap that a job usually has, each with the option that changes it."""
-
     def usual(value: Value, what: str, option: str) -> Setting:
         return Setting(value, "usual for --hf", note=f"{what}: usual, {FILE} has none ({option} sets it)")
 

@@ -255,7 +255,6 @@ _FIELDS = tuple(each.name for each in fields(Iteration))
 
 
 def _filled(known: Iteration, new: Iteration) -> Iteration:
-    """Return ``known`` with the values that only ``new`` has."""
     missing = [name for name in _FIELDS if getattr(known, name) is None and getattr(new, name) is not None]
     return replace(known, **{name: getattr(new, name) for name in missing}) if missing else known
 

@@ -176,7 +176,6 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
 
 
 def _uncertain(*words: Word) -> str:
-    """Return why the words are not certain: what the running shell alone knows."""
     whys = (word.doubt or f"the script does not set {shortened(word.text)}" for word in words
             if word.doubt or "$" in word.text)  # fmt: skip
     return next(whys, "")

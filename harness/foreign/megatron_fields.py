@@ -46,7 +46,6 @@ class Row:
 
 
 def _same(section: str, names: str, *, only: str = "") -> list[Row]:
-    """Return rows of leaves with the name of their argument."""
     return [Row(f"{section}.{name}", (name,), _plain(name), only) for name in names.split()]
 
 

@@ -50,7 +50,6 @@ def refuse_what_has_no_leaf(a: Arguments, layer: dict[str, Setting]) -> None:
 
 
 def _refuse_unmodelled(a: Arguments, name: str) -> None:
-    """Refuse an argument that no row reads, unless it is harmless."""
     known = arguments().get(name)
     if known is None:
         if a.is_whole:

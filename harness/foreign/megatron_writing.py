@@ -54,7 +54,6 @@ def _row_values(spec: ExperimentSpec, row: Row) -> Values:
 
 
 def _exists(spec: ExperimentSpec, path: str) -> bool:
-    """Return whether the leaf belongs to a part that the model has."""
     section, _, name = path.rpartition(".")
     is_of_experts = name in ("expert_model_parallel_size", "expert_tensor_parallel_size") or path.startswith(
         "kernels.moe_"

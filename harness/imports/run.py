@@ -108,7 +108,6 @@ def _finite(value: float | None) -> float | None:
 
 
 def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
-    """Return the highest value of every counter over a rank's reports."""
     allocated, reserved, used = (
         log.highest(read)
         for read in (
@@ -133,7 +132,6 @@ def _highest(*values: int | None) -> int | None:
 
 
 def _failures(failure: FirstFailure | None) -> dict[int, RankFailure]:
-    """Return the first failure of every named rank."""
     found: dict[int, RankFailure] = {}
     for each in (failure.failure, *failure.also, *failure.victims) if failure else ():
         if each.rank is not None:

@@ -243,7 +243,6 @@ def list_rules(
 
 
 def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of all rules."""
     from harness.experiment.rules.rulebook import every_id
 
     del ctx, incomplete

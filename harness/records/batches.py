@@ -33,12 +33,10 @@ class BatchFolders:
 
     @property
     def parent(self) -> str:
-        """The folder under the results."""
         return f"{self.what}s"
 
     @property
     def mark(self) -> str:
-        """The file of its plan."""
         return MARKS[self.what]
 
     def new_dir(self, results: Path, label: str, *, now: datetime | None = None) -> Path:
@@ -114,7 +112,6 @@ class PlannedEntry(EntryWords):
 
     @property
     def force(self) -> tuple[str, ...]:
-        """Return the ids of the rules that were overridden for this entry."""
         return tuple(finding.id for finding in self.findings if finding.overridden)
 
 

@@ -111,14 +111,12 @@ def collect(run_dir: Path, world_size: int) -> Collected:
 
 
 def _snapshots(folder: Path) -> list[str]:
-    """Name the ranks' memory snapshots, if any, without reading them."""
     found = sorted(path.name for path in folder.glob("snapshot_*.pickle"))
     count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
     return [f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"] if found else []
 
 
 def _profiles(folder: Path) -> list[str]:
-    """Name the ranks' profiles, if any, and the programs that open them."""
     found = sorted(path.name for end in ("json.gz", "nsys-rep", "sqlite") for path in folder.glob(f"profile_*.{end}"))
     opens = "Nsight Systems" if any(name.endswith("nsys-rep") for name in found) else "https://ui.perfetto.dev"
     return [f"profiles, for {opens}: {', '.join(f'ranks/{name}' for name in found)}"] if found else []

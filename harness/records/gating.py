@@ -71,7 +71,6 @@ class LaunchSettings(Frozen, allow_inf_nan=True):
 
     @property
     def problems(self) -> list[BadRequestError]:
-        """Return a problem for each limit out of range."""
         limits = (
             ("--timeout", self.timeout_s, "seconds above 0, or leave it out"),
             ("--hang_timeout", self.hang_timeout_s, "seconds above 0"),

@@ -119,7 +119,6 @@ def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
 
 
 def _of_runs(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
-    """Yield where the header contradicts itself."""
     if golden.measured_on.gpu != golden.gpu:
         yield ("measured_on", "gpu"), f"{golden.measured_on.gpu}, the header says {golden.gpu}"
     if golden.fingerprint is not None and golden.fingerprint != (own := fingerprint_of(golden.spec)):
@@ -235,7 +234,6 @@ def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> Exper
 
 
 def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
-    """Merge ``stated`` into ``base``, nested values one by one."""
     merged = dict(base)
     for name, value in stated.items():
         there = merged.get(name)

@@ -103,7 +103,6 @@ def find_golden(
 
 
 def _is_option(sources: Mapping[str, str], name: str) -> bool:
-    """Return whether an option set the value at this dotted path, or its section."""
     while name not in sources and "." in name:
         name = name.rpartition(".")[0]
     return sources.get(name, "").startswith("-")
@@ -145,7 +144,6 @@ _MARKS = ("kind", "recipe", "metrics", "promoted_at")
 
 
 def _is_another_document(path: Path) -> bool:
-    """Return whether the file is a JSON object without any of a golden's keys."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

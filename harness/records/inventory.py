@@ -68,7 +68,6 @@ class Stored:
 
     @property
     def id(self) -> str:
-        """Return the name of the folder."""
         return self.path.name
 
     @property
@@ -130,7 +129,6 @@ def _iso(stamp: str) -> str:
 
 
 def _utc(file: Path, time: str) -> str:
-    """Convert ``2026-01-02T04:04:05+01:00`` to ``2026-01-02T03:04:05Z``. BadRequestError if it is not a time."""
     try:
         return utc_time(time).strftime("%Y-%m-%dT%H:%M:%SZ")
     except ValueError as error:
@@ -151,7 +149,6 @@ def _run_state(path: Path) -> _Read:
 
 
 def _state(file: Path, read: Callable[[], _Read]) -> _Read:
-    """Return the result of ``read``, or a state that says why ``file`` cannot be read."""
     if not file.is_file():
         return _Read("incomplete", f"no {file.name}")
     try:

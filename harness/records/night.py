@@ -119,7 +119,6 @@ class NightPlan(Frozen):
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """Return the cases that can run."""
         return tuple(case for case in self.cases if isinstance(case, PlannedCase))
 
     def aa_numbers(self, case: Case) -> range:
@@ -186,7 +185,6 @@ class NightData:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether all runs of every case are done."""
         return any(event.kind == "finished" for event in self.events)
 
 

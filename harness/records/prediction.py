@@ -19,7 +19,6 @@ class StagePrediction(Frozen):
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the bytes of each part by its name."""
         return {name: size for name, size in self if name not in ("pp_rank", "total", "peak")}
 
 
@@ -40,5 +39,4 @@ class PredictionRecord(Frozen):
 
     @property
     def worst_stage(self) -> StagePrediction:
-        """Return the stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.total)

@@ -92,7 +92,6 @@ class SweepPlan(Frozen):
 
     @property
     def planned(self) -> tuple[PlannedCell, ...]:
-        """Return the cells that can run."""
         return tuple(cell for cell in self.cells if isinstance(cell, PlannedCell))
 
     @property
@@ -146,12 +145,10 @@ class SweepData:
 
     @property
     def control(self) -> CellData:
-        """Return the cell that all other cells are compared with."""
         return next(cell for cell in self.cells if cell.planned.name == self.plan.control)
 
     @property
     def num_due(self) -> int:
-        """Return the number of runs that a resumed sweep would start."""
         return sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
 
 
@@ -202,7 +199,6 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
 
 
 def _fewer(runs: tuple[RunRecord, ...], repeats: int, last: SweepEvent | None) -> str:
-    """Return why a cell has fewer runs than the plan's repeats; empty if it has them all."""
     cut = sum(run.status == "interrupted" for run in runs)
     if len(runs) - cut == repeats:
         return ""

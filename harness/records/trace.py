@@ -49,7 +49,6 @@ class TraceCase(Frozen):
 
     @property
     def has_experts(self) -> bool:
-        """Return whether the layers have experts."""
         return has_experts(self.layer_kind)
 
 

@@ -118,7 +118,6 @@ _HEAD_BYTES = 4096
 
 
 def _refuse_configuration(file: RecipeFile) -> None:
-    """Raise BadRequestError for a file of Megatron-Bridge, which another option reads."""
     if not file.path.is_file():  # a pipe, which load_recipe refuses
         return
     with suppress(OSError), file.path.open("rb") as stream:  # load_recipe reports a file that cannot be read

@@ -58,7 +58,6 @@ def _no_gpu_point(
 
 
 def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:
-    """Return the options that choose this point and are not in the request."""
     key = point.key
     task = None if key.task == "pretrain" else key.task
     options = (

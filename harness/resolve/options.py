@@ -86,7 +86,6 @@ def _direct(request: Request, problems: Problems) -> Layer:
 
 
 def _memory_limit(request: Request) -> Layer:
-    """Convert GiB to bytes."""
     limit = request.memory_limit
     if limit is None:
         return {}
@@ -103,7 +102,6 @@ _OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step
 
 
 def _profiling(request: Request) -> Layer:
-    """Return the settings of the profiler. BadRequestError for two profilers, or options of an absent one."""
     problems = Problems()
     if request.enable_nsys and request.pytorch_profiler:
         problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")

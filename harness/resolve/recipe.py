@@ -36,7 +36,6 @@ class Setting:
 
     @property
     def from_command_line(self) -> bool:
-        """Return whether an option set it."""
         return self.source.startswith("-")
 
 
@@ -242,7 +241,6 @@ class ForeignSource:
 
     @property
     def words(self) -> tuple[str, str]:
-        """Return the option and its value, as typed."""
         return f"--{self.kind}", self.path
 
     @property
@@ -333,7 +331,6 @@ class Request:
 
     @property
     def trains_by_bridge(self) -> bool:
-        """Return whether Megatron-Bridge's own loop trains, not mbr-perf's worker."""
         return self.engine == "bridge"
 
     @property

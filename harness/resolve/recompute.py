@@ -118,7 +118,6 @@ _NEEDED = {"method": "uniform or block", "num_layers": "1 or more"}
 
 
 def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) -> Policy:
-    """Return the policy of the fields. BadRequestError with every fault at its field."""
     try:
         adapter: TypeAdapter[Policy] = TypeAdapter(RecomputePolicy)  # here, because most requests need none
         return adapter.validate_python(values)
@@ -226,7 +225,6 @@ def _check_words(request: Request) -> None:
 
 
 def _check_combination(given: Mapping[str, object]) -> None:
-    """Refuse options that ask for two policies at once, or for an incomplete one."""
     problems = Problems()
     for first, second in _contradictions(given):
         problems.add(f"--{first} {given[first]} contradicts --{second} {given[second]}", "give one of them")

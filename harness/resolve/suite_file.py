@@ -127,7 +127,6 @@ def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
 
 
 def _require_recipes(file: Document, directory: Path | None) -> None:
-    """Refuse each unknown recipe, at its line."""
     for keys in (keys for keys in file.lines if keys[-2:] == ("request", "model_recipe_name")):
         if isinstance(name := file.at(keys), str):
             with file.collecting(keys):
@@ -180,7 +179,6 @@ def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys:
 
 
 def _identity(request: Request) -> Request:
-    """Return a key that is equal for requests with the same meaning."""
     silent = dict.fromkeys(RECOMPUTE_OPTIONS)
     assigned = {name: tuple(sorted(getattr(request, name))) for name in ("env", "set_values")}
     return replace(request, **{**silent, **assigned, "recompute": recompute_of(request)})  # type: ignore[arg-type]

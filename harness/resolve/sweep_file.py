@@ -84,7 +84,6 @@ class _Options(FileModel):
 
     @property
     def given(self) -> dict[str, OptionValue]:
-        """Return the given options."""
         return self.model_dump(exclude_unset=True)
 
     @classmethod
@@ -160,7 +159,6 @@ _FILES = NamedFiles(SWEEPS, "sweep file", "--file")
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the values of an axis as text."""
     if texts := as_texts(value):
         return texts
     raise RefusedError.at((), "must be a list of values", "as in [1, 2]")
@@ -193,7 +191,6 @@ class SweepFile(FileWithRequest):
 
     @property
     def axes(self) -> tuple["Over", ...]:
-        """The axes, each with its ``file:line: over.NAME``."""
         return tuple(Over(name, values, self._places[name]) for name, values in self.over.items())
 
 

@@ -62,7 +62,6 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
 
 
 def _strays(results: Path) -> Iterator[Ailment]:
-    """Yield files that mbr-perf did not write."""
     strays = [path for path in _inside(results) if path.name not in _KNOWN]
     for path in (inner for folder in FOLDERS for inner in _inside(results / folder)):
         is_folder = path.is_dir() and not path.is_symlink()
@@ -113,7 +112,6 @@ _PARTS = {"sweep": (CELLS, "mbr-perf sweep --resume"), "night": (CASES, "mbr-per
 
 
 def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
-    """Yield the problems of a sweep or a night."""
     if entry.state == "incomplete":
         yield _incomplete(entry, life)
         return
@@ -159,7 +157,6 @@ def _of_history(folder: Path) -> Iterator[Ailment]:
 
 
 def _temporaries(folder: Path) -> Iterator[Ailment]:
-    """Yield incomplete files that a killed process left."""
     for path in sorted(folder.rglob("*.tmp")):
         if _TEMPORARY.fullmatch(path.name) and not path.is_symlink():
             yield _ailment("temporary", path, "an incomplete file of a killed process", "delete it")

@@ -15,7 +15,6 @@ def _has_sinks(s: Situation) -> bool:
 
 
 def _unlike_flash(s: Situation) -> Values | None:
-    """Return what flash attention lacks and the model has."""
     found = ["attention sinks"] * _has_sinks(s) + ["a sliding window"] * (s.spec.model.window_size is not None)
     return {"found": " and ".join(found)} if found else None
 
@@ -32,7 +31,6 @@ def _old_te(s: Situation) -> Values | None:
 
 
 def _delta(condition: Predicate) -> Predicate:
-    """Restrict ``condition`` to models with gated delta nets."""
     return lambda s: condition(s) if s.spec.model.linear_attention else None
 
 

@@ -4,7 +4,6 @@ from harness.experiment.rules.rule import CONFIG, Predicate, Rule, Situation, Va
 
 
 def _overlap(condition: Predicate) -> Predicate:
-    """Restrict ``condition`` to requests with the expert-parallel overlap schedule."""
     return where(lambda s: s.overlaps_experts, condition)
 
 
@@ -32,7 +31,6 @@ def _permute_fusion_missing(s: Situation) -> Values | None:
 
 
 def _groups(s: Situation) -> dict[str, int] | None:
-    """Return the number of expert groups and how many of them a token may use, if both are given."""
     if s.moe is None or not s.moe.moe_router_group_topk or not s.moe.moe_router_num_groups:
         return None
     return {"topk": s.moe.moe_router_group_topk, "groups": s.moe.moe_router_num_groups}

@@ -60,7 +60,6 @@ def _tokens_over_tp(s: Situation) -> Values | None:
 
 
 def _uneven_ffn(s: Situation) -> int | None:
-    """Return the first MLP width that TP cannot split."""
     widths = [s.spec.model.ffn_hidden_size] if 0 in s.spec.model.moe_layer_pattern else []
     if s.moe is not None and s.moe.moe_shared_expert_intermediate_size:
         widths.append(s.moe.moe_shared_expert_intermediate_size)

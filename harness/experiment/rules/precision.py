@@ -47,7 +47,6 @@ def _te_too_old(s: Situation) -> Values | None:
 
 
 def _features(s: Situation) -> dict[str, int]:
-    """Return the widths of the GEMMs of one TP rank, by name."""
     heads, groups = s.spec.model.num_attention_heads, s.spec.model.query_groups
     features = {"hidden_size": s.spec.model.hidden_size, "ffn_hidden_size / TP": s.spec.model.ffn_hidden_size // s.tp}
     if s.spec.model.mla is None:

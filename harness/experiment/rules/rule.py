@@ -44,52 +44,42 @@ class Situation:
 
     @property
     def graph(self) -> CudaGraphSpec:
-        """Return the settings of CUDA graphs."""
         return self.spec.cuda_graph
 
     @property
     def moe(self) -> MoeModel | None:
-        """Return the model's mixture-of-experts part; None for a dense model."""
         return self.spec.model.moe
 
     @property
     def dispatcher(self) -> str | None:
-        """Return the token dispatcher of the MoE layers; None for a dense model."""
         return self.spec.kernels.moe_token_dispatcher_type if self.moe else None
 
     @property
     def overlaps_experts(self) -> bool:
-        """Return whether MoE communication is overlapped with another micro-batch; a dense model has none."""
         return self.moe is not None and self.spec.kernels.overlap_moe_expert_parallel_comm
 
     @cached_property
     def tp(self) -> int:
-        """Tensor-parallel size."""
         return self.spec.parallelism.tensor_model_parallel_size
 
     @cached_property
     def pp(self) -> int:
-        """Pipeline-parallel size."""
         return self.spec.parallelism.pipeline_model_parallel_size
 
     @cached_property
     def cp(self) -> int:
-        """Context-parallel size."""
         return self.spec.parallelism.context_parallel_size
 
     @cached_property
     def ep(self) -> int:
-        """Expert-parallel size."""
         return self.spec.parallelism.expert_model_parallel_size
 
     @cached_property
     def etp(self) -> int:
-        """Tensor-parallel size of the experts."""
         return self.spec.parallelism.expert_tensor_size
 
     @cached_property
     def vp(self) -> int:
-        """Model chunks per pipeline rank."""
         return num_virtual_stages(self.spec.parallelism)
 
     @cached_property
@@ -107,17 +97,14 @@ class Situation:
     # The machine and its software.
     @cached_property
     def gpu(self) -> GpuType:
-        """Return the assumed or detected GPU type, else that of the request."""
         return GPUS.get(self.software.gpu or "", self.spec.gpu_type)
 
     @cached_property
     def mcore_name(self) -> str:
-        """Return the megatron-core version whose rules hold, as text."""
         return self.software.megatron_core or ASSUMED_MEGATRON_CORE
 
     @cached_property
     def mcore(self) -> Version:
-        """Return that version in comparable form."""
         return parse_version(self.mcore_name)
 
     def mcore_before(self, version: str) -> bool:
@@ -136,29 +123,24 @@ class Situation:
 
     @cached_property
     def uses_te(self) -> bool:
-        """Return whether layers are transformer-engine's."""
         return self.implementation == "transformer_engine"
 
     @cached_property
     def env(self) -> Mapping[str, str]:
-        """Return the known variables, with those of the request."""
         return {**self.spec.env, **(self.rank_env or {})}
 
     # Recompute.
     @cached_property
     def modules(self) -> tuple[str, ...]:
-        """Return the modules of selective recompute; empty for other policies."""
         policy = self.spec.recompute
         return policy.modules if isinstance(policy, SelectiveRecompute) else ()
 
     @cached_property
     def full(self) -> FullRecompute | None:
-        """Return the policy if it is full recompute, else None."""
         return self.spec.recompute if isinstance(self.spec.recompute, FullRecompute) else None
 
     @cached_property
     def layout_error(self) -> LayoutError | None:
-        """Return why the model cannot be cut over pipeline stages, or None."""
         return layout_problem(self.spec.model, self.spec.parallelism)
 
     @cached_property
@@ -178,35 +160,29 @@ class Situation:
 
     @cached_property
     def discarding(self) -> tuple[str, ...]:
-        """Return the requested modules whose recompute discards outputs."""
         return tuple(module for module in self.modules if module in MODULES and MODULES[module].discards_output)
 
     # Precision.
 
     @cached_property
     def quantized(self) -> bool:
-        """Return whether GEMMs run in FP8 or FP4."""
         return self.spec.precision.peak in ("fp8", "fp4")
 
     @cached_property
     def fp8_recipe(self) -> object:
-        """Return megatron-core's name of the FP8 scaling."""
         return self.spec.precision.transformer_config.get("fp8_recipe")
 
     # CUDA graphs.
     @cached_property
     def graphs_iteration(self) -> bool:
-        """Return whether one graph holds the whole step."""
         return captures_iteration(self.graph)
 
     @cached_property
     def graphs_locally(self) -> bool:
-        """Return whether graphs are megatron-core's own, per layer."""
         return is_local(self.graph)
 
     @cached_property
     def captured_checkpoints(self) -> tuple[str, ...]:
-        """Return the requested modules that run through a plain checkpoint inside a captured layer."""
         return captured_checkpoints(self.graph, self.modules)
 
     @cached_property
@@ -240,7 +216,6 @@ class Finding(Frozen):
 
     @property
     def blocks(self) -> bool:
-        """Return whether a run with this finding must not start."""
         return self.severity == "error" and not self.overridden
 
 

@@ -101,7 +101,7 @@ def _all_lines(
             if source.path is None:
                 yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage), wanted)
             else:
-                with open_file_or_pipe(source.path, source.name, passage) as stream:
+                with open_file_or_pipe(source.path) as stream:
                     yield from lines_of(source, counted(stream, source.name, passage), wanted)
 
 
@@ -128,7 +128,6 @@ def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = 
 
 
 def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:
-    """Return the records of a line, each with its own prefixes, else with those of the line."""
     line = prefixes.read(text)
     first, *later = records_in(line.text)
     found = [LogLine(first, source, number, line.rank, line.host, line.time)] if first else []
@@ -158,7 +157,6 @@ def unpacked(lines: Iterable[tuple[int, str]], *, is_numbered: bool) -> Iterator
 
 
 def _of_json(text: str) -> list[str]:
-    """Return the lines of the message in a JSON object; the text itself if it is no such object."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -5,11 +5,8 @@ import os
 import re
 import select
 import stat
-import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader, RawIOBase
 from os import fstat
@@ -165,8 +162,6 @@ def _problem(source: LogSource) -> BadRequestError | None:
 
 _CHUNK_BYTES = 1 << 18
 _WAIT_S = 0.5
-WRITER_S = 10.0
-"""Seconds in which a program must open a named pipe for writing. A shell opens it before it starts the program."""
 
 
 @dataclass
@@ -190,62 +185,11 @@ class Passage:
             self.on_progress(self)
 
 
-def open_file_or_pipe(
-    path: Path, name: str, passage: Passage | None = None, *, writer_s: float = WRITER_S
-) -> BufferedReader:
-    """Open a file or a pipe for reading. BadRequestError if nothing opens a named pipe for writing within ``writer_s``.
-
-    If ``passage`` is stopped meanwhile, return an empty stream. OSError as of ``open``.
-    """
-    if not stat.S_ISFIFO(path.stat().st_mode):
-        return path.open("rb")
-    waiting = _Opening(path)
-    end = time.monotonic() + writer_s
-    while waiting.is_alive() and time.monotonic() < end:
-        waiting.join(min(_WAIT_S, max(0.0, end - time.monotonic())))
-        if passage is not None and passage.is_stopped:
-            waiting.give_up()
-            return Path(os.devnull).open("rb")
-    if waiting.is_alive():
-        waiting.give_up()
-        raise BadRequestError(
-            f"{name}: no program opened this named pipe for writing within {writer_s:g} s",
-            remedy="start the writer first, or use <(COMMAND), or - for standard input",
-        )
-    return waiting.result()
-
-
-class _Opening(threading.Thread):
-    """Opens a pipe, which blocks until a program opens it for writing."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(daemon=True)
-        self._path = path
-        self._stream: BufferedReader | None = None
-        self._error: OSError | None = None
-        self.start()
-
-    def run(self) -> None:
-        """Open the pipe in the thread."""
-        try:
-            self._stream = self._path.open("rb")
-        except OSError as error:
-            self._error = error
-
-    def give_up(self) -> None:
-        """End the waiting: open the other end for a moment."""
-        with suppress(OSError):  # no longer a reader, or no pipe
-            os.close(os.open(self._path, os.O_WRONLY | os.O_NONBLOCK))
-        self.join(_WAIT_S)
-        if self._stream is not None:
-            self._stream.close()
-
-    def result(self) -> BufferedReader:
-        """Return the stream. OSError: it could not be opened."""
-        if self._stream is None:
-            assert self._error is not None
-            raise self._error
-        return self._stream
+def open_file_or_pipe(path: Path) -> BufferedReader:
+    """Open a file or a pipe for reading, without waiting until a program opens a named pipe for writing."""
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    os.set_blocking(stream.fileno(), True)
+    return stream
 
 
 def total_bytes(sources: Iterable[LogSource]) -> int | None:
