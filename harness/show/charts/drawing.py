@@ -3,11 +3,11 @@
 import json
 import re
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import BadRequestError, os_errors_reported
 from harness.records.store import write_atomically
@@ -204,6 +204,14 @@ def kinds(channel: type[Channel], field: str, looks: Mapping[str, object], **mor
 
     scale = alt.Scale(domain=list(looks), range=list(looks.values()))  # type: ignore[arg-type]
     return channel(f"{field}:N", title=None, scale=scale, **more)  # type: ignore[call-arg]
+
+
+def legend(rows: Sequence[Row], field: str, looks: Iterable[str], **more: Any) -> "alt.Legend":
+    """Return the legend of those kinds in ``looks`` that ``rows`` have."""
+    import altair as alt
+
+    shown = {row.get(field) for row in rows}
+    return alt.Legend(values=[kind for kind in looks if kind in shown], **more)
 
 
 def picture(name: str, title: str, subtitle: str | Sequence[str], chart: "Chart", caption: str) -> Picture:

@@ -15,9 +15,8 @@ def points(
     rows: Sequence[look.Row], looks: Mapping[str, tuple[str, str]], titles: tuple[str, str], tooltip: Sequence[object]
 ) -> list[alt.Chart]:
     """Draw rows at ``x`` and ``y`` with their ``text``. ``looks``: colour and shape by ``state``, the first on top."""
-    states, ordered = list(looks), sorted(rows, key=lambda row: -list(looks).index(str(row["state"])))
-    shown = {row["state"] for row in rows}
-    legend = alt.Legend(orient="bottom", columns=len(looks), values=[state for state in states if state in shown])
+    ordered = sorted(rows, key=lambda row: -list(looks).index(str(row["state"])))
+    legend = look.legend(rows, "state", looks, orient="bottom", columns=len(looks))
     across, upwards = (alt.Scale(zero=False, nice=False, padding=30) for _ in titles)
     base = look.frame(ordered)
     marks = base.mark_point(filled=True, size=100, opacity=1, stroke="white", strokeWidth=0.8).encode(

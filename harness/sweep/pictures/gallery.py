@@ -43,9 +43,8 @@ def predicted_and_measured(verdict: SweepVerdict) -> Picture:
     chart = alt.hconcat(left, right) if times else left
     caption = (
         "Wide lines show predicted ranges. Thin lines show 95 % intervals of the measured change, where there are "
-        "enough "
-        "repeats. A cell without a measured mark did not finish. Changes of time are predicted from the GPU's speed, "
-        "on a CPU from FLOPs alone."
+        "enough repeats. A cell without a measured mark did not finish. Changes of time are predicted from the "
+        "GPU's speed, on a CPU from FLOPs alone."
     )
     return look.picture(name, title, verdict.plan.title, chart, caption)
 
@@ -94,50 +93,32 @@ _PRICES = {_ON_FRONT: look.BLUE, _BEATEN: look.SKY}
 def price_of_memory(verdict: SweepVerdict) -> Picture:
     """Draw the price of memory, cheapest first, with 95 % intervals if repeats allow; name cells without a price."""
     title, name = "Price of memory", "ms_per_gib"
-    priced = [cell for cell in verdict.cells if _price(cell) is not None]
-    if not priced:
+    called = labels(verdict)
+    rows: list[look.Row] = []
+    for cell in verdict.cells:
+        if cell.versus and (price := cell.versus.trade.ms_per_gib_saved) is not None:
+            low, high = cell.versus.trade.interval or (None, None)
+            kind = _ON_FRONT if cell.name in verdict.pareto else _BEATEN
+            label = f"{called[cell.name]}, {four_figures(price)} ms/GiB"
+            rows.append({"cell": label, "kind": kind, "price": price, "low": low, "high": high})
+    if not rows:
         return look.no_picture(
             name, title, f"No cell saved more memory than the noise, compared with {_against(verdict)}."
         )
-    called = labels(verdict)
-    rows: list[look.Row] = []
-    for cell in sorted(priced, key=lambda cell: _price(cell) or 0.0):
-        assert cell.versus is not None
-        low, high = cell.versus.trade.interval or (None, None)
-        kind = _ON_FRONT if cell.name in verdict.pareto else _BEATEN
-        price = _price(cell) or 0.0
-        row: look.Row = {"cell": called[cell.name], "kind": kind, "text": four_figures(price)}
-        rows.append({**row, "price": price, "low": low, "high": high, "end": max(price, high or price, 0.0)})
-    y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
+    y = alt.Y("cell:N", title=None, sort=alt.EncodingSortField("price", op="min"), axis=alt.Axis(labelLimit=400))
     across, axis = "Milliseconds per step and GiB saved (less is better)", alt.Axis(grid=False, tickCount=6)
-    x = alt.X("price:Q", title=across, scale=_scale(rows), axis=axis)
-    legend = alt.Legend(orient="top", values=[kind for kind in _PRICES if any(row["kind"] == kind for row in rows)])
     base = look.frame(rows)
     bars = base.mark_bar(height=14).encode(
-        x=x,
+        x=alt.X("price:Q", title=across, axis=axis),
         y=y,
         tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
-        color=look.kinds(alt.Color, "kind", _PRICES, legend=legend),
+        color=look.kinds(alt.Color, "kind", _PRICES, legend=look.legend(rows, "kind", _PRICES, orient="top")),
     )
     whiskers = look.having(base, "low").mark_rule(color=look.BLACK, strokeWidth=1.5)
-    whiskers = whiskers.encode(x="low:Q", x2="high:Q", y=y)
     zero = look.frame([{"zero": 0}]).mark_rule(color=look.BLACK, strokeWidth=1).encode(x="zero:Q")
-    texts = base.mark_text(align="left", dx=5, fontSize=look.LABEL_SIZE).encode(x="end:Q", y=y, text="text:N")
-    chart = alt.layer(bars, zero, whiskers, texts).properties(
-        width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4)
-    )
+    chart = alt.layer(bars, zero, whiskers.encode(x="low:Q", x2="high:Q", y=y))
+    chart = chart.properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
     return look.picture(name, title, verdict.plan.title, chart, _caption(verdict))
-
-
-def _scale(rows: Sequence[look.Row]) -> alt.Scale:
-    """Return a scale from zero, or the lowest interval, to beyond the longest bar, so that its figure stays inside."""
-    ends = [value for row in rows for name in ("low", "price", "end") if isinstance(value := row[name], float)]
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    return alt.Scale(domain=[low, high + 0.12 * (high - low)], nice=False)
-
-
-def _price(cell: CellVerdict) -> float | None:
-    return cell.versus.trade.ms_per_gib_saved if cell.versus else None
 
 
 def _against(verdict: SweepVerdict) -> str:

@@ -25,13 +25,9 @@ _HEIGHT = 440
 
 
 def labels(verdict: SweepVerdict) -> dict[str, str]:
-    """Return each cell's name in pictures: shortened, with its number if two would look alike."""
-    short = {cell.name: shortened(cell.name) for cell in verdict.cells}
-    seen = list(short.values())
+    """Return each cell's name in pictures: its number in the table, and its name, shortened."""
     return {
-        cell.name: ("" if seen.count(short[cell.name]) == 1 else f"#{cell.index} ")
-        + short[cell.name]
-        + (" (control)" if cell.is_control else "")
+        cell.name: f"{cell.index}: {shortened(cell.name)}{' (control)' if cell.is_control else ''}"
         for cell in verdict.cells
     }
 
