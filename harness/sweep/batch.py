@@ -43,24 +43,26 @@ class SweepBatch(Batch[PlannedCell]):
 
         It works out the lessons of an OOM again, because a kill may have come before they were recorded.
         """
-        out_of_memory = list[tuple[PlannedCell, RunRecord]]()
-        for run in self.every_run():
-            path = self.planned(run).run_dir / RECORD
-            is_new = _place(run) not in self._done and path.is_file()  # a committed record does not change
-            record = read_record(path) if is_new else None
-            if record is not None and record.status != "interrupted":
-                self._done[_place(run)] = record.status
-                if record.status == "oom":  # keep only these: all records would fill the memory
-                    out_of_memory.append((run.entry, record))
+        records = ((run.entry, self._newly_ended(run)) for run in self.every_run())
+        # Keep only these: all records would fill the memory.
+        out_of_memory = [(cell, record) for cell, record in records if record and record.status == "oom"]
         self._taught = {event.cell for event in read_events(self.folder, SweepEvent) if event.kind == "taught"}
         for cell, record in out_of_memory:
             self._learn(cell, record)
         bad = {index for (index, _), status in self._done.items() if status != "ok"}
-        return tuple(
-            run
-            for run in self.every_run()
-            if run.entry.index not in bad and run.entry.name not in self._taught and _place(run) not in self._done
-        )
+        left = (run for run in self.every_run() if run.entry.index not in bad and run.entry.name not in self._taught)
+        return tuple(run for run in left if _place(run) not in self._done)
+
+    def _newly_ended(self, run: DueCell) -> RunRecord | None:
+        """Return the record of a run that has ended since the last look; a committed record does not change."""
+        path = self.planned(run).run_dir / RECORD
+        if _place(run) in self._done or not path.is_file():
+            return None
+        record = read_record(path)
+        if record.status == "interrupted":
+            return None
+        self._done[_place(run)] = record.status
+        return record
 
     @override
     def planned(self, due: DueCell) -> PlannedRun:

@@ -13,7 +13,7 @@ from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
-from harness.units import format_bytes, format_percent
+from harness.units import counted, format_bytes, format_percent
 
 
 @dataclass(frozen=True)
@@ -75,27 +75,28 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     best, rest = fitting[0], fitting[1:]
     tied = [best, *(cell for cell in rest if not times.is_faster(best, cell))]
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
+    among = f"{counted(len(fitting), 'cell')} {_room(cells, margin)}"
     if len(tied) > 1:
-        return _by_memory(tied, fitting, reference, times, _room(cells, margin, leaves="leave"))
-    room = _room(cells, margin, leaves="leaves" if len(fitting) == 1 else "leave")
-    parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
-    parts.append(_own(best, reference))
-    if dearer := [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]:
-        does = "does" if len(dearer) == 1 else "do"
-        parts.append(f"{'; '.join(dearer)} would be faster but {does} not leave that much memory free")
-    parts.append(_next(best, rest, times))
-    return Recommendation(best.name, "; ".join(parts) + ".")
+        return _by_memory(tied, len(fitting) - len(tied), reference, times, among)
+    second = _next(best, rest[0], times) if rest else "no other cell qualifies"
+    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}; {second}."
+    return Recommendation(best.name, why)
+
+
+def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str:
+    """Name the cells that are faster, but leave too little memory free."""
+    names = [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]
+    return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
 
 
 def _by_memory(
-    tied: Sequence[CellVerdict], fitting: Sequence[CellVerdict], reference: str, times: Times, room: str
+    tied: Sequence[CellVerdict], num_slower: int, reference: str, times: Times, among: str
 ) -> Recommendation:
     """Return the cell with the least memory among those that may be the fastest."""
     use, names = _smallest(tied), "; ".join(cell.name for cell in tied)
-    slower = len(fitting) - len(tied)
-    rest = f"; {slower} of them {'is' if slower == 1 else 'are'} slower" if slower else ""
     least = _own(use, reference, with_time=False)
-    why = f"It takes the least memory of these: {least}. {len(fitting)} cells {room}{rest}."
+    rest = f", {num_slower} of them slower" if num_slower else ""
+    why = f"It takes the least memory of these: {least}. There are {among}{rest}."
     return Recommendation(use.name, why, f"No difference in time is established between {names}: {times.noise(tied)}")
 
 
@@ -108,8 +109,7 @@ def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
 
 def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
     """Return no recommendation yet: a missing run may be faster than all others."""
-    runs = "1 run is" if num_due == 1 else f"{num_due} runs are"
-    return Recommendation(None, f"{runs} still to do: mbr-perf sweep --resume {sweep_dir}")
+    return Recommendation(None, f"{counted(num_due, 'run')} still to do: mbr-perf sweep --resume {sweep_dir}")
 
 
 def _cost(cell: CellVerdict) -> tuple[float, int]:
@@ -117,10 +117,10 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
     return cell.cost_s, cell.peak_bytes
 
 
-def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
+def _room(cells: Sequence[CellVerdict], margin: float) -> str:
     if not any(cell.capacity_bytes for cell in cells):
-        return "ran (no memory limit is known)"
-    return f"{leaves} {margin * 100:g} % of {_memory(cells)} free"
+        return "that ran (no memory limit is known)"
+    return f"with {margin * 100:g} % of {_memory(cells)} free"
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
@@ -134,23 +134,20 @@ def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
     versus = cell.versus
     if cell.is_control or versus is None or versus.time is None or versus.memory is None:
         return f"it is the control, {peak}" if cell.is_control else peak
-    saved = versus.memory.saved_bytes
-    less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
     time = f"{format_percent(versus.time.fraction)} time and " if with_time else ""
-    return f"{time}{less} memory than {reference}, {peak}"
+    return f"{time}{_less(versus.memory.saved_bytes)} memory than {reference}, {peak}"
 
 
-def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
+def _less(saved_bytes: int) -> str:
+    return f"{format_bytes(abs(saved_bytes))} {'less' if saved_bytes >= 0 else 'more'}"
+
+
+def _next(best: CellVerdict, second: CellVerdict, times: Times) -> str:
     """Describe the next fastest cell; without an interval, also why it counts as slower."""
-    if not rest:
-        return "no other cell qualifies"
-    second = rest[0]
     assert best.cost_s and second.cost_s and best.peak_bytes is not None and second.peak_bytes is not None
     slower = format_percent(second.cost_s / best.cost_s - 1)
-    saved = best.peak_bytes - second.peak_bytes
-    text = (
-        f"next is {second.name}, {slower} time and {format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'} memory"
-    )
+    saved = _less(best.peak_bytes - second.peak_bytes)
+    text = f"next is {second.name}, {slower} time and {saved} memory"
     if half_width(second.costs_s, best.costs_s) is not None:
         return text
     return f"{text} (more than the {times.threshold * 100:g} % of single runs; 3 runs of each cell give an interval)"

@@ -1,7 +1,8 @@
 """From a request to the plan of a sweep: cells, predictions and fates."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 import harness
 from harness.batch.plan import Draft, ask_megatron, drafted
@@ -27,34 +28,32 @@ from harness.units import counted, format_bytes, utc_now
 CellDraft = Draft[AskedCell]
 
 
-def draft(
-    request: SweepRequest, axes: tuple[SweptAxis, ...], cells: Iterable[AskedCell], host: Host
-) -> tuple[CellDraft, ...]:
+def draft(request: SweepRequest, axes: tuple[SweptAxis, ...], host: Host) -> tuple[CellDraft, ...]:
     """Check every cell. Leaves out cells whose values of ``axes`` equal another's; cells equal in effect name a twin.
 
     BadRequestError with all problems when no cell may run.
     """
-    drafts: list[CellDraft] = []
-    values: list[Mapping[str, str]] = []
-    for cell in cells:
+    control = control_values(axes, read_control(request.control, axes))
+    expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
+    drafts = dict[tuple[tuple[str, str], ...], CellDraft]()
+    for cell in expansion.cells(grid=request.grid):
         drafted_cell = drafted(
             cell, request.run_request(cell.asked), host, lambda finding: f"{finding.id}: {finding.message}"
         )
-        own = values_of(axes, cell, drafted_cell.spec)
-        if own not in values:
-            drafts.append(drafted_cell)
-            values.append(own)
-    drafts = with_twins(drafts)
-    require_one(drafts)
-    return tuple(drafts)
+        drafts.setdefault(tuple(values_of(axes, cell, drafted_cell.spec).items()), drafted_cell)
+    return with_twins(drafts.values())
 
 
-def with_twins(drafts: Iterable[CellDraft]) -> list[CellDraft]:
-    """Return the drafts; a legal cell that computes the same as an earlier one names it as its twin."""
+def with_twins(drafts: Iterable[CellDraft]) -> tuple[CellDraft, ...]:
+    """Return the drafts; a legal cell that computes the same as an earlier one names it as its twin.
+
+    BadRequestError with all problems when no cell may run.
+    """
     settled: list[CellDraft] = []
     for cell in drafts:
         settled.append(replace(cell, twin=_twin(cell, settled)))
-    return settled
+    require_one(settled)
+    return tuple(settled)
 
 
 def require_one(drafts: Sequence[CellDraft]) -> None:
@@ -74,16 +73,14 @@ def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
     """Return the index of a legal cell with the same computation; all settings except recompute must be equal."""
     if drafted.problem or drafted.checked is None or drafted.checked.effective is None:
         return None
+    own = drafted.checked
     for place, other in enumerate(earlier):
-        if other.may_run and other.checked and _is_same(drafted.checked, other.checked):
+        if not other.may_run or other.checked is None:
+            continue
+        same = own.spec.model_copy(update={"recompute": other.checked.spec.recompute}) == other.checked.spec
+        if same and computation(own.spec, own.software) == computation(other.checked.spec, other.checked.software):
             return place
     return None
-
-
-def _is_same(first: Checked, second: Checked) -> bool:
-    if first.spec.model_copy(update={"recompute": second.spec.recompute}) != second.spec:
-        return False
-    return computation(first.spec, first.software) == computation(second.spec, second.software)
 
 
 def planned_cells(
@@ -148,24 +145,21 @@ def plan_sweep(
     Starts tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
     """
     axes = _axes(request)
-    control = control_values(axes, read_control(request.control, axes))
-    expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
-    drafts = draft(request, axes, expansion.cells(grid=request.grid), host)
-    first = next(cell.checked for cell in drafts if cell.may_run and cell.checked)
+    drafts = draft(request, axes, host)
+    first = _to_run(drafts)[0]
     unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
         narrate(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
         judged, unasked = ask_megatron(drafts, host)
-        drafts = tuple(with_twins(judged))
-        require_one(drafts)
-    running = [cell.spec for cell in drafts if cell.may_run and cell.spec]
+        drafts = with_twins(judged)
+    running = [checked.spec for checked in _to_run(drafts)]
     few_steps = [few for spec in running if (few := spec.measure.too_few_steps)]
     if request.launch.launcher == "replay":
-        answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
+        answers: Iterator[RunPrediction] = repeat(RunPrediction(None, _REPLAYED))
     else:
         narrate(f"Predicting {counted(len(running), 'cell')}")
-        answers = predictions(running, first.software, Tracing(host, trace_cache(host.shell)))
-    cells = planned_cells(axes, drafts, iter(answers), prunes=request.prune)
+        answers = iter(predictions(running, first.software, Tracing(host, trace_cache(host.shell))))
+    cells = planned_cells(axes, drafts, answers, prunes=request.prune)
     return SweepPlan(
         sweep_id="",
         title=request.title or f"{first.spec.recipe} over {', '.join(axis.name for axis in axes)}",
@@ -188,6 +182,10 @@ def plan_sweep(
         started_at=utc_now(),
         mbr_perf=harness.__version__,
     )
+
+
+def _to_run(drafts: Iterable[CellDraft]) -> list[Checked]:
+    return [cell.checked for cell in drafts if cell.may_run and cell.checked]
 
 
 def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:

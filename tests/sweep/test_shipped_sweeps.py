@@ -5,9 +5,9 @@ import pytest
 from harness.launch.environment import this_host
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import read_sweep_file, sweep_files
-from harness.sweep.axes import Expansion, control_values, name_of, values_of
+from harness.sweep.axes import name_of, values_of
 from harness.sweep.plan import draft
-from harness.sweep.request import SweepRequest, read_axes, read_control
+from harness.sweep.request import SweepRequest, read_axes
 
 # Cells by name: empty for one that may run, the cell that it equals, or the rules that refuse it.
 EXPECTED = {
@@ -43,11 +43,14 @@ def _drafts():
 
     def drafted(name):
         sweep = read_sweep_file(name)
-        request = SweepRequest(asked=Request(**{"gpu": "", **sweep.request.given}), over=sweep.axes)
+        request = SweepRequest(
+            asked=Request(**{"gpu": "", **sweep.request.given}),
+            over=sweep.axes,
+            grid=sweep.grid,
+            control=sweep.control or "",
+        )
         axes = read_axes(request.over)
-        control = control_values(axes, read_control(sweep.control or "", axes))
-        cells = Expansion(request.asked, axes, control, lambda _asked: ()).cells(grid=sweep.grid)
-        found = draft(request, axes, cells, this_host())
+        found = draft(request, axes, this_host())
         changes = [values_of(axes, draft.asked, draft.spec) for draft in found]
         names = ["control", *(name_of(own, changes[0]) for own in changes[1:])]
         return dict(zip(names, found, strict=True))

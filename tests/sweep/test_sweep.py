@@ -167,7 +167,7 @@ def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, swee
     assert (answer.code, statuses(answer)) == (6, dict.fromkeys(SECONDS, "not_run"))
     folder = only_sweep(tmp_path)
     assert f"4 runs are not done: mbr-perf sweep --resume {folder}" in answer.err
-    assert json.loads(answer.out)["why"] == f"4 runs are still to do: mbr-perf sweep --resume {folder}"
+    assert json.loads(answer.out)["why"] == f"4 runs still to do: mbr-perf sweep --resume {folder}"
     assert {event.kind for event in read_sweep(folder).events} == {"budget"}
     again = mbr_perf("sweep", "--resume", folder, "--json")
     assert (again.code, statuses(again)) == (0, dict.fromkeys(SECONDS, "ok"))

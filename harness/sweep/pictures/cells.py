@@ -157,10 +157,7 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
     rows = list[look.Row]()
     for cell, own in zip(names, drawn, strict=True):
         width = 100 / len(own.memory.max_bytes) if of_step else own.memory.interval_s / seconds
-        rows += [
-            {"cell": cell, "time": place * width, "memory": value / scale}
-            for place, value in enumerate(own.memory.max_bytes)
-        ]
+        rows += _over_time(cell, own.memory.max_bytes, width, scale)
     across = "Share of the step (%)" if of_step else f"Time since the recording began ({clock})"
     legend = alt.Legend(orient="top", labelLimit=400)
     lines = look.frame(rows).mark_line(interpolate="step-after", strokeWidth=1.8)
@@ -176,6 +173,10 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
     gone = f" Not drawn: {'; '.join(others)}." if others else ""
     caption = f"Highest reading of each interval: {drawn[0].memory.what}.{gone}"
     return look.picture(name, title, verdict.plan.title, chart, caption)
+
+
+def _over_time(cell: str, values: Iterable[int], width: float, scale: float) -> Iterable[look.Row]:
+    return ({"cell": cell, "time": place * width, "memory": value / scale} for place, value in enumerate(values))
 
 
 def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, _Recorded]:
