@@ -1,7 +1,7 @@
 """Describes the buffers with which transformer-engine overlaps tensor-parallel communication and GEMMs."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -90,27 +90,15 @@ METHODS = (BulkOverlap, RingExchangeOverlap, PipelineOverlap)
 def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:
     """SMs of qkv_dgrad, qkv_wgrad, fc1_dgrad and fc1_wgrad; of the two pipelined GEMMs, or None for a ring exchange."""
     ring = RingExchangeOverlap(method="ring_exchange")
-    qkv_dgrad, qkv_wgrad, fc1_dgrad, fc1_wgrad = (
-        BulkOverlap(method="bulk", num_sm=num_sm, set_sm_margin=False) for num_sm in bulk
-    )
-    return UserBuffers(
-        qkv_fprop=ring,
-        proj_dgrad=ring,
-        fc1_fprop=ring,
-        fc2_dgrad=ring,
-        qkv_dgrad=qkv_dgrad,
-        qkv_wgrad=qkv_wgrad,
-        fc1_dgrad=fc1_dgrad,
-        fc1_wgrad=fc1_wgrad,
-        proj_fprop=_scatter(proj_fprop),
-        fc2_fprop=_scatter(fc2_fprop),
-    )
-
-
-def _scatter(num_sm: int | None) -> PipelineOverlap | RingExchangeOverlap:
-    if num_sm is None:
-        return RingExchangeOverlap(method="ring_exchange", set_sm_margin=True)
-    return PipelineOverlap(method="pipeline", num_sm=num_sm)
+    names = ("qkv_dgrad", "qkv_wgrad", "fc1_dgrad", "fc1_wgrad")
+    buffers: dict[str, Any] = dict.fromkeys(("qkv_fprop", "proj_dgrad", "fc1_fprop", "fc2_dgrad"), ring) | {
+        name: BulkOverlap(method="bulk", num_sm=num_sm, set_sm_margin=False)
+        for name, num_sm in zip(names, bulk, strict=True)
+    }
+    for name, sms in (("proj_fprop", proj_fprop), ("fc2_fprop", fc2_fprop)):
+        wide = RingExchangeOverlap(method="ring_exchange", set_sm_margin=True)
+        buffers[name] = wide if sms is None else PipelineOverlap(method="pipeline", num_sm=sms)
+    return UserBuffers(**buffers)
 
 
 NAMED: dict[str, UserBuffers] = {

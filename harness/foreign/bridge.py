@@ -1,7 +1,7 @@
 """Reads a job from a Megatron-Bridge `ConfigContainer` file: each field is a setting, harmless, or refused."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,8 +60,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     remarks = list(_unmatched(container, problems))
     with problems.collecting():
         layer |= container_layer(container)
-    remarks += [*_rope_remarks(container), *_precision_remarks(container, layer.get("compute_dtype"))]
-    remarks += _evaluation_remarks(container)
+    remarks += _remarks(container, layer.get("compute_dtype"))
     if problems.found and layer and not missing:
         with problems.collecting():  # values of a wrong type, together with the other problems
             build_spec(merge(_NAMES, layer), container.label)
@@ -148,15 +147,6 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
                 problems.add(f"{container.label}:{found.line}: {text}", f"must be {needed}")
 
 
-def _evaluation_remarks(container: Container) -> Iterator[str]:
-    evaluated, trained = container.value("validation.eval_micro_batch_size"), container.value("train.micro_batch_size")
-    if isinstance(evaluated, int) and isinstance(trained, int) and evaluated > trained:
-        yield (
-            f"validation.eval_micro_batch_size is {evaluated}, train.micro_batch_size {trained}: "
-            "an evaluation may raise the peak"
-        )
-
-
 def _is_one_of(value: PlainValue, values: tuple[PlainValue, ...]) -> bool:
     """Return whether the value is one of ``values``; 1 is not true."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
@@ -175,13 +165,9 @@ def _text(value: PlainValue) -> str:
     return shortened(text)
 
 
-def _problem_in(container: Container) -> Callable[[str, str, str], BadRequestError]:
-    return lambda path, message, remedy: BadRequestError(f"{container.place(path)}: {message}", remedy=remedy)
-
-
 def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
     """Yield contradictions that Megatron-Bridge refuses, too."""
-    value, problem = container.value, _problem_in(container)
+    value, problem = container.value, container.problem
     knobs = {name: value(f"model.{name}") for name in ("moe_deepep_num_sms", "moe_hybridep_num_sms")}
     if (
         container.find("model.moe_flex_dispatcher_num_sms") is not None
@@ -205,7 +191,7 @@ def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
 
 
 def _at_odds(container: Container) -> Iterator[BadRequestError]:
-    value, problem = container.value, _problem_in(container)
+    value, problem = container.value, container.problem
     former = {
         "model.enable_cuda_graph": ("model.cuda_graph_impl", "local"),
         "model.external_cuda_graph": ("model.cuda_graph_impl", "transformer_engine"),
@@ -240,7 +226,7 @@ def _at_odds(container: Container) -> Iterator[BadRequestError]:
 
 
 def _sizes_at_odds(container: Container) -> Iterator[BadRequestError]:
-    value, problem = container.value, _problem_in(container)
+    value, problem = container.value, container.problem
     own, data = value("model.seq_length"), value("dataset.seq_length")
     if None not in (own, data) and own != data:
         yield problem("dataset.seq_length", f"{_text(data)}, but model.seq_length is {_text(own)}", "make them equal")
@@ -252,7 +238,7 @@ def _sizes_at_odds(container: Container) -> Iterator[BadRequestError]:
 
 
 def _attention_problems(container: Container) -> Iterator[BadRequestError]:
-    problem, variant = _problem_in(container), container.value("model.experimental_attention_variant")
+    problem, variant = container.problem, container.value("model.experimental_attention_variant")
     if variant not in (None, "gdn", "gated_delta_net"):
         message = f"mbr-perf does not know the attention {_text(variant)}"
         yield problem("model.experimental_attention_variant", message, "use gated_delta_net")
@@ -260,15 +246,17 @@ def _attention_problems(container: Container) -> Iterator[BadRequestError]:
         yield problem("model.deterministic_mode", DETERMINISTIC_NETS, "set it to false")
 
 
-def _rope_remarks(container: Container) -> Iterator[str]:
-    """Yield a remark if the file has an unfused rotary embedding, which mbr-perf fuses in attention without latents."""
-    rotates = container.value("model.position_embedding_type") in ("rope", "yarn")
-    if (
-        rotates
-        and not container.value("model.multi_latent_attention")
-        and container.value("model.apply_rope_fusion") is False
-    ):
+def _remarks(container: Container, dtype: Setting | None) -> Iterator[str]:
+    """Yield what no prediction includes: an unfused rotary embedding, another precision, larger evaluations."""
+    value = container.value
+    rotates = value("model.position_embedding_type") in ("rope", "yarn") and not value("model.multi_latent_attention")
+    if rotates and value("model.apply_rope_fusion") is False:
         yield "model.apply_rope_fusion is false (an unfused rotary embedding)"
+    yield from _precision_remarks(container, dtype)
+    evaluated, trained = value("validation.eval_micro_batch_size"), value("train.micro_batch_size")
+    if isinstance(evaluated, int) and isinstance(trained, int) and evaluated > trained:
+        sizes = f"validation.eval_micro_batch_size is {evaluated}, train.micro_batch_size {trained}"
+        yield f"{sizes}: an evaluation may raise the peak"
 
 
 def _precision_remarks(container: Container, dtype: Setting | None) -> Iterator[str]:

@@ -69,6 +69,10 @@ class Container:
         found = self.find(path)
         return f"{self.label}:{found.line}: {path}" if found else f"{self.label}: {path}"
 
+    def problem(self, path: str, message: str, remedy: str) -> BadRequestError:
+        """Return a problem at a path."""
+        return BadRequestError(f"{self.place(path)}: {message}", remedy=remedy)
+
     def target(self, section: str) -> str:
         """Return the class that Bridge instantiates for a section; empty if the file names none."""
         found = self.file.at((section, "_target_"))

@@ -127,7 +127,11 @@ def graph_modules(container: Container, path: str) -> Value:
     value = container.value(path)
     if value in (None, "full"):
         value = container.value("model.cuda_graph_scope")
-    return () if value in (None, "full") else tuple(_lower(each) for each in _items(value))
+    return (
+        ()
+        if value in (None, "full")
+        else tuple(each.lower() if isinstance(each, str) else each for each in _items(value))
+    )
 
 
 def cpu_offloading_layers(container: Container, path: str) -> Value:
@@ -183,7 +187,3 @@ def _letter(container: Container, path: str, name: PlainValue) -> str:
 
 def _items(value: PlainValue) -> tuple[PlainValue, ...]:
     return value if isinstance(value, tuple) else (value,)
-
-
-def _lower(value: PlainValue) -> PlainValue:
-    return value.lower() if isinstance(value, str) else value

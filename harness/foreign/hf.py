@@ -3,7 +3,7 @@
 Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @067f987 (models/*/*_bridge.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -128,11 +128,13 @@ def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings
     } | {path: Setting(value, "usual for --hf") for path, value in chosen.items()}  # fmt: skip
 
 
-def _architectures() -> Iterator[tuple[str, Architecture]]:
-    for name, row in table_in(Path(__file__).with_name("hf_architectures.yaml"))["architectures"].items():
-        readers = tuple(getattr(hf_fields, reader) for reader in row["readers"].split())
-        yield name, Architecture(row["config_class"], row["defaults"], readers, row.get("chosen", {}))
-
-
-ARCHITECTURES: Mapping[str, Architecture] = dict(_architectures())
+ARCHITECTURES: Mapping[str, Architecture] = {
+    name: Architecture(
+        row["config_class"],
+        row["defaults"],
+        tuple(getattr(hf_fields, reader) for reader in row["readers"].split()),
+        row.get("chosen", {}),
+    )
+    for name, row in table_in(Path(__file__).with_name("hf_architectures.yaml"))["architectures"].items()
+}
 """The model classes that mbr-perf can train, as `architectures` of a file names them."""

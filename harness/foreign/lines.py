@@ -117,15 +117,11 @@ def records_of(text: str) -> Iterator[RecordLine]:
         yield from _memories(text)
     if "world" in text and (size := _WORLD_SIZE.search(text)):
         yield WorldSizeLine(int(size[1] or size[2]))
-    if _is_end(text):
+    ends = any(word in text for word in _MAY_END) and _ENDS.search(text) is not None
+    if ends or text.startswith("StopIteration"):
         yield EndLine()
     elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
         yield BeginLine()
-
-
-def _is_end(text: str) -> bool:
-    is_named = any(word in text for word in _MAY_END) and _ENDS.search(text) is not None
-    return is_named or text.startswith("StopIteration")
 
 
 _Plan = tuple[tuple[str, int], ...]  # of each field: its name, and where its number begins

@@ -124,7 +124,9 @@ class ForeignLog:
         """
         has_losses = any(row.loss is not None for row in self.iterations) or self._has_norms_only()
         found = [
-            row for row in self.iterations if not row.skipped_iterations and _is_broken(row, has_losses=has_losses)
+            row
+            for row in self.iterations
+            if not row.skipped_iterations and (_is_printed(row) or (has_losses and row.loss is None and not row.is_cut))
         ]
         tail = list(takewhile(lambda row: row.skipped_iterations, reversed(self.iterations)))
         if not found and len(tail) >= _MANY_SKIPPED and any(_is_printed(row) for row in tail):
@@ -166,10 +168,6 @@ _FEWEST_NORMS = 3
 
 def _is_printed(row: Iteration) -> bool:
     return row.is_loss_broken or (row.grad_norm is not None and not math.isfinite(row.grad_norm))
-
-
-def _is_broken(row: Iteration, *, has_losses: bool) -> bool:
-    return _is_printed(row) or (has_losses and row.loss is None and not row.is_cut)
 
 
 def _what_is_broken(row: Iteration) -> str:

@@ -46,7 +46,7 @@ def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: date
     Two calls with the same label and second get two folders. BadRequestError if a folder cannot be made.
     """
     time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name = in_folder_name(label) or parent.name.removesuffix("s")
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-.") or parent.name.removesuffix("s")
     folder = parent / f"{time}-{name}-{secrets.token_hex(4)}"
     with os_errors_reported(f"{folder}: cannot be made", "name a writable folder with --results_dir"):
         parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +54,6 @@ def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: date
         for each in inner:
             (folder / each).mkdir(mode=0o750)
     return folder
-
-
-def in_folder_name(label: str) -> str:
-    """Return the label as :func:`new_folder` writes it between the time and the last eight digits."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-.")
 
 
 def folders(parent: Path) -> tuple[Path, ...]:

@@ -20,31 +20,17 @@ from harness.units import counted, utc_time
 RUNS, SWEEPS = "runs", "sweeps"
 
 State = Literal[
-    "ok",
-    "oom",
-    "failed",
-    "interrupted",
-    "finished",
-    "running",
-    "unfinished",
-    "incomplete",
-    "damaged",
-    "rejected",
+    "ok", "oom", "failed", "interrupted", "finished", "running", "unfinished", "incomplete", "damaged", "rejected"
 ]
 
 FOLDERS = (RUNS, SWEEPS, NIGHTS)
 _MARKS = (RECORD, "spec.json", SWEEP, NIGHT, OWNER)
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 
-@dataclass(frozen=True)
-class _Read:
-    """The content of a folder's files. ``job_start``: when an imported job started, UTC ISO-8601."""
-
-    state: State
-    detail: str
-    job_start: str = ""
-    is_start_known: bool = True
+_Read = tuple[State, str, str, bool]
+"""State and detail of an entry; when an imported job started, UTC ISO-8601, and whether that is known."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +79,10 @@ def is_ours(path: Path) -> bool:
 def stored(path: Path) -> Stored:
     """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
     name, kind = _ID.fullmatch(path.name), _kind(path)
-    read = _STATES[kind](path)
-    return Stored(
-        kind=kind,
-        path=path,
-        when=read.job_start or (_iso(name["when"]) if name else ""),
-        recipe=name["recipe"] if name else "",
-        state=read.state,
-        detail=read.detail,
-        num_bytes=folder_bytes(path),
-        is_start_known=read.is_start_known,
-    )
+    state, detail, job_start, is_start_known = _STATES[kind](path)
+    when = job_start or (re.sub("(....)(..)(..T..)(..)(..Z)", r"\1-\2-\3:\4:\5", name["when"]) if name else "")
+    num_bytes = sum(size for _, size in file_sizes(path))
+    return Stored(kind, path, when, name["recipe"] if name else "", state, detail, num_bytes, is_start_known)
 
 
 def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
@@ -123,47 +102,37 @@ def _kind(path: Path) -> Literal["run", "sweep", "night"]:
     return "night" if (path / NIGHT).exists() or path.parent.name == NIGHTS else "run"
 
 
-def _iso(stamp: str) -> str:
-    """Convert ``20260102T030405Z`` to ``2026-01-02T03:04:05Z``."""
-    return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:11]}:{stamp[11:13]}:{stamp[13:]}"
-
-
-def _utc(file: Path, time: str) -> str:
-    try:
-        return utc_time(time).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except ValueError as error:
-        raise BadRequestError(f"{file}: started_at: {time!r} is not a time") from error
-
-
 def _run_state(path: Path) -> _Read:
     def read() -> _Read:
         record = read_document(path / RECORD, RunRecord)
         state, detail = record.status, record.failure or record.spec.slug
         if record.imported is None:
-            return _Read(state, detail)
-        return _Read(
-            state, detail, _utc(path / RECORD, record.provenance.started_at), record.imported.start_source != "unknown"
-        )
+            return state, detail, "", True
+        time = record.provenance.started_at
+        try:
+            return state, detail, utc_time(time).strftime(_UTC), record.imported.start_source != "unknown"
+        except ValueError as error:
+            raise BadRequestError(f"{path / RECORD}: started_at: {time!r} is not a time") from error
 
     return _state(path / RECORD, read)
 
 
 def _state(file: Path, read: Callable[[], _Read]) -> _Read:
     if not file.is_file():
-        return _Read("incomplete", f"no {file.name}")
+        return "incomplete", f"no {file.name}", "", True
     try:
         return read()
     except RejectedError as error:
-        return _Read("rejected", error.message)
+        return "rejected", error.message, "", True
     except BadRequestError as error:
-        return _Read("damaged", error.message)
+        return "damaged", error.message, "", True
 
 
 def _sweep_state(path: Path) -> _Read:
     def read() -> _Read:
         data = read_sweep(path)
         state: State = "unfinished" if data.num_due else "finished"
-        return _Read(state, _states_text("cell", map(outcome_of, data.cells)))
+        return state, _states_text("cell", map(outcome_of, data.cells)), "", True
 
     return _state(path / SWEEP, read)
 
@@ -173,7 +142,7 @@ def _night_state(path: Path) -> _Read:
         data = read_night(path)
         state: State = "finished" if data.is_finished else "unfinished"
         verdict = verdict_text(path) if data.is_finished else ""
-        return _Read(state, "; ".join(filter(None, (_states_text("case", map(case_state, data.cases)), verdict))))
+        return state, "; ".join(filter(None, (_states_text("case", map(case_state, data.cases)), verdict))), "", True
 
     return _state(path / NIGHT, read)
 
@@ -204,11 +173,6 @@ def outcome_of(cell: CellData) -> str:
     if cell.fate != "run":
         return cell.fate
     return next((run.status for run in cell.runs if run.status != "ok"), "ok")
-
-
-def folder_bytes(path: Path) -> int:
-    """Return the total bytes of the files in a folder."""
-    return sum(size for _, size in file_sizes(path))
 
 
 def file_sizes(path: Path) -> tuple[tuple[str, int], ...]:

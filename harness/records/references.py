@@ -39,7 +39,10 @@ def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results:
     """Raise BadRequestError if the reference is of a kind that is not in ``wanted``. An unknown reference passes."""
     for kind in MARKS:
         if kind not in wanted and (folder := _found(reference, kind, results)):
-            remedy = _run_in(folder) if "run" in wanted else _INSTEAD[kind].format(folder)
+            runs = [path.parent for path in sorted(folder.glob(f"*/*/*/{MARKS['run']}"))]
+            remedy = _INSTEAD[kind].format(folder)
+            if "run" in wanted:
+                remedy = f"name a run in it, e.g. {runs[0]}" if runs else "it has no runs"
             raise BadRequestError(f"{str(reference)!r} is a {kind}, not a {' or a '.join(wanted)}", remedy=remedy)
 
 
@@ -50,8 +53,3 @@ def _found(reference: str | Path, kind: Kind, results: Path | None) -> Path | No
         return folder if (folder / mark).is_file() else None
     found = named(str(reference), folders(results_dir(results) / f"{kind}s"))
     return found[0] if len(found) == 1 else None
-
-
-def _run_in(folder: Path) -> str:
-    runs = (path.parent for path in sorted(folder.glob(f"*/*/*/{MARKS['run']}")))
-    return next((f"name a run in it, e.g. {run}" for run in runs), "it has no runs")

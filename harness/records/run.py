@@ -72,13 +72,12 @@ class ImportedLog(Frozen):
 
 def log_files(names: Iterable[str]) -> tuple[LogFile, ...]:
     """Return size and checksum of every file. BadRequestError if a file cannot be read."""
-    return tuple(_log_file(Path(name)) for name in names)
-
-
-def _log_file(path: Path) -> LogFile:
-    with os_errors_reported(f"{path}: cannot be read"), path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return LogFile(name=str(path), num_bytes=stream.tell(), sha256=digest)
+    found: list[LogFile] = []
+    for name in names:
+        with os_errors_reported(f"{name}: cannot be read"), Path(name).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            found.append(LogFile(name=name, num_bytes=stream.tell(), sha256=digest))
+    return tuple(found)
 
 
 REPLAYED = "replayed from "  # how the note of a replayed run begins: nothing was measured

@@ -64,7 +64,7 @@ def parse_json(text: str, label: str, *, parse_constant: Callable[[str], object]
     """
     try:
         value = json.loads(
-            text, object_pairs_hook=_once_each, parse_constant=parse_constant or _refuse, parse_int=_bounded
+            text, object_pairs_hook=_once_each, parse_constant=parse_constant or _bounded, parse_int=_bounded
         )
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{label}:{error.lineno}: not JSON: {error.msg}") from error
@@ -85,11 +85,9 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return table
 
 
-def _refuse(name: str) -> object:
-    raise ValueError(f"{name} is not a number")
-
-
 def _bounded(written: str) -> int:
+    if not written.removeprefix("-").isdecimal():
+        raise ValueError(f"{written} is not a number")
     num_digits = len(written.removeprefix("-"))
     if num_digits > _MAX_DIGITS:
         raise ValueError(f"{written[:_MAX_DIGITS]}... has {num_digits} digits, at most {_MAX_DIGITS} are allowed")

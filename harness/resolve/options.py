@@ -55,7 +55,7 @@ def options_layer(request: Request, problems: Problems) -> Layer:
     with problems.collecting():
         policy = recompute_setting(request)
         direct = merge(direct, {"recompute": policy} if policy else {})
-    direct = merge(direct, env_settings(request.env, problems))
+    direct = merge(direct, _collect(request.env, "--env", _env_value, problems))
     assigned = set_settings(request.set_values, problems)
     for path in sorted(set(direct) & set(assigned)):
         if direct[path].value != assigned[path].value:
@@ -209,11 +209,6 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def set_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
     """Return the settings of all well-formed ``--set``; append every bad path, value and repetition to ``problems``."""
     return _collect(assignments, "--set", _set_value, problems)
-
-
-def env_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
-    """Return the settings of all well-formed ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
-    return _collect(assignments, "--env", _env_value, problems)
 
 
 def _collect(

@@ -113,7 +113,10 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
     path, label = _FILES.find(name_or_path, directory)
     file = read_yaml(path, label)
     suite = file.read(SuiteFile)
-    _require_recipes(file, directory)
+    for keys in (keys for keys in file.lines if keys[-2:] == ("request", "model_recipe_name")):
+        if isinstance(name := file.at(keys), str):
+            with file.collecting(keys):
+                find_recipe_file(name, directory)
     file.problems.raise_if_any()
     assert suite is not None  # a file without a suite has problems
     cases = tuple(_cases(suite, file, directory))
@@ -124,13 +127,6 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
 def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
     """List the suites of the recipe directory, by name."""
     return _FILES.all(directory)
-
-
-def _require_recipes(file: Document, directory: Path | None) -> None:
-    for keys in (keys for keys in file.lines if keys[-2:] == ("request", "model_recipe_name")):
-        if isinstance(name := file.at(keys), str):
-            with file.collecting(keys):
-                find_recipe_file(name, directory)
 
 
 def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:

@@ -55,7 +55,7 @@ def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[L
         results_line(results),
         shared_memory_line(SHARED_MEMORY),
         clock_line(time.time()),
-        _port(),
+        iter([attempt("port", lambda: f"{free_port()} is free on the loopback interface", "ip link set lo up")]),
     )
     return tuple(line for part in parts for line in part)
 
@@ -196,12 +196,6 @@ def clock_line(now_s: float) -> Iterator[Line]:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
     state: State = "ok" if now_s > EARLIEST_PLAUSIBLE_S else "warning"
     yield Line("clock", state, stamp, "set the clock (timedatectl set-ntp true): run folders are named after the time")
-
-
-def _port() -> Iterator[Line]:
-    yield attempt(
-        "port", lambda: f"{free_port()} is free on the loopback interface", "bring the interface up: ip link set lo up"
-    )
 
 
 def attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:

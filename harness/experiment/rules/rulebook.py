@@ -89,7 +89,7 @@ def _entry(rule: Rule) -> Entry:
         rule.severity,
         _ABOUT.get(rule.id) or readable(rule.message),
         readable(rule.fix),
-        _own_text(rule.mcore_text),
+        None if rule.mcore_text in (None, "{mcore}") else readable(str(rule.mcore_text)),
         _versions(rule.since, rule.until),
         EVIDENCE[rule.evidence],
         rule.source,
@@ -109,11 +109,6 @@ def placeholder(field: str) -> str:
     path = field.rstrip("]").replace("[", ".").split(".")
     name = path[-1] if path[-1] not in ("name", "text") or len(path) == 1 else path[-2]
     return f"<{_SYMBOLS.get(name, name)}>"
-
-
-def _own_text(template: str | None) -> str | None:
-    """Return megatron-core's text; None if it depends on the whole request."""
-    return None if template in (None, "{mcore}") else readable(str(template))
 
 
 def _versions(since: str | None, until: str | None) -> str:

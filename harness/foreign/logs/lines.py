@@ -1,6 +1,5 @@
 """Cleans, splits and numbers the lines of a log."""
 
-import itertools
 import json
 import re
 import sys
@@ -118,13 +117,12 @@ def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = 
     if refused:
         raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
     whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
-    is_numbered = are_numbered(whole)
     is_packed = any(line.startswith("{") for line in whole)  # words may be escaped inside JSON
-    prefixes = PrefixReader(source.rank, [text for _, text in unpacked(enumerate(whole), is_numbered=is_numbered)])
+    prefixes = PrefixReader(source.rank, [text for line in whole for text in unpacked(line)])
     sieve = Sieve(wanted) if wanted and not is_packed else None
-    pieces = ((number, as_text(piece)) for number, piece in numbered_pieces(stream, sieve))
-    for number, text in unpacked(pieces, is_numbered=is_numbered):
-        yield from _records(prefixes, source.name, number, text)
+    for number, piece in numbered_pieces(stream, sieve):
+        for text in unpacked(as_text(piece)):
+            yield from _records(prefixes, source.name, number, text)
 
 
 def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:
@@ -140,23 +138,12 @@ def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> lis
 
 _NAMES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kubernetes' collectors, loggers and Loki
 _SIGNS = tuple(f'"{name}":' for name in _NAMES)
-_NUMBER = re.compile(r"\s{0,8}\[?(\d{1,8})\]?(?:[:|]\s?|\t|\s{1,2}|$)")
-_LEAST = 3
-_MOST_NUMBERED = 0.9
 
 
-def unpacked(lines: Iterable[tuple[int, str]], *, is_numbered: bool) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of lines with the texts in them. ``is_numbered``: every line begins with its number."""
-    for number, text in lines:
-        if text.startswith("{") and any(sign in text for sign in _SIGNS):
-            yield from ((number, inner) for inner in _of_json(text))
-        elif is_numbered and (match := _NUMBER.match(text)):
-            yield number, text[match.end() :]
-        else:
-            yield number, text
-
-
-def _of_json(text: str) -> list[str]:
+def unpacked(text: str) -> list[str]:
+    """Return the lines of the message in a JSON object; the text itself if it is no such object."""
+    if not text.startswith("{") or not any(sign in text for sign in _SIGNS):
+        return [text]
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -167,13 +154,3 @@ def _of_json(text: str) -> list[str]:
     if not isinstance(message, str):
         return [text]
     return [as_text(cleaned_bytes(line.encode(errors="replace"))) for line in message.split("\n") if line]
-
-
-def are_numbered(lines: list[str]) -> bool:
-    """Return whether (nearly) every line begins with a number, which is one more than that of the line before."""
-    numbers = [int(match[1]) if (match := _NUMBER.match(line)) else None for line in lines if line.strip()]
-    steps = sum(
-        after is not None and before is not None and after == before + 1
-        for before, after in itertools.pairwise(numbers)
-    )
-    return len(numbers) >= _LEAST and steps >= _MOST_NUMBERED * (len(numbers) - 1)

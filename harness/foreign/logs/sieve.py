@@ -42,7 +42,10 @@ class Sieve:
     _more: int = 0
 
     def __post_init__(self) -> None:
-        self._words, self._before = map(_without_digits, (self.wanted.words, self.wanted.before))
+        self._words, self._before = (
+            tuple(word.encode().translate(None, _DIGITS) for word in words)
+            for words in (self.wanted.words, self.wanted.before)
+        )
 
     def chosen(self, block: bytes) -> list[int]:
         """Return for every line of the block whether it is wanted."""
@@ -67,10 +70,6 @@ class Sieve:
         if len(shape) <= _LONGEST_SHAPE:
             self._seen[shape] = kind
         return kind
-
-
-def _without_digits(words: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(word.encode().translate(None, _DIGITS) for word in words)
 
 
 def numbered_pieces(stream: BufferedReader, sieve: Sieve | None = None) -> Iterator[tuple[int, bytes]]:

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader, RawIOBase
-from os import fstat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -212,8 +211,12 @@ def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedRead
 class _Counted(RawIOBase):
     def __init__(self, stream: BufferedReader, name: str, passage: Passage) -> None:
         self._name, self._passage = name, passage
-        self._pipe = _pipe(stream)
-        is_packed = _is_file(stream) and stream.peek(len(_GZIP)).startswith(_GZIP)
+        try:
+            is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+            self._pipe = None if is_file else stream
+        except OSError:  # io.UnsupportedOperation too: a stream in memory has no number
+            is_file, self._pipe = False, None
+        is_packed = is_file and stream.peek(len(_GZIP)).startswith(_GZIP)
         self._stream = _unpacked(stream) if is_packed else stream
         self._left = passage.most_pipe_bytes if is_packed or self._pipe is not None else None
 
@@ -254,21 +257,3 @@ class _Counted(RawIOBase):
                 return True
             self._passage.report()
         return False
-
-
-def _pipe(stream: BufferedReader) -> BufferedReader | None:
-    """Return the stream if it is a pipe, a socket or a terminal; None for a file or a stream in memory."""
-    mode = _mode(stream)
-    return None if mode is None or stat.S_ISREG(mode) else stream
-
-
-def _is_file(stream: BufferedReader) -> bool:
-    mode = _mode(stream)
-    return mode is not None and stat.S_ISREG(mode)
-
-
-def _mode(stream: BufferedReader) -> int | None:
-    try:
-        return fstat(stream.fileno()).st_mode
-    except OSError:  # io.UnsupportedOperation too: a stream in memory has no number
-        return None

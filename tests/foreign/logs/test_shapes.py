@@ -37,13 +37,6 @@ def test_what_a_collector_puts_around_a_line_is_taken_away(tmp_path, wrap, host)
     assert {line.host for line in read} == {host}
 
 
-@pytest.mark.parametrize("number", ["{:6d}  {}", "[{}] {}", "{}: {}", "{}\t{}"])
-def test_numbers_of_lines_are_taken_away(tmp_path, number):
-    text = "\n".join(number.format(place, line) for place, line in enumerate(LINES, 80))
-    (tmp_path / "a.log").write_text(text + "\n")
-    assert [line.text for line in log_lines([tmp_path / "a.log"])] == [line.strip() for line in LINES]
-
-
 def test_several_lines_in_one_json_object_are_lines(tmp_path):
     (tmp_path / "a.log").write_text(json.dumps({"level": "error", "msg": "\n".join(LINES)}) + "\n")
     assert [line.text for line in log_lines([tmp_path / "a.log"])] == [line.strip() for line in LINES]
