@@ -1,9 +1,12 @@
 """Errors that a user can act on. Each kind carries its exit code."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
+
+Made = TypeVar("Made")
 
 
 class ExitCode(IntEnum):
@@ -139,8 +142,19 @@ class Problems:
         try:
             yield
         except BadRequestError as error:
-            for problem in error.problems:
-                self.add(problem.message, problem.remedy)
+            self._take(error)
+
+    def _take(self, error: BadRequestError) -> None:
+        for problem in error.problems:
+            self.add(problem.message, problem.remedy)
+
+    def tried(self, make: Callable[[], Made]) -> Made | None:
+        """Return what ``make`` returns; None, with its problems collected, if it raises BadRequestError."""
+        try:
+            return make()
+        except BadRequestError as error:
+            self._take(error)
+        return None
 
     def raise_if_any(self) -> None:
         """Raise the problems found so far, if any."""

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import typer
 import typer.core
@@ -97,11 +97,14 @@ class WholeShortOptions(HelpedCommand):
 
     Option parsers read an unknown `-mq 3` as option `-m` with the value `q`, so that a slip of the finger would name
     another family. Values therefore stand apart: `-m llama`, never `-mllama`.
+    ``many``: options that take several values, and the value that stands where none is given; None: one is needed.
     """
+
+    many: ClassVar[Mapping[str, str | None]] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments, options of Megatron-Bridge too; a usage error (exit 2) names the nearest options."""
-        args = _with_own_options(self, args)
+        args = _with_own_options(self, spread(args, self.many))
         known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
         own = args[: args.index("--")] if "--" in args else args
         for argument in own:
@@ -112,27 +115,19 @@ class WholeShortOptions(HelpedCommand):
         return super().parse_args(ctx, args)
 
 
-# Options of `plan` that take several values, and the value that stands where none is given; None: one is needed.
-_MANY = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over": None}
-
-
 class PlanCommand(WholeShortOptions):
     """`plan`: several settings may follow one option."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`--exact none mlp` as `--exact none --exact mlp`."""
-        return super().parse_args(ctx, spread(args, _MANY))
+    many: ClassVar = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over": None}
 
 
 class SweepCommand(WholeShortOptions):
     """`sweep`: several axes may follow one `--over`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`--over tp=1,2 mb=1,2` as `--over tp=1,2 --over mb=1,2`."""
-        return super().parse_args(ctx, spread(args, {"--over": None}))
+    many: ClassVar = {"--over": None}
 
 
-def spread(args: list[str], many: dict[str, str | None]) -> list[str]:
+def spread(args: list[str], many: Mapping[str, str | None]) -> list[str]:
     """``args`` with every option of ``many`` before each of its values.
 
     >>> spread(["--exact", "none", "mlp", "-g", "h100", "--exact"], {"--exact": "recommended"})

@@ -52,15 +52,12 @@ def experiment_request(
 
     BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
     """
-    problems, source, chunks, engine = Problems(), None, None, engine or EngineOptions()
-    with problems.collecting():
-        source = _source(options, engine)
-        _require_fitting(engine, source)
-    with problems.collecting():
-        chunks = _chunks(options.virtual_pipeline_model_parallel_size)
+    problems, own = Problems(), engine or EngineOptions()
+    source = problems.tried(lambda: _source(options, own))
+    chunks = problems.tried(lambda: _chunks(options.virtual_pipeline_model_parallel_size))
     problems.raise_if_any()
     settled = {"gpu": options.gpu or "", "source": source, "virtual_pipeline_model_parallel_size": chunks}
-    return read(Request, options, judge or JudgeOptions(), engine, **settled)
+    return read(Request, options, judge or JudgeOptions(), own, **settled)
 
 
 def _require_fitting(engine: EngineOptions, source: ForeignSource | None) -> None:
@@ -96,6 +93,7 @@ def _source(options: ExperimentOptions, engine: EngineOptions) -> ForeignSource 
     """Return the file or function of another program that describes the job; None without one."""
     files = [ForeignSource(kind, path) for kind in get_args(FileKind) if (path := getattr(options, kind)) is not None]
     files += [ForeignSource("bridge_recipe", engine.bridge_recipe)] if engine.bridge_recipe is not None else []
+    _require_fitting(engine, files[0] if files else None)
     if not files:
         return None
     recipe = [f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []

@@ -11,7 +11,7 @@ from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import BridgeEngine, EngineSetting, ExperimentSpec
 from harness.experiment.recompute import megatron_fields
 from harness.foreign.bridge import read
-from harness.foreign.container_fields import FIELDS, as_written, field_settings
+from harness.foreign.container_fields import FIELDS, as_written, readable_layer
 from harness.foreign.container_file import Container, flat, read_container
 from harness.records.reading import PlainValue
 from harness.resolve.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested
@@ -41,7 +41,7 @@ def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
     problems, layer = Problems(), dict[str, Setting]()
     with problems.collecting():
         layer |= read(source, request)
-    fitting, unfit = _fitting(layer or _readable(container), source.label)
+    fitting, unfit = _fitting(layer or readable_layer(container, Problems()), source.label)
     engine = BridgeEngine(
         version="",
         forward_step=request.forward_step or _forward_step(container),
@@ -51,15 +51,6 @@ def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
         unsaid=tuple(dict.fromkeys((*(problem.message for problem in problems.found), *unfit))),
     )
     return {**fitting, "engine": Setting(engine, "--engine")}
-
-
-def _readable(container: Container) -> Layer:
-    """Return every setting that can be read; the others are among the problems of the strict reader."""
-    settings: dict[str, Setting] = {}
-    for row in FIELDS:
-        with Problems().collecting():
-            settings |= field_settings(row, container)
-    return settings
 
 
 def _fitting(layer: Layer, label: str) -> tuple[Layer, list[str]]:

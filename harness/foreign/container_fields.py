@@ -145,17 +145,22 @@ def container_layer(container: Container) -> Layer:
     The source of a setting is ``FILE:LINE: model.num_layers``. Raises BadRequestError with the ``file:line`` of every
     value that has no counterpart here.
     """
-    settings: dict[str, Setting] = {}
     problems = Problems()
-    for row in FIELDS:
-        with problems.collecting():
-            settings |= field_settings(row, container)
+    settings = readable_layer(container, problems)
     problems.raise_if_any()
     return settings
 
 
-def field_settings(row: Field, container: Container) -> Layer:
-    """Read the settings of one row. BadRequestError as :func:`container_layer`."""
+def readable_layer(container: Container, problems: Problems) -> Layer:
+    """Read every setting that has a counterpart here; the others are among ``problems``."""
+    settings: dict[str, Setting] = {}
+    for row in FIELDS:
+        with problems.collecting():
+            settings |= _field_settings(row, container)
+    return settings
+
+
+def _field_settings(row: Field, container: Container) -> Layer:
     found = container.find(*row.names)
     if found is None or (row.only is not None and not container.value(row.only)):
         return {}

@@ -135,28 +135,20 @@ def _refuse_inference(path: Path, document: Mapping[str, object]) -> None:
         )
 
 
+_WRITERS = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM", "mbr-perf": "mbr-perf"}
 Format = Literal["auto", "bridge", "megatron-lm"]
 
 
 def read_foreign_golden(path: Path, form: Format = "auto") -> ForeignGolden:
     """Read the golden values in the file. BadRequestError names the file and the key."""
     document = read_plain(path, MAY_BE_NAN)
-    if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
-        if form != "auto":
-            raise BadRequestError(
-                f"{path}: this is a golden of mbr-perf, not of Megatron-Bridge or Megatron-LM",
-                remedy="pass --format auto",
-            )
+    is_own = document.keys() >= {"fingerprint", "promoted_by", "metrics"}
+    if not is_own:
+        _refuse_inference(path, document)
+    found = "mbr-perf" if is_own else "megatron-lm" if looks_like_megatron_lm(document) else "bridge"
+    if form not in ("auto", found) and (found != "bridge" or looks_like_bridge(document)):
+        raise BadRequestError(f"{path}: this file is from {_WRITERS[found]}", remedy="pass --format auto")
+    if is_own:
         return _own(path, in_force(path, read_golden(path)))
-    _refuse_inference(path, document)
-    if form == "megatron-lm" or (form == "auto" and looks_like_megatron_lm(document)):
-        if form != "auto" and not looks_like_megatron_lm(document) and looks_like_bridge(document):
-            raise BadRequestError(
-                f"{path}: this file is from Megatron-Bridge, not from Megatron-LM", remedy="pass --format auto"
-            )
-        return read_megatron_lm(path, document)
-    if form == "bridge" and looks_like_megatron_lm(document):
-        raise BadRequestError(
-            f"{path}: this file is from Megatron-LM, not from Megatron-Bridge", remedy="pass --format auto"
-        )
-    return read_bridge(path, document)
+    reader = read_megatron_lm if "megatron-lm" in (form, found) else read_bridge
+    return reader(path, document)

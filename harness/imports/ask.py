@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import WholeShortOptions, spread, takes
+from harness.cli.commands import WholeShortOptions, takes
 from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions
 
 
@@ -59,9 +59,7 @@ class JobOptions(ExperimentOptions):
 class LogCommand(WholeShortOptions):
     """A command on training logs, in which several files may follow one `--log`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse `--log a.log b.log` as `--log a.log --log b.log`."""
-        return super().parse_args(ctx, spread(args, {"--log": None}))
+    many: ClassVar = {"--log": None}
 
 
 @takes(ImportOptions, JobOptions, JudgeOptions)

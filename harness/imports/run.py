@@ -170,18 +170,11 @@ def _with_figures(
 
 
 @dataclass(frozen=True)
-class ReadLog:
-    """A job's log, and the failure in it."""
+class Draft:
+    """A log, the failure in it, and the settings and times of its job."""
 
     log: ForeignLog
     failure: FirstFailure | None
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A log with the settings and times of its job."""
-
-    read: ReadLog
     settled: Settled
     host: Host
     times: JobTimes
@@ -193,8 +186,7 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     BadRequestError: the log is not of a training job, or contradicts the settings.
     """
     host = this_host()
-    found = read(request.logs)
-    draft = drafted(found, *with_logged(request.asked, request.logs, host), host, request.started_at)
+    draft = drafted(read(request.logs), *with_logged(request.asked, request.logs, host), host, request.started_at)
     run_dir = new_run_dir(results_dir(request.results_dir), f"{draft.settled.spec.recipe}-imported")
     record = recorded(draft, run_dir.name)
     write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
@@ -202,41 +194,45 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
 
 
-def read(logs: Sequence[str]) -> ReadLog:
-    """Read the log of one job. BadRequestError: a file cannot be read, or no line is of a training job."""
+Read = tuple[ForeignLog, FirstFailure | None]
+
+
+def read(logs: Sequence[str]) -> Read:
+    """Read the log of one job, and its failure. BadRequestError: a file cannot be read, or no line is of training."""
     if stream := next(filter(is_stream, logs), None):
         problem = f"{stream}: import cannot read standard input or a pipe, because the run keeps the log's checksum"
         raise BadRequestError(problem, remedy="save the log, and name the file")
-    found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))
-    if not found.log.iterations and found.failure is None:
+    log, failure = read_logs(logs), first_failure(log_lines(logs))
+    if not log.iterations and failure is None:
         raise BadRequestError(
             f"{', '.join(logs)}: no line of a training iteration or of a failure",
             remedy="name the log of the last rank, which prints the iterations, or the folder of all logs",
         )
-    return found
+    return log, failure
 
 
-def drafted(found: ReadLog, asked: Request, notes: tuple[str, ...], host: Host, started_at: datetime | None) -> Draft:
+def drafted(found: Read, asked: Request, notes: tuple[str, ...], host: Host, started_at: datetime | None) -> Draft:
     """Settle the job's settings, with the steps that the log announces. BadRequestError: log and settings disagree.
 
     ``notes``: what was taken from the log's arguments.
     """
     if not asked.gpu:
         raise BadRequestError("a log does not contain its GPU type", remedy="add it with -g, e.g. -g h100")
-    last = found.log.iterations[-1].number if found.log.iterations else None
-    steps = asked.max_steps or found.log.total or last
+    log, failure = found
+    last = log.iterations[-1].number if log.iterations else None
+    steps = asked.max_steps or log.total or last
     settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
     sources = dict(settled.sources)
     if asked.max_steps is None and steps is not None:
         sources["measure.max_steps"] = "the log"
-    raise_all(disagreements(found.log, settled.spec))
-    times = job_times(found.log, started_at, datetime.now(UTC))
-    return Draft(found, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
+    raise_all(disagreements(log, settled.spec))
+    times = job_times(log, started_at, datetime.now(UTC))
+    return Draft(log, failure, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
 
 
 def recorded(draft: Draft, run_id: str) -> RunRecord:
     """Return the log as a run's record. BadRequestError: the layers do not fit the pipeline layout."""
-    log, failure, spec = draft.read.log, draft.read.failure, draft.settled.spec
+    log, failure, spec = draft.log, draft.failure, draft.settled.spec
     software, implementation = draft.settled.software, settled_implementation(spec)
     try:
         effective = effective_recompute(spec, implementation, software)

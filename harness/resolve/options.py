@@ -52,10 +52,10 @@ def options_layer(request: Request, problems: Problems) -> Layer:
     Megatron-Bridge; ``--set`` overrides such a consequence, but contradicting an option of the same name is an error.
     """
     direct = _direct(request, problems)
-    with problems.collecting():
-        policy = recompute_setting(request)
-        direct = merge(direct, {"recompute": policy} if policy else {})
-    direct = merge(direct, _collect(request.env, "--env", _env_value, problems))
+    policy = problems.tried(lambda: recompute_setting(request))
+    direct = merge(
+        direct, {"recompute": policy} if policy else {}, _collect(request.env, "--env", _env_value, problems)
+    )
     assigned = set_settings(request.set_values, problems)
     for path in sorted(set(direct) & set(assigned)):
         if direct[path].value != assigned[path].value:
@@ -70,12 +70,9 @@ def _direct(request: Request, problems: Problems) -> Layer:
         if value is not None:
             cleared = option == "virtual_pipeline_model_parallel_size" and value == "none"
             settings[path] = Setting(None if cleared else value, f"--{option}")
-    with problems.collecting():
-        settings.update(_memory_limit(request))
-    with problems.collecting():
-        settings.update(_graph_scope(request))
-    with problems.collecting():
-        settings.update(_profiling(request))
+    for read in (_memory_limit, _graph_scope, _profiling):
+        with problems.collecting():
+            settings.update(read(request))
     if request.cuda_graph_impl is not None and request.cuda_graph_impl not in _GRAPH_IMPLS:
         problems.add(
             f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",

@@ -40,12 +40,9 @@ def resolve(request: Request) -> Resolved:
     Raises BadRequestError with all problems.
     """
     problems = Problems()
-    recipe: Recipe | None = None
-    with problems.collecting():
-        recipe = recipe_of(request)
-    if problems.found:
-        with problems.collecting():
-            check_names(request)
+    recipe = problems.tried(lambda: recipe_of(request))
+    if recipe is None:
+        problems.tried(lambda: check_names(request))
         options_layer(request, problems)
         problems.raise_if_any()
     assert recipe is not None  # otherwise there were problems
@@ -68,13 +65,10 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
     """
     problems = Problems()
     options_layer(request, problems)
-    with problems.collecting():
-        check_names(replace(request, gpu="cpu"))
+    problems.tried(lambda: check_names(replace(request, gpu="cpu")))
     if request.source is not None:
         raise BadRequestError(f"{request.source.label}: names no GPU type", remedy="add it, e.g. -g h100")
-    recipe: Recipe | None = None
-    with problems.collecting():
-        recipe = recipe_of(request)
+    recipe = problems.tried(lambda: recipe_of(request))
     problems.raise_if_any()
     assert recipe is not None  # otherwise there were problems
     point = only_gpu_point(recipe, request)
@@ -86,19 +80,14 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
 def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     """Do as :func:`resolve`, for a recipe that is already read."""
     problems = Problems()
-    choice: Choice | None = None
-    with problems.collecting():
-        choice = choose_point(recipe, request)
-    without_point = bool(problems.found)
+    choice = problems.tried(lambda: choose_point(recipe, request))
     options = options_layer(request, problems)
-    if without_point:
+    if choice is None:
         problems.raise_if_any()
     assert choice is not None  # otherwise there were problems
     layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
     layer, notes = _follow_num_layers(layer)
-    spec: ExperimentSpec | None = None
-    with problems.collecting():
-        spec = build_spec(layer, choice.point.place)
+    spec = problems.tried(lambda: build_spec(layer, choice.point.place))
     problems.raise_if_any()
     assert spec is not None  # otherwise there were problems
     for follow in (_follow_context, _follow_queues, _follow_num_gpus):
