@@ -17,6 +17,7 @@ _ASSUMABLE = {
     "torch": "torch",
     "python": "python",
     "gpu": "gpu",
+    "apex": "apex",
 }
 
 
@@ -40,7 +41,7 @@ def parse_assume(text: str, installed: Software) -> Software:
 
     Raises BadRequestError naming every part that is wrong.
     """
-    values: dict[str, str | None] = {}
+    values: dict[str, str | bool | None] = {}
     problems: list[BadRequestError] = []
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -48,7 +49,8 @@ def parse_assume(text: str, installed: Software) -> Software:
         if problem:
             problems.append(BadRequestError(f"--assume {part.strip()!r}: {problem}"))
         else:
-            values[_ASSUMABLE[name]] = None if value == "none" else value
+            known = value != "none" if name == "apex" else value
+            values[_ASSUMABLE[name]] = None if known == "none" else known
     raise_all(problems)
     return installed.model_copy(update=values)
 
@@ -58,6 +60,8 @@ def _assume_problem(name: str, value: str) -> str | None:
         return f"unknown name {name!r}; known: {', '.join(_ASSUMABLE)}"
     if name == "gpu":
         return None if value in GPUS else f"unknown GPU type {value!r}; known: {', '.join(GPUS)}"
+    if name == "apex":
+        return None if value in ("none", "installed") else "none or installed: its releases have no numbers"
     if value == "none":
         return None
     try:

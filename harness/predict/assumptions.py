@@ -189,13 +189,13 @@ def _fuses_accumulation(spec: ExperimentSpec, implementation: Implementation) ->
 
 
 APEX_THERE = Assumption(
-    "Apex's fused_weight_gradient_mlp_cuda is installed where the job runs, as in NVIDIA's images; without it the last "
-    "pipeline stage also holds one weight gradient of the output layer",
+    "Apex's fused_weight_gradient_mlp_cuda is installed where the job runs, as in NVIDIA's images: the last pipeline "
+    "stage keeps one dummy gradient of the output layer's size; --assume apex=none plans without it",
     _fuses_accumulation,
 )
 APEX_MISSING = Assumption(
-    "Apex's fused_weight_gradient_mlp_cuda is not installed: the weight gradient of the output layer is counted; "
-    "transformer-engine's layers add theirs inside the matrix product",
+    "Apex's fused_weight_gradient_mlp_cuda is not installed: the output layer's backward pass allocates its weight "
+    "gradient; transformer-engine's layers add theirs inside the matrix product",
     _fuses_accumulation,
 )
 

@@ -42,7 +42,8 @@ class _Shared:
 class Composer:
     """One request and the means to compose it. Without ``traces`` it only lists the needed traces.
 
-    Traces have Apex. Without ``apex`` the output layer, which is megatron-core's own, allocates its weight gradient.
+    Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
+    transformer-engine's dummy of its size. Without ``apex`` its backward pass allocates the gradient; no dummy stays.
     """
 
     spec: ExperimentSpec
@@ -193,18 +194,18 @@ class Composer:
         def made() -> Piece:
             alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
             last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
-            last = replace(last, backward_over=last.backward_over + self._allocated_weight_gradient)
-            if not chunk.has_embedding:
-                return last
-            both = book[self._make.last(kind, policy, pre=True, mtp=mtp)]
-            both_ends = end_piece(both, book[self._make.first(kind, policy)])
-            return replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
+            if chunk.has_embedding:
+                both = book[self._make.last(kind, policy, pre=True, mtp=mtp)]
+                both_ends = end_piece(both, book[self._make.first(kind, policy)])
+                last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
+            own = self._own_weight_gradient
+            return replace(last, persistent=last.persistent - own, backward_over=last.backward_over + own)
 
         return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
 
     @property
-    def _allocated_weight_gradient(self) -> int:
-        """Return the bytes of the output layer's weight gradient if fusion is on and its kernel is missing, else 0."""
+    def _own_weight_gradient(self) -> int:
+        """Return the bytes of the output layer's weight gradient if fusion is on and Apex is missing, else 0."""
         fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
         if self.apex or not fuses:
             return 0

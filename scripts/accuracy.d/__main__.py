@@ -16,6 +16,7 @@ import llama3_70b
 import published
 import published_page
 import ranges
+import scripted_points
 import step_times
 import traces
 from page import Page, index
@@ -126,7 +127,16 @@ def main() -> int:
         metavar="FOLDER",
         help="trace every shipped point and write the files that travel with mbr-perf (default: results/traces); compares nothing",
     )
+    parser.add_argument(
+        "--scripted",
+        nargs="*",
+        metavar="POINT",
+        help="run ranks of these H100 points (default: all) on scripted GPUs, into results/scripted_gpu; compares nothing",
+    )
     options = parser.parse_args()
+    if options.scripted is not None:
+        scripted_points.measure(this_host(), options.scripted)
+        return int(ExitCode.OK)
     if options.traces:
         show_blocks(*(Line(str(path), whole=True) for path in traces.write_all(this_host(), _named(options.traces))))
         return int(ExitCode.OK)

@@ -15,13 +15,14 @@ def predicted(spec, by_hand, apex, implementation=TE):
     return predict(spec, implementation, traces, software=Software(transformer_engine="2.11", apex=apex))
 
 
-def test_without_apex_the_last_stage_holds_one_weight_gradient_of_the_output_layer(make_spec, by_hand):
+def test_without_apex_the_output_layer_keeps_no_dummy_and_allocates_its_weight_gradient(make_spec, by_hand):
     """`tests/real_te/test_weight_gradients.py` finds the same bytes under transformer-engine's own code."""
     spec = make_spec()
     there, missing = (predicted(spec, by_hand, apex).stages for apex in (True, False))
     assert there[:-1] == missing[:-1]
-    more = missing[-1].peaks["loss and logits"] - there[-1].peaks["loss and logits"]
-    assert more == 128512 // 4 * 8192 * 2  # the padded vocabulary over TP 4, in bf16
+    weight_gradient = 128512 // 4 * 8192 * 2  # the padded vocabulary over TP 4, in bf16
+    assert there[-1].overhead - missing[-1].overhead == weight_gradient
+    assert missing[-1].peaks["loss and logits"] == there[-1].peaks["loss and logits"]
 
 
 @pytest.mark.parametrize(("apex", "row"), [(None, APEX_THERE), (False, APEX_MISSING), (True, None)])

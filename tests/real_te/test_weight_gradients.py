@@ -34,8 +34,11 @@ def test_transformer_engines_layers_fuse_theirs_without_apex(last_stage):
     assert (last_stage["with"]["output_layer"], last_stage["without"]["output_layer"]) == (True, False)
 
 
-def test_without_apex_the_output_layer_takes_its_weight_gradient_more(last_stage):
+def test_without_apex_the_output_layer_allocates_its_weight_gradient_and_keeps_no_dummy(last_stage):
     weight_gradient = 128512 // 4 * 8192 * 2  # the padded vocabulary over TP 4, in bf16
-    more = last_stage["without"]["backward_peak_bytes"] - last_stage["with"]["backward_peak_bytes"]
-    assert more == weight_gradient
+    more = {
+        name: last_stage["without"][name] - last_stage["with"][name]
+        for name in ("backward_peak_bytes", "persistent_bytes")
+    }
+    assert more == {"backward_peak_bytes": weight_gradient, "persistent_bytes": -weight_gradient}
     assert last_stage["without"]["saved_bytes"] == last_stage["with"]["saved_bytes"]

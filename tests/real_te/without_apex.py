@@ -34,7 +34,7 @@ def main():
     modules = dict(chunk.gpt.named_modules())
     fuse = {name: module.fuse_wgrad_accumulation for name, module in modules.items() if _is_te_linear(module)}
     measured = chunk.measure()
-    bytes_of = {name: getattr(measured, name) for name in ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes")}
+    bytes_of = {name: getattr(measured, name) for name in ("saved_bytes", "persistent_bytes", "backward_peak_bytes")}
     own = chunk.gpt.output_layer.gradient_accumulation_fusion
     out.write_text(json.dumps({"transformer_engine": fuse, "output_layer": own, **bytes_of}))
 

@@ -61,11 +61,21 @@ def send_nothing(rank: int, world_size: int) -> None:
 def balance_routing() -> None:
     """Install the planner's routing: counts on the host, selections of known length."""
     import torch
+    from megatron.core.transformer.moe import token_dispatcher
 
     from harness.engine.tracing import routing
 
     routing.PLACE.device = torch.device("cuda", 0)
     routing.install()
+    sort = token_dispatcher.sort_chunks_by_idxs
+
+    def sorted_chunks(values, split_sizes, sorted_idxs, probs=None, fused=False):
+        sizes = (
+            torch.tensor(split_sizes, device="cuda") if fused else split_sizes
+        )  # transformer-engine reads the device
+        return sort(values, sizes, sorted_idxs, probs=probs, fused=fused)
+
+    token_dispatcher.sort_chunks_by_idxs = sorted_chunks
 
 
 def measure(spec: Any, rank: int, steps: int, snapshot: str | None) -> dict[str, Any]:

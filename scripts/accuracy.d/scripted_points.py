@@ -1,0 +1,219 @@
+"""``scripts/accuracy --scripted``: ranks of shipped H100 points over torch's real CUDA allocator, beside their predictions.
+
+One rank of a job runs in one process on a scripted GPU (tests/scripted_cuda): torch's allocator, megatron-core and
+transformer-engine are real, kernels do nothing and nothing is sent. A file per point in results/scripted_gpu. What a file
+has is not measured again; predictions are made anew in every call.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.api import Experiment, plan
+from harness.cli.options import JudgeOptions, LaunchOptions
+from harness.cli.requests import run_request
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.launch.environment import Host
+from harness.measure.understanding import settle
+from harness.plan.document import SettingRow
+from harness.records.folders import results_dir
+from harness.records.store import write_atomically
+from harness.resolve.find import all_recipe_files, recipes_dir
+from harness.resolve.recipe import at_path
+from harness.resolve.recipe_file import load_recipe
+from harness.show.terminal import narrate
+
+FOLDER = results_dir() / "scripted_gpu"
+# Of these every legal setting is measured (of blocks the first, middle and last number of layers), of other points their own.
+IN_FULL = (
+    "llama3_8b_pretrain_bf16_8", "llama3_70b_sft_bf16_32", "llama31_405b_pretrain_bf16_512",
+    "qwen3_30b_a3b_pretrain_bf16_16", "qwen3_235b_a22b_pretrain_bf16_256", "deepseek_v3_pretrain_bf16_1024",
+)  # fmt: skip
+# What a scripted GPU cannot run, and why; a rank runs without it, and is predicted without it.
+_LEFT_OUT = {
+    "kernels.tp_comm_overlap=false": (True, "user buffers (they need multicast or CUDA IPC)"),
+    "parallelism.defer_embedding_wgrad_compute=false": (True, "deferred embedding gradients (they need Apex)"),
+    "kernels.moe_token_dispatcher_type=alltoall": ("flex", "the flex dispatcher (it needs DeepEP or HybridEP)"),
+}
+_STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
+_STEPS_OF_GRAPHS = 6
+_DEVICE_BYTES = 1 << 40  # what fits no H100 is measured, too
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stage of a point under one setting. Bytes of torch's allocator; None where the rank failed, with its ``failure``.
+
+    ``peak_reserved_late_bytes``: side streams are always behind, so that a block that one used is free at the next
+    synchronisation only. A GPU lies between it and ``peak_reserved_bytes``.
+    """
+
+    point: str
+    setting: str
+    stage: int
+    predicted_peak_bytes: int
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_reserved_late_bytes: int | None = None
+    num_microbatches: int = 0
+    left_out: tuple[str, ...] = ()
+    failure: str | None = None
+    seconds: float = 0.0
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A job as `mbr-perf plan` is asked for it, what it resolves to, and what was left out of it."""
+
+    name: str
+    asked: dict[str, Any]
+    spec: ExperimentSpec
+    left_out: tuple[str, ...]
+
+
+def points(host: Host, names: Sequence[str]) -> Iterator[Point]:
+    """Yield the H100 points that the rules let run; of those named, where ``names`` has any."""
+    for file in all_recipe_files(recipes_dir()):
+        recipe = load_recipe(file.path, file.label)
+        for key in (point.key for point in recipe.points):
+            name = "_".join(
+                str(each)
+                for each in (recipe.header.name, key.task, key.compute_dtype, key.num_gpus, key.variant)
+                if each
+            )
+            if key.gpu != "h100" or (names and name not in names):
+                continue
+            asked = {
+                "model_recipe_name": recipe.header.name, "gpu": "h100", "task": key.task, "num_gpus": key.num_gpus,
+                "compute_dtype": key.compute_dtype, "variant": key.variant,
+            }  # fmt: skip
+            try:
+                yield _runnable(name, asked, host)
+            except BadRequestError as error:
+                narrate(f"{name}: cannot run: {error.message}")
+
+
+def _runnable(name: str, asked: dict[str, Any], host: Host) -> Point:
+    """A rank sees every kind of step in two micro-batches per stage; more cost only time."""
+    published = _spec(asked, host)
+    left_out = {
+        text: why for text, (value, why) in _LEFT_OUT.items() if at_path(published, text.partition("=")[0]) == value
+    }
+    enough = min(2 * published.parallelism.pipeline_model_parallel_size, published.num_microbatches)
+    while published.num_microbatches % enough:
+        enough += 1
+    size = published.batch.global_batch_size * enough // published.num_microbatches
+    changed = asked | {"global_batch_size": size, "set_values": list(left_out) or None}
+    return Point(name, changed, _spec(changed, host), tuple(left_out.values()))
+
+
+def _spec(asked: dict[str, Any], host: Host) -> ExperimentSpec:
+    return settle(run_request(Experiment(**asked), JudgeOptions(), LaunchOptions()), host).spec
+
+
+def planned(point: Point, *, only_own: bool) -> list[SettingRow]:
+    """Return the legal settings of a point that are to be measured."""
+    own = point.spec.recompute.text
+    found = plan(Experiment(**point.asked), only=(own,) if only_own else (), assume="apex=none").settings
+    legal = [setting for setting in found if setting.legal and setting.stages]
+    blocks = [setting.recompute for setting in legal if setting.recompute.startswith("full:block:")]
+    between = set(blocks) - {own, *blocks[:1], *blocks[len(blocks) // 2 :][:1], *blocks[-1:]}
+    return [setting for setting in legal if setting.recompute not in between]
+
+
+def due(point: Point, setting: SettingRow) -> list[Row]:
+    """Return rows without measurement: the first stage, the last one and the one predicted fullest."""
+    totals = [stage.total for stage in setting.stages]
+    stages = sorted({0, len(totals) - 1, totals.index(max(totals))})
+    return [
+        Row(point.name, setting.recompute, stage, totals[stage], num_microbatches=point.spec.num_microbatches, left_out=point.left_out)
+        for stage in stages
+    ]  # fmt: skip
+
+
+def measured(point: Point, row: Row) -> Row:
+    """Run the first rank of the row's stage; under the point's own setting also with side streams that are always behind."""
+    from tests.scripted_cuda.lane import Machine
+
+    size = point.spec.num_gpus // point.spec.parallelism.pipeline_model_parallel_size
+    steps = _STEPS.get(point.spec.cuda_graph.impl, _STEPS_OF_GRAPHS)
+    asked = {name: value for name, value in point.asked.items() if value and name != "set_values"} | {
+        "recompute": row.setting
+    }
+    words = [f"{name}={value}" for name, value in asked.items()]
+    words += [f"set={' '.join(point.asked['set_values'])}"] if point.asked["set_values"] else []
+    words += ["balanced=1"] if point.spec.model.moe else []
+    start, found = time.monotonic(), []
+    for busy in (False, True) if row.setting == point.spec.recompute.text else (False,):
+        with tempfile.TemporaryDirectory() as folder:
+            machine = Machine(Path(folder), 1, _DEVICE_BYTES, busy=busy)
+            try:
+                found.append(machine.one_rank(str(row.stage * size), str(steps), *words, timeout_s=1800))
+            except RuntimeError as error:
+                last = [line for line in str(error).splitlines() if line.strip()][-1]
+                return replace(row, failure=last, seconds=round(time.monotonic() - start, 1))
+    calm, *late = found
+    return replace(
+        row, peak_allocated_bytes=max(calm["peak_allocated_bytes"]), peak_reserved_bytes=max(calm["peak_reserved_bytes"]),
+        peak_reserved_late_bytes=max(late[0]["peak_reserved_bytes"]) if late else None, seconds=round(time.monotonic() - start, 1),
+        versions=tuple(calm["versions"].items()),
+    )  # fmt: skip
+
+
+def read(name: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the rows that a point's file has, by setting and stage."""
+    file = FOLDER / f"{name}.json"
+    rows = json.loads(file.read_text())["rows"] if file.exists() else []
+    return {(row["setting"], row["stage"]): row for row in rows}
+
+
+def measure(host: Host, names: Sequence[str]) -> None:
+    """Measure what is missing, two ranks at once; every row is kept as it comes."""
+    sys.path.append(str(Path(__file__).parents[2]))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    chosen = list(points(host, names))
+    for point, only_own in [
+        *((each, True) for each in chosen),
+        *((each, False) for each in chosen if each.name in IN_FULL),
+    ]:
+        rows = read(point.name)
+        wanted = [row for setting in planned(point, only_own=only_own) for row in due(point, setting)]
+        rows |= {(row.setting, row.stage): asdict(row) | _as_kept(row, rows) for row in wanted}
+        missing = [row for row in wanted if rows[row.setting, row.stage]["peak_allocated_bytes"] is None]
+        narrate(f"{point.name}: {len(missing)} of {len(wanted)} ranks to run")
+        with ThreadPoolExecutor(2) as pool:
+            for row in pool.map(lambda row, of=point: measured(of, row), missing):
+                rows[row.setting, row.stage] = asdict(row)
+                narrate(f"{row.setting} stage {row.stage}: {_brief(row)}")
+                _write(point.name, rows)
+        _write(point.name, rows)
+
+
+def _as_kept(row: Row, kept: dict[tuple[str, int], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured of the same job, without its prediction."""
+    found = kept.get((row.setting, row.stage), {})
+    same = found.get("num_microbatches") == row.num_microbatches and tuple(found.get("left_out", ())) == row.left_out
+    return {name: value for name, value in found.items() if name != "predicted_peak_bytes"} if same else {}
+
+
+def _brief(row: Row) -> str:
+    if row.peak_allocated_bytes is None:
+        return str(row.failure)
+    return f"{row.peak_allocated_bytes / 2**30:.2f} GiB, {(row.predicted_peak_bytes - row.peak_allocated_bytes) / 2**20:+.0f} MiB predicted"
+
+
+def _write(name: str, rows: dict[tuple[str, int], dict[str, Any]]) -> None:
+    document = {
+        "point": name,
+        "seconds": round(sum(row["seconds"] for row in rows.values()), 1),
+        "rows": list(rows.values()),
+    }
+    write_atomically(FOLDER / f"{name}.json", json.dumps(document, indent=1) + "\n")
