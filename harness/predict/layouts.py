@@ -1,8 +1,10 @@
 """Lists every way to divide a model, a number of GPUs and a global batch size."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import attrgetter
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
@@ -67,30 +69,23 @@ class Space:
 
     def settings(self, sizes: Sizes) -> tuple[str, ...]:
         """What a request must set beside the sizes: a layout of stages, and settings that these sizes cannot use."""
-        p = self.spec.parallelism
-        uneven = self._uneven_layout(sizes.pp, sizes.vp)
-        settings: dict[str, str] = {}
-        if uneven or p.pipeline_model_parallel_layout:
-            settings["parallelism.pipeline_model_parallel_layout"] = uneven or "null"
-        for name in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"):
-            if getattr(p, name) is not None:
-                settings[f"parallelism.{name}"] = "null"
-        for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
-            if getattr(p, name):
-                settings[f"parallelism.{name}"] = "false"
-        if p.tensor_model_parallel_size == 1 or sizes.tp == 1:  # else the request's own choice
-            settings |= (
-                {}
-                if p.sequence_parallel == (sizes.tp > 1)
-                else {"parallelism.sequence_parallel": str(sizes.tp > 1).lower()}
-            )
-        if sizes.tp == 1 and self.spec.kernels.tp_comm_overlap:
-            settings["kernels.tp_comm_overlap"] = "false"
-        if sizes.vp is None and self.spec.ddp.align_param_gather:
-            settings["ddp.align_param_gather"] = "false"
-        if sizes.pp == 1 and p.defer_embedding_wgrad_compute:
-            settings["parallelism.defer_embedding_wgrad_compute"] = "false"
-        return tuple(f"{name}={value}" for name, value in settings.items())
+        wanted: dict[str, str | bool | None] = {
+            "parallelism.pipeline_model_parallel_layout": self._uneven_layout(sizes.pp, sizes.vp),
+            "parallelism.num_layers_in_first_pipeline_stage": None,
+            "parallelism.num_layers_in_last_pipeline_stage": None,
+            "parallelism.account_for_embedding_in_pipeline_split": False,
+            "parallelism.account_for_loss_in_pipeline_split": False,
+        }
+        if 1 in (self.spec.parallelism.tensor_model_parallel_size, sizes.tp):  # else the request's own choice
+            wanted["parallelism.sequence_parallel"] = sizes.tp > 1
+        if sizes.tp == 1:
+            wanted["kernels.tp_comm_overlap"] = False
+        if sizes.vp is None:
+            wanted["ddp.align_param_gather"] = False
+        if sizes.pp == 1:
+            wanted["parallelism.defer_embedding_wgrad_compute"] = False
+        differ = {name: value for name, value in wanted.items() if attrgetter(name)(self.spec) != value}
+        return tuple(f"{name}={v if isinstance(v, str) else json.dumps(v)}" for name, v in differ.items())
 
     def _dense(self) -> Iterator[tuple[int, int, int | None, int]]:
         spec = self.spec
@@ -136,11 +131,11 @@ class Space:
     def _is_even(self, pp: int) -> bool:
         return self.spec.model.num_layers % pp == 0
 
-    def _uneven_layout(self, pp: int, vp: int | None) -> str:
-        """Return stages of two lengths. The first stages and the last one, which has the loss, are shorter."""
+    def _uneven_layout(self, pp: int, vp: int | None) -> str | None:
+        """Return stages of two lengths, the first ones and the last one, which has the loss, shorter; None if even."""
         num_stages, layers = pp * (vp or 1), self.spec.model.num_layers
         if layers % num_stages == 0 or pp == 1:
-            return ""
+            return None
         short, num_long = divmod(layers, num_stages)
         lengths = [short + (num_stages - 1 - num_long <= i < num_stages - 1) for i in range(num_stages)]
         stages = ["t" * length for length in lengths]

@@ -22,7 +22,7 @@ from harness.predict.compose import (
     offloaded_piece,
     unit_piece,
 )
-from harness.predict.trace_cases import CaseMaker, base_policies, in_effect, kind_of, single
+from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
 
@@ -149,22 +149,29 @@ class Composer:
         over = piece.backward_over + 2 * (dispatched + shared)
         return replace(piece, saved=piece.saved + shared, backward_over=over)
 
+    def _unit(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
+        """Return the layer as it runs: with what offloading, CUDA graphs and overlapped communication change."""
+        changes = {
+            self._offloaded: self.spec.offload.cpu_offloading_num_layers > 0,
+            self._without_modules: bool(self.spec.offload.offload_modules),
+            self._captured: self.spec.cuda_graph.impl == "transformer_engine",
+            self._overlapped: self.spec.kernels.overlap_moe_expert_parallel_comm,
+        }
+
+        def made() -> Piece:
+            piece = self._layer(kind, policy, book)
+            for change in (change for change, holds in changes.items() if holds):
+                piece = change(kind, policy, piece, book)
+            return piece
+
+        return book.once(("unit", kind, policy.text), made)
+
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
-        policy, of_model = self._policy, self.spec.model.layer_kinds
-        kinds = [of_model[i] for i in chunk.layers]
-        pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
-        if self.spec.offload.cpu_offloading_num_layers:
-            pieces |= {key: self._offloaded(*key, piece, book) for key, piece in pieces.items()}
-        elif self.spec.offload.offload_modules:
-            pieces |= {key: self._without_modules(*key, piece, book) for key, piece in pieces.items()}
-        if self.spec.cuda_graph.impl == "transformer_engine":
-            pieces = {key: self._captured(*key, piece, book) for key, piece in pieces.items()}
-        if self.spec.kernels.overlap_moe_expert_parallel_comm:
-            pieces = {key: self._overlapped(*key, piece, book) for key, piece in pieces.items()}
+        policy, kinds = self._policy, [self.spec.model.layer_kinds[i] for i in chunk.layers]
         if not isinstance(policy, FullRecompute):
-            return _in_place([pieces[kind, policy] for kind in kinds], chunk)
-        kept = [pieces[kind, NoRecompute()] for kind in kinds]
-        again = [pieces[kind, single(policy)] for kind in kinds]
+            return _in_place([self._unit(kind, policy, book) for kind in kinds], chunk)
+        kept = [self._unit(kind, NoRecompute(), book) for kind in kinds]
+        again = [self._unit(kind, single(policy), book) for kind in kinds]
         n = policy.num_layers
         if policy.method == "block":
             return again[:n] + kept[n:]

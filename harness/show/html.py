@@ -2,20 +2,17 @@
 
 import html as html_entities
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.show.page import (
-    Bars,
     Block,
     Code,
     Column,
     Facts,
-    Gap,
     Line,
     Listing,
-    Only,
     Page,
     Picture,
     Section,
@@ -23,6 +20,7 @@ from harness.show.page import (
     Style,
     Table,
     Words,
+    blocks_for,
     plain,
     spans,
     visible,
@@ -61,7 +59,7 @@ def html(page: Page) -> str:
         "</header>\n<main>",
         f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
         _list([(note, "plain") for note in page.notes]),
-        *(_html(block, 2) for block in page.blocks),
+        _blocks(page.blocks, 2),
         "</main>",
         f"<footer>{escape(page.footer)}</footer>" if page.footer else "",
         *(f"<script>{script}</script>" for script in scripts),
@@ -71,7 +69,7 @@ def html(page: Page) -> str:
         f'content="{_POLICY}{_SCRIPTS if scripts else ""}img-src data:">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>\n{_STYLE.read_text()}</style></head>\n<body>\n"
-        + "\n".join(part for part in parts if part)
+        + "\n".join(filter(None, parts))
         + "\n</body></html>\n"
     )
 
@@ -85,15 +83,18 @@ def _scripts(pictures: Sequence[Picture]) -> list[str]:
     return [drawing.library(), drawing.embedding(drawn)]
 
 
-def _html(block: Block, level: int) -> str:  # noqa: C901, PLR0911 (an arm per kind of block)
+def _blocks(blocks: Iterable[Block], level: int) -> str:
+    return "\n".join(filter(None, (_html(block, level) for block in blocks_for(blocks, "pages", "html"))))
+
+
+def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
     match block:
         case str():
             return f"<p>{escape(block)}</p>" if block else ""
         case Line():
             return f'<p class="{block.style}">{_spans(block.words)}</p>'
         case Listing():
-            items = [item if isinstance(item, Line) else Line(item) for item in block.items]
-            return _list([(item.words, item.style) for item in items])
+            return _list([(line.words, line.style) for line in block.lines])
         case Facts():
             return _facts(block)
         case Table():
@@ -104,11 +105,7 @@ def _html(block: Block, level: int) -> str:  # noqa: C901, PLR0911 (an arm per k
             return f"<pre>{_OPTION.sub(_UNBROKEN, escape(block.text))}</pre>"
         case Picture():
             return _figure(block, level)
-        case Bars():
-            return _bars(block, level)
-        case Only(where="pages" | "html"):
-            return "".join(_html(inner, level) for inner in block.blocks)
-        case Only() | Gap():
+        case _:
             return ""
 
 
@@ -195,7 +192,7 @@ def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
 def _html_section(section: Section, level: int) -> str:
     """Return a section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
     named = f' id="{escape(section.anchor)}"' if section.anchor else ""
-    inner = "".join(_html(block, level + 1) for block in section.blocks)
+    inner = _blocks(section.blocks, level + 1)
     if section.folded:
         return f"<details><summary>{escape(section.title)}</summary><div{named}>{inner}</div></details>"
     return f"<h{level}{named}>{escape(section.title)}</h{level}>{inner}"
@@ -205,7 +202,7 @@ def _figure(picture: Picture, level: int) -> str:
     """Return a picture below its heading, which replaces the picture's own title."""
     title = f"<h{level}>{escape(picture.title)}</h{level}>"
     if picture.vega_lite is None:
-        return f"{title}<p>{escape(picture.missing)}</p>"
+        return f"{title}<p>{escape(picture.caption)}</p>"
     from harness.show.charts import drawing
 
     svg, width = drawing.inline_svg(picture)
@@ -213,33 +210,4 @@ def _figure(picture: Picture, level: int) -> str:
         f'{title}<figure><div class="chart" id="{picture.name}" style="--wide: {width:g}px" role="group" '
         f'aria-label="{escape(picture.title)}" tabindex="0">{svg}</div>'
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
-    )
-
-
-_BAR, _NAME, _STEP = 360, 250, 20
-
-
-def _bars(block: Bars, level: int) -> str:
-    """Return a small SVG with its axis from zero; nothing for no bars."""
-    if not block.bars:
-        return ""
-    longest = max(value for _, value, _ in block.bars) or 1.0
-    lines = []
-    for number, (name, value, text) in enumerate(block.bars):
-        top, wide = number * _STEP, max(value, 0) / longest * _BAR
-        lines.append(
-            f'<text x="{_NAME - 6}" y="{top + 14}" text-anchor="end">{escape(name)}</text>'
-            f'<rect x="{_NAME}" y="{top + 3}" width="{wide:.1f}" height="14"/>'
-            f'<text x="{_NAME + wide + 5:.1f}" y="{top + 14}">{escape(text)}</text>'
-        )
-    wide, high = _NAME + _BAR + 90, len(block.bars) * _STEP
-    lines.append(
-        f'<line x1="{_NAME}" y1="0" x2="{_NAME}" y2="{high + 4}"/>'
-        f'<line x1="{_NAME}" y1="{high}" x2="{_NAME + _BAR}" y2="{high}"/>'
-        f'<text x="{_NAME}" y="{high + 16}" text-anchor="middle">0</text>'
-    )
-    return (
-        f'<h{level}>{escape(block.title)}</h{level}><figure class="chart bars" style="--wide: {wide}px" tabindex="0">'
-        f'<svg width="{wide}" height="{high + 20}" viewBox="0 0 {wide} {high + 20}" role="img" font-size="12" '
-        f'aria-label="{escape(block.title)}">{"".join(lines)}</svg></figure>'
     )

@@ -4,20 +4,18 @@ import re
 from collections.abc import Iterable
 
 from harness.show.page import (
-    Bars,
     Block,
     Code,
     Facts,
-    Gap,
     Line,
     Listing,
-    Only,
     Page,
     Picture,
     Section,
     Span,
     Table,
     Words,
+    blocks_for,
     spans,
     visible,
 )  # fmt: skip
@@ -43,40 +41,37 @@ def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
         f"**{_inline(answer.words, bold=False)}**" if answer else "",
         as_markdown(about),
         _bullets(page.notes),
-        *(_markdown(block, level + 1, with_images=with_images) for block in page.blocks),
+        _blocks(page.blocks, level + 1, with_images=with_images),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _markdown(block: Block, level: int, *, with_images: bool) -> str:  # noqa: C901, PLR0911 (an arm per kind of block)
-    def inner(blocks: Iterable[Block], at: int) -> str:
-        return "\n\n".join(text for block in blocks if (text := _markdown(block, at, with_images=with_images)))
+def _blocks(blocks: Iterable[Block], level: int, *, with_images: bool) -> str:
+    texts = (_markdown(block, level, with_images=with_images) for block in blocks_for(blocks, "pages"))
+    return "\n\n".join(filter(None, texts))
 
+
+def _markdown(block: Block, level: int, *, with_images: bool) -> str:  # noqa: PLR0911 (an arm per kind of block)
     match block:
         case str():
             return as_markdown(block)
         case Line():
             return _inline(block.words, bold=block.style == "strong")
         case Listing():
-            return _bullets([item.words if isinstance(item, Line) else item for item in block.items])
+            return _bullets(line.words for line in block.lines)
         case Facts():
-            return "\n".join(
-                f"- {_inline(value) if not name else f'{as_markdown(name)}: {_inline(value)}'}"
-                for name, value in block.rows
-            )
+            return _bullets((f"{name}: ", *spans(value)) if name else value for name, value in block.rows)
         case Table():
             return _markdown_table(block.filled())
         case Section():
-            return f"{'#' * level} {as_markdown(block.title)}\n\n{inner(block.blocks, level + 1)}".rstrip()
+            inner = _blocks(block.blocks, level + 1, with_images=with_images)
+            return f"{'#' * level} {as_markdown(block.title)}\n\n{inner}".rstrip()
         case Code():
             return _fenced(visible(block.text))
         case Picture():
             image = f"![{as_markdown(block.title)}]({block.name}.png)\n\n" if block.vega_lite and with_images else ""
-            caption = block.missing if block.vega_lite is None else block.caption
-            return f"{'#' * level} {as_markdown(block.title)}\n\n{image}{as_markdown(caption)}"
-        case Only(where="pages"):
-            return inner(block.blocks, level)
-        case Only() | Bars() | Gap():
+            return f"{'#' * level} {as_markdown(block.title)}\n\n{image}{as_markdown(block.caption)}"
+        case _:
             return ""
 
 

@@ -1,8 +1,8 @@
 """The page: a command's answer as one value, which is written to a terminal, a pipe, Markdown or HTML."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 # Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
@@ -82,6 +82,11 @@ class Listing:
     items: tuple[str | Line, ...]
     hang: int = 2
 
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Return every item as a line."""
+        return tuple(item if isinstance(item, Line) else Line(item, hang=self.hang) for item in self.items)
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -129,18 +134,18 @@ class Table:
 
     def filled(self) -> "Table":
         """Return the table without optional columns that are empty. Every row has all cells."""
-        rows = [(*row, *[""] * (len(self.columns) - len(row))) for row in self.rows]
+        rows = tuple((*row, *[""] * (len(self.columns) - len(row))) for row in self.rows)
         kept = [
             at
             for at, column in enumerate(self.columns)
             if not column.optional or any(plain(row[at]) not in ("", "-") for row in rows)
         ]
-        return self.only(kept, rows)
+        return replace(self, rows=rows).only(kept)
 
-    def only(self, kept: Sequence[int], rows: Sequence[tuple[Words, ...]] | None = None) -> "Table":
+    def only(self, kept: Sequence[int]) -> "Table":
         """Return the table with these columns only."""
-        cut = tuple(tuple(row[at] for at in kept) for row in (self.rows if rows is None else rows))
-        return Table(tuple(self.columns[at] for at in kept), cut, self.instead, self.whole, self.sticks)
+        cut = tuple(tuple(row[at] for at in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[at] for at in kept), rows=cut)
 
 
 @dataclass(frozen=True)
@@ -169,25 +174,13 @@ class Code:
 class Picture:
     """``name`` is the stem of its file; ``caption`` explains it. ``vega_lite``: the picture's specification as JSON.
 
-    ``vega_lite`` is None where there is no picture, and ``missing`` says why. Terminals show no pictures.
+    ``vega_lite`` is None where there is no picture; then the caption says why. Terminals show no pictures.
     """
 
     name: str
     title: str
     caption: str
     vega_lite: str | None
-    missing: str = ""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Horizontal bars of (name, value, value as text) from zero.
-
-    HTML alone has them, where pictures cannot be drawn.
-    """
-
-    title: str
-    bars: tuple[tuple[str, float, str], ...]
 
 
 @dataclass(frozen=True)
@@ -204,7 +197,16 @@ class Gap:
 
 
 GAP = Gap()
-Block = str | Line | Listing | Facts | Table | Section | Code | Picture | Bars | Only | Gap
+Block = str | Line | Listing | Facts | Table | Section | Code | Picture | Only | Gap
+
+
+def blocks_for(blocks: Iterable[Block], *writers: str) -> Iterator[Block]:
+    """Yield the blocks that one of ``writers`` shows, those of :class:`Only` among the others."""
+    for block in blocks:
+        if not isinstance(block, Only):
+            yield block
+        elif block.where in writers:
+            yield from blocks_for(block.blocks, *writers)
 
 
 @dataclass(frozen=True)

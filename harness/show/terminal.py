@@ -19,13 +19,13 @@ from harness.show import page
 from harness.show.page import (
     Block,
     Column,
-    Facts,
     Line,
     Listing,
     Page,
     Style,
     Table,
     Words,
+    blocks_for,
     on_one_line,
     plain,
     spans,
@@ -124,36 +124,31 @@ class _Writer:
             self._gap = True
             self._line(answer.closing)
 
-    def _blocks(self, blocks: Iterable[Block], indent: int = 0) -> None:
-        for block in blocks:
-            self._block(block, indent)
-
-    def _block(self, block: Block, indent: int) -> None:  # noqa: C901 (an arm per kind of block)
-        match block:
-            case page.Gap():
-                self._gap = True
-            case str():
-                self._line(Line(block), indent)
-            case page.Line():
-                self._line(block, indent)
-            case page.Listing():
-                for item in block.items:
-                    self._line(item if isinstance(item, Line) else Line(item, hang=block.hang), indent)
-            case page.Facts():
-                self._facts(block, indent)
-            case page.Table():
-                self._table(block)
-            case page.Section():
-                self._gap = True
-                self._line(Line(block.title, block.style, hang=2), indent)
-                self._blocks(block.blocks, indent + block.indent)
-            case page.Code():
-                for text in block.text.splitlines():
-                    self._line(Line(text, whole=True), indent)
-            case page.Only(where="terminal"):
-                self._blocks(block.blocks, indent)
-            case page.Only() | page.Picture() | page.Bars():
-                pass
+    def _blocks(self, blocks: Iterable[Block], indent: int = 0) -> None:  # noqa: C901 (an arm per kind of block)
+        for block in blocks_for(blocks, "terminal"):
+            match block:
+                case page.Gap():
+                    self._gap = True
+                case str() | page.Line():
+                    self._line(Line(block) if isinstance(block, str) else block, indent)
+                case page.Listing():
+                    for line in block.lines:
+                        self._line(line, indent)
+                case page.Facts():
+                    for name, value in block.rows:
+                        words: Words = (f"{name:<{block.width}}", *spans(value))
+                        self._line(Line(words, block.style, hang=block.width), indent)
+                case page.Table():
+                    self._table(block)
+                case page.Section():
+                    self._gap = True
+                    self._line(Line(block.title, block.style, hang=2), indent)
+                    self._blocks(block.blocks, indent + block.indent)
+                case page.Code():
+                    for text in block.text.splitlines():
+                        self._line(Line(text, whole=True), indent)
+                case _:  # pictures
+                    pass
 
     def _line(self, line: Line, indent: int = 0) -> None:
         self._break()
@@ -175,11 +170,6 @@ class _Writer:
         self._console.print(first, soft_wrap=True)
         for line in rest:
             self._console.print(Text(" " * indent) + line, soft_wrap=True)
-
-    def _facts(self, facts: Facts, indent: int) -> None:
-        for name, value in facts.rows:
-            words: Words = (f"{name:<{facts.width}}", *spans(value))
-            self._line(Line(words, facts.style, hang=facts.width), indent)
 
     def _table(self, asked: Table) -> None:
         self._break()

@@ -10,7 +10,6 @@ from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_
 from harness.show.figures import ABSENT, cap_figure, capacities_text, clock_figure, figure
 from harness.show.page import (
     GAP,
-    Bars,
     Block,
     Code,
     Column,
@@ -81,7 +80,7 @@ _PASTE = "The recommended cell (*), to paste into a job of another program"
 def sweep_page(
     verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "", origin: Origin | None = None
 ) -> Page:
-    """Return the judged sweep, finished or not. ``undrawn``: why small bars replace the pictures."""
+    """Return the judged sweep, finished or not. ``undrawn``: why there are no pictures."""
     *basis, answer = closing_lines(verdict)
     started = verdict.plan.started_at[:16].replace("T", " ")
     found, origin = remarks(verdict), origin or Origin()
@@ -89,7 +88,6 @@ def sweep_page(
         "About the cells",
         (Listing(tuple(Line(remark.line, "bad" if remark.is_bad else "plain", 2) for remark in found)),),
     )
-    bars: tuple[Block, ...] = (undrawn, *_bars(verdict)) if undrawn else ()
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -104,7 +102,7 @@ def sweep_page(
             GAP,
             listing(basis),
             *pictures,
-            Only("html", bars),
+            Only("html", (undrawn,)),
             *([about] if found else []),
             *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
             Only("html", origin.runs),
@@ -217,14 +215,6 @@ def _predicted(cell: CellVerdict) -> str:
 def _error(cell: CellVerdict) -> str:
     error = cell.predicted.peak_error if cell.predicted else None
     return ABSENT if error is None else format_percent(error)
-
-
-def _bars(verdict: SweepVerdict) -> list[Bars]:
-    charts = []
-    for metric in (BY_NAME["peak_allocated_bytes"], BY_NAME["step_time_s"]):
-        values = [(cell.name, cell.figure(metric)) for cell in verdict.cells if cell.metrics]
-        charts.append(Bars(metric.title, tuple((n, v, figure(metric, v)) for n, v in values if v is not None)))
-    return charts
 
 
 _DECISIONS = {"run": "run", "pruned": "pruned", "skipped_inert": "skipped, inert", "illegal": "illegal"}

@@ -8,7 +8,6 @@ from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import (
     GAP,
-    Bars,
     Code,
     Column,
     Facts,
@@ -29,7 +28,7 @@ from harness.show.terminal import Console, print_page
 from tests.commands import piped
 
 HOSTILE = "a | `x` [b](c)<script>\x1b[2J\u202e</script>\nsecond line"
-PICTURE = Picture("trend", "Trend", "Higher is better.", None, "Nothing was measured.")
+PICTURE = Picture("trend", "Trend", "Nothing was measured.", None)
 PAGE = Page(
     title="A sweep",
     headline="2 cells",
@@ -96,15 +95,6 @@ def test_the_first_column_of_words_names_the_rows_of_a_table():
     assert '<td class="left"></td>' in page
 
 
-def test_bars_stand_on_an_axis_that_begins_at_zero():
-    page = html(Page((Bars("Peak", (("none", 2.0, "2 GiB"), ("mlp", 1.0, "1 GiB"))),), title="A sweep"))
-
-    assert '<svg width="700" height="60" viewBox="0 0 700 60" role="img" font-size="12" aria-label="Peak">' in page
-    assert [float(width) for width in re.findall(r'<rect x="250" y="\d+" width="([0-9.]+)"', page)] == [360, 180]
-    assert '<line x1="250" y1="0" x2="250" y2="44"/>' in page
-    assert '<text x="250" y="56" text-anchor="middle">0</text>' in page
-
-
 def test_facts_without_a_name_belong_to_the_name_before_them():
     page = html(Page((Facts((("Failure", "no memory"), ("", "fragmentation"), ("Next", "a test")), 10),), title="A"))
 
@@ -123,7 +113,7 @@ def test_no_text_becomes_markup_or_steers_a_terminal():
     blocks = (
         HOSTILE, Line(HOSTILE), Listing((HOSTILE,)), Facts(((HOSTILE, HOSTILE),), 4), table((HOSTILE,), [(HOSTILE,)]),
         Section(HOSTILE, (HOSTILE,), anchor=HOSTILE), Section(HOSTILE, (), folded=True), Code(HOSTILE),
-        replace(PICTURE, title=HOSTILE, missing=HOSTILE), Bars(HOSTILE, ((HOSTILE, 1.0, HOSTILE),)),
+        replace(PICTURE, title=HOSTILE, caption=HOSTILE),
         table(("A",), [(Span(HOSTILE, "good", link="x.html", beside=HOSTILE),)]),
     )  # fmt: skip
     page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
@@ -137,7 +127,7 @@ def test_no_text_becomes_markup_or_steers_a_terminal():
     for text in (html(page), markdown(page), "\n".join(piped(page)), at_terminal(page, 80)):
         assert "\x1b[2J" not in text
         assert "\u202e" not in text
-    lines = piped(replace(page, blocks=blocks[:-3]))
+    lines = piped(replace(page, blocks=blocks[:-2]))
     assert not [line for line in lines if line.startswith("second line") and line != "second line</script>"][1:]
 
 

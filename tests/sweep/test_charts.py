@@ -32,7 +32,7 @@ def drawn(data: SweepData) -> dict[str, Any]:
     from harness.sweep.pictures.gallery import pictures
 
     return {
-        picture.name: json.loads(picture.vega_lite) if picture.vega_lite else picture.missing
+        picture.name: json.loads(picture.vega_lite) if picture.vega_lite else picture.caption
         for picture in pictures(data, judge_sweep(data))
     }
 

@@ -183,13 +183,12 @@ class _Tags(HTMLParser):
         return [int(tag[1]) for tag in self.tags if re.fullmatch("h[1-6]", tag)]
 
 
-def test_without_pictures_the_page_has_small_bars_and_says_what_is_missing(recorded):
+def test_without_pictures_the_page_says_what_is_missing(recorded):
     page = html(sweep_page(judge_sweep(recorded), (), "No pictures: mbr-perf[report] is not installed"))
     tags = _Tags()
     tags.feed(page)
 
-    assert tags.tags.count("svg") == 2
-    assert "script" not in tags.tags
+    assert not {"svg", "script"} & {*tags.tags}
     assert "mbr-perf[report]" in page
 
 

@@ -149,7 +149,7 @@ def write_chart(option: str, path: Path, drawn: Picture, page: Callable[[], str]
     """
     require_chart(option, path)
     if drawn.vega_lite is None:
-        raise BadRequestError(f"{option} {path}: {drawn.missing}", remedy=remedy)
+        raise BadRequestError(f"{option} {path}: {drawn.caption}", remedy=remedy)
     with os_errors_reported(f"{option} {path}: cannot be written"):
         write_atomically(path, _content(path.suffix, drawn.vega_lite, page))
     return path
@@ -246,7 +246,7 @@ def _legible(value: object) -> object:
 
 def no_picture(name: str, title: str, missing: str) -> Picture:
     """Return what replaces a picture that cannot be drawn."""
-    return Picture(name, title, "", None, missing)
+    return Picture(name, title, missing, None)
 
 
 def memory_unit(values: Sequence[float]) -> tuple[str, float]:
