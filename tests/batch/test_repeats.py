@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.batch.repeats import run_experiment
-from harness.errors import ExitCode
+import pytest
+
+from harness.batch.repeats import dry_run_on_slurm, run_experiment
+from harness.cluster.showing import JobDisplay
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
 from harness.measure.understanding import RunRequest
 from harness.records.gating import LaunchSettings
+from harness.records.job import SlurmOptions, SlurmRequest
 from harness.records.store import read_record
 from harness.resolve.recipe import Request
 
@@ -43,3 +48,64 @@ def test_a_recipe_edited_between_repeats_changes_nothing(tmp_path, capsys):
     specs = [read_record(path / "record.json").spec for path in (tmp_path / "runs").iterdir()]
     assert [spec.measure.max_steps for spec in specs] == [8, 8]
     assert "max_steps: 6" in recipe.read_text()
+
+
+@pytest.fixture(name="request_of")
+def _request_of(tmp_path):
+    """A request to replay a recorded run on the CPU; its recipe has two ranks."""
+
+    def build(recorded="ok", **changes):
+        launch = LaunchSettings(launcher="replay", replay_from=REPLAYS / recorded)
+        asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="cpu")
+        return RunRequest(**{"asked": asked, "launch": launch, "results_dir": tmp_path, **changes})
+
+    return build
+
+
+def test_a_run_that_ended_badly_is_not_repeated_and_its_end_is_the_exit_code(request_of, tmp_path):
+    asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="h100")
+    assert run_experiment(request_of("oom", asked=asked, repeats=3), Display()) is ExitCode.OUT_OF_MEMORY
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("changes", [{"nodes": Nodes(2, 0, "a")}, {"repeats": 2, "run_dir": Path("one")}])
+def test_a_folder_of_several_nodes_is_named_and_that_of_several_runs_is_not(request_of, changes, tmp_path):
+    with pytest.raises(BadRequestError, match="run_dir"):
+        run_experiment(request_of(**changes), Display())
+    assert not (tmp_path / "runs").exists()
+
+
+@dataclass(frozen=True)
+class Planned(Display):
+    """Keeps the job of a dry run."""
+
+    jobs: list = field(default_factory=list)
+
+    def plan(self, understood, prediction, plan=None):
+        self.jobs.append(plan.record)
+
+
+@pytest.mark.parametrize(("num_gpus", "nnodes"), [(2, 2), (1, 1)])
+def test_a_job_has_a_run_per_repeat_and_as_many_nodes_as_its_ranks_need(request_of, tmp_path, num_gpus, nnodes):
+    sizes = {"num_gpus": num_gpus, "gpus_per_node": 1, "pipeline_model_parallel_size": num_gpus}
+    asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="cpu", **sizes)
+    request, shown = (
+        request_of(asked=asked, repeats=2, launch=LaunchSettings(), force=frozenset({"R18", "B04g"})),
+        Planned(),
+    )
+    dry_run_on_slurm(request, SlurmRequest(options=SlurmOptions(time_limit_minutes=5)), JobDisplay(shown))
+    (job,) = shown.jobs
+    assert [(run.run_id, Path(run.run_dir).parent) for run in job.runs] == [
+        (name, tmp_path / "runs") for name in ("RUN1", "RUN2")
+    ]
+    assert (job.what, job.nnodes, job.launch.nnodes, job.launch.launcher) == ("run", nnodes, nnodes, "torchrun")
+    assert {run.force for run in job.runs} == {("B04g", "R18")}
+
+
+def test_every_problem_of_a_job_is_reported_at_once(request_of):
+    wrong = request_of(repeats=2, run_dir=Path("one"), launch=LaunchSettings())
+    with pytest.raises(BadRequestError) as caught:
+        dry_run_on_slurm(
+            wrong, SlurmRequest(options=SlurmOptions(partition="a b", time_limit_minutes=5)), JobDisplay(Planned())
+        )
+    assert [problem.message.split()[0] for problem in caught.value.problems] == ["--run_dir", "--partition"]
