@@ -42,17 +42,6 @@ def test_a_night_with_a_damaged_golden_is_inconclusive_even_if_none_is_required(
     assert "no golden" not in shown.out
 
 
-@pytest.mark.slow
-def test_a_dry_run_names_a_damaged_golden_and_what_to_do(stage, mbr_perf):
-    value_as(stage, "NaN")
-    answer = mbr_perf(*stage.arguments("--dryrun"))
-    (row,) = (line for line in answer.out.splitlines() if line.startswith("dense "))
-    assert "  damaged  " in row
-    assert f"dense: {golden_of(stage)}" in answer.out.replace("\n", " ")
-    assert "1 golden cannot be read" in answer.out
-    assert "golden promote" not in answer.out
-
-
 def test_the_list_of_goldens_names_the_damaged_one_and_lists_the_others(stage, mbr_perf):
     whole = golden_of(stage)
     damaged = whole.with_name("other.json")

@@ -76,13 +76,3 @@ def test_the_published_golden_is_shown_with_source_and_caveats():
     assert "Source: Megatron-Bridge" in done.stdout
     assert done.stdout.count("Caveat: ") == 5
     assert json.loads(invoke("show", NAME, "--json").stdout)["golden"]["kind"] == "external"
-
-
-def test_the_advice_for_a_damaged_golden_works(tmp_path, run):
-    promote(tmp_path, run("a"), "--reason", "first")
-    damaged = tmp_path / "golden" / NAME
-    damaged.write_text("{")
-    refused = promote(tmp_path, run("b", seconds=2.0), "--reason", "second")
-    assert "or delete it and write it again with mbr-perf golden promote" in str(refused.exception)
-    damaged.unlink()
-    assert promote(tmp_path, run("c", seconds=2.0), "--reason", "second").exit_code == 0

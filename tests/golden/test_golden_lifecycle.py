@@ -67,12 +67,6 @@ def test_a_night_is_promoted_in_one_command(golden, night, tmp_path):
     assert document["promoted"][0]["golden"]["night_id"] == NIGHT
 
 
-@pytest.mark.slow
-def test_one_case_of_a_night_is_promoted_by_name(golden, night, tmp_path):
-    assert golden("promote", night(), "--case", "mlp", "--reason", "new").code == 0
-    assert written(tmp_path) == ["llama3_70b.sft.fp8_cs.32gpu.mlp.json"]
-
-
 def test_if_a_case_is_refused_nothing_is_written(golden, night, tmp_path):
     folder = night(second=(2.3, 2.6, 2.9))
     done = golden("promote", folder, "--every", "--reason", "new")

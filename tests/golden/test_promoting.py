@@ -75,17 +75,6 @@ def test_every_case_of_a_night_becomes_a_golden_with_one_reason(tmp_path, case):
     assert left_out == []
 
 
-def test_one_refusal_stops_all_unless_the_others_are_requested(tmp_path, case):
-    wide = case("wide", seconds=(2.3, 2.5, 2.7), recompute="mlp")
-    found, _ = promotions(tmp_path, case("one"), wide)
-    with pytest.raises(BadRequestError) as caught:
-        found.require(keep_going=False)
-    assert "wide: tflops_per_gpu: 3 runs spread by 8.0 %" in str(caught.value)
-    assert "nothing was written\n  --keep_going writes the other 1 without these" in str(caught.value)
-    found.require(keep_going=True)
-    assert [prepared.case for prepared in found.promoted] == ["one"]
-
-
 def test_keep_going_with_nothing_left_is_refused(tmp_path, case):
     found, _ = promotions(tmp_path, case("one", seconds=(2.5,)))
     with pytest.raises(BadRequestError, match="one: has 1 of 3 repeats"):

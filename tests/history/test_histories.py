@@ -1,22 +1,11 @@
 """History: written once by any number of processes, read back whatever lies there."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.history.store import read_history, survey_history, write_history
-
-ROOT = Path(__file__).parents[2]
-WRITER = Path(__file__).with_name("history_writer.py")
-
-
-def start(how, results, prefix, count):
-    command = [sys.executable, WRITER, how, results, prefix, str(count)]
-    return subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
 
 
 def test_a_run_is_kept_in_the_folder_of_its_case(tmp_path, make_kept):
@@ -89,19 +78,3 @@ def test_what_a_writer_has_not_finished_is_no_record(tmp_path, make_kept):
     path.with_name(f".{path.name}").write_text("half")
     reading = survey_history(tmp_path)
     assert (len(reading.records), reading.notes) == (1, ())
-
-
-@pytest.mark.slow
-def test_two_hundred_killed_writers_leave_whole_records_only(tmp_path):
-    assert start("killed", tmp_path, "w", 200).wait() == 0
-    reading = survey_history(tmp_path)
-    assert reading.notes == ()
-    assert len({record.run_id.partition(".")[0] for record in reading.records}) == 200
-
-
-@pytest.mark.slow
-def test_two_writers_of_the_same_runs_in_the_same_second_meet_without_harm(tmp_path):
-    writers = [start("write", tmp_path, "same", 100), start("write", tmp_path, "same", 100)]
-    assert [writer.wait() for writer in writers] == [0, 0]
-    assert len(read_history(tmp_path)) == 100
-    assert list((tmp_path / "history").rglob("*.tmp")) == []

@@ -303,15 +303,6 @@ def test_what_history_has_of_a_night_stays_when_its_run_is_added_again(mbr_perf,
     assert read_history(results) == (of_night,)
 
 
-def test_a_reference_that_means_nothing_takes_in_nothing(mbr_perf, replay, tmp_path):
-    assert replay("ok").code == 0
-    results = tmp_path / "results"
-    (run_dir,) = (results / "runs").iterdir()
-    answer = mbr_perf("history", "add", run_dir, "nonsense", "--results_dir", results)
-    assert answer.code == 2 and "nonsense" in answer.err
-    assert read_history(results) == ()
-
-
 def test_the_doctor_of_results_names_damaged_history_and_old_halves_of_files(mbr_perf, results):
     folder = results / "history" / OTHER
     (folder / "adhoc.json").write_text("{")

@@ -55,17 +55,6 @@ def test_nights_without_the_figure_are_no_rows_and_are_reported(nights):
     assert notes == ("not in the CSV: 1 night without tflops_per_gpu",)
 
 
-def test_a_history_without_figures_is_a_header():
-    text, _ = history_csv(CaseHistory(series_of_nothing(), METRIC, (), (), "", None, None, ""))
-    assert text == "time,commit,branch\n"
-
-
-def series_of_nothing():
-    from harness.history.series import Series
-
-    return Series("h100/x", "f", ())
-
-
 def test_the_chart_has_every_night_with_its_versions_and_what_changed(nights):
     picture = trend_picture(history_of(nights))
     shown = [row for row in rows_of(picture) if "night" in row]

@@ -158,8 +158,3 @@ def test_cases_of_a_suite_that_share_settings_are_listed_each_with_its_own_outco
         ("limited", "oom"),
     ]
     assert len(case_summaries([records[0], kept(2)], METRICS[0])) == 1
-
-
-def test_a_history_names_the_suite_cases_that_share_its_settings(kept):
-    series = series_of([kept(0, suite_case="free"), kept(1, suite_case="limited")])
-    assert series.notes == ("runs of several cases of suites: free, limited; `mbr-perf history NAME` shows one",)

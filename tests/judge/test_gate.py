@@ -40,21 +40,6 @@ def finding(comparison, name):
     return next(f for f in comparison.findings if f.metric == name)
 
 
-@pytest.mark.parametrize(
-    ("current", "golden", "reason"),
-    [
-        (None, 1.0, "the run's value is missing"),
-        (math.nan, 1.0, "the run's value is nan"),
-        (0.0, 1.0, "the run's value is 0.0"),
-        (1.0, None, "the golden's value is missing"),
-        (1.0, -2.0, "the golden's value is -2.0"),
-    ],
-)
-def test_a_figure_that_is_none_differs_from_a_missing_figure(current, golden, reason):
-    found = compare_values(THROUGHPUT, current, golden, 0.05)
-    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, reason)
-
-
 def test_a_metric_is_of_the_kind_of_its_gate_and_of_time_without_one():
     kinds = {
         name: METRIC[name].kind for name in ("tflops_per_gpu", "peak_allocated_bytes", "counted_flops_per_step", "mfu")
@@ -100,21 +85,6 @@ def test_memory_cases_of_megatron_bridge(case):
             assert found.verdict == Verdict(case[kind])
 
 
-@pytest.mark.parametrize(
-    ("tflops", "verdict"),
-    [
-        (704, "pass"),
-        (702, "pass"),
-        (593.6, "regression"),
-        (586.8, "regression"),
-        (668.0, "regression"),
-        (508.7, "regression"),
-    ],
-)
-def test_published_llama3_70b_rows_against_the_published_golden(tflops, verdict):
-    assert compare_values(THROUGHPUT, tflops, 709.93, 0.05).verdict == Verdict(verdict)
-
-
 @pytest.mark.parametrize("golden", [709.93, 700.0, 0.065, 1e-9, 3.3e14])
 @pytest.mark.parametrize("threshold", [0.05, 0.1, 0.005, 0.15])
 def test_a_change_of_exactly_the_threshold_passes_on_both_sides(golden, threshold):
@@ -130,17 +100,6 @@ def test_a_change_of_exactly_the_threshold_passes_on_both_sides(golden, threshol
     worse = compare_values(THROUGHPUT, golden * (1 - threshold - 1e-6), golden, threshold)
     better = compare_values(THROUGHPUT, golden * 1.2, golden, threshold)
     assert (worse.verdict, better.verdict) == (Verdict.REGRESSION, Verdict.IMPROVEMENT)
-
-
-@pytest.mark.parametrize(
-    ("metric", "current", "verdict"),
-    [
-        (THROUGHPUT, 94.99, "regression"), (THROUGHPUT, 105.01, "improvement"), (THROUGHPUT, 95.01, "pass"),
-        (ALLOCATED, 105.01, "regression"), (ALLOCATED, 94.99, "improvement"), (ALLOCATED, 104.99, "pass"),
-    ],
-)  # fmt: skip
-def test_the_better_direction_is_never_a_failure(metric, current, verdict):
-    assert compare_values(metric, current, 100.0, 0.05).verdict == Verdict(verdict)
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, 0.0, -1.0])
@@ -232,14 +191,6 @@ def test_no_golden_is_fine_unless_one_is_required(make_record):
 def test_thresholds_come_from_the_gpu_row_and_repeats(make_spec, gpu, num_runs, time, memory):
     assert default_thresholds(make_spec(gpu=gpu), num_runs) == Thresholds(time, memory)
     assert default_thresholds(make_spec(gpu=gpu), num_runs, timing=0.25, memory=0.2) == Thresholds(0.25, 0.2)
-
-
-@pytest.mark.parametrize(
-    "parallelism",
-    [{"pipeline_model_parallel_size": 2}, {"tensor_model_parallel_size": 2, "sequence_parallel": True}],
-)
-def test_memory_of_cpu_runs_is_held_to_half_a_percent_whatever_their_ranks_exchange(make_spec, parallelism):
-    assert default_thresholds(make_spec(gpu="cpu", parallelism=parallelism)).memory == 0.005
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])

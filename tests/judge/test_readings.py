@@ -1,11 +1,9 @@
 """What ranks and the sampler recorded: the smallest figure that counts, and what is no figure."""
 
-import math
-
 import pytest
 
 from harness.judge.readings import clock_doubts, device_used, is_victim
-from harness.judge.statistics import relative_spread, t_upper_tail
+from harness.judge.statistics import relative_spread
 from harness.records.rank import Device, Failure, RankClocks
 from harness.records.run import DeviceSample, NodeSample
 
@@ -39,7 +37,3 @@ def test_without_times_of_the_steps_no_gap_of_samples_is_known(over, window_s):
 def test_equal_figures_around_zero_have_no_relative_spread():
     assert relative_spread([0.0, 0.0]) is None
     assert relative_spread([-1.0, 1.0]) is None
-
-
-def test_with_all_degrees_of_freedom_students_tail_is_that_of_the_normal_distribution():
-    assert t_upper_tail(1.959964, math.inf) == pytest.approx(0.025, rel=1e-5)

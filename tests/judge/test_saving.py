@@ -54,12 +54,6 @@ def test_a_rank_without_a_reading_leaves_the_saving_unknown(saving, runs):
     assert saving(cell=without_memory(runs("mlp", [1.0], 40), 0)) is None
 
 
-def test_only_on_another_host_is_a_sweep_in_doubt(make_cell, make_sweep, runs):
-    data = make_sweep([make_cell("none", runs("none", [1.0], 50))])
-    assert elsewhere(data, "node0") == ""
-    assert elsewhere(data, "node1").startswith("the sweep began on node0, but this is node1: ")
-
-
 def test_without_a_finished_run_no_host_is_another(make_cell, make_sweep, runs):
     failed = [run.model_copy(update={"status": "failed"}) for run in runs("none", [1.0], 50)]
     assert elsewhere(make_sweep([make_cell("none", failed)]), "node1") == ""

@@ -220,15 +220,6 @@ def test_resuming_a_sweep_that_is_done_runs_nothing(recorded, sweep, mbr_perf, t
 
 
 @pytest.mark.slow
-def test_one_run_that_is_left_is_one_run_and_no_recommendation_is_made_before_it(recorded, sweep, mbr_perf, tmp_path):
-    sweep(recorded())
-    shutil.rmtree(run_dir_of(only_sweep(tmp_path), 3, 0))
-    report = mbr_perf("report", only_sweep(tmp_path), "--format", "csv", "--json")
-    assert (json.loads(report.out)["recommended"], json.loads(report.out)["num_runs_missing"]) == (None, 1)
-    assert "1 run to do" in mbr_perf("sweep", "--resume", only_sweep(tmp_path)).err
-
-
-@pytest.mark.slow
 def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, sweep, mbr_perf, tmp_path):
     sweep(recorded())
     answer = mbr_perf(
@@ -297,12 +288,6 @@ def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
     for tp in (3, 5, 7):
         assert f"tp={tp}: " in answer.err
     assert "P03: 4 attention heads cannot be split over TP 5" in answer.err
-
-
-def test_a_wrong_request_is_reported_once(mbr_perf):
-    answer = mbr_perf("sweep", "-mr", "llama3_8c", "--over", "tp=1,2")
-    assert answer.code == 2
-    assert answer.err.count("unknown recipe 'llama3_8c'") == 1
 
 
 def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):

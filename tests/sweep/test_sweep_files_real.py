@@ -10,7 +10,6 @@ import pytest
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 OUT, PRUNED, INERT = "oom", "pruned", "skipped_inert"
-OFFLOADED = "activation_offload_layers"
 
 
 def statuses(tmp_path, name, *smaller):
@@ -59,10 +58,3 @@ def test_layouts_and_an_environment_variable_are_varied_one_at_a_time(tmp_path):
     code, cells = statuses(tmp_path, "cpu_layouts")
     assert code == 0
     assert cells == dict.fromkeys(("control", "tp=2", "pp=4", "vp=2", "env.MALLOC_ARENA_MAX=1"), "ok")
-
-
-@pytest.mark.long
-def test_pipeline_stages_block_offloading(tmp_path):
-    code, cells = statuses(tmp_path, "cpu_offload")
-    assert code == 0
-    assert cells == {"control": "ok", **{f"{OFFLOADED}={n}": "illegal" for n in (1, 2, 3)}}
