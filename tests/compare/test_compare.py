@@ -81,13 +81,6 @@ def test_a_different_build_is_inconclusive_until_accepted(results, golden, make_
     assert invoke(results, path, "--accept-difference", "software").exit_code == 0
 
 
-def test_without_a_golden_the_comparison_is_inconclusive(results, tmp_path):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert invoke(results, "--golden_values_path", empty).exit_code == 6
-    assert invoke(results, "--golden-values-path", empty, "--require_golden").exit_code == 6
-
-
 def test_another_run_can_be_the_reference(results, make_record):
     other = results / "runs" / "20260101T000000Z-llama3_70b-11111111"
     other.mkdir()

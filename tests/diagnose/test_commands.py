@@ -56,11 +56,6 @@ def test_a_plan_is_not_asked_for_steps_that_it_does_not_measure(asked):
     assert " --memory_limit 0.12 " in command(job, "plan")
 
 
-def test_graphs_that_are_turned_off_are_not_asked_for_as_well(asked):
-    job = asked(cuda_graph_impl="local", cuda_graph_scope="attn")
-    assert command(job, "run", graphs="none").count("--cuda_graph") == 1
-
-
 def test_the_options_that_selected_the_point_are_kept_and_its_recipe_has_its_name(case, tmp_path):
     shutil.copytree(RECIPES / "deepseek", tmp_path / "mine" / "deepseek")
     request = Request(model_recipe_name="deepseek_v3", gpu="h200", point_gpu="h100", variant="large_scale",

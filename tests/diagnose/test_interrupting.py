@@ -1,7 +1,6 @@
 """Ctrl-C while logs are read: the first stops the reading, the second ends the program."""
 
 import signal
-import threading
 
 import pytest
 
@@ -38,24 +37,3 @@ def test_the_first_ctrl_c_stops_the_reading_and_the_second_ends_the_program():
             ctrl_c()
     assert len(passage.notes) == 1
     assert "2.5 MB" in passage.notes[0]
-
-
-def test_ctrl_c_stays_ignored_where_the_shell_has_it_ignored():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    passage = Passage()
-    with stopped_by_ctrl_c(passage):
-        ctrl_c()
-    assert not passage.is_stopped
-
-
-def test_a_thread_reads_without_touching_the_handler():
-    seen = []
-
-    def read():
-        with stopped_by_ctrl_c(Passage()):
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
-    assert seen == [end]

@@ -51,15 +51,6 @@ def test_a_run_out_of_memory_has_its_class_place_and_stage(failed_run):
     assert case.ranks[31].pp_rank == 3
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, True), ({"PYTORCH_CUDA_ALLOC_CONF": ""}, False),
-     ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64, expandable_segments:True"}, True), ({"A": "b"}, False), ({}, None)],
-)  # fmt: skip
-def test_the_environment_shows_whether_expandable_segments_are_on(failed_run, environment, expected):
-    assert case_of_run(failed_run(provenance={"environment": environment})).expandable_segments is expected
-
-
 def test_a_self_imposed_limit_is_not_the_limit_of_the_device(make_spec, make_rank, make_record):
     spec = make_spec(gpu="cpu", measure={"max_steps": 10, "memory_limit_bytes": 10**9})
     words = Failure(kind="oom", message="MemoryLimitError: out of memory under --memory_limit")

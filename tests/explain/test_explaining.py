@@ -41,13 +41,8 @@ def test_a_change_that_nights_show_too_is_called_noise(history, make_record):
     assert "about 6 runs of earlier nights vary by" in found.verdict[0]
 
 
-def test_nights_on_another_driver_do_not_count(history, make_record):
-    record = later(make_record, 2.54, driver_version="570.1")
+@pytest.mark.parametrize(("folder", "driver"), [("history", "570.1"), ("tmp_path", "550.54.15")])
+def test_without_nights_on_the_same_driver_the_noise_is_unknown(request, make_record, folder, driver):
+    record = later(make_record, 2.54, driver_version=driver)
     side = run_side(record)
-    assert with_history(side, record, history) == side
-
-
-def test_without_history_the_noise_is_unknown(tmp_path, make_record):
-    record = later(make_record, 2.54)
-    side = run_side(record)
-    assert with_history(side, record, tmp_path) == side
+    assert with_history(side, record, request.getfixturevalue(folder)) == side

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.failures.entries import Sign
-from harness.failures.failure_scan import MAX_RANKS, MAX_TEXT, FailureScan
-from harness.failures.failure_signs import sign_of, sign_of_exit
+from harness.failures.failure_scan import MAX_TEXT
+from harness.failures.failure_signs import sign_of
 from harness.failures.first_failure import first_failure
-from harness.foreign.logs.lines import LogLine, log_lines
+from harness.foreign.logs.lines import log_lines
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 OOM = (
@@ -97,22 +96,6 @@ def test_of_several_errors_the_earliest_counts_where_the_logs_tell_the_time(tmp_
     assert [failure.rank for failure in first.also] == [0, 2]
 
 
-def test_times_of_different_loggers_compare(tmp_path):
-    first = found(
-        tmp_path,
-        "[rank0]:[W0821 14:03:29.500000 ProcessGroupNCCL.cpp:1] hm", *of_rank(0, TRACEBACK, "ValueError: late"),
-        "[rank1]: 2026-08-21 14:03:29,400 - x - INFO - hm", *of_rank(1, TRACEBACK, "ValueError: early"),
-    )  # fmt: skip
-    assert first.failure.rank == 1
-
-
-def test_the_step_is_found_in_the_log_of_the_rank_that_prints_it(tmp_path):
-    (tmp_path / "rank_0.log").write_text(f"{TRACEBACK}\n{OOM}\n")
-    (tmp_path / "rank_7.log").write_text(f"{STEP_12}\n")
-    first = first_failure(log_lines([tmp_path]))
-    assert (first.failure.rank, first.failure.after_step) == (0, 12)
-
-
 def test_a_text_without_a_rank_is_given_the_only_rank_that_torchrun_lists_with_an_error(tmp_path):
     first = found(tmp_path, TRACEBACK, IN_MLP, OOM, *summary((0, -15), (1, -15), root=(6, 1)))
     assert (first.failure.kind, first.failure.rank, first.failure.host) == ("oom", 6, "node07")
@@ -153,16 +136,6 @@ def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
 def test_a_hang_leaves_only_timeouts_and_says_so(tmp_path):
     first = found(tmp_path, STEP_12, WATCHDOG, WATCHDOG.replace("Rank 5", "Rank 6"))
     assert (first.failure.kind, first.failure.rank, first.failure.after_step) == ("peer", 5, 12)
-
-
-def test_a_task_of_which_only_srun_tells_is(tmp_path):
-    first = found(
-        tmp_path,
-        "up",
-        "srun: error: n1: task 2: Segmentation fault",
-        "srun: error: n1: task 0: Exited with exit code 143",
-    )
-    assert (first.failure.kind, first.failure.rank) == ("signal", 2)
 
 
 TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***"
@@ -306,24 +279,3 @@ def test_a_failure_keeps_only_the_beginning_of_an_endless_text(tmp_path):
 def test_a_message_far_inside_a_log_without_line_breaks_is_kept_whole(tmp_path):
     first = found(tmp_path, "word " * 5_000 + OOM)
     assert (first.failure.text, first.verdict.confidence) == (OOM.removeprefix("torch.OutOfMemoryError: "), "high")
-
-
-def test_a_log_that_names_more_ranks_than_there_can_be_is_read_in_bounded_memory():
-    scan = FailureScan()
-    for rank in range(MAX_RANKS + 1000):
-        scan.feed(LogLine("up", "a.log", rank, rank=rank))
-    assert len(scan.ranks) == MAX_RANKS
-    assert max(scan.ranks) == MAX_RANKS + 999
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "kind"),
-    [(-9, "signal"), (137, "signal"), (-15, "peer"), (143, "peer"), (-2, "peer"), (1, "error"), (128, "error"),
-     (129, "peer"), (192, "signal"), (193, "error")],
-)  # fmt: skip
-def test_an_exit_code_says_whether_a_signal_ended_the_rank(exit_code, kind):
-    assert sign_of_exit(exit_code, 3, weight=1) == Sign(kind, 1, 3, exit_code)
-
-
-def test_a_rank_that_ended_well_shows_nothing():
-    assert sign_of_exit(0, 3, weight=1) is None

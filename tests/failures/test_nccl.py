@@ -172,19 +172,3 @@ def test_where_nobody_is_behind_nobody_is_named(first, numbers):
     found = first(*(timed_out(rank, number) for rank, number in enumerate(numbers)))
     assert "at collective" not in found.verdict.reason
     assert found.failure.rank == 0
-
-
-def test_lines_of_labelled_ranks_without_a_line_break_keep_their_ranks(first):
-    found = first("".join(timed_out(rank, number) for rank, number in ((0, 118), (1, 118), (2, 117), (3, 118))))
-    assert (found.failure.rank, [other.rank for other in found.also]) == (2, [0, 1, 3])
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [TRACEBACK, '  File "/x/modules/module.py", line 1501, in _call_implKilled'],
-        [TRACEBACK, FRAME, "    return forward_call(*args, **kwargs)Killed"],
-    ],
-)
-def test_the_word_of_a_shell_behind_a_trace_is_heard(first, lines):
-    assert first(*lines).verdict.oom_class == "killed"

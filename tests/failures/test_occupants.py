@@ -89,14 +89,3 @@ def test_a_verdict_changes_at_its_threshold_and_not_a_byte_before(figures, at_th
     for given, expected in ((figures, at_the_edge), (figures | {name: figures[name] + step}, tuple(other))):
         found = judged(AllocatorFigures(**given), expandable_segments=False)
         assert (found.oom_class, found.confidence) == expected, found.reason
-
-
-def test_a_listed_process_of_nothing_hides_no_neighbour():
-    """In a container NVML shows 0 bytes of every process; the others then hold what is in use, less torch's own."""
-    unnamed = UNNAMED | {"tried_bytes": 4 * GIB, "this_process_bytes": 0}
-    for listed in ((), (ProcessMemory(7, 0),), (ProcessMemory(7, FOREIGN - 1),)):
-        found = judged(AllocatorFigures(processes=listed, **unnamed), expandable_segments=False)
-        assert (found.oom_class, found.confidence) == ("other_process", "medium")
-    listed = (ProcessMemory(7, FOREIGN),)
-    found = judged(AllocatorFigures(processes=listed, **unnamed), expandable_segments=False)
-    assert found.oom_class == "outside_allocator"

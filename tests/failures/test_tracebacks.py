@@ -2,9 +2,6 @@
 
 import pytest
 
-from harness.failures.first_failure import first_failure
-from harness.foreign.logs.lines import log_lines
-
 TRACEBACK = "Traceback (most recent call last):"
 STEP = " iteration       12/      50 | consumed samples: 1536 | lm loss: 1.17E+01 |"
 STEP_1 = " iteration        1/      50 | consumed samples: 128 | lm loss: 1.17E+01 |"
@@ -57,17 +54,6 @@ def test_a_log_that_ends_inside_a_traceback_is_unknown_and_the_job_failed(first)
 def test_a_traceback_that_ends_with_no_error_of_its_own_is_not_cut(first, end):
     found = first(TRACEBACK, IN_SAVE, end)
     assert found is None or not found.failure.is_cut
-
-
-def test_a_traceback_before_further_iterations_is_not_cut(first):
-    assert first(TRACEBACK, IN_SAVE, STEP_1, STEP) is None
-
-
-def test_a_cut_traceback_of_another_file_is_found_too(tmp_path):
-    (tmp_path / "a.log").write_text(f"{TRACEBACK}\n{IN_LOAD}\n")
-    (tmp_path / "b.log").write_text(f"{STEP_1}\n{STEP}\n")
-    found = first_failure(log_lines([tmp_path / "a.log", tmp_path / "b.log"]))
-    assert found.failure.where == f"{tmp_path}/a.log:2"
 
 
 @pytest.mark.parametrize(

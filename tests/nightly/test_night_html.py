@@ -74,16 +74,6 @@ def test_every_case_of_the_table_leads_to_its_place(night):
     assert sorted(page.ids) == sorted(f"case-{case.planned.name}" for case in night.cases)
 
 
-def test_an_outcome_is_a_colour_and_a_sign_and_a_word(night):
-    cells = [(kind.split()[-1], text) for kind, text in Page(night_html(night)).cells]
-    found = {kind: text for kind, text in cells if kind not in ("left", "right", "long", "plain")}
-
-    assert found == {
-        "good": "✓ pass", "worse": "▼ regression", "better": "▲ improvement", "doubt": "? inconclusive",
-        "failed": "✕ refused", "oom": "■ oom", "expected": "oom (expected)",
-    }  # fmt: skip
-
-
 def hostile(make_case):
     """A red case and a green one, every text of which tries to be a script."""
     texts = {"reason": HOSTILE, "remark": HOSTILE}
@@ -153,15 +143,6 @@ def test_the_page_links_runs_and_the_copy_beside_the_index_does_not(tmp_path, ni
     linked = [unquote(link) for link in Page(page.read_text()).links if not link.startswith("#")]
     assert [(page.parent / link).resolve() for link in linked] == files
     assert all(link.startswith("#") for link in copy.links)
-
-
-def test_the_folder_may_be_copied_anywhere(tmp_path, nights):
-    folder = tmp_path / "html"
-
-    write_index(nights[0].night_dir.parent, folder)
-
-    for page in folder.glob("*.html"):
-        assert not [link for link in Page(page.read_text()).links if "/" in link or ":" in link]
 
 
 @pytest.mark.parametrize("content", ['{"suite": "x', "[]", '{"suite": "x"}', "\0\0"])

@@ -63,12 +63,6 @@ def test_every_outcome_has_its_element(tree, case, name, element, kind):
     assert case_of(tree, case, name).find(element).get("type") == kind
 
 
-def test_a_pass_and_an_improvement_are_green(tree):
-    green = [case_of(tree, name, "tflops_per_gpu") for name in ("llama3_70b_none", "llama3_70b_core")]
-
-    assert [list(case) for case in green] == [[], []]
-
-
 def test_every_gated_metric_is_a_case_of_its_own(tree):
     names = [case.get("name") for case in tree.findall(".//testcase[@classname='h100_nightly.llama3_70b_mlp']")]
 
@@ -76,12 +70,6 @@ def test_every_gated_metric_is_a_case_of_its_own(tree):
         "run", "tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes",
         "counted_flops_per_step",
     ]  # fmt: skip
-
-
-def test_the_expectation_is_the_message_of_what_it_skips(tree):
-    skipped = case_of(tree, "llama3_8b_full").find("skipped")
-
-    assert skipped.get("message").startswith("expected until 2026-02-01: does not fit before the new allocator; out of")
 
 
 def test_an_improvement_is_a_failure_only_where_the_night_fails_on_it(make_night, night):

@@ -40,20 +40,6 @@ def test_no_name_steers_the_terminal_that_prints_a_report(make_night, make_case,
     assert not re.search("[\x00-\x08\x1b]", pages[".json"])
 
 
-def test_copies_lie_where_they_were_asked_for(written_night, tmp_path):
-    outputs = Outputs(
-        junit=tmp_path / "new" / "junit.xml", step_summary=tmp_path / "summary.md", html=tmp_path / "html",
-    )  # fmt: skip
-
-    written = write_night_reports(written_night, outputs)
-
-    assert written.problems == ()
-    assert set(written.paths) >= {
-        tmp_path / "new" / "junit.xml", tmp_path / "summary.md", tmp_path / "html" / "index.html",
-    }  # fmt: skip
-    assert all(path.is_file() for path in written.paths)
-
-
 def test_what_cannot_be_written_is_reported_and_keeps_nothing_else_from_being_written(written_night, tmp_path):
     (tmp_path / "file").write_text("in the way")
     outputs = Outputs(junit=tmp_path / "file" / "junit.xml", step_summary=tmp_path / "all.md")
@@ -62,16 +48,6 @@ def test_what_cannot_be_written_is_reported_and_keeps_nothing_else_from_being_wr
 
     assert [problem.split(": ")[0] for problem in written.problems] == [str(tmp_path / "file" / "junit.xml")]
     assert (tmp_path / "all.md") in written.paths
-
-
-def test_outputs_that_cannot_work_are_all_named_before_anything_runs(tmp_path):
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(BadRequestError) as refused:
-        require_outputs(Outputs(junit=tmp_path, step_summary=tmp_path / "no" / "x.md", html=tmp_path / "file"))
-
-    for option in ("--junit", "--step_summary", "--html"):
-        assert f"{option} {tmp_path}" in str(refused.value)
 
 
 def test_places_in_which_nothing_can_be_made_are_reported_and_nothing_is_left_in_the_others(tmp_path):

@@ -78,23 +78,6 @@ def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measure
 
 
 @pytest.mark.slow
-def test_a_regression_is_run_again_and_then_called_one(measured, nightly):
-    stage = measured(faster=1.2)
-    answer = nightly(stage, "--json")
-    case = cases_of(answer)["dense"]
-    assert (answer.code, case["outcome"], case["exit_code"]) == (5, "regression", 5)
-    assert runs_of(case) == [(0, "repeat"), (1, "repeat"), (2, "repeat"), (3, "confirm"), (4, "confirm")]
-
-
-@pytest.mark.slow
-def test_a_slow_spell_that_further_runs_do_not_confirm_is_no_regression(measured, nightly):
-    stage = measured(faster=1.08, later=SECONDS / 1.08)
-    answer = nightly(stage, "--json")
-    case = cases_of(answer)["dense"]
-    assert (answer.code, case["outcome"], len(case["runs"])) == (0, "pass", 5)
-
-
-@pytest.mark.slow
 def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nightly):
     made = stage(first="repeats: 3, golden: optional", second="golden: optional, request: {recompute: mlp}")
     made.record("first", 0, failure=OOM)
@@ -103,15 +86,6 @@ def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nig
     cases = cases_of(answer)
     assert {name: case["outcome"] for name, case in cases.items()} == {"first": "oom", "second": "pass"}
     assert (answer.code, runs_of(cases["first"])) == (4, [(0, "repeat")])
-
-
-@pytest.mark.slow
-def test_an_expected_oom_is_not_red(stage, nightly):
-    made = stage(dense="expected: {outcome: oom, until: '2099-01-01', reason: too large}")
-    made.record("dense", 0, failure=OOM)
-    answer = nightly(made, "--json")
-    case = cases_of(answer)["dense"]
-    assert (answer.code, case["outcome"], case["is_expected"]) == (0, "oom", True)
 
 
 @pytest.mark.slow
@@ -155,15 +129,6 @@ def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly
     assert (answer.code, cases["dense"]["outcome"]) == (3, "pass")
     assert [cases[name]["outcome"] for name in ("wrong", "unknown")] == ["failed", "failed"]
     assert "none_such" in cases["unknown"]["reason"]
-
-
-@pytest.mark.slow
-def test_without_a_golden_a_case_is_inconclusive_and_shows_where_one_would_be(stage, nightly):
-    made = stage(dense="repeats: 1")
-    made.record("dense", 0)
-    answer = nightly(made, "--json")
-    assert (answer.code, cases_of(answer)["dense"]["outcome"]) == (6, "inconclusive")
-    assert str(made.goldens) in cases_of(answer)["dense"]["reason"]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from harness.nightly.run import keep_history
 from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
-from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
+from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.prediction import PredictionRecord
 from harness.units import GIB
 from tests.commands import json_of, piped
@@ -71,11 +71,6 @@ def test_a_case_is_shown_with_its_peak_its_golden_its_last_run_and_what_would_ru
     assert row_of(CaseOutlook(case(refused="G7: no"), GOLDEN, "", None)) == ["32 h100", "-", "-", "-", "refused"]
 
 
-def test_a_case_that_was_not_resolved_has_no_settings_to_show(case):
-    lines = lines_of(CaseOutlook(case(spec=None, refused="no such recipe"), None, "", None))
-    assert [line.split() for line in lines if line.startswith("a ")] == [["a", "-", "-", "-", "-", "-", "refused"]]
-
-
 @pytest.mark.parametrize("required", [(True,), (True, False), (False, False)])
 def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(case, required):
     cases = [
@@ -124,21 +119,6 @@ def test_cases_that_would_write_the_same_golden_are_named_unless_one_leaves_no_f
         CaseOutlook(case("b", **{"spec": spec} | second), GOLDEN, "", None),
     )
     assert any(line.startswith("a and b share a golden name") for line in lines) is is_named
-
-
-@pytest.mark.parametrize(
-    ("repeats", "refused", "aa", "expected"),
-    [
-        ((1,), 0, None, "1 case; 1 run. Then"),
-        ((1, 2), 0, None, "2 cases; 3 runs. Then"),
-        ((2,), 1, None, "2 cases, 1 of them refused; 2 runs. Then"),
-        ((1,), 0, AaPlan(case="a", num_pairs=3), "a regression; 6 runs of a as the night's A/A"),
-    ],
-)
-def test_the_last_line_counts_what_would_run(case, repeats, refused, aa, expected):
-    cases = [CaseOutlook(case(name, number), GOLDEN, "", None) for name, number in zip("ab", repeats, strict=False)]
-    cases += [CaseOutlook(case("c", 7, refused="no GPU"), None, "", None)] * refused
-    assert expected in lines_of(*cases, aa=aa)[-1]
 
 
 def test_a_night_begins_with_the_cases_that_it_refuses(case, capsys):

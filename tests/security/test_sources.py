@@ -51,6 +51,7 @@ def test_no_command_goes_through_a_shell():
     assert [str(path) for path, text in SOURCES.items() if THROUGH_A_SHELL.search(text)] == []
 
 
+@pytest.mark.slow
 def test_signals_go_to_own_processes_only():
     """By a handle that `launch/processes.py` checks, to oneself, or to one's own child before it is waited for."""
     assert {str(path) for path, tree in trees().items() if KILLS & set(calls(tree))} == {
@@ -62,12 +63,14 @@ def test_signals_go_to_own_processes_only():
     assert [str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)] == []
 
 
+@pytest.mark.slow
 def test_every_console_shows_what_would_steer_it():
     """Only the writer of pages makes one, and its class shows it."""
     makers = {str(path) for path, tree in trees().items() if "Console" in set(calls(tree))}
     assert makers == {"harness/show/terminal.py"}
 
 
+@pytest.mark.slow
 def test_nvml_is_only_asked_and_locks_clocks_in_one_file():
     used = {
         f"{path}: {node.attr}"
