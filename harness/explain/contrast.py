@@ -1,6 +1,5 @@
 """Compares the facts of two sides."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 
@@ -12,17 +11,9 @@ from harness.units import grouped
 
 # Two readings are never exactly equal: relative differences up to these count as equal.
 _TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05, "spread_of_steps": 0.5}
-_STEADY_PERCENT = 2.0  # steps that vary by less are steady, whatever the other side's spread
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_STEADY = 0.02  # steps that vary by less are steady, whatever the other side's spread
 # Shown even if the other side did not record it.
-_EVIDENCE: frozenset[Key] = frozenset(
-    {
-        ("clocks", "throttling"),
-        ("processes", "foreign_processes"),
-        ("memory", "alloc_retries"),
-        ("ranks", "slow_rank"),
-    }
-)
+_EVIDENCE = ("throttling", "foreign_processes", "alloc_retries", "slow_rank")
 
 
 def contrast(ours: Side, theirs: Side) -> Contrast:
@@ -35,7 +26,7 @@ def contrast(ours: Side, theirs: Side) -> Contrast:
         group, name = key
         here, there = _value(ours, key), _value(theirs, key)
         if here is not None and there is not None:
-            is_different = not _alike(name, here, there)
+            is_different = not _alike(name, ours, theirs, here, there)
             same[group] += 0 if is_different else 1
         else:
             is_different = _is_evidence(key, theirs) and (here or there) != NONE_SEEN
@@ -52,7 +43,7 @@ def contrast(ours: Side, theirs: Side) -> Contrast:
 def _is_evidence(key: Key, theirs: Side) -> bool:
     """Whether to show a fact of one side. An inert module counts against published figures: it may have acted there."""
     group, name = key
-    return key in _EVIDENCE or (group == "recompute" and name.startswith("inert.") and theirs.kind == "published")
+    return name in _EVIDENCE or (group == "recompute" and name.startswith("inert.") and theirs.kind == "published")
 
 
 def _variables_once(found: list[Difference]) -> tuple[Difference, ...]:
@@ -79,12 +70,9 @@ def _value(side: Side, key: Key) -> str | None:
     return leaves(FORMER_VALUES).get(name, ABSENT) if group == "settings" else ABSENT
 
 
-def _alike(name: str, here: str, there: str) -> bool:
-    tolerance = _TOLERANCES.get(name)
-    ours, theirs = _NUMBER.match(here), _NUMBER.match(there)
-    if tolerance is None or ours is None or theirs is None:
-        return here == there
-    values = abs(float(ours[0])), abs(float(theirs[0]))
-    if name == "spread_of_steps" and max(values) < _STEADY_PERCENT:
-        return True
-    return abs(float(ours[0]) - float(theirs[0])) <= tolerance * max(values)
+def _alike(name: str, ours: Side, theirs: Side, *values: str) -> bool:
+    here, there = ours.numbers.get(name), theirs.numbers.get(name)
+    if name not in _TOLERANCES or here is None or there is None:
+        return len(set(values)) == 1
+    is_steady = name == "spread_of_steps" and max(here, there) < _STEADY
+    return is_steady or abs(here - there) <= _TOLERANCES[name] * max(here, there)

@@ -32,13 +32,14 @@ def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
 
     def estimate(ours: Side, theirs: Side) -> Estimate | None:
         here, there = (side.facts.get(key, NONE_SEEN) != NONE_SEEN for side in (ours, theirs))
-        if here == there:
-            return None
-        sign = 1 if here else -1
-        text = f"{what} {'here' if here else 'there'}"
-        return Estimate(text, step_time_sign=sign, memory_sign=sign if adds_memory else None)
+        return None if here == there else _slower(what, is_here=here, adds_memory=adds_memory)
 
     return estimate
+
+
+def _slower(what: str, *, is_here: bool, adds_memory: bool = False) -> Estimate:
+    sign = 1 if is_here else -1
+    return Estimate(f"{what} {'here' if is_here else 'there'}", None, sign, sign if adds_memory else None)
 
 
 _THROTTLED: Key = ("clocks", "throttling")
@@ -46,25 +47,22 @@ _THROTTLED: Key = ("clocks", "throttling")
 
 def products(ours: Side, theirs: Side) -> Estimate | None:
     """Scale step times inversely with the dense peaks of the two GPU types in our precision."""
-    return _by_peak(ours.spec, ours.spec, theirs.spec, ours.spec)
+    return _by_peak(_peak(ours.spec, ours.spec), _peak(theirs.spec, ours.spec))
 
 
 def precisions(ours: Side, theirs: Side) -> Estimate | None:
     """Scale step times inversely with the dense peaks of our GPU type in the two precisions."""
-    return _by_peak(ours.spec, ours.spec, ours.spec, theirs.spec)
+    return _by_peak(_peak(ours.spec, ours.spec), _peak(ours.spec, theirs.spec))
 
 
-def _by_peak(*specs: ExperimentSpec | None) -> Estimate | None:
-    """``specs``: product and precision here, then product and precision there."""
-    product, precision, other_product, other_precision = specs
-    if product is None or precision is None or other_product is None or other_precision is None:
-        return None
-    here = product.gpu_type.peak_flops.get(precision.precision.peak)
-    there = other_product.gpu_type.peak_flops.get(other_precision.precision.peak)
+def _peak(product: ExperimentSpec | None, precision: ExperimentSpec | None) -> float | None:
+    return product.gpu_type.peak_flops.get(precision.precision.peak) if product and precision else None
+
+
+def _by_peak(here: float | None, there: float | None) -> Estimate | None:
     if here is None or there is None or here == there:
         return None
-    text = f"dense peak {here / 1e12:.0f} TFLOP/s here, {there / 1e12:.0f} there"
-    return Estimate(text, step_time=there / here - 1)
+    return Estimate(f"dense peak {here / 1e12:.0f} TFLOP/s here, {there / 1e12:.0f} there", there / here - 1)
 
 
 def work(ours: Side, theirs: Side) -> Estimate | None:
@@ -72,10 +70,8 @@ def work(ours: Side, theirs: Side) -> Estimate | None:
     if ours.spec is None or theirs.spec is None:
         return None
     here, there = (flops.model_flops_per_step(spec) / spec.num_gpus for spec in (ours.spec, theirs.spec))
-    if here == there:
-        return None
     change = here / there - 1
-    return Estimate(f"model FLOPs of a step per GPU {format_percent(change)}", step_time=change)
+    return Estimate(f"model FLOPs of a step per GPU {format_percent(change)}", change) if change else None
 
 
 def recompute(ours: Side, theirs: Side) -> Estimate | None:
@@ -86,7 +82,7 @@ def recompute(ours: Side, theirs: Side) -> Estimate | None:
     if here == there:
         return Estimate("both sides recompute equally many FLOPs")
     text = f"recompute repeats {here * 100:.1f} % of the model FLOPs here, {there * 100:.1f} % there"
-    return Estimate(text, step_time=(1 + here) / (1 + there) - 1, memory_sign=-1 if here > there else 1)
+    return Estimate(text, (1 + here) / (1 + there) - 1, memory_sign=-1 if here > there else 1)
 
 
 def _recomputed_share(side: Side) -> float | None:
@@ -102,22 +98,20 @@ def clocks(ours: Side, theirs: Side) -> Estimate | None:
     """
     here, there = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz")
     whose = "there"
-    if here is not None and there is None:
+    if there is None:
         there, whose = ours.numbers.get("sm_clock_max_mhz"), "on the fastest GPU of this run"
-    if here is None or there is None or not here:
+    if here is None or there is None:
         return disturbance(_THROTTLED, "throttled")(ours, theirs)
     text = f"slowest SM clock {here:.0f} MHz here, {there:.0f} MHz {whose}"
     if abs(there / here - 1) < 0.01:
         return disturbance(_THROTTLED, f"{text}; throttled")(ours, theirs)
-    return Estimate(text, step_time=there / here - 1)
+    return Estimate(text, there / here - 1)
 
 
 def unsteadiness(ours: Side, theirs: Side) -> Estimate | None:
     """The side with less steady steps is expected to be slower."""
     here, there = ours.numbers.get("spread_of_steps"), theirs.numbers.get("spread_of_steps")
-    if here is None or there is None:
-        return None
-    return Estimate(f"less steady {'here' if here > there else 'there'}", step_time_sign=1 if here > there else -1)
+    return None if here is None or there is None else _slower("less steady", is_here=here > there)
 
 
 def imbalance(ours: Side, theirs: Side) -> Estimate | None:
@@ -125,8 +119,8 @@ def imbalance(ours: Side, theirs: Side) -> Estimate | None:
     here, there = ours.numbers.get("imbalance"), theirs.numbers.get("imbalance", 0.0)
     if here is None:
         return None
-    change = (1 + here) / (1 + there) - 1
-    return Estimate(f"the slowest rank is {here * 100:.1f} % slower than the median rank here", step_time=change)
+    text = f"the slowest rank is {here * 100:.1f} % slower than the median rank here"
+    return Estimate(text, (1 + here) / (1 + there) - 1)
 
 
 TIME = ("step_time_s",)

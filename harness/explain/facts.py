@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from harness.experiment.effective import effective_if_cut
@@ -18,35 +18,27 @@ from harness.judge.readings import bare_uuid, rank_clocks
 from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, MeasuredOn, leaves, spec_like
-from harness.records.run import IMPORTED, RunRecord
+from harness.records.run import IMPORTED, DeviceSample, RunRecord
 from harness.units import counted
 
 Facts = Mapping[str, str | None]
-_ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")
-_OF_THE_IMPORT: frozenset[Key] = frozenset(
-    {
-        ("device", "device_name"),
-        ("place", "hosts"),
-        ("harness", "mbr_perf"),
-        ("harness", "git_commit"),
-        ("harness", "command"),
-        *(("software", name) for name in (*SOFTWARE, IMAGE)),
-    }
-)
+# Facts of a run from a log that describe the import, not the machine or the software that the log is about.
+_OF_THE_IMPORT = frozenset({*SOFTWARE, IMAGE, "device_name", "hosts", "mbr_perf", "git_commit", "command"})
 SLOW_RANK = 0.02  # show a rank whose own steps take this much longer than those of the median rank
 
 
 def run_side(record: RunRecord, name: str = "") -> Side:
     """Return the run with everything that its ranks, sampler and harness recorded; metrics only if it ended well."""
     metrics = derive(record)
-    numbers, steps = _numbers(record), metrics.step_time_s
-    if steps and steps.relative_spread is not None:
-        numbers["spread_of_steps"] = steps.relative_spread
+    numbers = _numbers(record, metrics)
     facts = _flat(_of_run(record, metrics, numbers))
-    closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}
-    if record.imported is not None:  # its log does not describe the machine or its software
-        facts = {key: value for key, value in facts.items() if key not in _OF_THE_IMPORT}
-        closed -= {"software"}
+    closed: set[Group] = {"settings", "recompute"}
+    if record.provenance.environment:
+        closed.add("environment")
+    if record.imported is None:
+        closed.add("software")
+    else:
+        facts = {key: value for key, value in facts.items() if key[1] not in _OF_THE_IMPORT}
     return Side(
         name=name or record.run_id,
         kind="run",
@@ -71,6 +63,7 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
     A missing step time is calculated from the throughput, unless that uses another formula.
     """
     spec, clock = spec_like(golden, like), golden.measured_on.sm_clock_mhz
+    numbers = {} if clock is None else {"sm_clock_min_mhz": clock}
     stored = {name: metric.value for name, metric in golden.metrics.items()}
     derived = _step_time(golden, spec)
     closed: set[Group] = {"settings"} if golden.fingerprint else set()
@@ -80,11 +73,11 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
         name=name,
         kind="golden" if golden.kind == "measured" else "published",
         metrics=stored | derived,
-        facts=_flat(_of_golden(golden)),
+        facts=_flat(_of_golden(golden, numbers)),
         closed=frozenset(closed),
         num_runs=golden.num_runs,
         spreads={n: m.relative_spread for n, m in golden.metrics.items() if m.relative_spread is not None},
-        numbers={} if clock is None else {"sm_clock_min_mhz": clock},
+        numbers=numbers,
         spec=spec,
         effective=effective_if_cut(spec) if spec else None,
         derived=frozenset(derived),
@@ -97,18 +90,25 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
     )
 
 
+def _texts(numbers: Mapping[str, float], *names: str) -> Facts:
+    """Return numbers as they are shown: ``1980 MHz``, ``5.8 %``."""
+    units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
+    known = [(name, numbers[name]) for name in names if name in numbers]
+    return {name: f"{value:.0f} {units[name]}" if name in units else f"{value * 100:.1f} %" for name, value in known}
+
+
 def _flat(found: Mapping[Group, Facts]) -> dict[Key, str]:
     return {
         (group, name): value for group, facts in found.items() for name, value in facts.items() if value is not None
     }
 
 
-def _of_golden(golden: GoldenRecord) -> dict[Group, Facts]:
+def _of_golden(golden: GoldenRecord, numbers: Mapping[str, float]) -> dict[Group, Facts]:
     where, window = golden.measured_on, golden.window
     asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
     asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
     # Promotion refuses throttled and shared GPUs, if clocks were read.
-    is_healthy = golden.kind == "measured" and where.sm_clock_mhz is not None
+    is_healthy = golden.kind == "measured" and bool(numbers)
     return {
         **_machine(where, where.versions, has_image=where.environment is not None),
         "device": {"gpu": golden.gpu, "device_name": where.device_name},
@@ -118,7 +118,7 @@ def _of_golden(golden: GoldenRecord) -> dict[Group, Facts]:
             "window": None if window is None else f"[{window[0]}, {window[1]})",
         },
         "formula": {"formula_version": golden.formula_version},
-        "clocks": {"throttling": NONE_SEEN, "sm_clock_min_mhz": f"{where.sm_clock_mhz:.0f} MHz"} if is_healthy else {},
+        "clocks": {"throttling": NONE_SEEN, **_texts(numbers, "sm_clock_min_mhz")} if is_healthy else {},
         "processes": {"foreign_processes": NONE_SEEN} if is_healthy else {},
     }
 
@@ -163,20 +163,19 @@ def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
 def _of_run(record: RunRecord, metrics: Metrics, numbers: Mapping[str, float]) -> dict[Group, Facts]:
     spec, origin, where = record.spec, record.provenance, measured_on([record])
     asked, (start, end) = leaves(spec.identity()), spec.measure.window
-    spread, machine = numbers.get("spread_of_steps"), _machine(where, origin.versions)
+    machine = _machine(where, origin.versions)
     return {
         **machine,
+        **_of_devices(record, numbers),
         "device": {"gpu": spec.gpu, "device_name": where.device_name or ABSENT},
         "settings": {name: value for name, value in asked.items() if name != "gpu"},
         "recompute": _recompute(record),
-        "clocks": _clocks(record, numbers),
-        "processes": _processes(record),
         "memory": _memory(record, metrics),
         "ranks": _ranks(record, numbers),
         "window": {
             "max_steps": str(spec.measure.max_steps),
             "window": f"[{start}, {end})",
-            "spread_of_steps": None if spread is None else f"{spread * 100:.1f} %",
+            **_texts(numbers, "spread_of_steps"),
         },
         "place": {
             **machine["place"],
@@ -215,54 +214,46 @@ def _own_times(record: RunRecord) -> dict[int, float]:
     return {place: median(own) for place, own in enumerate(each) if own}
 
 
-def _numbers(record: RunRecord) -> dict[str, float]:
+def _numbers(record: RunRecord, metrics: Metrics) -> dict[str, float]:
+    steps, times = metrics.step_time_s, list(_own_times(record).values())
     each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window).values()
     clocks = [own.sm_clock_mhz for own in each if own.sm_clock_mhz]
-    power = [device.max_power_w for _, device in own_devices(record) if device.max_power_w]
-    numbers = {"sm_clock_min_mhz": min(clocks), "sm_clock_max_mhz": max(clocks)} if clocks else {}
-    if power:
-        numbers["max_power_w"] = max(power)
-    times = list(_own_times(record).values())
-    if len(times) > 1:
-        numbers["imbalance"] = max(times) / median(times) - 1
-    return numbers
+    found = {
+        "sm_clock_min_mhz": min(clocks, default=None),
+        "sm_clock_max_mhz": max(clocks, default=None),
+        "max_power_w": max((device.max_power_w or 0 for _, device in own_devices(record)), default=0) or None,
+        "imbalance": max(times) / median(times) - 1 if len(times) > 1 else None,
+        "spread_of_steps": steps.relative_spread if steps else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _clocks(record: RunRecord, numbers: Mapping[str, float]) -> Facts:
+def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> dict[Group, Facts]:
+    """Return clocks and other processes, if the GPUs of the ranks were sampled."""
     devices = own_devices(record)
     if not devices:
         return {}
-    each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window)
-    slowed = {
-        bare_uuid(rank.device.uuid): each[rank.rank].slowdowns
-        for rank in record.ranks
-        if rank.rank in each and rank.device and rank.device.uuid
-    }
-    throttled = [
-        f"GPU {device.index} of {host}: {', '.join(slowdowns)}"
-        for host, device in devices
-        if (slowdowns := slowed.get(bare_uuid(device.uuid)))
-    ]
-    units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
-    return {
-        "throttling": "; ".join(throttled) or NONE_SEEN,
-        **{name: f"{numbers[name]:.0f} {unit}" for name, unit in units.items() if name in numbers},
-    }
+    clocks = rank_clocks(record.ranks, record.nodes, record.spec.measure.window)
+    own = {bare_uuid(rank.device.uuid): rank.rank for rank in record.ranks if rank.device and rank.device.uuid}
 
+    def seen(read: Callable[[DeviceSample], Sequence[str]]) -> str:
+        found = ((f"GPU {device.index} of {host}", read(device)) for host, device in devices)
+        return "; ".join(f"{gpu}: {', '.join(values)}" for gpu, values in found if values) or NONE_SEEN
 
-def _processes(record: RunRecord) -> Facts:
-    devices = own_devices(record)
-    if not devices:
-        return {}
-    foreign = [
-        f"GPU {device.index} of {host}: {', '.join(device.foreign_processes)}"
-        for host, device in devices
-        if device.foreign_processes
-    ]
+    def slowdowns(device: DeviceSample) -> Sequence[str]:
+        rank = clocks.get(own[bare_uuid(device.uuid)])
+        return rank.slowdowns if rank else ()
+
     unknown = sum(device.num_unidentified_processes for _, device in devices)
     return {
-        "foreign_processes": "; ".join(foreign) or NONE_SEEN,
-        "unidentified_processes": str(unknown) if unknown else None,
+        "clocks": {
+            "throttling": seen(slowdowns),
+            **_texts(numbers, "sm_clock_min_mhz", "sm_clock_max_mhz", "max_power_w"),
+        },
+        "processes": {
+            "foreign_processes": seen(lambda device: device.foreign_processes),
+            "unidentified_processes": str(unknown) if unknown else None,
+        },
     }
 
 

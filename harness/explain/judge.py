@@ -18,12 +18,8 @@ _CPU_ROW = "measured difference of equal CPU runs"
 
 def changes(ours: Side, theirs: Side) -> tuple[Change, ...]:
     """Return every gated or stored metric that either side has."""
-    return tuple(
-        _change(metric, ours, theirs)
-        for metric in METRICS
-        if (metric.gate or metric.name in SUMMARY_METRICS)
-        and (metric.name in ours.metrics or metric.name in theirs.metrics)
-    )
+    stored = [metric for metric in METRICS if metric.gate or metric.name in SUMMARY_METRICS]
+    return tuple(_change(metric, ours, theirs) for metric in stored if metric.name in {*ours.metrics, *theirs.metrics})
 
 
 def moved(change: Change) -> bool:
@@ -33,16 +29,17 @@ def moved(change: Change) -> bool:
 
 def _change(metric: Metric, ours: Side, theirs: Side) -> Change:
     here, there = ours.metrics.get(metric.name), theirs.metrics.get(metric.name)
-    change = None if here is None or there is None else (here - there) / there
-    noise, basis = (None, "") if change is None else _noise_of_changes(metric, ours, theirs)
-    return Change(metric.name, here, there, change, noise, basis)
+    if here is None or there is None:
+        return Change(metric.name, here, there, None)
+    return Change(metric.name, here, there, (here - there) / there, *_noise_of_changes(metric, ours, theirs))
 
 
 def _noise_of_changes(metric: Metric, ours: Side, theirs: Side) -> tuple[float | None, str]:
     """Return the difference that 19 of 20 pairs of equal runs stay within, and the source of the spread."""
-    known = [(side.spreads[metric.name], side) for side in (ours, theirs) if metric.name in side.spreads]
+    known = [side for side in (ours, theirs) if metric.name in side.spreads]
     if known:
-        spread, side = max(known, key=lambda pair: pair[0])
+        side = max(known, key=lambda side: side.spreads[metric.name])
+        spread = side.spreads[metric.name]
         error = spread * math.sqrt(1 / ours.num_runs + 1 / theirs.num_runs)
         basis = side.spread_basis or f"the {side.num_runs} runs of the {side.kind}"
         return _TWO_SIGMA * error, f"{basis} vary by {spread * 100:.2f} %"
@@ -61,25 +58,31 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
     """Say whether there is anything to explain: noise first, then unknown noise."""
     if all(change.change is None for change in changes):
         return ("No metric has a value on both sides, so the list shows only what differs.",)
-    is_settled = all(change.is_noise for change in changes if moved(change)) or any(c.can_explain for c in causes)
-    titles = grouped((text, BY_NAME[change.metric].title) for text, change in _said(changes, is_settled=is_settled))
-    return tuple(f"{', '.join(each)}: {text}." for text, each in titles.items() if text)
+    changed = list(filter(moved, changes))
+    is_settled = all(change.is_noise for change in changed) or any(cause.can_explain for cause in causes)
+    said = [
+        (*each, change)
+        for change in changes
+        for each in _said(change, has_changed=bool(changed), is_settled=is_settled)
+    ]
+    said.sort(key=lambda each: each[0])
+    titles = grouped((text, BY_NAME[change.metric].title) for _, text, change in said)
+    return tuple(f"{', '.join(each)}: {text}." for text, each in titles.items())
 
 
-def _said(changes: Sequence[Change], *, is_settled: bool) -> Iterator[tuple[str, Change]]:
-    changed = sorted(filter(moved, changes), key=lambda change: not change.is_noise)
-    yield from ((_about_noise(change), change) for change in changed)
-    if not is_settled:
-        yield from (("no recorded difference explains the change", change) for change in changes if moved(change))
-    if not changed:
-        yield from (("no change", change) for change in changes if change.change is not None)
-    yield from (("measured on one side only", change) for change in changes if change.change is None)
-
-
-def _about_noise(change: Change) -> str:
-    if change.is_noise:
-        return f"may be noise; equal runs differ by as much ({change.basis})"
-    return "the noise is unknown, because neither side has repeats" if change.noise is None else ""
+def _said(change: Change, *, has_changed: bool, is_settled: bool) -> Iterator[tuple[int, str]]:
+    """Yield what there is to say of one metric, each with its place in the verdict."""
+    if change.change is None:
+        yield 4, "measured on one side only"
+    elif not moved(change):
+        yield from [] if has_changed else [(3, "no change")]
+    else:
+        if change.is_noise:
+            yield 0, f"may be noise; equal runs differ by as much ({change.basis})"
+        elif change.noise is None:
+            yield 1, "the noise is unknown, because neither side has repeats"
+        if not is_settled:
+            yield 2, "no recorded difference explains the change"
 
 
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:
@@ -128,20 +131,21 @@ def explain(ours: Side, theirs: Side) -> Explanation:
 def _cause(
     effect: Effect, differences: tuple[Difference, ...], sides: tuple[Side, Side], changed: dict[str, Change]
 ) -> Cause:
+    """Throughput is judged, too, if only throughput is known on both sides."""
+    moves, known = effect.moves, {name for name, change in changed.items() if change.change is not None}
+    if _TIME in moves and _TIME not in known and _RATE in known:
+        moves = (*moves, _RATE)
     estimate = effect.estimate(*sides)
-    fits = tuple(_metric_fit(metric, estimate, changed.get(metric)) for metric in _shown(effect.moves, changed))
-    return Cause.of(effect, differences=differences, says=fits, rank=0)
-
-
-def _shown(moves: tuple[str, ...], changed: dict[str, Change]) -> tuple[str, ...]:
-    """Return the metrics to judge; throughput replaces the step time if only throughput is known on both sides."""
-    known = {name for name, change in changed.items() if change.change is not None}
-    stands_in = _TIME not in known and _RATE in known
-    return (*moves, _RATE) if stands_in and _TIME in moves else moves
+    fits = tuple(_metric_fit(metric, estimate, changed.get(metric)) for metric in moves)
+    return Cause.of(effect, differences=differences, says=fits)
 
 
 def _metric_fit(metric: str, estimate: Estimate | None, change: Change | None) -> MetricFit:
-    expected, sign = _expected(metric, estimate)
+    expected, sign = None, None  # the relative change, or its direction
+    if estimate and metric in _SCALES_WITH_WORK:
+        expected, sign = estimate.step_time, estimate.step_time_sign
+    elif estimate and metric != _RATE:  # more work takes longer at the same rate
+        sign = estimate.memory_sign
     basis = f"{estimate.text}: " if estimate and (expected is not None or sign is not None) else ""
     if change is None or change.change is None:
         made = "" if expected is None else f"up to {format_percent(expected)}; "
@@ -150,17 +154,6 @@ def _metric_fit(metric: str, estimate: Estimate | None, change: Change | None) -
         return MetricFit(metric, "nothing", "no change to explain", expected)
     fit, text = _fit(change.change, expected, sign)
     return MetricFit(metric, fit, basis + text, expected)
-
-
-def _expected(metric: str, estimate: Estimate | None) -> tuple[float | None, int | None]:
-    """Return the expected relative change of the metric, or its direction; (None, None) if unknown."""
-    if estimate is None:
-        return None, None
-    if metric in _SCALES_WITH_WORK:
-        return estimate.step_time, estimate.step_time_sign
-    if metric == _RATE:  # more work takes longer at the same rate
-        return None, None
-    return None, estimate.memory_sign
 
 
 def _fit(measured: float, expected: float | None, sign: int | None) -> tuple[Fit, str]:
