@@ -10,24 +10,42 @@ from pathlib import Path
 import pytest
 import torch
 
+ROOT = Path(__file__).parents[2]
 RANKS = Path(__file__).parent / "ranks"
+SETTINGS = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
-def free_port():
+def run_python(*arguments, **environment):
+    """A program of the interpreter of these tests, to its end; variables that are None are unset."""
+    variables = {name: value for name, value in (os.environ | SETTINGS | environment).items() if value is not None}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600, check=False)
+
+
+def answer_of(*arguments, **environment):
+    """What a program that must end well prints."""
+    done = run_python(*arguments, **environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def torchrun(num_ranks, *arguments, **environment):
+    """The same under torchrun."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+        port = s.getsockname()[1]
+    options = (f"--nproc-per-node={num_ranks}", "--max-restarts=0", "--master-addr=127.0.0.1", f"--master-port={port}")
+    return run_python("-m", "torch.distributed.run", *options, *arguments, **environment)
 
 
-def torchrun(script, num_ranks, *arguments, env=None):
-    """Run a rank script; fail the test with its output when it fails."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "--max-restarts=0",
-               "--master-addr=127.0.0.1", f"--master-port={free_port()}", str(RANKS / script), *map(str, arguments)]  # fmt: skip
-    root = Path(__file__).parents[2]
-    settings = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(root), "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.run(
-        command, env={**os.environ, **settings, **(env or {})}, capture_output=True, text=True, timeout=300, check=False
-    )
+def run_worker(folder, spec, start=run_python, **environment):
+    """Train ``spec`` in a run folder: by the worker alone, or as ``start`` does it."""
+    for part in ("ranks", "logs"):
+        (folder / part).mkdir()
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    alone = ALONE if start is run_python else {}
+    return start("-m", "harness.engine.worker", "--run_dir", folder, **alone | environment)
 
 
 class Trained:
@@ -60,7 +78,7 @@ def train_cases(tmp_path_factory):
             for name, spec in specs.items()
         ]
         (folder / "cases.json").write_text(json.dumps({"cases": cases}))
-        done = torchrun("equivalence.py", num_ranks, folder / "cases.json", folder)
+        done = torchrun(num_ranks, RANKS / "equivalence.py", folder / "cases.json", folder)
         assert done.returncode == 0, done.stderr[-4000:]
         return {name: Trained(folder, name, num_ranks) for name in specs}
 

@@ -2,9 +2,10 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.waiting import runs, wait_until
 
 STARTER = """
 import os, socket, sys
@@ -26,13 +27,5 @@ def test_an_agent_begins_at_the_harnesss_word_and_ends_without_it(tmp_path, word
     done = subprocess.run(
         (sys.executable, "-c", STARTER, str(log), word), stdout=subprocess.PIPE, text=True, timeout=100, check=True
     )
-    end = time.monotonic() + 60
-    while is_running(int(done.stdout)) and time.monotonic() < end:
-        time.sleep(0.1)
+    assert wait_until(lambda: not runs(int(done.stdout)), 60.0)
     assert ("usage:" in log.read_text()) is begins
-
-
-def is_running(pid):
-    """Not gone, and no zombie."""
-    state = subprocess.run(("ps", "-o", "stat=", "-p", str(pid)), stdout=subprocess.PIPE, text=True, check=False).stdout
-    return bool(state.strip()) and not state.startswith("Z")

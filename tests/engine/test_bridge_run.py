@@ -1,10 +1,7 @@
 """Megatron-Bridge's own loop in ranks, under torchrun: a scripted `megatron.bridge` around real megatron-core."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import yaml
@@ -12,12 +9,11 @@ import yaml
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
 from harness.records.rank import RankRecord
-from tests.engine.conftest import free_port
+from tests.engine.conftest import ROOT, run_python, run_worker, torchrun
 from tests.scripted_bridge import PACKAGE
 from tests.scripted_bridge import container as config
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
 FULL = {"model.recompute_granularity": "full", "model.recompute_method": "uniform", "model.recompute_num_layers": 1}
 
 
@@ -36,29 +32,9 @@ def spec_of(*, overrides=None, version="0.3.1", measure=None, stages=1):
 
 def trained(folder, spec, container):
     """Run the ranks of ``spec`` to their end; return their records and the exit code. Two ranks need torchrun."""
-    for part in ("ranks", "logs"):
-        (folder / part).mkdir()
-    (folder / "spec.json").write_text(spec.model_dump_json())
     (folder / BRIDGE_CONFIG).write_text(yaml.safe_dump(container))
-    alone = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-    }
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=0", "--master-addr=127.0.0.1",
-                f"--master-port={free_port()}"]  # fmt: skip
-    command = [sys.executable, *(torchrun if spec.num_gpus > 1 else ()),
-               "-m", "harness.engine.worker", "--run_dir", str(folder)]  # fmt: skip
-    settings = {
-        "OMP_NUM_THREADS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "PYTHONPATH": f"{PACKAGE}:{ROOT}",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    env = {**os.environ, **settings, **(alone if spec.num_gpus == 1 else {})}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
+    start = run_python if spec.num_gpus == 1 else partial(torchrun, spec.num_gpus)
+    done = run_worker(folder, spec, start, PYTHONPATH=f"{PACKAGE}:{ROOT}")
     found = [json.loads((folder / "ranks" / f"rank_{rank:03d}.json").read_text()) for rank in range(spec.num_gpus)]
     return [RankRecord.model_validate(record, strict=False) for record in found], done.returncode
 

@@ -1,15 +1,11 @@
 """A spec becomes megatron-core's configuration: everything that was asked arrives, nothing else does."""
 
-import importlib.util
 import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
-shapes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shapes)
+from tests.engine import shapes
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]  # torch and megatron warn on import
 

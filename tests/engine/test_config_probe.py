@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from harness.engine.config_probe import place_in_megatron, translation, without_transformer_engine
 from harness.launch.processes import identify, is_alive
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.train
 
@@ -144,16 +144,9 @@ def test_a_configuration_that_hangs_is_gone_when_the_probe_is_killed(make_spec, 
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **variables}) as probe:
         probe.stdin.write(question(spec).encode())
         probe.stdin.close()
-        fork = eventually(lambda: number.exists() and number.read_text() and identify(int(number.read_text())))
+        fork = wait_until(lambda: number.exists() and number.read_text() and identify(int(number.read_text())), 60.0)
         probe.kill()
-    assert eventually(lambda: not is_alive(fork))
-
-
-def eventually(found, within_s=60.0):
-    deadline = time.monotonic() + within_s
-    while not (answer := found()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return answer
+    assert wait_until(lambda: not is_alive(fork), 60.0)
 
 
 def test_an_unreadable_request_says_nothing_about_megatron_core():

@@ -1,24 +1,16 @@
 """Each adaptation of megatron-core that says it is needed is: a run that has all trains, the same without it does not."""
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
 from harness.engine.cpu_backend import CPU_ADAPTATIONS, LOCAL_ADAPTATIONS
 from harness.units import parse_version
-
-_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
-shapes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shapes)
+from tests.engine import shapes
+from tests.engine.conftest import RANKS, answer_of
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-ROOT = Path(__file__).parents[2]
 
 DENSE = shapes.experiment(shapes.DENSE, "layernorm")
 DROPOUT = shapes.experiment(shapes.DENSE, "mlp", dropout=0.1)
@@ -75,13 +67,7 @@ def _results(tmp_path_factory):
     whole = {json.dumps(case["spec"]): case["spec"] for case in cases}
     cases += [{"name": f"with_all.{i}", "without": None, "spec": spec} for i, spec in enumerate(whole.values())]
     (folder / "cases.json").write_text(json.dumps(cases))
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/engine/ranks/leave_one_out.py"), "cases.json", "out.json"], cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(ROOT),
-             "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    answer_of(RANKS / "leave_one_out.py", folder / "cases.json", folder / "out.json")
     return json.loads((folder / "out.json").read_text())
 
 

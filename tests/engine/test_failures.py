@@ -1,12 +1,10 @@
 """An exception becomes a recorded failure: its kind, and the allocation that failed."""
 
-import subprocess
-import sys
-
 import pytest
 
 from harness.engine.rank_log import MAX_TEXT, NonFiniteLossError, failure_of
 from harness.failures.classify import classify
+from tests.engine.conftest import answer_of
 
 MIB, GIB = 1024**2, 1024**3
 TAIL_2_4 = "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -107,4 +105,4 @@ def test_endless_texts_are_cut_and_the_end_of_the_traceback_stays():
 
 def test_failures_can_be_classified_when_torch_itself_cannot_be_imported():
     script = "import sys; sys.modules.update(torch=None, megatron=None); import harness.engine.rank_log"
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    answer_of("-c", script)

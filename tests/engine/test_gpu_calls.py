@@ -1,11 +1,7 @@
 """What a rank of a GPU job asks of torch, in which order: streams, graphs, process groups."""
 
 import json
-import os
-import subprocess
-import sys
 from importlib import metadata
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +9,9 @@ import pytest
 from harness.experiment.recompute import parse_recompute
 from harness.units import parse_version
 from tests.conftest import TINY, build_spec
+from tests.engine.conftest import ALONE, RANKS, answer_of
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-SCRIPT = Path(__file__).parent / "ranks" / "recorded_gpu.py"
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +26,7 @@ def calls_of(tmp_path_factory):
             kernels={"transformer_impl": "local", "gradient_accumulation_fusion": False}, measure={"max_steps": 3},
         )  # fmt: skip
         (folder / "spec.json").write_text(spec.model_dump_json())
-        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-        settings = {
-            "TORCHDYNAMO_DISABLE": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        }
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), str(folder / "spec.json"), str(folder)], env={**os.environ, **ranks, **settings},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
+        answer_of(RANKS / "recorded_gpu.py", folder / "spec.json", folder, **ALONE)
         assert json.loads((folder / "ranks" / "rank_000.json").read_text())["finished"]
         return json.loads((folder / "calls.json").read_text())
 

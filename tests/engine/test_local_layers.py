@@ -1,17 +1,14 @@
 """Layer parts of our own compute what megatron-core's and transformer-engine's do."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.engine.conftest import RANKS, answer_of
+
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]  # torch and megatron warn on import
-ROOT = Path(__file__).parents[2]
 CASES = ("multi-head", "grouped queries", "one group", "own scale", "latent attention")
 HIDDEN, EPS = 32, 1e-3
 
@@ -20,13 +17,7 @@ HIDDEN, EPS = 32, 1e-3
 def _attention(tmp_path_factory):
     """Differences between the two attentions, from a process of its own: it adapts torch to be without CUDA."""
     out = tmp_path_factory.mktemp("attention") / "out.json"
-    script = ROOT / "tests" / "engine" / "ranks" / "core_attention.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(out)], capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(ROOT),
-             "GLOO_SOCKET_IFNAME": "lo"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    answer_of(RANKS / "core_attention.py", out)
     return json.loads(out.read_text())
 
 

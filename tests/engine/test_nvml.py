@@ -16,6 +16,7 @@ from harness.engine.nvml_device import Neighbours, descends_from
 from harness.records.launch import CLOCKS_REFUSED
 from harness.records.run import NodeSample
 from tests.native_libraries import scripted_nvml
+from tests.waiting import runs, wait_until
 
 GIB = 1024**3
 NVML = (sys.executable, "-m", "harness.engine.nvml")
@@ -46,74 +47,47 @@ def sampling(environment, out, *arguments):
     command = (*NVML, "sample", "--out", str(out), "--interval_ms", "10", *arguments)
     with subprocess.Popen(command, env=environment) as process:
         try:
-            deadline = time.monotonic() + 10
-            while not out.exists() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until(lambda: out.exists() or process.poll() is not None)
             yield process
         finally:
             process.terminate()
 
 
-def sampled(environment, out, seconds, *arguments):
+def sampled(environment, out, seconds=0.1, *arguments):
     with sampling(environment, out, *arguments):
         time.sleep(seconds)
     return NodeSample.model_validate_json(out.read_text())
 
 
-def only(node):
-    assert len(node.devices) == 1
-    return node.devices[0]
-
-
 def listing(environment):
-    asked = subprocess.run(
-        (sys.executable, "-m", "harness.engine.nvml_device", "list"),
-        env=environment,
-        capture_output=True,
-        check=True,
-        timeout=10,
-    )
-    return json.loads(asked.stdout)
+    command = (sys.executable, "-m", "harness.engine.nvml_device", "list")
+    return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=10).stdout)
 
 
 @pytest.mark.slow
-def test_gpus_are_listed_with_name_uuid_and_memory(driver):
-    environment = driver("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920", "gpu 1 uuid=GPU-b")
-    name = "NVIDIA H100 80GB HBM3"
-    assert listing(environment) == {
-        "driver": "570.1",
-        "cuda": "13.0",
-        "gpus": [
-            {"index": 0, "name": name, "uuid": "GPU-a", "total_bytes": 80 * GIB},
-            {"index": 1, "name": name, "uuid": "GPU-b", "total_bytes": 80 * GIB},
-        ],
-    }
+def test_gpus_are_listed_with_name_uuid_and_memory_and_one_that_is_lost_does_not_hide_the_other(driver):
+    environment = driver(
+        "driver 570.1", "gpu 0 uuid=GPU-a total=85899345920", "gpu 1 uuid=GPU-b", "err nvmlDeviceGetUUID 15 -1 1"
+    )
+    found = listing(environment)
+    assert (found["driver"], found["cuda"]) == ("570.1", "13.0")
+    first, lost = found["gpus"]
+    assert first == {"index": 0, "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-a", "total_bytes": 80 * GIB}
+    assert (lost.get("uuid"), lost["error"]) == (None, "GPU is lost (NVML 15)")
 
 
-def test_a_machine_without_the_library_says_so():
-    environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": "/nonexistent"}
-    assert listing(environment) == {"error": "NVML Shared Library Not Found (NVML 12)"}
-
-
-def test_a_driver_that_is_not_loaded_says_so(library, tmp_path):
-    environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(tmp_path / "none")}
-    assert listing(environment) == {"error": "Driver Not Loaded (NVML 9)"}
-
-
-def test_one_gpu_that_cannot_be_talked_to_does_not_hide_the_other(driver):
-    environment = driver("gpu 0 uuid=GPU-a", "gpu 1 uuid=GPU-b", "err nvmlDeviceGetUUID 15 -1 1")
-    gpus = listing(environment)["gpus"]
-    assert isinstance(gpus, list)
-    assert [gpu.get("uuid") for gpu in gpus] == ["GPU-a", None]
-    assert gpus[1]["error"] == "GPU is lost (NVML 15)"
+def test_a_machine_without_library_or_driver_says_so(library, tmp_path):
+    nowhere = ENVIRONMENT_OF_TESTS | {"LD_LIBRARY_PATH": "/nonexistent"}
+    unloaded = ENVIRONMENT_OF_TESTS | {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(tmp_path / "none")}
+    assert listing(nowhere) == {"error": "NVML Shared Library Not Found (NVML 12)"}
+    assert listing(unloaded) == {"error": "Driver Not Loaded (NVML 9)"}
+    node = sampled(nowhere, tmp_path / "out.json", 0.0)
+    assert (node.devices, node.error) == ((), "NVML Shared Library Not Found (NVML 12)")
 
 
 def test_the_peak_of_a_spike_is_kept(driver, tmp_path):
-    environment = driver(
-        "gpu 0 uuid=GPU-a reserved=500000000",
-        f"curve 0 step 0:{GIB} 300:{50 * GIB} 380:{2 * GIB}",
-    )
-    device = only(sampled(environment, tmp_path / "out.json", 0.8))
+    environment = driver("gpu 0 uuid=GPU-a reserved=500000000", f"curve 0 step 0:{GIB} 300:{50 * GIB} 380:{2 * GIB}")
+    (device,) = sampled(environment, tmp_path / "out.json", 0.8).devices
     assert (device.baseline_used_bytes, device.max_used_bytes) == (GIB, 50 * GIB)
     assert (device.uuid, device.total_bytes, device.reserved_bytes) == ("GPU-a", 80 * GIB, 500000000)
     assert (device.memory_api, device.error) == ("v2", None)
@@ -121,135 +95,70 @@ def test_the_peak_of_a_spike_is_kept(driver, tmp_path):
     assert 0.005 < device.interval_s < 0.1
 
 
-def test_devices_carry_their_uuid_whatever_their_order(driver, tmp_path):
-    environment = driver("gpu 0 uuid=GPU-b used=1000", "gpu 1 uuid=GPU-a used=2000")
-    node = sampled(environment, tmp_path / "out.json", 0.1)
-    assert {d.uuid: d.max_used_bytes for d in node.devices} == {"GPU-b": 1000, "GPU-a": 2000}
-
-
-def test_an_old_driver_is_read_through_v1_and_says_so(driver, tmp_path):
-    environment = driver("gpu 0 uuid=GPU-a used=1000 reserved=500", "err nvmlDeviceGetMemoryInfo_v2 13")
-    device = only(sampled(environment, tmp_path / "out.json", 0.1))
-    assert (device.memory_api, device.max_used_bytes, device.reserved_bytes) == ("v1", 1500, None)
-
-
 def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver, tmp_path):
     environment = driver(
         "gpu 0 uuid=GPU-a used=7000", "gpu 1 uuid=GPU-b used=8000", "err nvmlDeviceGetMemoryInfo_v2 15 300 1"
     )
     healthy, lost = sampled(environment, tmp_path / "out.json", 0.7).devices
-    assert lost.error is not None
     assert lost.error.startswith("GPU is lost (NVML 15) after ")
     assert (lost.max_used_bytes, healthy.max_used_bytes, healthy.error) == (8000, 7000, None)
     assert healthy.num_samples > lost.num_samples
 
 
-def test_memory_that_may_not_be_read_is_unknown_not_zero(driver, tmp_path):
-    environment = driver("gpu 0 uuid=GPU-a used=7000", "err nvmlDeviceGetMemoryInfo_v2 4")
-    device = only(sampled(environment, tmp_path / "out.json", 0.1))
-    assert (device.max_used_bytes, device.baseline_used_bytes, device.total_bytes) == (None, None, None)
-    assert device.error == "Insufficient Permissions (NVML 4) after 0 samples"
+# What the driver says, and what is recorded.
+ANSWERS = {
+    "an old driver": (("gpu 0 used=1000 reserved=500", "err nvmlDeviceGetMemoryInfo_v2 13"),
+                      {"memory_api": "v1", "max_used_bytes": 1500, "reserved_bytes": None}),
+    "memory may not be read": (("gpu 0 used=7000", "err nvmlDeviceGetMemoryInfo_v2 4"),
+                               {"max_used_bytes": None, "baseline_used_bytes": None, "total_bytes": None,
+                                "error": "Insufficient Permissions (NVML 4) after 0 samples"}),
+    "values are refused": (("gpu 0 used=1", "err nvmlDeviceGetPowerUsage 3", "err nvmlDeviceGetClockInfo 4"),
+                           {"max_power_w": None, "median_sm_clock_mhz": None, "max_used_bytes": 1}),
+    "throttled": (("gpu 0 reasons=0x44 power_mw=699000 sm=1200",),
+                  {"throttle_reasons": ("sw_power_cap", "hw_thermal_slowdown"), "max_power_w": 699.0,
+                   "median_sm_clock_mhz": 1200.0}),
+    "idle": (("gpu 0 reasons=0x1 sm=210",), {"median_sm_clock_mhz": None, "throttle_reasons": ()}),
+}  # fmt: skip
 
 
-def test_values_that_nvml_refuses_are_absent(driver, tmp_path):
-    environment = driver("gpu 0 used=1", "err nvmlDeviceGetPowerUsage 3", "err nvmlDeviceGetClockInfo 4")
-    device = only(sampled(environment, tmp_path / "out.json", 0.1))
-    assert (device.max_power_w, device.median_sm_clock_mhz, device.max_used_bytes) == (None, None, 1)
+@pytest.mark.parametrize(("lines", "expected"), ANSWERS.values(), ids=ANSWERS)
+def test_what_the_driver_does_not_say_is_absent(driver, tmp_path, lines, expected):
+    (device,) = sampled(driver(*lines), tmp_path / "out.json").devices
+    assert {name: getattr(device, name) for name in expected} == expected
 
 
-def test_throttling_is_named(driver, tmp_path):
-    environment = driver("gpu 0 reasons=0x44 power_mw=699000 sm=1200")
-    device = only(sampled(environment, tmp_path / "out.json", 0.1))
-    assert device.throttle_reasons == ("sw_power_cap", "hw_thermal_slowdown")
-    assert (device.max_power_w, device.median_sm_clock_mhz) == (699.0, 1200.0)
-
-
-def test_the_clock_of_an_idle_gpu_does_not_count(driver, tmp_path):
-    device = only(sampled(driver("gpu 0 reasons=0x1 sm=210"), tmp_path / "out.json", 0.1))
-    assert (device.median_sm_clock_mhz, device.throttle_reasons) == (None, ())
-
-
-def test_a_process_that_was_there_before_the_ranks_is_foreign(driver, tmp_path):
+@pytest.mark.parametrize("ends", [False, True], ids=["stays", "the driver has yet to take it from its list"])
+def test_a_process_that_was_there_before_the_ranks_is_foreign_unless_it_has_ended(driver, tmp_path, ends):
     environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
-    device = only(sampled(environment, tmp_path / "out.json", 0.1))
+    ending = threading.Timer(0.6, lambda: driver("gpu 0 used=1") if ends else None)
+    ending.start()
+    (device,) = sampled(environment, tmp_path / "out.json").devices
     name = Path("/proc/self/comm").read_text().strip()
-    assert device.foreign_processes == (f"pid {os.getpid()} {name}, 1.00 GiB",)
-
-
-def test_a_process_that_the_driver_has_yet_to_take_from_its_list_is_not_foreign(driver, tmp_path):
-    environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
-    ends = threading.Timer(0.6, lambda: driver("gpu 0 used=1"))
-    ends.start()
-    assert only(sampled(environment, tmp_path / "out.json", 0.1)).foreign_processes == ()
-    ends.join()
+    assert device.foreign_processes == (() if ends else (f"pid {os.getpid()} {name}, 1.00 GiB",))
+    ending.join()
 
 
 def test_ranks_are_distinguished_from_strangers_by_descent():
     with subprocess.Popen(["sleep", "30"]) as rank:
+        assert descends_from(rank.pid, os.getpid()) and not descends_from(os.getpid(), rank.pid)
         neighbours = Neighbours(run_pid=os.getpid(), same_pids=True)
         neighbours.during_run({rank.pid: 10, 1: None})
         rank.kill()
     assert list(neighbours.foreign) == [1]
     assert neighbours.foreign[1].endswith("unknown memory")
+    in_a_container = Neighbours(run_pid=os.getpid(), same_pids=False)
+    in_a_container.during_run({4194305: 10})
+    assert (in_a_container.foreign, in_a_container.unidentified) == ({}, {4194305})
 
 
-def test_inside_a_container_a_stranger_is_only_unidentified():
-    neighbours = Neighbours(run_pid=os.getpid(), same_pids=False)
-    neighbours.during_run({4194305: 10})
-    assert (neighbours.foreign, neighbours.unidentified) == ({}, {4194305})
-
-
-def test_a_process_descends_from_its_parents_and_not_from_its_children():
-    with subprocess.Popen(["sleep", "30"]) as child:
-        assert descends_from(child.pid, os.getpid())
-        assert not descends_from(os.getpid(), child.pid)
-        child.kill()
-
-
-def test_a_killed_sampler_leaves_what_it_saw(driver, tmp_path):
-    out = tmp_path / "out.json"
-    with sampling(driver("gpu 0 used=1234"), out) as process:
-        process.kill()
-        process.wait()
-    assert only(NodeSample.model_validate_json(out.read_text())).max_used_bytes == 1234
-
-
-def test_the_file_is_renewed_while_sampling(driver, tmp_path):
+def test_a_killed_sampler_leaves_what_it_saw_until_then(driver, tmp_path):
     out = tmp_path / "out.json"
     with sampling(driver("gpu 0 used=1234"), out) as process:
         time.sleep(2.5)
         process.kill()
         process.wait()
-    assert only(NodeSample.model_validate_json(out.read_text())).num_samples > 10
-
-
-def test_without_nvml_the_file_says_why(tmp_path):
-    environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": "/nonexistent"}
-    node = sampled(environment, tmp_path / "out.json", 0.0)
-    assert (node.devices, node.error) == ((), "NVML Shared Library Not Found (NVML 12)")
-
-
-def test_the_sampler_ends_when_its_parent_is_killed(driver, tmp_path):
-    _end_with_its_killed_parent((*NVML, "sample"), driver("gpu 0 used=1"), tmp_path)
-
-
-def _end_with_its_killed_parent(sampler, environment, tmp_path):
-    out, pid_file = tmp_path / "out.json", tmp_path / "pid"
-    command = [*sampler, "--out", str(out)]
-    parent_code = (
-        f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(pid_file)!r}, 'w').write(str(p.pid)); "
-        "time.sleep(30)"
-    )
-    with subprocess.Popen([sys.executable, "-c", parent_code], env=environment) as parent:
-        deadline = time.monotonic() + 10
-        while not out.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        parent.send_signal(signal.SIGKILL)
-    pid = int(pid_file.read_text())
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and _runs(pid):
-        time.sleep(0.02)
-    assert not _runs(pid)
+    (device,) = NodeSample.model_validate_json(out.read_text()).devices
+    assert device.max_used_bytes == 1234 and device.num_samples > 10
 
 
 TWO = ("gpu 0 used=1", "gpu 1 used=1")
@@ -275,12 +184,6 @@ def test_clocks_are_locked_before_the_first_look_and_reset_at_the_end(driver, tm
     assert clocks_of(environment) == LOCKED + RESET
 
 
-def test_without_clocks_to_lock_none_is_touched(driver, tmp_path):
-    environment = driver(*TWO)
-    sampled(environment, tmp_path / "out.json", 0.0)
-    assert clocks_of(environment) == []
-
-
 def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(driver, tmp_path):
     environment = driver(*TWO, "err nvmlDeviceSetGpuLockedClocks 4 -1 1")
     command = (*NVML, "sample", "--out", str(tmp_path / "out.json"), *LOCKS)
@@ -290,10 +193,21 @@ def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(dr
     assert clocks_of(environment) == [*LOCKED[:2], *RESET]
 
 
-def test_clocks_are_reset_when_the_parent_is_killed(driver, tmp_path):
+@pytest.mark.parametrize(("locks", "clocks"), [((), []), (LOCKS, LOCKED + RESET)])
+def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locked(driver, tmp_path, locks, clocks):
     environment = driver(*TWO)
-    _end_with_its_killed_parent((*NVML, "sample", *LOCKS), environment, tmp_path)
-    assert clocks_of(environment) == LOCKED + RESET
+    out, pid_file = tmp_path / "out.json", tmp_path / "pid"
+    command = [*NVML, "sample", *locks, "--out", str(out)]
+    parent_code = (
+        f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(pid_file)!r}, 'w').write(str(p.pid)); "
+        "time.sleep(30)"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent_code], env=environment) as parent:
+        wait_until(out.exists)
+        parent.kill()
+    pid = int(pid_file.read_text())
+    assert wait_until(lambda: not runs(pid))
+    assert clocks_of(environment) == clocks
 
 
 def test_clocks_of_a_killed_sampler_can_be_reset(driver, tmp_path):
@@ -304,10 +218,3 @@ def test_clocks_of_a_killed_sampler_can_be_reset(driver, tmp_path):
     assert clocks_of(environment) == LOCKED
     subprocess.run((*NVML, "reset", *LOCKS), env=environment, check=True, timeout=20)
     assert clocks_of(environment) == LOCKED + RESET
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

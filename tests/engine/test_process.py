@@ -5,45 +5,30 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from harness.engine.process import garbage_collection_paused, importing_before_forks
+from tests.engine.conftest import run_python
+from tests.waiting import runs, wait_until
 
 CHILD = "from harness.engine.process import die_with_parent; import time; die_with_parent(); print('alive', flush=True); time.sleep(60)"
-
-
-def run(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-        timeout=20,
-    )  # fmt: skip
 
 
 def test_a_child_ends_when_its_parent_is_killed():
     parent = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {CHILD!r}]); print(p.pid, flush=True); p.wait()"
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         child = int(process.stdout.readline())
         assert process.stdout.readline() == "alive\n"
         process.kill()
-    deadline = time.monotonic() + 5
-    while _runs(child) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not _runs(child)
+    assert wait_until(lambda: not runs(child))
 
 
-def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once():
-    code = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
-    ended = run(code, MBR_PERF_PARENT_PID="1")
-    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
-
-
-def test_a_child_of_the_announced_parent_goes_on():
-    code = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
-    assert run(code, MBR_PERF_PARENT_PID=str(os.getpid())).stdout == "alive\n"
+@pytest.mark.parametrize(("parent", "code", "printed"), [(1, -signal.SIGKILL, ""), (os.getpid(), 0, "alive\n")])
+def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once(parent, code, printed):
+    program = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
+    ended = run_python("-c", program, MBR_PERF_PARENT_PID=str(parent))
+    assert (ended.returncode, ended.stdout) == (code, printed)
 
 
 def test_children_know_who_their_parent_is():
@@ -52,7 +37,7 @@ def test_children_know_who_their_parent_is():
         "child = subprocess.run([sys.executable, '-c', 'import os; print(os.environ[\"MBR_PERF_PARENT_PID\"])'], "
         "capture_output=True, text=True); print(child.stdout.strip() == str(os.getpid()))"
     )
-    assert run(code).stdout == "True\n"
+    assert run_python("-c", code).stdout == "True\n"
 
 
 def test_a_process_that_shows_its_stacks_goes_on():
@@ -61,7 +46,7 @@ def test_a_process_that_shows_its_stacks_goes_on():
         "def inner(): os.kill(os.getpid(), signal.SIGUSR1)\n"
         "inner(); print('went on')"
     )
-    ended = run(code)
+    ended = run_python("-c", code)
     assert ended.stdout == "went on\n"
     assert "in inner" in ended.stderr
 
@@ -78,10 +63,3 @@ def test_no_garbage_is_collected_while_libraries_are_imported(block):
         assert not gc.isenabled()
     finally:
         gc.enable()
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

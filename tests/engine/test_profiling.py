@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import stat
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 from harness.engine.profiling import StepProfiler, nsys_command
 from harness.experiment.experiment import MeasureSpec
 from tests.conftest import build_spec
-
-ROOT = Path(__file__).parents[2]
+from tests.engine.conftest import ROOT, run_worker
 
 NSYS = """#!/bin/sh
 printf '%s\\n' "$@" > "$NOTED"
@@ -36,20 +34,15 @@ def measured(**changes):
 def worker(folder, rank, path):
     """Start the worker of a GPU job. Without a GPU it fails at torch's first call to CUDA, after nsys has its turn."""
     spec = build_spec(gpu="h100", num_gpus=2, compute_dtype="bf16", measure=measured().model_dump())
-    (folder / "logs").mkdir()
-    (folder / "ranks").mkdir()
-    (folder / "spec.json").write_text(spec.model_dump_json())
     (folder / "sitecustomize.py").write_text(
         f"import atexit, pathlib\natexit.register(pathlib.Path({str(folder / ENDED)!r}).touch)\n"
     )
     noted = folder / "noted"
     environment = {
-        **os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "PATH": path, "NOTED": str(noted),
-        "PYTHONPATH": f"{folder}:{ROOT}", "MBR_PERF_PARENT_PID": str(os.getpid()), "CUDA_VISIBLE_DEVICES": "",
+        "RANK": str(rank), "WORLD_SIZE": "2", "PATH": path, "NOTED": str(noted), "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": f"{folder}:{ROOT}", "MBR_PERF_PARENT_PID": str(os.getpid()),
     }  # fmt: skip
-    command = [sys.executable, "-m", "harness.engine.worker", "--run_dir", str(folder)]
-    done = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True, text=True)
-    return done, noted
+    return run_worker(folder, spec, **environment), noted
 
 
 @pytest.fixture

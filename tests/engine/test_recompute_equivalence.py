@@ -1,17 +1,13 @@
 """Recompute changes memory, never the training: losses and gradients equal those without it, in every layout."""
 
-import importlib.util
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
 
 from harness.units import parse_version
+from tests.engine import shapes
 
-_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
-shapes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shapes)
 pytestmark = pytest.mark.train
 
 FULL = ("full:uniform:1", "full:uniform:2", "full:block:1", "full:block:2")

@@ -1,10 +1,8 @@
 """Our verdict on a request is what megatron-core does with it: configuration, build, one step forward and backward."""
 
-import importlib.util
 import json
 import random
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,7 @@ from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-
-_conftest = importlib.util.spec_from_file_location("engine_conftest", Path(__file__).parent / "conftest.py")
-engine = importlib.util.module_from_spec(_conftest)
-_conftest.loader.exec_module(engine)
+from tests.engine.conftest import RANKS, torchrun
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -119,7 +114,7 @@ def requests():
 def outcomes(requests, tmp_path_factory):
     folder = tmp_path_factory.mktemp("verdicts")
     (folder / "specs.json").write_text(json.dumps([json.loads(spec.model_dump_json()) for spec in requests]))
-    done = engine.torchrun("verdicts.py", 1, folder / "specs.json", folder / "out.json")
+    done = torchrun(1, RANKS / "verdicts.py", folder / "specs.json", folder / "out.json")
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((folder / "out.json").read_text())
 

@@ -1,19 +1,13 @@
 """Traps of megatron-core that cannot be stepped into: the configuration or the type closes them."""
 
-import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, parse_recompute
-
-_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
-shapes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shapes)
+from tests.engine import shapes
+from tests.engine.conftest import answer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch and megatron warn on import
 INTERLEAVED = {"num_gpus": 2, "pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
@@ -122,5 +116,4 @@ prepare(transformer_engine=True)
 assert torch.cuda.Stream | None
 assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream) and isinstance(torch.cuda.Stream(priority=-1), torch.cuda.Stream)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    answer_of("-c", program)

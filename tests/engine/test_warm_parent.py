@@ -1,12 +1,9 @@
 """Ranks forked from a warm parent train exactly as those of a fresh torchrun, and have nothing left to import."""
 
-import importlib.util
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +13,11 @@ from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
 from harness.records.collect import AgentRecord
 from harness.records.rank import RankRecord
+from tests.engine import shapes
+from tests.engine.conftest import ROOT, answer_of
 
-_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
-shapes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(shapes)
-DENSE, GROUPED, experiment = shapes.DENSE, shapes.GROUPED, shapes.experiment
+DENSE, GROUPED = shapes.DENSE, shapes.GROUPED
 
-ROOT = Path(__file__).parents[2]
 FORK_SAFETY = "import torch{}; from harness.engine.process import why_not_forkable; print(why_not_forkable())"
 HAND_OVER = (
     "from torch.distributed.elastic.multiprocessing import api; {}; "
@@ -48,8 +43,7 @@ def trained(tmp_path):
         run_dir = tmp_path / name
         run_dir.mkdir()
         (run_dir / "spec.json").write_text(spec.model_dump_json())
-        shell = {**os.environ, "PYTHONPATH": str(ROOT)}
-        host = Host(python=sys.executable, hostname="here", num_cores=2, shell=shell)
+        host = Host(sys.executable, hostname="here", num_cores=2, shell=os.environ | {"PYTHONPATH": str(ROOT)})
         plan = build_plan(LaunchRequest(spec, run_dir, host))
         if worker:
             plan = replace(plan, worker=(str(worker), *plan.worker[2:]))
@@ -62,7 +56,7 @@ def trained(tmp_path):
 
 
 def shape(model, recompute):
-    spec = experiment(model, recompute, num_gpus=2, dtype="bf16", dropout=0.1, pipeline_model_parallel_size=2)
+    spec = shapes.experiment(model, recompute, num_gpus=2, dtype="bf16", dropout=0.1, pipeline_model_parallel_size=2)
     return spec.model_copy(update={"measure": spec.measure.model_copy(update={"max_steps": 4})})
 
 
@@ -169,6 +163,4 @@ def test_garbage_of_imports_is_collected_before_a_step_is_measured():
 
 
 def refusal(before, code=FORK_SAFETY):
-    command = [sys.executable, "-c", code.format(before)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    return answer_of("-c", code.format(before)).strip()

@@ -1,18 +1,14 @@
 """The worker as torchrun starts it: it leaves a record on every way out. One rank each, without torchrun."""
 
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.collect import read_heartbeats
 from harness.records.rank import RankRecord
+from tests.engine.conftest import ROOT, run_worker
 
-ROOT = Path(__file__).parents[2]
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}
 
 
@@ -25,31 +21,22 @@ def spec_of(**changes):
     return ExperimentSpec(**fields | changes)
 
 
-def run_worker(folder, spec, **environment):
-    """Run one rank to its end; its record and its exit code."""
-    for part in ("ranks", "logs"):
-        (folder / part).mkdir()
-    (folder / "spec.json").write_text(spec.model_dump_json())
-    settings = {
-        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
-        "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
-    command = [sys.executable, "-m", "harness.engine.worker", "--run_dir", str(folder)]
-    env = {**os.environ, **settings, **environment}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+def trained(folder, spec, **environment):
+    """Run one rank to its end; its record and its process."""
+    done = run_worker(folder, spec, **environment)
     return RankRecord.model_validate_json((folder / "ranks" / "rank_000.json").read_text()), done
 
 
 @pytest.fixture
 def worker(tmp_path):
-    return partial(run_worker, tmp_path)
+    return partial(trained, tmp_path)
 
 
 @pytest.fixture(name="good", scope="module")
 def _good(tmp_path_factory):
     """A rank that trains: its folder, its record, its process."""
     folder = tmp_path_factory.mktemp("good")
-    return folder, *run_worker(folder, spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}))
+    return folder, *trained(folder, spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}))
 
 
 @pytest.mark.train

@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host
 from harness.launch.plan import LaunchPlan, Rendezvous, free_port
-from harness.launch.processes import identify, is_alive
 from harness.launch.replay import execute
 from harness.records.gating import LaunchSettings
+from tests.waiting import runs, wait_until
 
 FOLDER = Path(__file__).parent
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 256}
@@ -123,13 +122,12 @@ def run(plan, parents=None, on_progress=lambda _: None):
 
 def rank_pids(plan):
     """The pids of both ranks, once they have written them down."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        written = [path.read_text() for path in (plan.run_dir / "ranks").glob("pid_*")]
-        if len(written) == 2 and all(written):
-            return [int(text) for text in written]
-        time.sleep(0.02)
-    raise AssertionError(plan.launcher_log.read_text())
+
+    def written():
+        texts = [path.read_text() for path in (plan.run_dir / "ranks").glob("pid_*")]
+        return [int(text) for text in texts] if len(texts) == 2 and all(texts) else []
+
+    return wait_until(written, 60.0) or pytest.fail(plan.launcher_log.read_text())
 
 
 def kill_agent_of(plan):
@@ -138,13 +136,8 @@ def kill_agent_of(plan):
     os.kill(int(stat_of_rank.rpartition(")")[2].split()[1]), signal.SIGKILL)
 
 
-def all_gone(numbers, within_s=8.0):
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not any((p := identify(n)) is not None and is_alive(p) for n in numbers):
-            return True
-        time.sleep(0.05)
-    return False
+def all_gone(pids, within_s=8.0):
+    return wait_until(lambda: not any(map(runs, pids)), within_s)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -20,6 +19,7 @@ from harness.launch.processes import (
     is_alive,
     send,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -94,11 +94,7 @@ def test_an_orphan_comes_home_and_is_known_by_its_mark():
     assert adopted(mark) == (process,)
     assert adopted("MBR_TEST_MARK=other") == ()
     assert send(process, signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while identify(orphan) is not None and time.monotonic() < deadline:
-        bury([process])
-        time.sleep(0.01)
-    assert identify(orphan) is None
+    assert wait_until(lambda: bury([process]) or identify(orphan) is None, 5.0)
 
 
 def test_a_name_with_brackets_and_spaces_does_not_confuse():

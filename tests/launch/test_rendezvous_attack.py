@@ -3,12 +3,12 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from harness.launch.plan import free_port
 from tests.launch.conftest import FOLDER, inherited, run
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -18,19 +18,12 @@ def attack(port, marker):
     subprocess.run(command, check=True, timeout=60)
 
 
-def there_within(seconds, path):
-    deadline = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return path.exists()
-
-
 def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(make_plan, tmp_path):
     plan = make_plan(str(FOLDER / "attacked_rank.py"), str(tmp_path / "run"), env=inherited())
     ranks, marker = plan.run_dir / "ranks", tmp_path / "ran"
 
     def attack_once_it_listens():
-        if there_within(60, ranks / "ready"):
+        if wait_until((ranks / "ready").exists, 60.0):
             attack(plan.rendezvous.master_port, marker)
             (ranks / "attacked").touch()
 
@@ -51,7 +44,7 @@ def test_the_attack_works_on_the_rendezvous_that_is_not_used(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
         try:
             attack(port, marker)
-            assert there_within(60, marker)
+            assert wait_until(marker.exists, 60.0)
         finally:
             agent.terminate()
             agent.wait(30)

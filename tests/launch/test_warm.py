@@ -15,6 +15,7 @@ from harness.launch.processes import descendants
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome
 from tests.launch.conftest import FOLDER, RANK, WITHOUT_MEGATRON, all_gone, inherited, run, started_harness
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -143,9 +144,7 @@ def warm_parents_of(pid):
 def test_ctrl_c_while_the_parent_imports_starts_nothing(make_plan):
     plan = make_plan(RANK, "unused", "ok")
     with started_harness(plan, "--warm") as harness:
-        deadline = time.monotonic() + 20
-        while not (started := warm_parents_of(harness.pid)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        started = wait_until(lambda: warm_parents_of(harness.pid), 20.0)
         harness.send_signal(signal.SIGINT)
         asked = time.monotonic()
         output, _ = harness.communicate(timeout=15)

@@ -7,6 +7,7 @@ import pytest
 
 from harness.experiment.user_buffers import UserBuffers
 from harness.predict.ledger import user_buffer_bytes
+from tests.engine.conftest import answer_of
 
 pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parent / "made_buffers.py"
@@ -19,7 +20,7 @@ BY_METHOD = UserBuffers.model_validate({gemm: {"method": method} for gemm, metho
 
 
 @pytest.fixture(scope="module")
-def made(run_python, te_folder, tmp_path_factory, models):
+def made(te_folder, tmp_path_factory, models):
     """What transformer-engine makes for each spec."""
     folder = tmp_path_factory.mktemp("buffers")
     asked, out = folder / "specs.json", folder / "out.json"
@@ -32,7 +33,7 @@ def made(run_python, te_folder, tmp_path_factory, models):
         "TP 1": overlapping(models, TUNED_BF16, tensor_model_parallel_size=1),
     }
     asked.write_text(json.dumps({name: spec.model_dump_json() for name, spec in specs.items()}))
-    run_python(PROGRAM, te_folder, asked, out)
+    answer_of(PROGRAM, te_folder, asked, out)
     answers = json.loads(out.read_text())
     return {name: answers[name] | {"predicted": user_buffer_bytes(spec)} for name, spec in specs.items()}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.records.trace import TraceRequest
+from tests.engine.conftest import answer_of
 
 HERE = Path(__file__).parent
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.train
 
 
 @pytest.fixture(scope="module")
-def last_stage(run_python, te_folder, models, tmp_path_factory):
+def last_stage(te_folder, models, tmp_path_factory):
     """One layer, output layer and loss of Llama3-70B over TP 4."""
 
     def build(*apex):
@@ -21,7 +22,7 @@ def last_stage(run_python, te_folder, models, tmp_path_factory):
         asked, out = folder / "request.json", folder / "out.json"
         cases = (models.case("last", models.llama("none"), post=True),)
         asked.write_text(TraceRequest(cases=cases, implementation="transformer_engine").model_dump_json())
-        run_python(HERE / "without_apex.py", te_folder, asked, out, *apex)
+        answer_of(HERE / "without_apex.py", te_folder, asked, out, *apex)
         return json.loads(out.read_text())
 
     return {"with": build("apex"), "without": build()}

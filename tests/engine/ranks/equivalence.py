@@ -10,7 +10,6 @@ OUT_DIR/<name>.rank_N.pt with the gradients under names that do not depend on th
 import json
 import re
 import sys
-import weakref
 import zlib
 from pathlib import Path
 
@@ -21,8 +20,6 @@ cpu_backend.block_transformer_engine()
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 cpu_backend.install()
 
@@ -30,6 +27,7 @@ from harness.engine import rank_run
 from harness.engine.config import transformer_config
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.read_back import read_back
+from harness.engine.tracing.ledger import watched_peak_bytes
 from harness.engine.training import Trainer
 from harness.experiment.experiment import ExperimentSpec
 
@@ -57,52 +55,6 @@ def canonical_init(chunks, spec):
             parameter.data.copy_(torch.empty(parameter.shape).normal_(0, 0.02, generator=generator))
 
 
-class LivePeak(TorchDispatchMode):
-    """Highest bytes of tensor storages born inside the mode; freed and emptied storages are subtracted.
-
-    The product measures one run per process with torch's profiler; here many settings share a process, in which every
-    further profiler session is slower.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.sizes, self.now, self.peak = {}, 0, 0
-
-    def _forget(self, key):
-        self.now -= self.sizes.pop(key, 0)
-
-    def _see(self, storage):
-        key, size = storage._cdata, storage.nbytes()
-        if key not in self.sizes:
-            weakref.finalize(storage, self._forget, key).atexit = False
-        self.now += size - self.sizes.get(key, 0)
-        self.sizes[key] = size
-        self.peak = max(self.peak, self.now)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf.untyped_storage())
-        return out
-
-    def __enter__(self):
-        self._resize = torch.UntypedStorage.resize_
-
-        def resize(storage, size):
-            self._resize(storage, size)
-            if storage._cdata in self.sizes:
-                self._see(storage)
-            return storage
-
-        torch.UntypedStorage.resize_ = resize
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        torch.UntypedStorage.resize_ = self._resize
-        return super().__exit__(*error)
-
-
 def train(spec, *, is_watched):
     config = transformer_config(spec)
     rank_run.seed_all(spec)
@@ -117,11 +69,7 @@ def train(spec, *, is_watched):
         for chunk in chunks
         for name, parameter in chunk.named_parameters()
     }
-    live = LivePeak() if is_watched else None
-    if live:
-        with live:
-            trainer.forward_backward_once()
-    peak = live.peak if live else None
+    peak = watched_peak_bytes(trainer.forward_backward_once) if is_watched else None
     return [float(entry["lm loss"]) for entry in losses], gradients, peak, read_back(chunks, config)
 
 

@@ -1,6 +1,5 @@
 """Runs the tracer and the scripts beside it in processes of their own: what they do to torch cannot be undone."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,21 +9,11 @@ from pathlib import Path
 import pytest
 
 from harness.records.trace import TraceFile, TraceRequest
+from tests.engine import shapes
+from tests.engine.conftest import ROOT, SETTINGS, answer_of
+from tests.engine.tracing import models
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-
-
-SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-def _run(arguments):
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], env={**os.environ, **SETTINGS}, check=False, capture_output=True, text=True,
-        timeout=300, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +24,7 @@ def tracers():
     def tracer(implementation):
         if implementation not in made:
             made[implementation] = subprocess.Popen(
-                [sys.executable, HERE / "scripts" / "tracer.py", implementation], env={**os.environ, **SETTINGS}, cwd=ROOT,
+                [sys.executable, HERE / "scripts" / "tracer.py", implementation], env=os.environ | SETTINGS, cwd=ROOT,
                 text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         return made[implementation]
@@ -73,25 +62,18 @@ def script(tmp_path_factory):
             path = tmp_path_factory.mktemp("script") / "request.json"
             path.write_text(request.model_dump_json())
             arguments.append(path)
-        return json.loads(_run(arguments))
+        return json.loads(answer_of(*arguments))
 
     return run
 
 
-def _module(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def shapes():
+@pytest.fixture(scope="session", name="shapes")
+def _shapes():
     """The small models that the engine's tests share."""
-    return _module(HERE.parent / "shapes.py")
+    return shapes
 
 
-@pytest.fixture(scope="session")
-def models():
+@pytest.fixture(scope="session", name="models")
+def _models():
     """Published models at full width."""
-    return _module(HERE / "models.py")
+    return models
