@@ -55,11 +55,6 @@ class Case:
         return next((verdict for verdict in order if verdict in verdicts), "not_run")
 
     @property
-    def fingerprint(self) -> str | None:
-        """Return the fingerprint of its run."""
-        return self.run.get("fingerprint")
-
-    @property
     def is_unknown(self) -> bool:
         """Return whether no check was carried out or skipped."""
         return {check.verdict for check in self.checks} <= {"not_run"}

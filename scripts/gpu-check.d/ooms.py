@@ -57,12 +57,10 @@ WAYS = (
 def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
     """A request that cannot fit is recorded as out of memory, and the next run on the same GPU is a normal one."""
     oom, after = case_name(shape.name, "oom"), case_name(shape.name, "after_oom")
-    too_much = oversize(runs.target, shape)
-    kept = runs.kept_case(oom, shape, **too_much), runs.kept_case(after, shape, recompute="none")
-    if kept[0] and kept[1]:
-        yield from (kept[0], kept[1])
+    if {oom, after} <= set(runs.kept):
+        yield from (runs.kept[oom], runs.kept[after])
         return
-    ran = runs.run(oom, shape, **too_much)
+    ran = runs.run(oom, shape, **oversize(runs.target, shape))
     if isinstance(ran, Unfinished):
         yield from (ran.case(oom), Case(after))
         return

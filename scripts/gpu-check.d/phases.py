@@ -32,7 +32,7 @@ class Row:
     """One recompute setting. ``refused_by``: the rules that forbid it; then nothing else is known.
 
     ``predicted`` and ``measured`` are bytes by phase; ``problem`` is the reason if one of them is missing. ``unjudged``: phases
-    without a claim, each with the reason. ``fingerprint``: of the experiment.
+    without a claim, each with the reason.
     """
 
     recompute: str
@@ -42,7 +42,6 @@ class Row:
     problem: str = ""
     unjudged: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    fingerprint: str = ""
 
     def difference(self, phase: str) -> float | None:
         """Return measured over predicted, minus one."""

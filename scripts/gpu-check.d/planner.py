@@ -100,7 +100,7 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
     settled = group.shape.settle(runs.target, **group.asked)
     implementation = settled_implementation(settled.spec)
     found = candidates(settled.spec, settled.software, implementation)
-    kept = reusable(runs, group, {row.text: row.spec.fingerprint for row in found.rows})
+    kept = reusable(runs, group)
     rows = [row for row in found.rows if only is None or row.text in ("none", *only, *kept)]
     legal = tuple(row for row in rows if row.is_legal)
     cases = required_cases(replace(found, rows=legal), implementation) if legal else ()
@@ -123,16 +123,12 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
             yield _measured(runs, group, row, parents)
 
 
-def reusable(runs: Runs, group: Group, fingerprints: Mapping[str, str]) -> dict[str, Mapping[str, int]]:
-    """Return the phases by setting that an earlier sitting measured wholly and as predicted, for the same experiment."""
+def reusable(runs: Runs, group: Group) -> dict[str, Mapping[str, int]]:
+    """Return the phases by setting that an earlier sitting measured wholly and as predicted."""
     case = runs.kept.get(group.case)
     table = case.facts.get("planner", {}) if case else {}
     rows = [phases.row_of(row) for row in table.get("rows", ())]
-    good = {row.recompute: row for row in rows if row.is_measured and row.check.verdict != "fail"}
-    other = [text for text, row in good.items() if row.fingerprint != fingerprints.get(text)]
-    if other:
-        runs.notes.append(f"not reused, the recipe has changed: {group.case}, {'; '.join(other)}")
-    return {text: row.measured for text, row in good.items() if text not in other}
+    return {row.recompute: row.measured for row in rows if row.is_measured and row.check.verdict != "fail"}
 
 
 def _worth(candidate: Candidate) -> tuple[int, int]:
@@ -152,7 +148,7 @@ def _predicted(candidate: Candidate, settled: Settled, traces: Traces) -> Row:
         figures = phases.predicted(spec, settled_implementation(settled.spec), traces, settled.software)
     except MissingTraceError as error:
         return Row(candidate.text, problem=f"not predicted: {error.args[0]}")
-    return Row(candidate.text, predicted=figures, unjudged=phases.unjudged(spec), fingerprint=spec.fingerprint)
+    return Row(candidate.text, predicted=figures, unjudged=phases.unjudged(spec))
 
 
 def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:

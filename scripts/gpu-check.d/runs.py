@@ -50,7 +50,7 @@ class Runs:
     """Starts nothing that would likely last beyond ``deadline_s`` on the monotonic clock.
 
     ``runs_dir`` receives a folder per run. ``programs``: the folder of this file. ``kept``: cases of earlier sittings by
-    name, which are not run again. ``notes``: which of them were run again all the same, and why.
+    name, which are not run again.
     """
 
     def __init__(
@@ -61,15 +61,6 @@ class Runs:
         self._runs_dir, self._deadline_s = runs_dir, deadline_s
         self._longest_s: defaultdict[str, float] = defaultdict(lambda: least_s)
         self._count = 0
-        self.notes: list[str] = []
-
-    def kept_case(self, name: str, shape: Shape, **asked: Any) -> Case | None:
-        """Return the case of an earlier sitting, unless the recipe has made it another experiment since."""
-        case = self.kept.get(name)
-        if case is None or case.fingerprint == shape.fingerprint(self.target, **asked):
-            return case
-        self.notes.append(f"not reused, the recipe has changed: {name}")
-        return None
 
     def run(self, name: str, shape: Shape, *extra: str, **asked: Any) -> Ran | Unfinished:
         """Run `mbr-perf run` with fields of `Request` in ``asked`` if there is time left. It ends at the deadline."""

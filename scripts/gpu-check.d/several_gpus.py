@@ -68,9 +68,8 @@ def _why_not(target: Target, layout: Layout) -> str:
 
 def _compared(runs: Runs, shape: Shape, layout: Layout, name: str) -> Iterator[Case]:
     asked, plain = layout.asked(runs.target), case_name(name, "plain")
-    kept = runs.kept_case(plain, shape, **asked, set_values=layout.plain), runs.kept_case(name, shape, **asked)
-    if kept[0] and kept[1]:
-        yield from (kept[0], kept[1])
+    if {plain, name} <= set(runs.kept):
+        yield from (runs.kept[plain], runs.kept[name])
         return
     before = bytes_in_use(runs, name, asked["num_gpus"])
     control = runs.run(plain, shape, **asked, set_values=layout.plain)

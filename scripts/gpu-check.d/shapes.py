@@ -46,10 +46,6 @@ class Shape:
         """Return that request as mbr-perf understands it on this machine."""
         return settle(RunRequest(asked=Request(**self.asked(target, **changes))), target.host)
 
-    def fingerprint(self, target: Target, **changes: Any) -> str:
-        """Return the fingerprint of its run."""
-        return self.settle(target, **changes).spec.fingerprint
-
 
 def shapes(recipes: Path) -> tuple[Shape, ...]:
     """Return dense, mixture of experts and latent attention; every machine can most likely train the first."""

@@ -83,8 +83,7 @@ def _sit(options: argparse.Namespace) -> ExitCode:
             if runs.kept.get(case.name) is not case:
                 write_case(folder, target, case)
             write_summary(folder, target, list(there.values()), time.monotonic() - began)
-            narrate(*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)")
-            runs.notes.clear()
+            narrate(f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)")
     finally:
         if options.archive:
             pack(options.archive, folder, runs_dir)

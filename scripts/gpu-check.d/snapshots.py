@@ -32,8 +32,8 @@ def read_snapshots(runs: Runs, shape: Shape) -> Iterator[Case]:
     for name in (*states, *runs_of):
         if runs.target.is_rehearsal:
             yield Case(name, checks=(Check("snapshot_read", "skipped", NEEDS_GPU),))
-        elif kept := runs.kept_case(name, shape, **runs_of[name]) if name in runs_of else runs.kept.get(name):
-            yield kept
+        elif name in runs.kept:
+            yield runs.kept[name]
         elif name in states:
             yield _states(runs, name, expandable=states[name])
         else:

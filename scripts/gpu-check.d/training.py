@@ -32,7 +32,7 @@ def train_settings(runs: Runs, shape: Shape, only: Sequence[str] | None) -> Iter
             yield Case(case_name(shape.name, text), text, (Check("trained", "skipped", found),))
     wanted = [text for text in legal if only is None or text in ("none", *only)]
     texts = sorted(wanted, key=lambda text: text not in FIRST)
-    kept = {text: runs.kept_case(case_name(shape.name, text), shape, recompute=text) for text in texts}
+    kept = {text: runs.kept.get(case_name(shape.name, text)) for text in texts}
     is_whole = all(kept.values())
     control: RunRecord | None = None
     for text in texts:
@@ -65,7 +65,7 @@ def _against_control(ran: Ran, text: str, control: RunRecord | None) -> Iterator
 def weigh_sampler(runs: Runs, shape: Shape) -> Iterator[Case]:
     """Compare step times with and without the memory sampler, and those of equal runs: both kinds in turn."""
     name = case_name(shape.name, "sampler")
-    if kept := runs.kept_case(name, shape, recompute="none"):
+    if kept := runs.kept.get(name):
         yield kept
         return
     if runs.target.is_rehearsal:

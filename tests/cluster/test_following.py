@@ -10,10 +10,10 @@ from harness.cluster.following import Watched, wait_for
 from harness.cluster.showing import JobDisplay
 from harness.errors import RunFailedError
 from harness.measure.experiment import Display
-from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
+from harness.records.job import SlurmOptions
 from harness.records.store import read_run
+from tests.cluster.conftest import SUBMITTED
 
-SLURM_OUTPUT = Path(__file__).parents[1] / "data" / "slurm" / "said"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
 
@@ -42,48 +42,26 @@ def clock():
 
 
 @pytest.fixture
-def slurm(tmp_path):
-    """Sets what ``scontrol`` answers from now on; ``scancel`` notes that it was called."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-
-    def answers(script):
-        for command, text in (("scontrol", script), ("squeue", script), ("sacct", "exit 1"), ("scancel", "")):
-            path = folder / command
-            path.write_text(f'#!/bin/sh\necho {command} "$@" >> {folder}/calls\n{text}\n')
-            path.chmod(0o755)
-        return Slurm({"PATH": f"{folder}:/usr/bin:/bin"})
-
-    answers.reports = lambda name: answers(f"cat {SLURM_OUTPUT}/{name}.scontrol")
-    answers.cancelled = lambda: "scancel 7" in (folder / "calls").read_text()
-    return answers
-
-
-@pytest.fixture
-def make_job(tmp_path, make_spec):
+def make_job(make_spec, job_of):
     def make(queued_before_s=0.0, **options):
-        spec = make_spec(gpu="cpu", num_gpus=2)
-        run_dir = tmp_path / "runs" / "run"
-        for inner in ("ranks", "logs"):
-            (run_dir / inner).mkdir(parents=True)
-        job_dir = tmp_path / "jobs" / "job"
-        (job_dir / "logs").mkdir(parents=True)
-        job = JobRecord(
-            job_dir=str(job_dir), name="job", what="run", subject=str(job_dir), nnodes=1,
-            runs=(JobRun(run_dir=str(run_dir), run_id="run", spec=spec),),
-            slurm=SlurmOptions(**{"time_limit_minutes": 30} | options), command=("mbr-perf", "run"),
-            created_at="2026-01-02T03:04:05+00:00", mbr_perf="0.1.0",
-        )  # fmt: skip
-        submitted = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
-        return Watched(job, submitted, queued_before_s)
+        slurm = SlurmOptions(**{"time_limit_minutes": 30} | options)
+        return Watched(job_of(make_spec(gpu="cpu", num_gpus=2), slurm=slurm), SUBMITTED, queued_before_s)
 
     return make
 
 
 @pytest.fixture
-def wait(clock):
-    def run(job, slurm, **limits):
-        return wait_for([job], slurm, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
+def wait(clock, slurm):
+    """Wait for a job of which scontrol says this: the name of a recorded answer, or a script."""
+
+    def run(job, says, **limits):
+        if says.isalpha():
+            slurm.reports(says)
+        else:
+            slurm.answers("scontrol", says)
+            slurm.answers("squeue", says)
+        controller = Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"})
+        return wait_for([job], controller, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
 
     return run
 
@@ -98,24 +76,18 @@ def failure_of(job):
     return read_run(job.job.runs[0].run_dir).failure
 
 
-def test_a_record_ends_the_waiting_although_slurm_still_says_that_it_runs(wait, slurm, make_job, clock, make_record):
+@pytest.mark.parametrize("says", ["echo JobId=7 JobState=RUNNING NodeList=n1", "nodefail"])
+def test_a_record_ends_the_waiting_whatever_slurm_says_of_the_job(wait, make_job, clock, make_record, says):
     job = make_job()
     clock.at(3, lambda: commit(job, make_record))
-    assert wait(job, slurm("echo JobId=7 JobState=RUNNING NodeList=n1")).is_done
-    assert clock.now == 1003.0
-
-
-def test_a_record_that_comes_a_little_after_the_end_of_the_job_counts(wait, slurm, make_job, clock, make_record):
-    job = make_job()
-    clock.at(3, lambda: commit(job, make_record))
-    assert wait(job, slurm.reports("nodefail")).is_done
-    assert failure_of(job) is None
+    assert wait(job, says).is_done
+    assert (clock.now, failure_of(job)) == (1003.0, None)
 
 
 def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_job, clock, capsys):
     job = make_job()
     clock.at(600, lambda: slurm.reports("timeout"))
-    assert wait(job, slurm(DOWN)).is_done
+    assert wait(job, DOWN).is_done
     assert failure_of(job) == "Slurm: TIMEOUT after 30 min on n1"
     assert "job 7: unknown: slurm_load_jobs error: Unable to contact" in capsys.readouterr().err
 
@@ -124,49 +96,46 @@ def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_jo
 def test_a_controller_that_never_comes_back_leaves_the_run_uncommitted(wait, slurm, make_job, clock):
     job = make_job()
     with pytest.raises(RunFailedError, match="it must have ended by now"):
-        wait(job, slurm(DOWN))
+        wait(job, DOWN)
     assert clock.now > 1000 + 30 * 60
     assert not (Path(job.job.runs[0].run_dir) / "record.json").exists()
 
 
 def test_a_job_that_can_never_start_is_cancelled_after_a_minute(wait, slurm, make_job, clock):
     job = make_job()
-    assert wait(job, slurm.reports("never")).is_done
+    assert wait(job, "never").is_done
     assert failure_of(job) == "Slurm: never started: PartitionNodeLimit; cancelled by mbr-perf"
-    assert (slurm.cancelled(), 1060 < clock.now < 1080) == (True, True)
+    assert (slurm.calls("scancel") == ["scancel 7"], 1060 < clock.now < 1080) == (True, True)
 
 
 @pytest.mark.slow
-def test_a_held_job_is_waited_for(wait, slurm, make_job, clock):
-    job = make_job()
-    assert not wait(job, slurm.reports("held"), timeout_s=3600).is_done
-    assert not slurm.cancelled()
+def test_a_held_job_is_waited_for_and_the_controller_is_asked_ever_more_seldom(wait, slurm, make_job):
+    assert not wait(make_job(), "held", timeout_s=3600).is_done
+    assert slurm.calls("scancel") == []
+    assert 100 < len(slurm.calls("scontrol")) < 400
 
 
-def test_a_job_that_does_not_start_in_time_is_cancelled(wait, slurm, make_job, clock):
-    job = make_job(pending_timeout_minutes=20)
-    assert wait(job, slurm.reports("held")).is_done
+@pytest.mark.parametrize(("queued_before_s", "waits_s"), [(0.0, 20 * 60), (1190.0, 10.0)])
+def test_a_job_that_does_not_start_in_time_from_its_submission_is_cancelled(
+    wait, make_job, clock, queued_before_s, waits_s
+):
+    job = make_job(queued_before_s, pending_timeout_minutes=20)
+    assert wait(job, "held").is_done
     assert failure_of(job) == "Slurm: never started within 20 min: JobHeldUser; cancelled by mbr-perf"
-    assert 1000 + 20 * 60 < clock.now < 1000 + 21 * 60
-
-
-def test_time_in_the_queue_counts_from_submission(wait, slurm, make_job, clock):
-    job = make_job(queued_before_s=1190.0, pending_timeout_minutes=20)
-    assert wait(job, slurm.reports("held")).is_done
-    assert clock.now < 1030
+    assert 1000 + waits_s < clock.now < 1000 + waits_s + 60
 
 
 def test_what_is_requeued_and_held_is_given_up(wait, slurm, make_job):
     line = "JobId=7 JobState=PENDING Reason=launch_failed_requeued_held Restarts=1 ExitCode=0:0"
     job = make_job()
-    assert wait(job, slurm(f"echo '{line}'")).is_done
+    assert wait(job, f"echo '{line}'").is_done
     assert failure_of(job).startswith("Slurm: REQUEUED and held: launch_failed_requeued_held")
 
 
 def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):
     job = make_job()
     clock.at(100, lambda: slurm.reports("timeout"))
-    wait(job, slurm.reports("held"))
+    wait(job, "held")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "job 7: PENDING (JobHeldUser); it is held, release it with scontrol release",
@@ -174,23 +143,13 @@ def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):
     ]
 
 
-@pytest.mark.slow
-def test_the_controller_is_asked_ever_more_seldom(wait, slurm, make_job, tmp_path):
-    wait(make_job(), slurm.reports("held"), timeout_s=3600)
-    asked = (tmp_path / "bin" / "calls").read_text().count("scontrol")
-    assert 100 < asked < 400
-
-
 @pytest.mark.parametrize("what", ["job", "run", "results"])
-def test_a_folder_that_is_deleted_meanwhile_ends_the_waiting_and_is_named(wait, slurm, make_job, clock, what):
-    said, job = slurm("echo JobId=7 JobState=RUNNING NodeList=n1"), make_job()
+def test_a_folder_that_is_deleted_meanwhile_ends_the_waiting_and_is_named(wait, make_job, clock, what):
+    job = make_job()
     run_dir, job_dir = Path(job.job.runs[0].run_dir), Path(job.job.job_dir)
     gone = {"job": job_dir, "run": run_dir, "results": job_dir.parents[1]}[what]
     clock.at(10, lambda: shutil.rmtree(gone))
     with pytest.raises(RunFailedError) as failed:
-        wait(job, said)
+        wait(job, "echo JobId=7 JobState=RUNNING NodeList=n1")
     named = run_dir if what == "run" else job_dir
-    assert (
-        f"{named}: the folder was deleted while mbr-perf was using it; mbr-perf waits no longer; `scancel 7` ends the job"
-        in str(failed.value)
-    )
+    assert f"{named}: the folder was deleted" in str(failed.value) and "`scancel 7` ends the job" in str(failed.value)

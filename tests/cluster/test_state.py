@@ -6,10 +6,9 @@ import pytest
 
 from harness.cluster.commands import Slurm
 from harness.cluster.state import from_sacct, from_scontrol, from_squeue, job_state
-from harness.records.job import SubmittedRecord
+from tests.cluster.conftest import SUBMITTED
 
 ANSWERS = Path(__file__).parents[1] / "data" / "slurm" / "said"
-JOB = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
 GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
@@ -20,21 +19,16 @@ def recorded(name, command="scontrol"):
 
 
 @pytest.fixture
-def slurm(tmp_path):
-    """Slurm's commands as scripts that answer what they are told to, and note that they were asked."""
+def state_of(slurm):
+    """The state of the job where Slurm's commands answer so, and who was asked."""
 
     def make(**answers):
         for command, script in answers.items():
-            path = tmp_path / command
-            path.write_text(f"#!/bin/sh\necho {command} >> {tmp_path}/asked\n{script}\n")
-            path.chmod(0o755)
-        return Slurm({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+            slurm.answers(command, script)
+        state = job_state(Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"}), SUBMITTED)
+        return state, [command for command in ("scontrol", "squeue", "sacct") if slurm.calls(command)]
 
     return make
-
-
-def test_slurm_commands_are_looked_up_where_the_shell_says(slurm):
-    assert slurm(sacct="echo hello").call(("sacct",)).out == "hello\n"
 
 
 @pytest.mark.parametrize(
@@ -77,33 +71,21 @@ def test_what_accounting_says_of_a_job(line, kind, text):
     assert (state.kind, state.text) == (kind, text)
 
 
-def test_the_controller_is_asked_first_and_nobody_after_it(slurm, tmp_path):
-    state = job_state(slurm(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1"), JOB)
-    assert (state.kind, state.source) == ("failed", "scontrol")
-    assert (tmp_path / "asked").read_text() == "scontrol\n"
-
-
-def test_accounting_knows_what_the_controller_has_forgotten(slurm):
-    state = job_state(slurm(scontrol=GONE, squeue=GONE, sacct="echo 'TIMEOUT|0:0|n1'"), JOB)
+def test_the_controller_is_asked_first_and_accounting_what_it_has_forgotten(state_of):
+    state, asked = state_of(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1")
+    assert (state.kind, state.source, asked) == ("failed", "scontrol", ["scontrol"])
+    state, _ = state_of(scontrol=GONE, squeue=GONE, sacct="echo 'TIMEOUT|0:0|n1'")
     assert (state.kind, state.source) == ("timeout", "sacct")
-
-
-def test_a_forgotten_job_without_accounting_is_gone_and_has_ended(slurm):
-    state = job_state(slurm(scontrol=GONE, squeue=GONE, sacct=NO_ACCOUNTING), JOB)
+    state, _ = state_of(scontrol=GONE, squeue=GONE, sacct=NO_ACCOUNTING)
     assert (state.kind, state.has_ended) == ("purged", True)
 
 
-def test_a_controller_that_does_not_answer_says_nothing_about_the_job(slurm, tmp_path):
-    state = job_state(slurm(scontrol=DOWN, squeue=DOWN, sacct=NO_ACCOUNTING), JOB)
-    assert (state.kind, state.has_ended) == ("unreachable", False)
+def test_where_slurm_does_not_answer_nothing_is_known_of_the_job(state_of, tmp_path):
+    state, asked = state_of(scontrol=DOWN, squeue=DOWN, sacct=NO_ACCOUNTING)
+    assert (state.kind, state.has_ended, asked) == ("unreachable", False, ["scontrol"])
     assert "Unable to contact slurm controller" in state.text
-    assert (tmp_path / "asked").read_text() == "scontrol\n"
-
-
-def test_without_slurm_nothing_is_known(tmp_path):
-    state = job_state(Slurm({"PATH": str(tmp_path)}), JOB)
-    assert (state.kind, state.has_ended) == ("unreachable", False)
-    assert "not installed here" in state.text
+    state = job_state(Slurm({"PATH": str(tmp_path)}), SUBMITTED)
+    assert (state.kind, "not installed here" in state.text) == ("unreachable", True)
 
 
 def test_a_word_that_no_table_has_concludes_nothing():

@@ -8,7 +8,7 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.slurm_job import slurm_job
 from harness.nightly.outcome import fault_in
-from harness.records.job import JobRecord, SlurmOptions
+from tests.cluster.conftest import job_record
 
 DOWN = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
 LATE = "Batch job submission failed: Socket timed out on send/recv operation"
@@ -17,11 +17,7 @@ LATE = "Batch job submission failed: Socket timed out on send/recv operation"
 @pytest.fixture(name="job")
 def _job(tmp_path):
     (tmp_path / "JOB").mkdir()
-    record = JobRecord(
-        job_dir=str(tmp_path / "JOB"), name="mbr-perf.first", what="run", subject=str(tmp_path), nnodes=1,
-        slurm=SlurmOptions(time_limit_minutes=30), command=("mbr-perf", "run"), created_at="2026-01-02T03:04:05+00:00",
-        mbr_perf="0.1.0",
-    )  # fmt: skip
+    record = job_record(tmp_path / "JOB", name="mbr-perf.first")
     host = Host(python="/usr/bin/python3", hostname="login", num_cores=4, shell={"PATH": "/usr/bin:/bin"})
     return slurm_job(record, host), host
 

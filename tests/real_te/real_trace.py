@@ -13,7 +13,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import loading
-import torch
 
 from harness.engine import trace as engine_trace
 from harness.records.trace import TraceRequest
@@ -30,7 +29,6 @@ def main():
 
 def traced(case):
     """Fields of `Measured`, or {"failed": traceback}."""
-    _forget_buffers(case)
     before = dict(os.environ)
     os.environ |= case.spec.env
     loading.stand_for(case.spec.gpu_type.capability)
@@ -41,21 +39,6 @@ def traced(case):
     finally:
         os.environ.clear()
         os.environ |= before
-
-
-def _forget_buffers(case):
-    """Drop DeepEP's buffers, which megatron-core keeps per process, and shape the routing map without its values."""
-    import deep_ep
-    from megatron.core.transformer.moe import fused_a2a, token_dispatcher
-
-    def indices_to_multihot(manager, indices, probs):
-        shape = indices.shape[0], manager.num_local_experts
-        return torch.empty(shape, dtype=torch.bool, device=indices.device), probs.sum(1, keepdim=True).expand(shape)
-
-    fused_a2a._buffer = None
-    fused_a2a.reset_hybrid_ep_buffer()
-    deep_ep.TOPK["value"] = case.spec.model.moe.moe_router_topk if case.spec.model.moe else 1
-    token_dispatcher._DeepepManager._indices_to_multihot = indices_to_multihot
 
 
 def measured(case):

@@ -63,11 +63,11 @@ def _layers(spec, kind):
     maker = CaseMaker(spec, IMPLEMENTATION)
     for policy in base_policies(spec.recompute)[-1:]:
         case = maker.layers(kind, policy, 1)
-        # A prediction leaves out the flex dispatcher; one layer need not.
+        # As a prediction does without: the flex dispatcher, whose kernels need a GPU, and settings of the other kind of layer.
+        of_case = "moe" if kind == "dense" else "dispatcher"
         changes = {"transformer_impl": IMPLEMENTATION, "overlap_moe_expert_parallel_comm": False}
+        changes |= {name: value for name, value in case.spec.kernels if of_case in name}
         kernels = spec.kernels.model_copy(update=changes)
-        if kind == "dense":
-            kernels = kernels.model_copy(update={name: value for name, value in case.spec.kernels if "moe" in name})
         env = {name: value for name, value in spec.env.items() if name.startswith("NVTE_")}
         offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": 0})
         spec_of_layer = case.spec.model_copy(update={"kernels": kernels, "env": env, "offload": offload})

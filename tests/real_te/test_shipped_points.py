@@ -3,16 +3,14 @@
 Process groups send nothing and kernels compute nothing. `LEFT_OUT` lists what points have and the layers here lack.
 """
 
-import importlib.util
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
+from tests.real_te import shipped_points
+
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-HERE = Path(__file__).parent
 
 # Points that do not run, by the rules that refuse them: how many of which recipe on which GPU.
 REFUSED = {
@@ -55,8 +53,8 @@ OUTSIDE = (
     "parallelism.num_layers_in_", "parallelism.wgrad_deferral_limit", "parallelism.deallocate_pipeline_outputs",
 )  # fmt: skip
 # What layers say in other words: their number and kind, without the settings and modules of the other kind, whole layers one
-# by one, the implementation that "auto" gives, of the variables those that transformer-engine reads, and for the GPU the first
-# of its compute capability.
+# by one, the implementation that "auto" gives, all-to-all for the flex dispatcher, whose kernels need a GPU, of the variables
+# those that transformer-engine reads, and for the GPU the first of its compute capability.
 REWORDED = (
     "gpu", "model.num_layers", "model.moe.moe_layer_freq", "model.window_attn_skip_freq",
     "model.linear_attention.linear_attention_freq", "recompute", "kernels.transformer_impl", "env",
@@ -64,19 +62,9 @@ REWORDED = (
 )  # fmt: skip
 
 
-def _module(name):
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-POINTS = _module("shipped_points")
-
-
 @pytest.fixture(scope="module")
 def points():
-    return POINTS.shipped_points()
+    return shipped_points.shipped_points()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +72,7 @@ def layers(points):
     """The layers of all points that run, each once; key -> case and the points that have it."""
     found = {}
     for point in points:
-        for case in POINTS.layers_of(point) if not point.refused else ():
+        for case in shipped_points.layers_of(point) if not point.refused else ():
             found.setdefault(case.key, (case, []))[1].append(f"{point.name} {point.gpu} {point.spec.compute_dtype}")
     return found
 
@@ -99,7 +87,7 @@ def test_the_rules_refuse_these_points_and_no_others(points):
 def test_layers_lack_what_is_listed_and_nothing_else(points):
     lacking = Counter()
     for point in points:
-        layers = () if point.refused else POINTS.layers_of(point)
+        layers = () if point.refused else shipped_points.layers_of(point)
         fields = {field for case in layers for field in changed(flat(point.spec), flat(case.spec))}
         lacking.update({row for row in map(row_of, fields) if row})
     assert lacking == {row: count for row, (count, _why) in LEFT_OUT.items()}
@@ -148,8 +136,8 @@ def sample(layers):
 
 def form(case):
     """Kind of layer, precision and recompute: one layer of each is the sample."""
-    spec, kernels = case.spec, case.spec.kernels
-    kind = (case.layer_kind, spec.model.mla is not None, spec.makes_user_buffers, kernels.moe_flex_dispatcher_backend)
+    spec = case.spec
+    kind = (case.layer_kind, spec.model.mla is not None, spec.makes_user_buffers)
     return kind if spec.recompute.granularity == "none" and spec.compute_dtype == "bf16" else (
         case.layer_kind, spec.model.mla is not None, spec.compute_dtype, spec.recompute.text,
     )  # fmt: skip

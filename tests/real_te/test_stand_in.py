@@ -3,28 +3,15 @@
 Both sides take attention's workspaces and the kernels' outputs from one reading of transformer-engine's C++.
 """
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.real_te import layer_cases
+from tests.real_te.exceptions import LISTED
+
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-HERE = Path(__file__).parent
 FIELDS = ("saved", "forward_peak", "backward_peak")
 # What a release does differently from the one that the stand-in follows is shown by `scripts/check --te`, not judged.
 FOLLOWED = "2.11"
-
-
-def _module(name):
-    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-LISTED = _module("exceptions").LISTED
-LAYERS = _module("layer_cases")
 
 
 def differences(real, stand_in):
@@ -58,12 +45,12 @@ def unexplained(found, rows=LISTED):
 def cases(models, pytestconfig):
     if pytestconfig.getoption("--te") != FOLLOWED:
         pytest.skip(f"the stand-in follows transformer-engine {FOLLOWED}")
-    return LAYERS.layer_cases(models)
+    return layer_cases.layer_cases(models)
 
 
 @pytest.fixture(scope="module")
 def found(cases, real_trace, stand_in_trace):
-    chosen = LAYERS.sample(cases)
+    chosen = layer_cases.sample(cases)
     return differences(real_trace(chosen), stand_in_trace(chosen))
 
 

@@ -1,8 +1,21 @@
-"""A machine whose NVML lists a GPU."""
+"""A machine whose NVML lists a GPU; the programs of scripts/."""
+
+import importlib
+from pathlib import Path
 
 import pytest
 
 from tests.native_libraries import scripted_nvml
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def module(monkeypatch, request):
+    """A module by name, of the folders of scripts/ that a file of tests has in FOLDERS; they are no packages."""
+    for folder in request.module.FOLDERS:
+        monkeypatch.syspath_prepend(SCRIPTS / folder)
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session")

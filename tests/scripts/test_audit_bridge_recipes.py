@@ -1,6 +1,5 @@
 """Every point with a Megatron-Bridge source equals what Bridge 067f987 runs, or the table says why not."""
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -10,14 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("audit-bridge-recipes.d",)
 RESOLVED = ROOT / "tests" / "data" / "bridge" / "containers_067f987.tar.xz"
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of scripts/audit-bridge-recipes.d by name; the folder is no package."""
-    monkeypatch.syspath_prepend(ROOT / "scripts" / "audit-bridge-recipes.d")
-    return importlib.import_module
 
 
 @pytest.fixture(scope="module")

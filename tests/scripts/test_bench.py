@@ -1,6 +1,5 @@
 """scripts/bench: what it concludes from samples, and what it feeds the rules."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -10,13 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of scripts/bench.d by name; the folder is no package."""
-    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench.d")
-    return importlib.import_module
+FOLDERS = ("bench.d",)
 
 
 def test_a_result_is_kept_with_its_machine(module, tmp_path):
@@ -81,7 +74,7 @@ def test_an_interval_that_reaches_the_goal_is_reported(module):
     assert overhead.ratio("x", [(0.96 + 0.005 * n, 1.0) for n in range(20)], 0.0).verdict == "inconclusive"
 
 
-def test_a_goal_that_is_met_although_other_work_ran_is_met_unless_noise_lowers_the_value_too(module):
+def test_noise_that_lowers_a_value_makes_a_met_goal_inconclusive(module):
     result = module("result").Result
     assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"
     assert result("x", "an x", 1.0, 2.0, "ratio", {}, "busy", noise_lowers=True).verdict == "inconclusive"

@@ -1,20 +1,12 @@
 """scripts/bench-gate: its goals on fewer draws, and what it draws."""
 
-import importlib
 import json
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of scripts/bench_gate.d by name; the folder is no package."""
-    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench.d")
-    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench_gate.d")
-    return importlib.import_module
+FOLDERS = ("bench.d", "bench_gate.d")
 
 
 @pytest.mark.slow

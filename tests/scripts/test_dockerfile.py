@@ -42,26 +42,15 @@ def _build(tmp_path):
     return run
 
 
-def test_it_copies_what_the_wheel_is_made_of():
+def test_it_copies_what_the_wheel_is_made_of_and_docker_is_sent_no_more():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"pyproject.toml", project["project"]["readme"], "LICENSE", *wheel["packages"], *wheel["force-include"]}
-
     assert set(COPIED) == needed | {"scripts/constraints.txt"}
     assert all((ROOT / name).exists() for name in COPIED)
-
-
-def test_docker_is_sent_what_is_copied_and_no_more():
     first, *admitted = (ROOT / "scripts" / "Dockerfile.dockerignore").read_text().split()
-
     assert first == "*"
     assert {line.removeprefix("!") for line in admitted if line.startswith("!")} == set(COPIED)
-
-
-def test_it_starts_from_nvidias_image_and_says_that_nobody_has_built_it():
-    assert re.search(r"^ARG BASE=nvcr\.io/nvidia/pytorch:\d\d\.\d\d-py3$", DOCKERFILE, re.M)
-    assert "CI does not build this image" in DOCKERFILE
-    assert "CI does not build" in (ROOT / "scripts" / "README.md").read_text()
 
 
 def test_it_adds_the_tested_megatron_core_under_the_constraints_of_the_base(build):

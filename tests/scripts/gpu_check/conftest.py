@@ -42,19 +42,14 @@ def machine(python, tmp_path):
 
     def make(fault="", *, seconds=60.0, total_bytes=141 * 10**9, num_gpus=1, te=None, rehearse=False, kept=None,
              least_s=LEAST_S):  # fmt: skip
-        gpus = [
-            {"index": i, "name": "NVIDIA H200", "uuid": f"GPU-{i + 1}", "total_bytes": total_bytes}
-            for i in range(num_gpus)
-        ]
-        shell = {
-            "SCRIPTED_FAULT": fault,
-            "SCRIPTED_GPU": json.dumps({"driver": "580.1", "gpus": gpus}),
-            "PYTHONPATH": str(PROGRAMS.parents[1]),
-        }
+        gpu = {"name": "NVIDIA H200", "total_bytes": total_bytes}
+        gpus = [gpu | {"index": i, "uuid": f"GPU-{i + 1}"} for i in range(num_gpus)]
+        listed = json.dumps({"driver": "580.1", "gpus": gpus})
+        shell = {"SCRIPTED_FAULT": fault, "SCRIPTED_GPU": listed, "PYTHONPATH": str(PROGRAMS.parents[1])}
         host = Host(python=python, hostname="here", num_cores=8, shell=shell)
         target = find_target(host, PROGRAMS, rehearse=rehearse)
         target = replace(target, software=target.software.model_copy(update={"transformer_engine": te}))
-        return Runs(target, tmp_path / "runs", time.monotonic() + seconds, PROGRAMS, kept, least_s)
+        return Runs(target, tmp_path / f"runs{fault}", time.monotonic() + seconds, PROGRAMS, kept, least_s)
 
     return make
 

@@ -1,7 +1,5 @@
 """The parallel stage on a machine with one, two and four scripted GPUs."""
 
-from itertools import islice
-
 import pytest
 from several_gpus import LAYOUTS, compare_layouts
 from shapes import Shape
@@ -60,16 +58,6 @@ def test_what_goes_wrong_with_several_gpus_fails_its_own_check_only(machine, fau
     runs = machine(fault, num_gpus=2, te="2.11.0")
     case = next(case for case in compare_layouts(runs, runs.programs) if case.name == name)
     assert failed(case) == [check]
-
-
-@pytest.mark.slow
-def test_a_later_sitting_runs_no_layout_again_that_passed(machine, tmp_path):
-    runs = machine(num_gpus=2, te="2.11.0")
-    first = {case.name: case for case in islice(compare_layouts(runs, runs.programs), 2)}
-    recorded = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    runs = machine(num_gpus=2, te="2.11.0", kept=first)
-    assert [*islice(compare_layouts(runs, runs.programs), 2)] == [*first.values()]
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == recorded
 
 
 def test_four_gpus_give_every_stage_of_the_pipeline_two_copies(machine):

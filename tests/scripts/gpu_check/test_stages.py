@@ -4,16 +4,13 @@ import json
 import shutil
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
-from case import Unfinished
 from checks import not_suspect
 from evidence import earlier_cases, write_case
 from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import WAYS, make_ooms, oversize, survive_oom
-from planner import problem_of
 from runs import end, finished
 from sitting import RUN, Asked
 from snapshots import read_snapshots
@@ -23,6 +20,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.processes import identify, is_alive
 from tests.conftest import build_record, build_spec
+from tests.waiting import wait_until
 
 FEW = ("mlp", "full:uniform:1")
 
@@ -73,19 +71,20 @@ def test_every_shape_is_trained_without_and_with_whole_recompute_before_any_othe
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "setting", "check"),
+    ("fault", "setting", "checks"),
     [
-        ("reserved_above_device", "none", "memory_in_order"),
-        ("other_layers", "mlp", "recompute_acts"),
-        ("other_loss", "mlp", "same_losses"),
-        ("full_costs_more", "full:uniform:1", "peak_not_above"),
-        ("crash", "mlp", "trained"),
-        ("throttled", "mlp", "not_suspect"),
+        ("reserved_above_device", "none", ["memory_in_order"]),
+        ("other_gpu", "none", ["memory_in_order", "same_device"]),  # which nobody watched
+        ("other_layers", "mlp", ["recompute_acts"]),
+        ("other_loss", "mlp", ["same_losses"]),
+        ("full_costs_more", "full:uniform:1", ["peak_not_above"]),
+        ("crash", "mlp", ["trained"]),
+        ("throttled", "mlp", ["not_suspect"]),
     ],
 )
-def test_what_goes_wrong_fails_its_own_check_only(machine, shape, fault, setting, check):
+def test_what_goes_wrong_fails_its_own_check_only(machine, shape, fault, setting, checks):
     cases = {case.recompute: case for case in train_settings(machine(fault), shape("dense"), (setting,))}
-    assert failed(cases[setting]) == [check]
+    assert failed(cases[setting]) == checks
 
 
 @pytest.mark.parametrize(("gpu", "verdict"), [("h100", "fail"), ("cpu", "skipped")])
@@ -95,11 +94,6 @@ def test_a_suspect_run_fails_with_its_reasons_and_a_rehearsal_says_them(gpu, ver
     assert check.verdict == verdict
     assert check.found.endswith("; ".join(reasons))
     assert not_suspect(build_record(build_spec(gpu=gpu))).verdict == "pass"
-
-
-def test_a_rank_on_a_gpu_that_nobody_watched_is_found_out(machine, shape):
-    case = next(train_settings(machine("other_gpu"), shape("dense"), ("none",)))
-    assert failed(case) == ["memory_in_order", "same_device"]
 
 
 @pytest.mark.slow
@@ -112,53 +106,24 @@ def test_a_setting_whose_control_failed_is_compared_in_a_later_sitting(machine, 
     assert earlier_cases(tmp_path / "kept", runs.target).kept == {}
 
 
-def resumed(machine, tmp_path, shape, stages):
-    """Cases of a second sitting that resumes the first, in which all went well; what was told; whether anything ran."""
+@pytest.mark.slow
+def test_what_passed_is_not_run_again(machine, shape, tmp_path):
+    def sitting(runs):
+        return [*train_settings(runs, shape("dense"), ("mlp",)), *survive_oom(runs, shape("dense"))]
+
     first = machine()
-    for stage in stages:
-        for case in stage(first, shape):
-            write_case(tmp_path / "kept", first.target, case)
+    for case in sitting(first):
+        write_case(tmp_path / "kept", first.target, case)
     shutil.rmtree(tmp_path / "runs")
-
-    def again(shape):
-        runs = machine(kept=earlier_cases(tmp_path / "kept", first.target).kept)
-        cases = [case for stage in stages for case in stage(runs, shape)]
-        return verdicts(cases), runs.notes, (tmp_path / "runs").exists()
-
-    return again
-
-
-def train_mlp(runs, shape):
-    return train_settings(runs, shape, ("mlp",))
-
-
-@pytest.mark.slow
-def test_what_passed_is_not_run_again_unless_its_recipe_has_changed(machine, shape, tmp_path):
-    dense = shape("dense")
-    again = resumed(machine, tmp_path, dense, (train_mlp, survive_oom))
-    passed = dict.fromkeys(("dense.none", "dense.mlp", "dense.oom", "dense.after_oom"), "pass")
-    assert again(dense) == (passed, [], False)
-    recipe = tmp_path / "dense.yaml"
-    recipe.write_text(dense.recipe.read_text().replace("seq_length: 4096", "seq_length: 2048"))
-    expected = [f"not reused, the recipe has changed: {name}" for name in passed]
-    assert again(replace(dense, recipe=recipe)) == (passed, expected, True)
-
-
-@pytest.mark.slow
-def test_a_crash_is_reported_in_the_products_own_words(machine, shape):
-    cases = list(train_settings(machine("crash"), shape("dense"), ("mlp",)))
-    assert [check.found for check in cases[1].checks] == ["exit 3, no record: it fell over"]
+    again = sitting(machine(kept=earlier_cases(tmp_path / "kept", first.target).kept))
+    assert verdicts(again) == dict.fromkeys(("dense.none", "dense.mlp", "dense.oom", "dense.after_oom"), "pass")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_oom_must_be_recorded_and_the_next_run_be_normal(machine, shape):
     cases = list(survive_oom(machine(), shape("dense")))
     assert verdicts(cases) == {"dense.oom": "pass", "dense.after_oom": "pass"}
-    assert cases[0].checks[1].found == "oom of rank 0 in forward_backward of step 0, asking for 953.67 MiB"
-
-
-def test_a_run_that_fits_after_all_is_no_oom(machine, shape):
-    oom = next(survive_oom(machine("oom_fits"), shape("dense")))
-    assert failed(oom) == ["recorded_as_oom", "says_where"]
+    assert failed(next(survive_oom(machine("oom_fits"), shape("dense")))) == ["recorded_as_oom", "says_where"]
 
 
 @pytest.mark.parametrize("name", ["dense", "moe", "mla"])
@@ -217,26 +182,17 @@ def test_every_way_of_running_out_of_memory_has_its_class(machine):
 
 
 @pytest.mark.slow
-def test_a_text_that_is_taken_for_another_class_fails_alone(machine):
+def test_a_text_that_is_taken_for_another_class_or_a_program_that_dies_fails(machine):
     cases = [case for case in make_ooms(machine("other_class")) if case.verdict != "pass"]
     assert [case.name for case in cases] == ["oom.other_process"]
-    assert cases[0].checks[0].found.startswith("capacity (high), expected other_process: ")
-
-
-def test_a_program_that_dies_is_a_failure_in_its_own_words(machine):
-    case = next(make_ooms(machine("program_dies")))
-    assert [check.found for check in case.checks] == ["exit 1: CUDA driver error: initialization error"]
+    assert failed(next(make_ooms(machine("program_dies")))) == ["made"]
 
 
 def test_the_readers_sums_are_those_of_torch(machine, shape):
     case = next(read_snapshots(machine(), shape("dense")))
     assert verdicts([case]) == {"snapshot.states": "pass"}
     assert [check.name for check in case.checks] == ["same_allocated", "same_reserved", "same_pending", "same_free"]
-
-
-def test_a_segment_that_the_reader_does_not_see_is_missed(machine, shape):
-    case = next(read_snapshots(machine("segment_missing"), shape("dense")))
-    assert failed(case) == ["same_reserved", "same_free"]
+    assert failed(next(read_snapshots(machine("segment_missing"), shape("dense")))) == ["same_reserved", "same_free"]
 
 
 @pytest.mark.slow
@@ -246,26 +202,21 @@ def test_a_run_that_leaves_no_snapshot_fails(machine, shape):
     assert cases["dense.snapshot_on_oom"].checks[-1].found == "snapshot_000.pickle was not written"
 
 
-@pytest.mark.parametrize("stage", [read_snapshots, weigh_sampler])
-def test_what_needs_a_gpu_is_skipped_on_a_processor_and_says_so(machine, shape, stage):
-    cases = list(stage(machine(rehearse=True), shape("dense")))
+def test_what_needs_a_gpu_is_skipped_on_a_processor_and_says_so(machine, shape):
+    runs = machine(rehearse=True)
+    cases = [*read_snapshots(runs, shape("dense")), *weigh_sampler(runs, shape("dense"))]
     assert {case.verdict for case in cases} == {"skipped"}
     assert all("needs a GPU" in check.found for case in cases for check in case.checks)
-
-
-def test_a_processor_runs_out_of_its_own_memory_only(machine):
-    cases = verdicts(make_ooms(machine(rehearse=True)))
-    assert cases.pop("oom.host_memory") == "pass"
-    assert set(cases.values()) == {"skipped"}
+    ooms = verdicts(make_ooms(runs))
+    assert (ooms.pop("oom.host_memory"), set(ooms.values())) == ("pass", {"skipped"})
 
 
 def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_path):
     runs = machine(seconds=5.0)
-    assert set(verdicts(train_settings(runs, shape("dense"), FEW)).values()) == {"not_run"}
-    assert set(verdicts(survive_oom(runs, shape("dense"))).values()) == {"not_run"}
-    for stage in (weigh_sampler, read_snapshots, kill_a_rank):
-        assert set(verdicts(stage(runs, shape("dense"))).values()) == {"not_run"}
-    assert set(verdicts(make_ooms(runs)).values()) == {"not_run"}
+    cases = [*train_settings(runs, shape("dense"), FEW), *make_ooms(runs)]
+    for stage in (survive_oom, weigh_sampler, read_snapshots, kill_a_rank):
+        cases += stage(runs, shape("dense"))
+    assert {case.verdict for case in cases} == {"not_run"}
     assert not (tmp_path / "runs").exists()
 
 
@@ -292,14 +243,6 @@ def test_a_run_that_had_no_time_for_a_step_to_be_killed_in_is_no_failure(machine
     assert {check.name: check.verdict for check in case.checks} == {"killed": "not_run", "gpu_is_free": "skipped"}
 
 
-@pytest.mark.slow
-def test_a_weighing_that_the_deadline_stopped_is_no_problem_of_its_row(machine, shape, tmp_path):
-    asked = {"num_layers": 4, "recompute": "none"}
-    assert isinstance(machine("timed_out").run("x", shape("dense"), **asked), Unfinished)
-    assert problem_of(machine("oom_fits").run("y", shape("dense"), **asked).record) == ""
-    assert problem_of(machine().run("z", shape("dense"), **asked).record) == "oom: rank 0 ran out of memory"
-
-
 @pytest.mark.parametrize(
     ("visible", "uuid"), [("", "GPU-a1"), ("1", "GPU-b2"), ("GPU-b2,GPU-a1", "GPU-b2"), ("GPU-b", "GPU-b2")]
 )
@@ -307,13 +250,9 @@ def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(two_gpus, tmp
     assert find_target(two_gpus(visible), tmp_path, rehearse=False).uuids[0] == uuid
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"), [("2", "no GPU"), ("MIG-a1", "no GPU"), ("GPU-", "several"), ("-1", "no GPU")]
-)
-def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, tmp_path, visible, expected):
-    with pytest.raises(
-        BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: '{visible}' is .*{expected}.*\n.*one of 0 \(GPU-a1\), 1 "
-    ):
+@pytest.mark.parametrize("visible", ["2", "MIG-a1", "GPU-", "-1"])
+def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, tmp_path, visible):
+    with pytest.raises(BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: '{visible}' is .*\n.*one of 0 \(GPU-a1\), 1 "):
         find_target(two_gpus(visible), tmp_path, rehearse=False)
 
 
@@ -337,16 +276,12 @@ def test_the_doctor_is_asked_first_and_its_problems_end_the_sitting_with_their_r
         require_fit(Target(host, "h200", "NVIDIA H200"), tmp_path)
 
 
-def test_a_checkout_that_cannot_be_written_to_is_named_with_a_remedy_that_gpu_check_has(python, tmp_path):
-    (tmp_path / "results").write_text("a file")
-    host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": "{", "PATH": str(tmp_path)})
-    with pytest.raises(BadRequestError, match=r"results folder: .*\n  use a checkout that you may write to"):
-        require_fit(Target(host, "cpu", "CPU"), tmp_path / "results")
-
-
 def test_a_rehearsal_asks_the_doctor_for_a_machine_without_gpus(python, tmp_path):
     host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": "{", "PATH": str(tmp_path)})
     assert all("NVML" not in warning for warning in require_fit(Target(host, "cpu", "CPU"), tmp_path))
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(BadRequestError, match=r"results folder: .*\n  use a checkout that you may write to"):
+        require_fit(Target(host, "cpu", "CPU"), tmp_path / "results")
 
 
 @pytest.mark.slow
@@ -370,8 +305,7 @@ def test_a_run_that_does_not_end_when_asked_to_is_killed_with_all_that_it_starte
         began = time.monotonic()
         end(process, within_s=0.3)
     assert process.returncode == -9
-    while is_alive(child) and time.monotonic() - began < 10:
-        time.sleep(0.01)
+    assert wait_until(lambda: not is_alive(child))
     assert time.monotonic() - began < 10
 
 
