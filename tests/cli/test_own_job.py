@@ -1,7 +1,6 @@
 """A job that a file of another program describes: one source, its name, and its way into requests and commands."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -66,12 +65,6 @@ def test_a_job_has_a_name_that_a_folder_can_have(path, name):
 def test_messages_never_name_a_file_like_an_option():
     assert ForeignSource("megatron_args", "-").label == "standard input"
     assert ForeignSource("megatron_args", "-x.sh").label == "./-x.sh"
-
-
-def test_a_folder_is_named_as_it_is(tmp_path: Path):
-    folder = tmp_path / "Llama-3.1-8B"
-    folder.mkdir()
-    assert ForeignSource("hf", str(folder)).name == "llama-3.1-8b"
 
 
 def test_a_file_replaces_the_recipe_of_a_sweep_file():

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.experiment import KernelSpec
 from harness.experiment.user_buffers import NAMED, UserBuffers, tuned_for
 
 H100_70B = "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"
@@ -63,10 +63,3 @@ def test_buffers_read_as_one_line_by_method():
 def test_what_transformer_engine_would_ignore_or_refuse_does_not_construct(wrong: dict[str, object]):
     with pytest.raises(ValidationError):
         UserBuffers.model_validate(wrong)
-
-
-def test_a_run_without_buffers_of_its_own_keeps_its_fingerprint(make_spec):
-    spec: ExperimentSpec = make_spec(gpu="h100")
-    tuned = make_spec(gpu="h100", kernels={"tp_comm_overlap_cfg": H100_70B})
-    assert spec.fingerprint == "997b8d3034e90ff3"
-    assert tuned.fingerprint != spec.fingerprint

@@ -65,12 +65,6 @@ def test_the_command_to_plan_the_file_names_the_gpu_of_the_only_point(mbr_perf, 
     assert "mbr-perf plan -mr mine.yaml -g h100\n" in answer.out
 
 
-def test_what_the_reader_of_the_job_noted_is_a_comment(mbr_perf, folder):
-    (folder / "train.sh").write_text(f"{(folder / 'train.sh').read_text().strip()} --attention-softmax-in-fp32\n")
-    mbr_perf("recipes", "new", "--megatron_args", "train.sh", "-g", "h100", "-o", "mine.yaml")
-    assert "# train.sh: Small effect, left out: --attention-softmax-in-fp32\n" in (folder / "mine.yaml").read_text()
-
-
 def test_a_job_that_a_rule_refuses_is_written_with_the_rule_in_the_answer(mbr_perf, folder):
     words = ("recipes", "new", "--hf", "tiny", "-g", "h100", "-ng", "8", "-ep", "3")
     answer = mbr_perf(*words, "-o", "mine.yaml")

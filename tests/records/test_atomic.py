@@ -16,15 +16,6 @@ def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_a_failed_write_keeps_the_old_content_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "half \ud800")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
-
-
 def test_the_file_is_not_readable_by_everyone(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_atomically(path, "x")

@@ -92,10 +92,6 @@ def test_a_child_that_wrote_nothing_is_quoted_as_such(silent):
     assert quoted_error(silent) == NO_ERROR_TEXT
 
 
-def test_where_there_is_nothing_but_noise_its_last_line_is_quoted():
-    assert quoted_error("nanobind: leaked 2 types!\n") == "nanobind: leaked 2 types!"
-
-
 @pytest.mark.parametrize("cut", ["Traceback (most recent call last):", "Exception ignored in: <f>", "\xff"])
 def test_a_stderr_that_was_cut_off_is_quoted_as_far_as_it_goes(cut):
     assert quoted_error(cut.encode("latin-1"))

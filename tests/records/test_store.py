@@ -129,7 +129,6 @@ def edited(tmp_path, make_record, edit):
         ('"schema_version": 1', '"schema_version": 2', "record.json:2: schema_version: "),
         ('"status": "ok"', '"status": "ok", "status": "oom"', "record.json: duplicate key 'status'"),
         ('"duration_s": 60.0', '"duration_s": NaN', "provenance.duration_s"),
-        ('"duration_s": 60.0', '"duration_s": 1e999', "provenance.duration_s"),
         ('"duration_s": 60.0', '"duration_s": "60"', "provenance.duration_s"),
         ("{", "[", "not JSON"),
         ('"status": "ok"', '"status": "fine"', "record.json:4: status: "),

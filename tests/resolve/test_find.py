@@ -1,12 +1,10 @@
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from harness.errors import BadRequestError, closest
 from harness.resolve.find import all_recipe_files, find_recipe_file, open_recipe, recipes_dir
-from harness.resolve.recipe_file import load_recipe
 
 
 @pytest.fixture
@@ -105,30 +103,13 @@ def test_a_missing_directory_is_reported(tmp_path: Path):
 
 
 # Points per model of Megatron-Bridge's H100 performance recipes at 067f987.
-BRIDGE_H100 = {
-    "qwen3_30b_a3b": 7, "deepseek_v3": 6, "llama3_70b": 6, "llama3_8b": 6, "llama31_405b": 4, "qwen3_235b_a22b": 4,
-    "kimi_k2": 3, "gpt_oss_120b": 2, "qwen3_next_80b_a3b": 2,
-    "nemotron_3_5_lightning": 2, "nemotron_3_nano": 2, "nemotron_3_super": 1, "nemotronh_56b": 1,
-    "qwen35_vl_122b_a10b": 2, "qwen35_vl_35b_a3b": 2, "qwen35_vl_397b_a17b": 2, "qwen3_vl_235b_a22b": 2,
-    "qwen3_vl_30b_a3b": 2, "glm51": 1, "glm52": 1, "wan_14b": 1,
-}  # fmt: skip
-
-
-def test_40_of_bridges_59_h100_performance_points_have_a_recipe_here():
-    shipped = Counter()
-    for file in all_recipe_files(recipes_dir()):
-        points = load_recipe(file.path, file.label).points
-        shipped[file.name] = sum(p.key.gpu == "h100" and "/perf_recipes/" in p.key.source for p in points)
-    covered = {name: count for name, count in shipped.items() if count}
-    assert covered == {name: count for name, count in BRIDGE_H100.items() if name in shipped}
-    assert (sum(covered.values()), sum(BRIDGE_H100.values())) == (40, 59)
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("nemotron", "Mamba layers"), ("_vl_", "vision encoder"), ("glm", "sparse attention"), ("wan_", "diffusion")],
-)
+    [("nemotron_3_nano", "Mamba layers"), ("nemotronh_56b", "Mamba layers"), ("qwen35_vl_35b_a3b", "vision encoder"),
+     ("qwen3_vl_30b_a3b", "vision encoder"), ("glm52", "sparse attention"), ("wan_14b", "diffusion")],
+)  # fmt: skip
 def test_models_that_cannot_be_built_are_refused_by_name_with_the_reason(name, reason):
-    for each in (each for each in BRIDGE_H100 if name in each):
-        with pytest.raises(BadRequestError, match=f"recipe '{each}': the model .*{reason}"):
-            find_recipe_file(each)
+    with pytest.raises(BadRequestError, match=f"recipe '{name}': the model .*{reason}"):
+        find_recipe_file(name)

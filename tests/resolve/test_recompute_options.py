@@ -58,20 +58,16 @@ def _option_order(name: str) -> int:
     [
         ({"recompute_modules": "mlp", "recompute_num_layers": 2}, ["--recompute_modules mlp", "--recompute_num_layers 2"]),
         ({"recompute_modules": "mlp", "recompute_granularity": "full"}, ["--recompute_modules mlp", "--recompute_granularity full"]),
-        ({"recompute_modules": "mlp", "recompute_method": "block"}, ["--recompute_modules mlp", "--recompute_method block"]),
         ({"recompute_granularity": "selective", "recompute_method": "block"},
          ["--recompute_granularity selective", "--recompute_method block"]),
-        ({"recompute_granularity": "none", "recompute_num_layers": 1}, ["--recompute_granularity none", "--recompute_num_layers 1"]),
         ({"recompute": "mlp", "recompute_modules": "mlp"}, ["--recompute mlp", "--recompute_modules mlp"]),
         ({"recompute_method": "uniform"}, ["--recompute_method needs --recompute_granularity full"]),
-        ({"distribute_saved_activations": True}, ["--distribute_saved_activations needs --recompute_granularity full"]),
         ({"recompute_granularity": "full"}, ["needs --recompute_method", "needs --recompute_num_layers"]),
         ({"recompute_granularity": "ful"}, ["--recompute_granularity: no such value 'ful'", "did you mean 'full'?"]),
         ({"recompute_num_layers": 1, "recompute_method": "blok"}, ["--recompute_method: no such value 'blok'", "did you mean 'block'?"]),
         ({"recompute_num_layers": -1}, ["--recompute_num_layers: must be 1 or more, is -1"]),
         ({"recompute_modules": "mpl,core_attn,core_attn"}, ["unknown recompute module 'mpl'", "did you mean 'mlp'?", "'core_attn' is named twice"]),
         ({"recompute": "full:block"}, ["--recompute: ", "full:uniform:1"]),
-        ({"recompute": "none,mlp"}, ["unknown recompute module 'none'"]),
     ],
 )  # fmt: skip
 def test_contradictions_name_both_options(options: dict[str, object], parts: list[str]):

@@ -118,15 +118,12 @@ def test_set_reaches_any_field(load, assignment, read, value):
     [
         ({"set_values": ("model.num_layer=3",)}, ["--set model.num_layer: no such setting", "did you mean 'model.num_layers'?"]),
         ({"set_values": ("hidden_size=3",)}, ["--set hidden_size: no such setting", "did you mean 'model.hidden_size'?"]),
-        ({"set_values": ("nothing=3",)}, ["--set nothing: no such setting"]),
         ({"set_values": ("model=3",)}, ["--set model: a section cannot be set whole"]),
         ({"set_values": ("kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm=4",)},
          ["--set kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm: kernels.tp_comm_overlap_cfg is replaced whole",
           "as in --set 'kernels.tp_comm_overlap_cfg={qkv_dgrad: {method: bulk, num_sm: 4}}'"]),
         ({"set_values": ("recompute.granularity=full",)}, ["recompute is replaced whole", "--set 'recompute=full:block:4'"]),
-        ({"set_values": ("num_gpus=3",)}, ["--set num_gpus: no such setting"]),
         ({"set_values": ("model.num_layers",)}, ["--set model.num_layers: no '='"]),
-        ({"set_values": ("model.num_layers=",)}, ["--set model.num_layers: a value is needed"]),
         ({"set_values": ("optimizer.lr=1e-3",)}, ["--set optimizer.lr: '1e-3' is ambiguous", "1.0e-3"]),
         ({"set_values": ("model.num_layers=four",)}, ["--set model.num_layers: must be an integer, is 'four'"]),
         ({"set_values": ("optimizer.lr=0.1", "optimizer.lr=0.2")}, ["--set optimizer.lr is given twice: 0.1, 0.2"]),
@@ -135,7 +132,6 @@ def test_set_reaches_any_field(load, assignment, read, value):
         ({"env": ("1A=2",)}, ["--env 1A: no name of an environment variable"]),
         ({"env": ("A",)}, ["--env A: no '='"]),
         ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope: no such value 'atn'", "did you mean 'attn'?"]),
-        ({"cuda_graph_impl": "te"}, ["--cuda_graph_impl: no such value 'te'"]),
         ({"cuda_graph_impl": "none", "cuda_graph_scope": "attn"}, ["--cuda_graph_impl none contradicts --cuda_graph_scope attn"]),
         ({"seq_length": 1}, ["--seq_length: must be greater than or equal to 2, is 1"]),
         ({"hidden_size": 66}, ["model: hidden_size 66 is not a multiple of num_attention_heads 4", "(given: --hidden_size)"]),
@@ -198,12 +194,6 @@ def test_translations_and_notes_of_the_chosen_point_reach_the_user(load):
         "tiny.yaml:18: points[0]: mind the gap",
         "tiny.yaml:25: recompute_modules absent: megatron-core recomputes core_attn",
     )
-
-
-def test_the_same_request_gives_the_same_fingerprint_and_a_changed_one_another(load):
-    first, again = (resolve_recipe(load(), ask()).spec.fingerprint for _ in range(2))
-    assert first == again
-    assert resolve_recipe(load(), ask(seq_length=256)).spec.fingerprint != first
 
 
 def test_offloading_and_measurement_options_reach_the_spec(load):

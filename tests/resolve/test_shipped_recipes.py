@@ -1,8 +1,4 @@
-import time
-from collections.abc import Callable
-
 import pytest
-import yaml
 
 from harness.experiment.layout import layout_problem
 from harness.experiment.model import ModelSpec
@@ -100,43 +96,3 @@ def test_the_small_model_keeps_the_character_of_the_large_one(name):
 )  # fmt: skip
 def test_models_have_the_published_number_of_parameters(name, billions):
     assert parameter_count(full_model(RECIPES[name])) / 1e9 == pytest.approx(billions, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "gpu", "gpus", "recompute"),
-    [
-        ("llama2_7b", "a100", 8, "none"),
-        ("llama3_70b", "a100", 64, "core_attn"),
-        ("gpt3_175b", "a100", 128, "core_attn,mlp"),
-        ("mixtral_8x7b", "a100", 64, "core_attn,moe_act"),
-        ("deepseek_v3", "h100", 1024, "core_attn,mla_up_proj,moe_act"),
-        ("llama3_8b", "h100", 64, "core_attn"),
-    ],
-)
-def test_the_classic_examples_are_there(name, gpu, gpus, recompute):
-    found = [
-        p for p in RECIPES[name].points
-        if (p.key.gpu, p.key.num_gpus) == (gpu, gpus) and p.layer["recompute"].value.text == recompute
-    ]  # fmt: skip
-    assert any("activation-recompute guide" in p.key.source for p in found)
-
-
-@pytest.mark.slow
-def test_reading_all_recipes_strictly_costs_little_more_than_parsing_them():
-    files = all_recipe_files(recipes_dir())
-
-    def read() -> None:
-        for file in files:
-            load_recipe(file.path, file.label)
-
-    def parse() -> None:
-        for file in files:
-            yaml.load(file.path.read_text(), yaml.CSafeLoader)
-
-    assert min(_cpu_seconds(read) for _ in range(3)) < 3 * min(_cpu_seconds(parse) for _ in range(3))
-
-
-def _cpu_seconds(work: Callable[[], None]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start

@@ -33,10 +33,6 @@ def test_a_pattern_stands_for_the_whole_name():
         only(MODELS, ["llama3_8b"])
 
 
-def test_without_a_pattern_all_cases_stay():
-    assert only(MODELS, []) == MODELS
-
-
 def test_every_pattern_that_names_nothing_is_reported_with_its_neighbours():
     with pytest.raises(HarnessError) as raised:
         only(MODELS, ["llama3_8b.bf1", "*.bf16", "zzz*"])

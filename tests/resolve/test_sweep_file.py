@@ -71,14 +71,10 @@ def test_recompute_may_be_left_to_the_planner(read):
     ("old", "new", "message"),
     [
         ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: no such setting\n  did you mean 'num_layers'?"),
-        ("  num_layers: 4", "  num_layers: true", ":6: request.num_layers: must be an integer, is True"),
         ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list, is a mapping"),
         ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: no such value 'h101'\n  did you mean 'h100'?"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
         ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
-        ("  mb: [1, 2]", "  mb: [1, [2]]", ":11: over.mb: must be a list of values"),
-        ("grid: true", "grid: 1", ":14: grid: must be true or false, is 1"),
-        ("repeats: 3", "repeats: 0", ":15: repeats: must be greater than or equal to 1, is 0"),
     ],
 )
 def test_a_fault_is_reported_at_its_line(read, old, new, message):
@@ -92,15 +88,6 @@ def test_a_file_is_found_by_its_name(tmp_path):
     with pytest.raises(HarnessError, match="no such sweep file") as raised:
         read_sweep_file("mime", tmp_path)
     assert "did you mean 'mine'?" in str(raised.value)
-
-
-def test_a_name_does_not_leave_the_recipe_directory(tmp_path):
-    inside, outside = tmp_path / "recipes" / "sweeps", tmp_path / "outside.yaml"
-    inside.mkdir(parents=True)
-    outside.write_text(GOOD)
-    (inside / "mine.yaml").symlink_to(outside)
-    with pytest.raises(HarnessError, match="is a link that leaves"):
-        read_sweep_file("mine", tmp_path / "recipes")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from harness.records.store import new_run_dir, write_record
 from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, SweepPlan, run_dir_of
 from harness.results.housekeeping import examine_results
-from harness.results.show import ailments_page
-from tests.commands import ROOT, piped
+from tests.commands import ROOT
 
 
 @pytest.fixture(name="results")
@@ -181,11 +180,3 @@ def test_a_night_is_named_with_the_command_that_resumes_it(tmp_path, make_spec):
     run_dir.mkdir(parents=True)
     (run_dir / "record.json").write_text("{")
     assert ("damaged", run_dir.name) in problems(tmp_path)
-
-
-def test_a_remedy_that_is_also_in_the_message_is_printed_once(results, make_record):
-    run_dir = killed(new_run_dir(results, "a"))
-    write_record(run_dir, make_record())
-    rewritten(run_dir, lambda document: document | {"schema_version": 99})
-    lines = [line.strip() for line in piped(ailments_page(examine_results(results), results))]
-    assert len(lines) == len(set(lines)) == 3

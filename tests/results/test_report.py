@@ -33,13 +33,6 @@ def test_an_unknown_format_exits_2_with_the_known_ones(mbr_perf, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_holds_no_sweep_exits_2(mbr_perf, tmp_path):
-    answer = mbr_perf("report", tmp_path)
-
-    assert answer.code == 2
-    assert "no sweep.json" in answer.err
-
-
 def test_for_a_run_the_message_names_results_show(mbr_perf, run, tmp_path):
     folder = run("20260102T030405Z-a")
     for reference in (folder, Path(folder).name):

@@ -4,7 +4,6 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import settled_implementation
-from harness.experiment.gpu import PRECISIONS
 from harness.experiment.recompute import SelectiveRecompute
 from harness.experiment.rules.check import RULES, check
 from harness.experiment.rules.rule import Rule, Situation
@@ -43,12 +42,6 @@ def test_rows_with_one_id_speak_about_different_versions_severities_or_condition
 
 def test_rows_say_what_to_do_and_where_it_is_known_from():
     assert [row.id for row in RULES if not (row.message and row.fix and row.source)] == []
-
-
-def test_no_precision_mixes_fp8_and_fp4():
-    configs = [row.transformer_config for row in PRECISIONS.values()]
-    assert [c for c in configs if {"fp8", "fp4"} <= set(c)] == []
-    assert [c for c in configs if ("fp8_param" in c and "fp8" not in c) or ("fp4_param" in c and "fp4" not in c)] == []
 
 
 @pytest.mark.parametrize("kind", ["dense", "moe", "deepseek", "cpu", "cpu moe"])

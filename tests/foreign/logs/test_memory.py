@@ -56,18 +56,3 @@ def test_a_line_that_is_larger_than_memory_comes_in_pieces(tmp_path):
     lines, longest, number, text = read_in_a_small_room(path)
     assert (longest, number, text) == (MAX_PIECE_BYTES, 2, "last")
     assert lines == LARGER_BYTES // MAX_PIECE_BYTES + 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("written", [hole_then_error, endless_line])
-def test_a_gigabyte_without_a_line_break_is_read_in_bounded_memory(tmp_path, written):
-    *_, number, text = read_in_a_small_room(written(tmp_path / "train.log", 1024 * MIB))
-    assert (number, text) == ((2, "RuntimeError: behind the hole") if written is hole_then_error else (2, "last"))
-
-
-def test_the_limit_of_these_tests_holds():
-    probe = (
-        f"import resource as r; r.setrlimit(r.RLIMIT_AS, ({LIMIT_BYTES}, r.RLIM_INFINITY)); bytearray({LIMIT_BYTES})"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], check=False, stderr=subprocess.PIPE, text=True)
-    assert "MemoryError" in done.stderr
