@@ -123,7 +123,7 @@ def planned(point: Point, *, only_own: bool) -> list[SettingRow]:
     """Return the legal settings of a point that are to be measured."""
     own = point.spec.recompute.text
     found = plan(Experiment(**point.asked), only=(own,) if only_own else (), assume="apex=none").settings
-    legal = [setting for setting in found if setting.legal and setting.stages]
+    legal = [row for row in found if row.legal and row.stages and (row.recompute == own or not only_own)]
     blocks = [setting.recompute for setting in legal if setting.recompute.startswith("full:block:")]
     between = set(blocks) - {own, *blocks[:1], *blocks[len(blocks) // 2 :][:1], *blocks[-1:]}
     return [setting for setting in legal if setting.recompute not in between]

@@ -197,6 +197,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetCurrent(CUcontext *c) { return cuDevicePrimaryCtxRetain(c, scripted_current); }
+CUresult cuStreamGetCtx(CUstream s, CUcontext *c) { return cuCtxGetCurrent(c); }
 CUresult cuCtxSetCurrent(CUcontext c) { return CUDA_SUCCESS; }
 CUresult cuCtxGetLimit(size_t *n, CUlimit limit) {
   *n = 0;
