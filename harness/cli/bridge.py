@@ -305,7 +305,6 @@ def _meant(theirs: Spelling, typed: str, given: list[str], own: Mapping[str, boo
 
 
 def _override_remedy(word: str) -> str:
-    """Name the option or the `--set` that does the same as an override."""
     from harness.foreign.container_fields import FIELDS
 
     path, _, value = word.lstrip("+~").partition("=")

@@ -48,7 +48,6 @@ _UNUSED = {
 
 
 def _with_own_options(command: Any, args: list[str]) -> list[str]:
-    """Return the arguments with Megatron-Bridge's options replaced by mbr-perf's. BadRequestError as `in_our_words`."""
     takes_value = {
         name: not getattr(each, "is_flag", True)
         for each in command.params

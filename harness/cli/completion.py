@@ -30,7 +30,6 @@ def one_of(values: Iterable[str]) -> Completer:
 
 
 def _listed(values: Iterable[str]) -> Completer:
-    """Completes the last item of a list with commas; each value once."""
     known = tuple(values)
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -79,8 +78,6 @@ def goldens(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _in_results(*kinds: str) -> Completer:
-    """Names of the folders of ``kinds`` in the results folder."""
-
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         del incomplete
         folders = (results_folder(ctx) / kind for kind in kinds)

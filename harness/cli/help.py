@@ -70,7 +70,6 @@ This machine:                {_PROGRAM} doctor"""
 
 
 def _records(command: Any, ctx: Any, kind: str) -> list[_Row]:
-    """Panel, name and text of every parameter of the kind that is not hidden."""
     rows = []
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)

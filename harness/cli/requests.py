@@ -61,7 +61,6 @@ def experiment_request(
 
 
 def _require_fitting(engine: EngineOptions, source: ForeignSource | None) -> None:
-    """Raise BadRequestError for an unknown engine, and for one that does not fit the description of the job."""
     if engine.engine not in (None, *ENGINES):
         raise BadRequestError(
             f"--engine {engine.engine!r}: no such engine", remedy=nearest(str(engine.engine), ENGINES)
@@ -90,7 +89,6 @@ _OF_RECIPES = {"model_family_name": "-m", "variant": "-cv", "point_gpu": "--poin
 
 
 def _source(options: ExperimentOptions, engine: EngineOptions) -> ForeignSource | None:
-    """Return the file or function of another program that describes the job; None without one."""
     files = [ForeignSource(kind, path) for kind in get_args(FileKind) if (path := getattr(options, kind)) is not None]
     files += [ForeignSource("bridge_recipe", engine.bridge_recipe)] if engine.bridge_recipe is not None else []
     _require_fitting(engine, files[0] if files else None)

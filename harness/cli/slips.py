@@ -27,7 +27,6 @@ def unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError]
 
 
 def _why(option: str, value: Any, error: typer.BadParameter) -> str:
-    """Return what is wrong with the value of one option."""
     if isinstance(value, str) and len(value) > _MOST_DIGITS and value.lstrip("-").isdigit():
         return f"{option}: a number of {len(value.lstrip('-'))} digits is larger than any size may be"
     kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)

@@ -95,7 +95,6 @@ _COMPLETED = (
 
 
 def _unfinished(container: Container) -> Iterator[BadRequestError]:
-    """Yield one problem if Bridge has not completed the file, with its other reasons to refuse it."""
     places = [path for path in _COMPLETED if (found := container.find(path)) is not None and found.value is None]
     places += ["mixed_precision"] if isinstance(container.value("mixed_precision"), str) else []
     if places:

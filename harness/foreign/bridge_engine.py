@@ -73,7 +73,6 @@ def _fitting(layer: Layer, label: str) -> tuple[Layer, list[str]]:
 
 
 def _repair(kept: dict[str, Setting], path: str, *, is_missing: bool, unfit: list[str], message: str) -> None:
-    """Drop the setting or section at ``path``, or give a missing size the value 1. Add the reason to ``unfit``."""
     leaf = next((name for name in kept if path == name or path.startswith(f"{name}.")), None)
     section = path.rpartition(".")[0]
     if leaf is not None:

@@ -75,7 +75,6 @@ def _has_steps(document: Mapping[str, object]) -> bool:
 
 
 def _dates(document: Mapping[str, object]) -> dict[str, tuple[int, int, int]]:
-    """Return the keys that are dates (MM.DD.YY or YYYY-MM-DD) with their year, month and day."""
     found = {}
     for key in document:
         match = _DATE.fullmatch(key)

@@ -196,7 +196,6 @@ def _row_values(spec: ExperimentSpec, row: Field, wanted: set[str] | None) -> Va
 
 
 def _completed(spec: ExperimentSpec, path: str) -> object:
-    """Return the value of a leaf, or that which megatron-core derives: an absent one keeps another recipe's value."""
     value = at_path(spec, path)
     if value is not None or path not in _DERIVED:
         return value

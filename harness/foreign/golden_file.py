@@ -79,7 +79,6 @@ def _series(path: Path, name: str, metric: object, found: list[BadRequestError])
 def _numbered(
     path: Path, name: str, metric: Mapping[str, object], values: list[object], found: list[BadRequestError]
 ) -> dict[str, object]:
-    """Number the values of a list, as older files have it, by their steps."""
     start, interval = metric.get("start_step"), metric.get("step_interval")
     if not (isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0):
         found.append(problem(path, (name,), "a list of values needs start_step and step_interval"))

@@ -87,7 +87,6 @@ def _architecture(config: HfConfig) -> Architecture:
 
 
 def _refuse_other_storage(config: HfConfig) -> None:
-    """Refuse quantised weights, except where a published checkpoint only stores them so: training uses bf16."""
     stored = config.table("quantization_config")
     method = stored.text("quantization_config.quant_method")
     if stored.values and method != config.defaults.get("stored_as"):

@@ -1,7 +1,7 @@
 """Reads a Hugging Face `config.json` strictly: typed values by key, the config class's defaults for absent keys."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -99,6 +99,10 @@ class HfConfig:
     def setting(self, value: Value, *keys: str, note: str = "") -> Setting:
         """Return a setting whose source names the keys it was read from."""
         return Setting(value, self.source(*keys), note=note)
+
+    def taken(self, read: Callable[[str], Value], key: str) -> Setting:
+        """Return a setting with what ``read`` makes of its key."""
+        return self.setting(read(key), key)
 
     def refuse_unread(self, harmless: Collection[str]) -> None:
         """Refuse every key that no reader asked for and that is not known to be harmless, unless it is off or empty."""

@@ -29,7 +29,7 @@ def core(config: HfConfig) -> Settings:
         ("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size"), ("ffn_hidden_size", "intermediate_size"),
         ("num_attention_heads", "num_attention_heads"), ("vocab_size", "vocab_size"),
     )  # fmt: skip
-    found = {f"model.{ours}": config.setting(config.size(key), key) for ours, key in rows}
+    found = {f"model.{ours}": config.taken(config.size, key) for ours, key in rows}
     absent = [key for _, key in rows if key not in config.values]
     if absent:
         found["model.num_layers"] = replace(
@@ -40,10 +40,8 @@ def core(config: HfConfig) -> Settings:
     unit = config.defaults.get("vocab_unit") or min(vocab & -vocab, _MOST_VOCAB_UNIT)
     assert isinstance(unit, int)
     found["model.make_vocab_size_divisible_by"] = config.setting(unit, "vocab_size")
-    found["model.share_embeddings_and_output_weights"] = config.setting(
-        config.flag("tie_word_embeddings"), "tie_word_embeddings"
-    )
-    found["model.layernorm_epsilon"] = config.setting(config.number("rms_norm_eps"), "rms_norm_eps")
+    found["model.share_embeddings_and_output_weights"] = config.taken(config.flag, "tie_word_embeddings")
+    found["model.layernorm_epsilon"] = config.taken(config.number, "rms_norm_eps")
     found["model.attention_dropout"] = config.setting(config.number("attention_dropout") or 0.0, "attention_dropout")
     if config.text("hidden_act") not in ("silu", "swish"):
         config.refuse(
@@ -57,7 +55,7 @@ def heads(config: HfConfig) -> Settings:
     groups = config.whole("num_key_value_heads") or config.size("num_attention_heads")
     found = {
         "model.num_query_groups": config.setting(groups, "num_key_value_heads"),
-        "model.kv_channels": config.setting(config.whole("head_dim"), "head_dim"),
+        "model.kv_channels": config.taken(config.whole, "head_dim"),
     }
     bias_key = "qkv_bias" if "qkv_bias" in config.defaults else "attention_bias"
     has_bias, mlp_bias = config.flag(bias_key), config.flag("mlp_bias")
@@ -173,9 +171,9 @@ def experts(config: HfConfig) -> Settings:
     count = next(key for held in (config.values, config.defaults) for key in names if key in held)
     width = "moe_intermediate_size" if "moe_intermediate_size" in config.defaults else "intermediate_size"
     moe: dict[str, Setting] = {
-        "num_moe_experts": config.setting(config.size(count), count),
-        "moe_router_topk": config.setting(config.size("num_experts_per_tok"), "num_experts_per_tok"),
-        "moe_ffn_hidden_size": config.setting(config.size(width), width),
+        "num_moe_experts": config.taken(config.size, count),
+        "moe_router_topk": config.taken(config.size, "num_experts_per_tok"),
+        "moe_ffn_hidden_size": config.taken(config.size, width),
         "moe_layer_freq": _expert_layers(config),
     }
     if "n_shared_experts" in config.defaults and (shared := config.whole("n_shared_experts")):
@@ -213,16 +211,12 @@ def _expert_layers(config: HfConfig) -> Setting:
 def groups(config: HfConfig) -> Settings:
     """Read DeepSeek's router: scores, groups of experts, the factor on the chosen scores, biases that balance."""
     method = config.text("topk_method")
-    found = {
-        "moe_router_topk_scaling_factor": config.setting(
-            config.number("routed_scaling_factor"), "routed_scaling_factor"
-        )
-    }
+    found = {"moe_router_topk_scaling_factor": config.taken(config.number, "routed_scaling_factor")}
     if method != "greedy":
-        found["moe_router_num_groups"] = config.setting(config.whole("n_group"), "n_group")
-        found["moe_router_group_topk"] = config.setting(config.whole("topk_group"), "topk_group")
+        found["moe_router_num_groups"] = config.taken(config.whole, "n_group")
+        found["moe_router_group_topk"] = config.taken(config.whole, "topk_group")
     config.read |= {"n_group", "topk_group"}
-    found["moe_router_score_function"] = config.setting(config.text("scoring_func"), "scoring_func")
+    found["moe_router_score_function"] = config.taken(config.text, "scoring_func")
     if method not in (None, "greedy", "group_limited_greedy", "noaux_tc"):
         config.refuse(
             "topk_method", f"{method}: no such way to choose experts", "greedy, group_limited_greedy or noaux_tc"
@@ -237,7 +231,7 @@ def latents(config: HfConfig) -> Settings:
     names = {"kv_lora_rank": "kv_lora_rank", "qk_head_dim": "qk_nope_head_dim",
              "qk_pos_emb_head_dim": "qk_rope_head_dim",
              "v_head_dim": "v_head_dim"}  # fmt: skip
-    found |= {ours: config.setting(config.size(key), key) for ours, key in names.items()}
+    found |= {ours: config.taken(config.size, key) for ours, key in names.items()}
     if config.flag("attention_bias"):
         config.refuse("attention_bias", "biases in multi-latent attention", "megatron-core has none there")
     config.read |= {"num_key_value_heads", "head_dim", "qk_head_dim", "mlp_bias"}
@@ -253,12 +247,12 @@ def more_tokens(config: HfConfig) -> Settings:
 
 def qk_norm(config: HfConfig) -> Settings:
     """Read whether queries and keys are normalised."""
-    return {"model.qk_layernorm": config.setting(config.flag("use_qk_norm"), "use_qk_norm")}
+    return {"model.qk_layernorm": config.taken(config.flag, "use_qk_norm")}
 
 
 def clamped(config: HfConfig) -> Settings:
     """Read the clamped SwiGLU of gpt-oss."""
-    return {"model.activation_func_clamp_value": config.setting(config.number("swiglu_limit"), "swiglu_limit")}
+    return {"model.activation_func_clamp_value": config.taken(config.number, "swiglu_limit")}
 
 
 def delta_net(config: HfConfig) -> Settings:
@@ -275,5 +269,5 @@ def delta_net(config: HfConfig) -> Settings:
     found = {"linear_attention_freq": config.setting(step if asked == pattern else asked, key)}
     for name in ("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_num_key_heads",
                  "linear_num_value_heads"):  # fmt: skip
-        found[name] = config.setting(config.size(name), name)
+        found[name] = config.taken(config.size, name)
     return {f"model.linear_attention.{name}": setting for name, setting in found.items()}

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from harness.units import GB, MIB
 
@@ -84,24 +85,8 @@ class MemoryLine:
     bytes_of: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class WorldSizeLine:
-    """The number of ranks of the job."""
-
-    world_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndLine:
-    """A line that is printed when training ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginLine:
-    """A line that is printed when training begins, which may be a second time."""
-
-
-RecordLine = IterationLine | StepTimeLine | MemoryLine | WorldSizeLine | BeginLine | EndLine
+RecordLine = IterationLine | StepTimeLine | MemoryLine | int | Literal["begin", "end"]
+"""A number is that of the job's ranks. Training may begin a second time."""
 
 
 def records_of(text: str) -> Iterator[RecordLine]:
@@ -116,12 +101,12 @@ def records_of(text: str) -> Iterator[RecordLine]:
     if "memory (" in text:
         yield from _memories(text)
     if "world" in text and (size := _WORLD_SIZE.search(text)):
-        yield WorldSizeLine(int(size[1] or size[2]))
+        yield int(size[1] or size[2])
     ends = any(word in text for word in _MAY_END) and _ENDS.search(text) is not None
     if ends or text.startswith("StopIteration"):
-        yield EndLine()
+        yield "end"
     elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
-        yield BeginLine()
+        yield "begin"
 
 
 _Plan = tuple[tuple[str, int], ...]  # of each field: its name, and where its number begins

@@ -140,7 +140,6 @@ class ForeignLog:
         return NotFinite(first, _what_is_broken(first), len(found), of, any(_is_printed(row) for row in found))
 
     def _has_norms_only(self) -> bool:
-        """Whether every line has a norm and none a loss: all losses may have been NaN."""
         norms = [row.grad_norm is not None for row in self.iterations]
         return len(norms) >= _FEWEST_NORMS and all(norms) and not self.has_other_losses
 

@@ -98,7 +98,6 @@ def _standard_input(stream: TextIO) -> str:
 
 
 def _one_of(script: Script, launches: list[list[Word]]) -> list[list[Word]]:
-    """Return the one command that names the model, if several have arguments; BadRequestError if still several."""
     named = [words for words in launches if any(_MODEL in word.text for word in words)]
     launches = named if len(named) == 1 else launches
     if len(launches) > 1:
@@ -132,7 +131,6 @@ def _of_script(script: Script) -> Arguments:
 
 
 def _given(script: Script, words: list[Word], start: int) -> Arguments:
-    """Return the arguments among ``words`` from ``start`` on, with GPUs and variables of what stands before."""
     if words[start].doubt and all(word.doubt == words[start].doubt for word in words[start:]):
         raise BadRequestError(
             f"{script.label}:{words[start].line}: the arguments are not certain: {words[start].doubt}",

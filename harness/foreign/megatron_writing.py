@@ -163,7 +163,6 @@ _WRITERS: Mapping[str, Callable[[ExperimentSpec, object], Values]] = {
 
 
 def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
-    """Yield what the arguments do not say: where the launcher says it, or that nothing does."""
     if spec.gpu_type.is_cpu:
         yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-LM trains on GPUs only"
     else:

@@ -4,15 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from harness.foreign.lines import (
-    BeginLine,
-    EndLine,
-    IterationLine,
-    MemoryLine,
-    StepTimeLine,
-    WorldSizeLine,
-    records_of,
-)
+from harness.foreign.lines import IterationLine, MemoryLine, StepTimeLine, records_of
 from harness.foreign.log import (
     Attempts,
     ForeignLog,
@@ -97,12 +89,10 @@ class LogReader:
                     self._waiting_in(line.source).add(StepTime(record, line.source, line.number))
                 case MemoryLine():
                     self._memory_report(line, record)
-                case WorldSizeLine(world_size=size):
-                    self._world_size = self._world_size or size
-                case EndLine():
-                    self._ended = True
-                case BeginLine():
-                    self._ended = False
+                case int():
+                    self._world_size = self._world_size or record
+                case _:
+                    self._ended = record == "end"
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
@@ -190,7 +180,6 @@ class LogReader:
         )
 
     def _format(self) -> LogFormat | None:
-        """Only Bridge prints ``Step Time`` or GB of memory; only Megatron-LM MB or fractions of seconds."""
         if self._signs["bridge"]:
             return "bridge"
         return "megatron-lm" if self._signs["megatron-lm"] else None

@@ -1,18 +1,13 @@
 """`mbr-perf import`: a training log as a run."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import WholeShortOptions, takes
-from harness.cli.options import MODEL, ExperimentOptions, JudgeOptions
-
-
-def _option(name: str, metavar: str | None, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Import")
+from harness.cli.options import MODEL, ExperimentOptions, Json, JudgeOptions, Results, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,22 +16,16 @@ class ImportOptions:
 
     log: Annotated[
         list[str],
-        _option("--log", "PATH...", "Logs of one job of Megatron-Bridge or Megatron-LM: files or folders."),
+        option("--log", metavar="PATH...", panel="Import", help="Logs of one job of Megatron: files or folders."),
     ]
     started_at: Annotated[
         str | None,
-        _option(
-            "--started_at",
-            "TIME",
-            "Start of the job, ISO-8601, in UTC unless it names a zone. Default: the times in the log. Without either, "
-            "history shows the run at the time of its import, marked ?.",
-        ),
-    ] = None
-    results_dir: Annotated[
-        Path | None,
-        _option("--results_dir", "DIR", "The folder of runs. Default: results of the checkout, else ./results."),
-    ] = None
-    as_json: Annotated[bool, _option("--json", None, "One JSON document on stdout.")] = False
+        option("--started_at", metavar="TIME", panel="Import", help="Start of the job, ISO-8601, in UTC unless it "
+               "names a zone. Default: the times in the log. Without either, history shows the run at the time of its "
+               "import, marked ?."),
+    ] = None  # fmt: skip
+    results_dir: Results = None
+    as_json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +34,9 @@ class JobOptions(ExperimentOptions):
 
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu",
-            "-g",
-            metavar="GPU",
-            rich_help_panel=MODEL,
-            autocompletion=completion.gpus,
-            help="The GPU type of the job. Required: no log contains it.",
-        ),
-    ] = None
+        option("--gpu", "-g", metavar="GPU", panel=MODEL, completes=completion.gpus,
+               help="The GPU type of the job. Required: no log contains it."),
+    ] = None  # fmt: skip
 
 
 class LogCommand(WholeShortOptions):

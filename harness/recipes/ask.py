@@ -8,7 +8,7 @@ import typer
 
 from harness.cli import completion
 from harness.cli.commands import App, WholeShortOptions, takes
-from harness.cli.options import ExperimentOptions, Json
+from harness.cli.options import ExperimentOptions, Json, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +26,7 @@ Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", 
 def list_recipes(
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu",
-            "-g",
-            metavar="GPU",
-            autocompletion=completion.gpus,
-            help="List only the operating points of this GPU type.",
-        ),
+        option("--gpu", "-g", metavar="GPU", completes=completion.gpus, help="List only points of this GPU type."),
     ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
@@ -49,9 +43,7 @@ def list_recipes(
 def show_recipe(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", autocompletion=completion.recipes, help="A recipe name or the path of a recipe file."
-        ),
+        typer.Argument(metavar="NAME", autocompletion=completion.recipes, help="A recipe name, or a recipe file."),
     ],
     recipes_dir: Directory = None,
     as_json: Json = False,
@@ -93,11 +85,7 @@ def validate(
 def suites(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=completion.suites,
-            help="A suite's name or the path of its file. Default: all suites.",
-        ),
+        typer.Argument(metavar="NAME", autocompletion=completion.suites, help="A suite, or its file. Default: all."),
     ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
@@ -128,12 +116,7 @@ class ExportOptions:
     ] = None
     form: Annotated[
         str,
-        typer.Option(
-            "--as",
-            metavar="FORM",
-            help="bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file.",
-            show_default=False,
-        ),
+        option("--as", metavar="FORM", help="bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file."),
     ]
     as_json: Json = False
 

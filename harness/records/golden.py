@@ -104,7 +104,6 @@ class GoldenRecord(Frozen):
 
 
 def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
-    """Yield where the header contradicts the golden's settings: a label, or the fingerprint of all settings."""
     for label in LABELS:
         stated, header = golden.spec.get(label), getattr(golden, label)
         if label == "recompute":

@@ -7,8 +7,7 @@ MASK = "***"
 Rows = tuple[tuple[str, tuple[str, ...]], ...]
 
 # Other spellings of =, of & ? and ;, and of /: URL-encoded once or twice, or escaped in JSON. Then an ANSI colour, the
-# begin
-# of a word, possibly behind a colour, and what stands between the words of a shell's line or of a list.
+# begin of a word, possibly behind a colour, and what stands between the words of a shell's line or of a list.
 _EQUALS, _SEPARATOR = r"(?:=|%(?:25)?3D|\\{1,4}u003d)", r"(?:[?&;]|%(?:25)?(?:26|3F)|\\{1,4}u0026)"
 _SLASH = r"(?:\\{0,4}/|%(?:25)?2F)"
 _COLOUR, _START = r"\x1b\[[0-9;]{0,16}m", r"(?:\b|(?<=[\[;0-9]m))"
@@ -33,8 +32,7 @@ SHAPES: Rows = (
     (r"(?i:Authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:Digest|AWS4-[\w-]{1,20})\s{1,4}(?=\S)"
      r"|(?=[A-Za-z0-9._~+/=-]{16})(?=[A-Za-z._~+/=-]{0,80}[0-9])))\K(?:(?<=\s)[^\n\"']+|[^\s\"',;]+)",
      ("Authorization: SECRET", "'Authorization': 'AWS4-HMAC-SHA256 Credential=x/2026, Signature=SECRET'")),
-    # Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. `amp;` and a backslash come from HTML
-    # and JSON.
+    # Query parameters that sign a URL: of S3, Google Cloud, CloudFront, Azure. HTML adds `amp;`, JSON a backslash.
     (r"(?i:(?:(?<![A-Za-z0-9])|(?<=%26)|(?<=%3F)|(?<=u0026))X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)"
      rf"{_EQUALS}|{_SEPARATOR}(?:sig|signature){_EQUALS}"
      rf"|(?<![A-Za-z0-9_])sig=(?=[A-Za-z0-9%+/_-]{{20}}))\K[^\s&\"'<>\\]+",
@@ -53,7 +51,7 @@ SHAPES: Rows = (
     # Webhook URLs of chats: anyone who knows the URL can post.
     (rf"(?i:(?:{_CHATS})/)\K[^\s\"'<>]+".replace("/", _SLASH),
      ("https://canary.discord.com/api/v10/webhooks/123/SECRET", "https://hooks.slack.com/services/T00/B00/SECRET",
-      "https://discordapp.com/api/webhooks/123/SECRET", "HTTPS://DISCORD.COM/API/WEBHOOKS/123/SECRET",
+      "HTTPS://DISCORDAPP.COM/API/WEBHOOKS/123/SECRET",
       "https%3A%2F%2Fdiscord.com%2Fapi%2Fwebhooks%2F123%2FSECRET",
       "https:\\/\\/discord.com\\/api\\/webhooks\\/1\\/SECRET",
       "https://team.webhook.office.com/webhookb2/a@b/IncomingWebhook/SECRET/c",
@@ -69,13 +67,10 @@ SHAPES: Rows = (
      rf"|\bwandb\.login\((?:[^)]{{0,200}}?key\s?=\s{{0,20}})?[\"'])\K{_ARGUMENT}",
      ("wandb login SECRET", "wandb login --relogin --verify SECRET", "wandb login --host https://w.example SECRET",
       "wandb login \\\n  SECRET", "['wandb', 'login', 'SECRET']", 'wandb.login("SECRET")',
-      "wandb.login(key=\n    'SECRET')",
-      "wandb.login(relogin=True, key='SECRET')")),
+      "wandb.login(relogin=True, key=\n    'SECRET')")),
     (r"(?:\b(?:docker|podman)\s{1,4}login\b[^\n]{0,200}?\s-p\s{1,4}|\bsshpass\s{1,4}-p\s{0,4}[\"']?"
      r"|\b(?:mysql|mariadb)(?:dump|admin|import)?\b[^\n]{0,400}?\s-p(?=[^\s-])[\"']?)\K" + _ARGUMENT,
-     ("docker login -u me -p SECRET registry.example", "sshpass -p SECRET ssh node07",
-      "mysql -h db -u me -pSECRET runs",
-      "mysqldump -p'SECRET' runs")),
+     ("docker login -u me -p SECRET registry.example", "sshpass -p SECRET ssh node07", "mysqldump -p'SECRET' runs")),
     (r"\b(?:setenv|set\s-[gUx]{1,3}|configure\sset)\s{1,4}"
      r"(?=\w{0,60}(?i:token|key|secret|pass|auth|cookie|jwt|webhook))"
      rf"\w{{1,80}}\s{{1,4}}[\"']?\K{_ARGUMENT}",
@@ -98,10 +93,8 @@ _SHAPES = tuple(re.compile("(?P<kept>{})(?:{})".format(*shape.split(r"\K"))) for
 
 _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|AUTH|COOKIES?|JWTS?|WEBHOOKS?"
 # The word is alone between underscores or at an end of the name, so that MONKEY=1 stays readable. Then as part of a
-# word:
-# PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE (alone, pass, pwd and private are ordinary words). Then as JavaScript and
-# connection
-# strings write it: accessToken, AccountKey; but not InvalidTokenError.
+# word: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE (alone, pass, pwd and private are ordinary words). Then as
+# JavaScript and connection strings write it: accessToken, AccountKey; but not InvalidTokenError.
 _SECRET_NAME = re.compile(
     rf"(?i:(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$))"
     r"|(?:(?i:[A-Z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD)|PASSPHRASE)|[A-Za-z0-9_-]{1,40}PASS"
@@ -111,8 +104,7 @@ _SECRET_NAME = re.compile(
 )
 _TYPED = r":\s?(?:[A-Za-z.]{0,20}\[)?(?:str|SecretStr|int|float|bool)\]?(?:\s?\|\s?None)?\s?="
 ASSIGNMENTS: Rows = (
-    # By =, a colon or a typed name, quotes perhaps escaped, as in JSON inside JSON; the value may be a YAML block or
-    # the next line.
+    # By =, a colon or a typed name, quotes perhaps escaped; the value may be a YAML block or the next line.
     (rf"\\{{0,8}}[\"']?\]?\s*(?:{_TYPED}|[=:]=?>?|%3[AD](?:%20)?|\\{{1,4}}u003d)\s*+"
      r"(?:[|>][+-]?[ \t]*\n\s+|\\\n\s*|!!str\s+)?",
      ("HF_TOKEN=SECRET", "--hf-token=SECRET", "x=HF_TOKEN=SECRET", "HF_TOKEN => SECRET", 'HF_TOKEN: str = "SECRET"',
@@ -167,10 +159,8 @@ def own_command() -> tuple[str, ...]:
 def redact(text: str) -> str:
     """Replace the values of secrets by ``***``, and keep everything else unchanged.
 
-    A secret is found by its shape or place (:data:`SHAPES`),
-    or by a name that is assigned (:data:`ASSIGNMENTS`). A quoted
-    value ends at its closing quote or at the end of the line. Numbers after a name of tokens or keys are kept:
-    ``max_tokens=4096``.
+    A secret is found by its shape or place (:data:`SHAPES`), or by a name that is assigned (:data:`ASSIGNMENTS`). A
+    quoted value ends at its closing quote or at the end of the line. Counts such as ``max_tokens=4096`` are kept.
     """
     text, at = redact_shapes(text), 0
     kept: list[str] = []
@@ -206,8 +196,7 @@ MAX_QUOTED = 300  # characters
 NO_ERROR_TEXT = "no error text"
 
 # Removed before the error is looked for: what torch puts before every line of a traceback once a process group exists,
-# exceptions that Python prints and survives, and warnings. nanobind (torch, triton) counts leaked objects at the very
-# end.
+# exceptions that Python prints and survives, and warnings. nanobind (torch, triton) counts leaked objects at the end.
 _RANKS = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _FRAMES = r"Traceback \(most recent call last\):(?:\n[ \t].*)*"
 _NOISE = re.compile(

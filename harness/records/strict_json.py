@@ -95,7 +95,6 @@ def _bounded(written: str) -> int:
 
 
 def _lines_of(text: str) -> Mapping[Keys, int]:
-    """Return the lines of a JSON document, which is YAML as well; none where YAML refuses it."""
     from harness.records.strict_yaml import parse_yaml
 
     with suppress(BadRequestError):

@@ -116,7 +116,6 @@ def nested(layer: Layer) -> dict[str, object]:
 
 
 def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
-    """Return the message of a fault at the file or the option that set the value, and the remedy."""
     path = path_text(fault.keys)
     leaf = next((known for known in layer if path == known or path.startswith(f"{known}.")), None)
     if leaf is None and fault.is_missing:

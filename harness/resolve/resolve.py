@@ -113,7 +113,6 @@ def _selection(request: Request) -> dict[str, str]:
 
 
 def _identity(request: Request, choice: Choice) -> Layer:
-    """Merge the GPU settings of the request over those of the point."""
     settings: dict[str, Setting] = {}
     if request.point_gpu is not None and request.gpu != choice.point.key.gpu:
         settings["gpus_per_node"] = Setting(GPUS[request.gpu].gpus_per_node, "default")

@@ -30,7 +30,6 @@ _Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _settings(value: object) -> tuple[str, ...]:
-    """Read the recompute settings of a list; a single setting needs no brackets."""
     texts = as_texts(value)
     if not texts:
         raise RefusedError.at((), "must be text or a list of texts", "e.g. recompute: [none, core_attn]")
@@ -164,7 +163,6 @@ def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
 
 
 def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys: Keys) -> None:
-    """Refuse the name or the request of an earlier case; ``seen`` is keyed by both."""
     for key, identity, what, fix in (
         ("name", case.name.casefold(), f"{case.name!r} is", "give each its own name"),
         ("request", _identity(case.request), "the same as", "keep one of them"),

@@ -59,7 +59,6 @@ def _tree(spec: ExperimentSpec) -> dict[str, object]:
 
 
 def _policy(spec: ExperimentSpec) -> str:
-    """Return the policy as text, with modules in their own order."""
     policy = spec.recompute
     return ",".join(policy.modules) if isinstance(policy, SelectiveRecompute) else canonical_text(policy)
 
@@ -70,7 +69,6 @@ def _section(values: Mapping[str, object], indent: str, path: str, comments: Map
 
 
 def _entry(name: str, value: object, indent: str, path: str, comments: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of one key; one line for a section that is short enough."""
     comment = f"  # {comments[path]}" if path in comments else ""
     if not isinstance(value, dict):
         text = (

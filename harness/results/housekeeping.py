@@ -141,7 +141,6 @@ def _of_goldens(folder: Path) -> Iterator[Ailment]:
 
 
 def _of_history(folder: Path) -> Iterator[Ailment]:
-    """Yield unreadable files of history, and incomplete files that are too old to be still written."""
     for path in history_files(folder):
         try:
             record = read_record(path)

@@ -51,7 +51,6 @@ def shareable(name: str, text: str, places: Places) -> str:
 
 
 def _json(text: str, places: Places, indent: int | None) -> str:
-    """Redact a JSON document. Invalid JSON, such as a line that a kill cut short, is treated as plain text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

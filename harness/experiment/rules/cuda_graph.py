@@ -11,7 +11,6 @@ def _graphed(s: Situation) -> bool:
 
 
 def _scoped(s: Situation) -> bool:
-    """Return whether graphs have scopes; a captured iteration has none (G20)."""
     return s.graph.impl in ("local", "transformer_engine")
 
 
@@ -20,7 +19,6 @@ def _scope(s: Situation) -> frozenset[str]:
 
 
 def _holds(s: Situation, scope: str) -> bool:
-    """Return whether graphs capture this part, as megatron-core reads the scopes."""
     return not s.graph.scope or s.graphs_iteration or scope in s.graph.scope
 
 

@@ -22,7 +22,6 @@ _GRAPH_REGISTER_TEXT = (
 
 
 def _expandable(env: Mapping[str, str]) -> bool:
-    """Return whether segments are expandable: torch reads both variables, megatron-core's guards only the older one."""
     return any("expandable_segments:True" in env.get(name, "").split(",") for name in _ALLOC_NAMES)
 
 
@@ -31,7 +30,6 @@ def _is_before_blackwell(s: Situation) -> bool:
 
 
 def _may_register(s: Situation) -> bool:
-    """Return whether segments are expandable while NCCL may register graph buffers."""
     return _expandable(s.env) and s.env.get("NCCL_GRAPH_REGISTER") != "0"
 
 

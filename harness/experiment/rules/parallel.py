@@ -5,8 +5,6 @@ from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Si
 
 
 def _layout(rule: str) -> Predicate:
-    """Return the predicate of a rule that :mod:`harness.experiment.layout` judges."""
-
     def fires(s: Situation) -> Values | None:
         error = s.layout_error
         if error is None or error.rule != rule:

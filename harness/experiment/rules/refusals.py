@@ -87,7 +87,6 @@ def _refusals() -> Iterator[Refusal]:
 
 
 def _pattern(template: str) -> str:
-    """Return a regular expression for the fixed text, with a group for each value between."""
     found = ""
     parts = tuple(Formatter().parse(template.strip()))
     for text, name, _, _ in parts:

@@ -65,7 +65,6 @@ class Sieve:
         return found
 
     def _kind(self, shape: bytes) -> int:
-        """Return 2 for a word before more, 1 for another word, and 0."""
         kind = 2 if any(word in shape for word in self._before) else int(any(word in shape for word in self._words))
         if len(shape) <= _LONGEST_SHAPE:
             self._seen[shape] = kind

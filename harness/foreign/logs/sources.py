@@ -45,7 +45,6 @@ def why_refused(head: bytes) -> tuple[str, str] | None:
 
 
 def _odd_share(head: bytes) -> float:
-    """Return the share of control characters and invalid UTF-8 bytes; a character cut at the end counts as invalid."""
     if not head:
         return 0.0
     beyond_ascii = sum(byte > 0x7F for byte in head)
@@ -141,7 +140,6 @@ def _natural(path: Path) -> tuple[str | int, ...]:
 
 
 def _problem(source: LogSource) -> BadRequestError | None:
-    """Return why a file cannot be read as a log. A pipe is checked later, because it can be read only once."""
     assert source.path is not None
     try:
         mode = source.path.stat().st_mode
