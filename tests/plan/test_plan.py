@@ -142,14 +142,6 @@ def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
 
 
 @pytest.mark.slow
-def test_all_wrong_limits_are_reported_at_once(plan):
-    done = plan(*LLAMA, "--margin", "2", "--fit_into", "0", "--exact", "attention", "--exact_timeout", "0")
-    assert done.code == 2
-    for text in ("--margin 2", "--fit_into 0", "--exact attention: unknown recompute module", "--exact_timeout 0"):
-        assert text in done.err
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -183,13 +175,6 @@ def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(
     assert "graphs" in [step["step"] for step in document["layouts"][0]["advice"]]
     eager = json.loads(plan(*LLAMA, "--json", "--fit_into", "8").out)
     assert "graphs" not in [step["step"] for step in eager["layouts"][0]["advice"]]
-
-
-@pytest.mark.slow
-def test_a_module_that_is_almost_known_is_suggested(plan):
-    done = plan(*LLAMA, "--only", "mpl")
-    assert done.code == 2
-    assert "did you mean 'mlp'?" in done.err
 
 
 def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan):

@@ -7,7 +7,6 @@ from harness.predict.compose import (
     Piece,
     Work,
     compose,
-    end_piece,
     frame_piece,
     layer_piece,
     modules_piece,
@@ -46,11 +45,6 @@ def test_a_layer_is_the_difference_of_two_chunks():
     assert layer.work.flops() == 7
 
 
-def test_the_frame_is_what_a_chunk_without_layers_holds():
-    frame = frame_piece(ONE, layer_piece(ONE, TWO))
-    assert (frame.saved, frame.persistent, frame.work.flops()) == (4, 7, 0)
-
-
 def test_three_layers_are_three_times_one():
     layer = layer_piece(ONE, TWO)
     cost = compose(frame_piece(ONE, layer), [layer] * 3, Ends(), hidden_bytes=16)
@@ -84,25 +78,7 @@ def test_a_unit_of_three_keeps_one_input_and_holds_two_layers_while_it_recompute
     assert (unit.saved, unit.forward_over, unit.backward_over) == (16, 12 + 16, 140 + 200)
 
 
-def test_a_unit_of_one_is_its_layer():
-    assert unit_piece([AGAIN], [KEPT], input_bytes=16) == replace(AGAIN, runs_again=True)
-
-
-def test_what_layers_keep_beside_their_input_stays_in_a_unit():
-    router = replace(AGAIN, saved=16 + 5)
-    assert unit_piece([router] * 2, [KEPT] * 2, input_bytes=16).saved == 16 + 2 * 5
-
-
-def test_an_end_is_measured_on_top_of_one_layer():
-    assert end_piece(chunk(154, 160, 60, 12, 1), ONE).saved == 50
-
-
 DISPATCHER = replace(AGAIN, lingering=32, runs_again=True)
-
-
-def test_what_a_layer_leaves_behind_is_the_difference_too():
-    one, two = ONE.model_copy(update={"lingering_bytes": 40}), TWO.model_copy(update={"lingering_bytes": 72})
-    assert layer_piece(one, two).lingering == 32
 
 
 def test_a_gradient_counts_once_where_a_leftover_is_the_next_layer_s_own():
@@ -141,10 +117,6 @@ def test_offloaded_layers_leave_only_as_many_on_the_device_as_are_not_offloaded(
     assert cost.sizes.forward_peak == cost.sizes.saved + 10
     # backward: the layer that leaves makes room for the one that comes back
     assert cost.sizes.backward_peak == 30
-
-
-def test_a_window_of_all_layers_offloads_nothing():
-    assert compose(NOTHING, [GOES] * 4, Ends(), 16, window=4) == compose(NOTHING, [KEPT] * 4, Ends(), 16)
 
 
 def test_what_an_offloaded_layer_keeps_is_measured_with_all_layers_away():

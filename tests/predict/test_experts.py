@@ -93,18 +93,6 @@ def test_a_capacity_is_the_load_of_its_uneven_traces(routed):
     assert at_pace(spec, ((even,),), ((most,),)) == ((replace(even, work=most.work),),)
 
 
-def test_forced_routing_keeps_the_even_share(routed):
-    spec = routed(moe_router_force_load_balancing=True)
-    even, most = chunk([gemm(1)]), chunk([gemm(1.8)])
-    assert at_pace(spec, ((even,),), ((most,),)) == ((even,),)
-
-
-def test_stages_that_are_alike_stay_one_chunk(routed):
-    even, most = chunk([gemm(1)]), chunk([gemm(1.8)])
-    first, second = at_pace(routed(), ((even,), (even,)), ((most,), (most,)))
-    assert first[0] is second[0]
-
-
 def layer_of(spec, own_experts: int) -> ChunkCost:
     """Return a layer with ``own_experts`` local experts. Half of its forward pass is recomputed."""
     traced = [OpCost(phase=phase, kind="gemm", dtype="bf16", flops=flops)
@@ -132,12 +120,3 @@ def test_current_scaling_quantizes_every_expert_by_itself(routed, dtype, quantiz
         assert seconds[phase] == pytest.approx(products * GROUPED_LAUNCH_S + quantized * tensors * NUM_QUANTIZE_KERNELS)
     worked = 1.582e-3 if quantized else 0.112e-3
     assert expert_launch_s(spec, layer_of(spec, 8), launch_s=35e-6)["forward"] == pytest.approx(worked)
-
-
-def test_a_step_waits_for_what_the_host_does_expert_by_expert(routed):
-    spec = routed(experts=64)
-    layer = layer_of(spec, 8)
-    grouped, alike = (step_time(spec, ((replace(layer, parameters=held),),)).compute_s for held in (
-        layer.parameters, Parameters(dense=10**6)))  # fmt: skip
-    more = sum(expert_launch_s(spec, layer, typical("h100").launch_s).values())
-    assert grouped - alike == pytest.approx(spec.num_microbatches * more, rel=1e-2)

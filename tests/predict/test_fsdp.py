@@ -19,13 +19,6 @@ def whole(spec_of):
     return spec_of(parallelism={"tensor_model_parallel_size": 1}, ddp=FSDP)
 
 
-def test_all_states_are_sharded(whole):
-    states = model_states(whole, ALL)
-    assert states.weights == ALL.stored_bytes // 32
-    assert states.gradients == 2 * ALL.dense // 32
-    assert states.optimizer == 12 * ALL.dense // 32
-
-
 def test_two_layers_of_weights_three_of_gradients_and_the_ends_are_whole(whole):
     # two layers are more than the 10^9 elements of a communication unit: one is fetched ahead, two may be queued
     assert gathered_bytes(whole, ALL, 2) == pytest.approx((2 * ENDS, 2 * 2 * LAYER, 2 * 3 * LAYER), rel=1e-6)
@@ -40,11 +33,6 @@ def test_small_layers_are_fetched_until_half_a_unit_is_in_flight(spec_of):
     # 3 x 218 M reach 500 M, 4 x 218 M stay below 1,000 M
     expected = 2 * ends, 2 * (1 + 3) * layer, 4 * (1 + 4) * layer
     assert gathered_bytes(spec, parameters, 4) == pytest.approx(expected, rel=1e-6)
-
-
-def test_without_fsdp_nothing_is_gathered(spec_of):
-    states = model_states(spec_of(parallelism={"tensor_model_parallel_size": 1}), ALL)
-    assert (states.gathered, states.fetched, states.queued) == (0, 0, 0)
 
 
 def test_at_the_loss_no_layer_is_whole(spec_of, by_hand):

@@ -96,8 +96,3 @@ def test_bounds_do_not_exceed_predictions(specs, name):
     assert 0 < least_bytes(spec) < predicted.peak_bytes
     assert 0 < least_seconds(spec) < predicted.time.low_s
     assert least_bytes(spec) > predicted.peak_bytes / 20
-
-
-def test_names_leave_out_what_a_model_does_not_have():
-    assert Sizes(4, 8, None, 1, None, None, 2).name == "tp=4 pp=8 cp=1 mb=2"
-    assert Sizes(1, 8, 2, 1, 64, 1, 2).shape == (1, 1, 64, 1, 2)

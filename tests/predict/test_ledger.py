@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from harness.experiment.recompute import parse_recompute
-from harness.predict.ledger import stage_memory, workspace_bytes
+from harness.predict.ledger import stage_memory
 from harness.predict.stages import Composer
 
 TE = "transformer_engine"
@@ -45,41 +45,10 @@ def test_the_last_stage_names_its_logits(spec_of, by_hand):
     assert set(last.peaks) == {"schedule", "optimizer step", "loss and logits"}
 
 
-def test_no_recompute_lowers_the_optimizer_step(spec_of, by_hand):
-    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
-    floors = {text: stages(spec, by_hand, text)[1].peaks["optimizer step"] for text in ("none", "full:uniform:1")}
-    assert floors["none"] == floors["full:uniform:1"]
-
-
 def test_a_peak_in_the_optimizer_step_has_no_activations(spec_of, by_hand):
     spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
     stage = stages(spec, by_hand, "full:uniform:1")[1]
     assert (stage.peak, stage.activations, stage.transient) == ("optimizer step", 0, 4 * 20_000)
-
-
-def test_overhead_counts_buffers_of_layers_each_and_shared_ones_once(spec_of, by_hand):
-    spec = spec_of()
-    assert stages(spec, by_hand)[1].overhead == workspace_bytes(spec, has_experts=False) + 20 * 1 + 7
-
-
-def test_every_further_chunk_has_a_rotary_table(spec_of, by_hand):
-    spec = spec_of()
-    rotary = spec.model_copy(update={"model": spec.model.model_copy(update={"position_embedding_type": "rope"})})
-    difference = stages(rotary, by_hand)[1].overhead - stages(spec, by_hand)[1].overhead
-    assert difference == 4 * 4 * 4096 * 128
-
-
-def test_grouped_gemm_has_a_workspace_per_stream_where_experts_are(moe_spec, by_hand):
-    grouped = moe_spec.model_copy(update={"model": moe_spec.model.model_copy(update={
-        "moe": moe_spec.model.moe.model_copy(update={"moe_grouped_gemm": True})})})  # fmt: skip
-    single = grouped.model_copy(update={"model": grouped.model.model_copy(update={
-        "moe": grouped.model.moe.model_copy(update={"moe_grouped_gemm": False})})})  # fmt: skip
-    composer = Composer(grouped, TE)
-    costs = composer.chunk_costs(by_hand(composer.cases()).even)[0]
-    with_experts = tuple(replace(c, parameters=replace(c.parameters, expert=1)) for c in costs)
-    extra = stage_memory(grouped, 0, with_experts).overhead - stage_memory(single, 0, with_experts).overhead
-    assert extra == 4 * 32 * 1024**2
-    assert stage_memory(grouped, 0, costs).overhead == stage_memory(single, 0, costs).overhead
 
 
 def test_the_optimizer_step_counts_what_backward_passes_left_and_the_temporaries_of_torchs_adam(spec_of, by_hand):
@@ -91,19 +60,6 @@ def test_the_optimizer_step_counts_what_backward_passes_left_and_the_temporaries
     assert other.peaks["optimizer step"] - plain.peaks["optimizer step"] == 5000 + 4 * 20_000
     assert (other.peak, other.activations, other.transient) == ("optimizer step", 5000, 2 * 4 * 20_000)
     assert parts(other) == other.total
-
-
-def test_what_the_loss_takes_is_in_its_own_peak_and_not_in_the_one_of_the_schedule(spec_of, by_hand):
-    spec = spec_of()
-    composer = Composer(spec, TE)
-    *others, last = composer.chunk_costs(by_hand(composer.cases()).even)[3]
-    assert [chunk.has_loss for chunk in (*others, last)] == [False] * 4 + [True]
-    peak = last.sizes.backward_peak + 90_000
-    larger = replace(last, sizes=replace(last.sizes, backward_peak=peak, backward_again=peak))
-    plain, with_more = stage_memory(spec, 3, (*others, last)), stage_memory(spec, 3, (*others, larger))
-    assert with_more.peaks["loss and logits"] > plain.peaks["loss and logits"] + 80_000
-    assert with_more.peaks["schedule"] == plain.peaks["schedule"]
-    assert with_more.peak == "loss and logits"
 
 
 def graphed(spec_of, by_hand, scope, **sizes):

@@ -25,10 +25,6 @@ def test_without_a_distributed_optimizer_every_rank_holds_all_state(spec_of):
     assert per_parameter(spec_of(optimizer={"use_distributed_optimizer": False})) == (18.0, 18.0)
 
 
-def test_fp32_training_keeps_no_master_weights(spec_of):
-    assert state_bytes(spec_of(gpu="cpu", compute_dtype="fp32")).optimizer == 8
-
-
 @pytest.mark.parametrize(
     ("optimizer", "dtype", "expected"),
     [
@@ -44,11 +40,6 @@ def test_optimizer_state_follows_its_dtypes(spec_of, optimizer, dtype, expected)
     assert state_bytes(spec_of(optimizer=optimizer, compute_dtype=dtype)).optimizer == expected
 
 
-def test_bf16_moments_are_widened_inside_the_step(spec_of):
-    optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
-    assert state_bytes(spec_of(optimizer=optimizer)).widened == 8
-
-
 def test_states_are_widened_for_one_optimizer_at_a_time(spec_of, moe_spec):
     optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
     moe_spec = moe_spec.model_copy(update={"optimizer": moe_spec.optimizer.model_copy(update=optimizer)})
@@ -57,23 +48,6 @@ def test_states_are_widened_for_one_optimizer_at_a_time(spec_of, moe_spec):
     assert spread.step_transient == 8 * 1200 / 2
     dense = model_states(spec_of(optimizer=optimizer), Parameters(dense=400))
     assert dense.step_transient == 8 * 400 / spec_of().data_parallel_size
-
-
-def test_master_weights_below_fp32_are_widened_too(spec_of):
-    optimizer = {"use_precision_aware_optimizer": True, "main_params_dtype": "fp16"}
-    assert state_bytes(spec_of(optimizer=optimizer)).widened == 4
-
-
-def test_context_parallel_ranks_share_optimizer_state_too(spec_of):
-    sizes = {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "context_parallel_size": 2}
-    states = model_states(spec_of(parallelism=sizes), Parameters(dense=1200))
-    assert states.optimizer == 12 * 1200 / 2
-
-
-def test_experts_are_sharded_over_the_ranks_that_hold_the_same_ones(spec_of, moe_spec):
-    # 64 GPUs, PP 4, EP 8, ETP 1: two copies of every expert, four data-parallel ranks
-    states = model_states(moe_spec, Parameters(expert=1200))
-    assert states.optimizer == 12 * 1200 / 2
 
 
 def test_torchs_adam_holds_the_root_of_the_second_moment_of_all_that_it_steps_at_once(spec_of, moe_spec):

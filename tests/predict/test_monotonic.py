@@ -1,7 +1,6 @@
 """What more of a setting must never do to a prediction, over shipped points whose traces mbr-perf brings."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,7 +11,6 @@ from harness.predict.prediction import predict
 from harness.predict.search import Candidates, Limits, Traces, candidates, plan, required_cases
 from harness.predict.shipped_traces import find_shipped
 from harness.predict.stages import Composer
-from harness.predict.trace_cases import TraceCache
 from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points
 
 POINTS = {
@@ -128,35 +126,3 @@ def test_verdicts_change_where_the_device_is_full_to_the_byte(spec, found, trace
     full, tight = (needs.device_bytes(size) for size in (high, prediction.peak_bytes))
     verdicts = [judged(size)[0] for size in (full + 2, full - 2, tight + 2, tight - 2)]
     assert verdicts == ["FITS", "TIGHT", "TIGHT", "OOM"]
-
-
-# A larger micro-batch leaves fewer of them: those between their passes hold as many samples, the running one more.
-@pytest.mark.train
-@pytest.mark.slow
-def test_a_larger_micro_batch_never_needs_less_memory(tmp_path, tracing):
-    """Covers settings with at most one module, and whole layers. The traces of micro-batch 1 are shipped."""
-    settings_of = {}
-    for name, size in [("llama3_8b.bf16.8", 1), ("llama3_8b.bf16.8", 2), ("llama3_8b.bf16.8", 4),
-                       ("moonlight_16b.bf16.8", 1), ("moonlight_16b.bf16.8", 2)]:  # fmt: skip
-        batch = POINTS[name].batch.model_copy(update={"micro_batch_size": size})
-        found = candidates(POINTS[name].model_copy(update={"batch": batch}), SOFTWARE, IMPLEMENTATION)
-        settings_of[name, size] = Candidates(tuple(row for row in found.rows if _is_alone(row)), {})
-    cases = {case.key: case for found in settings_of.values() for case in required_cases(found, IMPLEMENTATION)}
-    tracing = replace(tracing, cache=TraceCache(tmp_path), megatron_core="0.16.1")
-    traces = tracing.traces(tuple(cases.values()), IMPLEMENTATION)
-    peaks = {}
-    for asked, found in settings_of.items():
-        rows = plan(found.rows[0].spec, found, traces, Limits(None), IMPLEMENTATION, SOFTWARE).rows
-        peaks[asked] = {row.text: row.prediction.peak_bytes for row in rows if row.prediction}
-    for (name, size), larger in peaks.items():
-        assert len(larger) > 3
-        if size == 1:
-            continue
-        smaller = peaks[name, size // 2]
-        assert larger.keys() <= smaller.keys()
-        assert [text for text, peak in larger.items() if peak <= smaller[text]] == []
-
-
-def _is_alone(row) -> bool:
-    """Return whether the setting recomputes at most one module, or whole layers: combinations need many traces."""
-    return len(getattr(row.spec.recompute, "modules", ())) < 2

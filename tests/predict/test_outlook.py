@@ -43,9 +43,3 @@ def test_nothing_is_advised_where_the_job_as_it_is_cannot_be_predicted(planned):
     rows = tuple(replace(r, prediction=None, verdict=None, reason="G22: no") if r is asked else r for r in made.rows)
     found = outlook_of(replace(made, rows=rows))
     assert (found.change, found.problem) == (None, "the memory of the job as it is cannot be predicted (G22: no)")
-
-
-def test_a_tight_change_is_none_also_where_it_needs_less_than_the_job(planned):
-    made = planned("none", 1)
-    smaller = replace(row_of(made, "full:uniform:1"), verdict="TIGHT")
-    assert outlook_of(replace(made, recommended=smaller)).change is None

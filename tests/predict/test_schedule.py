@@ -4,7 +4,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.predict.schedule import Event, Schedule, fullest_instants, instants, schedule_of, without_repeats
+from harness.predict.schedule import Event, Schedule, fullest_instants, instants, without_repeats
 
 
 def order(schedule: Schedule) -> str:
@@ -23,14 +23,6 @@ def test_the_first_of_three_stages_runs_two_micro_batches_ahead():
     assert order(Schedule(pp_size=3, pp_rank=0, num_microbatches=4)) == "F0 F0 F0 B0 F0 B0 B0 B0"
 
 
-def test_the_last_stage_alternates_and_holds_one_micro_batch():
-    assert order(Schedule(pp_size=3, pp_rank=2, num_microbatches=2)) == "F0 B0 F0 B0"
-
-
-def test_fewer_micro_batches_than_stages_are_all_warm_up():
-    assert order(Schedule(pp_size=4, pp_rank=0, num_microbatches=2)) == "F0 F0 B0 B0"
-
-
 def test_chunks_alternate_by_groups_as_in_the_example_of_megatron_core():
     schedule = Schedule(pp_size=2, pp_rank=0, num_microbatches=5, vp_size=2, group_size=3)
     assert schedule.chunk_of == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
@@ -39,11 +31,6 @@ def test_chunks_alternate_by_groups_as_in_the_example_of_megatron_core():
 def test_interleaving_warms_up_over_all_chunks_but_one():
     assert Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5).num_warmup == 22
     assert Schedule(pp_size=4, pp_rank=3, num_microbatches=16, vp_size=5).num_warmup == 16
-
-
-def test_overlapped_expert_communication_warms_up_one_pass_more():
-    plain = Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5)
-    assert Schedule(4, 0, 16, 5, extra_warmup=1).num_warmup == plain.num_warmup + 1
 
 
 def test_the_first_stage_of_llama3_70b_holds_92_layers_in_flight():
@@ -61,11 +48,6 @@ def test_one_f_one_b_keeps_gradients_and_the_input_of_the_pass_before_alive():
         Event("backward", 0, 1),
         Event("backward", 0, 1),
     )
-
-
-def test_a_spec_without_interleaving_has_one_chunk(spec_of):
-    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
-    assert schedule_of(spec, 2) == Schedule(pp_size=4, pp_rank=2, num_microbatches=16)
 
 
 @st.composite

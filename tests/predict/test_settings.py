@@ -21,13 +21,6 @@ def test_llama_has_ten_settings_that_differ(spec_of):
     ]  # fmt: skip
 
 
-def test_modules_without_effect_are_named_with_the_reason(spec_of):
-    assert (
-        candidates(spec_of(), SOFTWARE, TE).inert["layernorm"]
-        == "every norm is fused into the linear layer that follows it"
-    )
-
-
 def test_the_asked_setting_is_among_them_in_its_own_spelling(spec_of):
     assert "mlp,core_attn" in texts(spec_of(recompute=parse_recompute("mlp,core_attn")))
     assert "core_attn,mlp" not in texts(spec_of(recompute=parse_recompute("mlp,core_attn")))

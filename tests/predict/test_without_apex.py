@@ -29,10 +29,3 @@ def test_without_apex_the_output_layer_keeps_no_dummy_and_allocates_its_weight_g
 def test_a_plan_for_another_machine_says_that_apex_is_assumed(make_spec, by_hand, apex, row):
     found = predicted(make_spec(), by_hand, apex).assumptions
     assert [assumption for assumption in found if assumption in (APEX_THERE, APEX_MISSING)] == ([row] if row else [])
-
-
-def test_apex_is_not_mentioned_where_fusion_is_off(make_spec, by_hand):
-    spec = make_spec(kernels={"gradient_accumulation_fusion": False})
-    prediction = predicted(spec, by_hand, apex=False)
-    assert APEX_MISSING not in prediction.assumptions
-    assert prediction.stages == predicted(spec, by_hand, apex=True).stages

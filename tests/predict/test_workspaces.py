@@ -39,10 +39,6 @@ def test_overlapped_tensor_parallel_gemms_have_three_more(make_spec):
     assert overlapping - bytes_of(make_spec, gpu="h100", **sizes) == 3 * 32 * MIB
 
 
-def test_a_processor_has_none(make_spec):
-    assert bytes_of(make_spec, gpu="cpu") == 0
-
-
 OVERLAP = {"transformer_impl": "transformer_engine", "tp_comm_overlap": True}
 LLAMA = {"parallelism": {"tensor_model_parallel_size": 4, "sequence_parallel": True}, "num_gpus": 4}
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -132,7 +131,7 @@ def test_neither_the_shell_nor_a_folder_is_in_what_a_night_leaves(mbr_perf, tmp_
     root.mkdir()
     stage = Stage(root, {"a": "request: {recompute: mlp}", "b": "request: {recompute: none}"})
     stage.record("a", 0)
-    stage.record("b", 0, failure=Failure(kind="error", message="it broke", phase="forward_backward", step=1))
+    stage.record("b", 0, failure=Failure(kind="error", message=FAILURE_TEXT, phase="forward_backward", step=1))
     left = tmp_path / "left"
     left.mkdir()
     outputs = [
@@ -143,27 +142,12 @@ def test_neither_the_shell_nor_a_folder_is_in_what_a_night_leaves(mbr_perf, tmp_
     answer = mbr_perf(*stage.arguments(*(word for name, file in outputs for word in (name, left / file))))
     assert answer.code == 3
     silent(replace(answer, out=answer.out.replace(str(root), ""), err=answer.err.replace(str(root), "")), code=3)
-    [plan] = root.glob("results/nights/*/night.json")
-    assert holders(left, root) == ([plan] if folder == TOKEN else [])
-
-
-@pytest.mark.slow
-def test_no_shape_of_a_secret_in_a_failure_reaches_the_pages_of_a_night_and_its_history(mbr_perf, tmp_path):
-    """The record itself is another program's here: mbr-perf's own ranks mask what they write."""
-    (tmp_path / "night").mkdir()
-    stage = Stage(tmp_path / "night", {"a": "request: {recompute: mlp}", "b": "request: {recompute: none}"})
-    stage.record("a", 0)
-    stage.record("b", 0, failure=Failure(kind="error", message=FAILURE_TEXT, phase="forward_backward", step=1))
-    left, results = tmp_path / "left", tmp_path / "night" / "results"
-    left.mkdir()
-    outputs = {"--junit": left / "j.xml", "--html": left / "pages", "--step_summary": left / "s.md"}
-    silent(mbr_perf(*stage.arguments(*(word for pair in outputs.items() for word in pair))), code=3)
     assert "Bearer ***" in (left / "j.xml").read_text()
     assert any("Bearer ***" in page.read_text() for page in (left / "pages").rglob("*.html"))
-    for command in (("history",), ("history", "b", "--json"), ("history", "b", "--chart", left / "history.html")):
-        answer = mbr_perf(*command, "--results_dir", results)
-        silent(answer, code=answer.code)
-    assert holders(left) == []
+    history = mbr_perf("history", "b", "--chart", left / "history.html", "--results_dir", root / "results")
+    assert "CANARY" not in (history.out + history.err).replace(str(root), "")
+    [plan] = root.glob("results/nights/*/night.json")
+    assert holders(left, root) == ([plan] if folder == TOKEN else [])
 
 
 def test_the_shell_is_in_nothing_that_slurm_is_given(mbr_perf, slurm, tmp_path):
@@ -217,41 +201,3 @@ def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_u
     (run_dir,) = (results / "runs").iterdir()
     modes = {path: path.stat().st_mode & 0o777 for path in [run_dir, *run_dir.rglob("*")]}
     assert {oct(mode) for mode in modes.values()} <= {"0o750", "0o700", "0o640", "0o600"}
-
-
-@pytest.fixture(name="checkout")
-def _checkout(tmp_path):
-    """A checkout of this program from a remote whose address holds a password."""
-    folder = tmp_path / "checkout"
-    for part in ("harness", "recipes"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    for words in (
-        ("init", "-q"), ("remote", "add", "origin", "https://me:CANARYpassword@git.example/mbr-perf.git"), ("add", "."),
-        ("-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "-q", "-m", "all"),
-    ):  # fmt: skip
-        subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
-    return folder
-
-
-@pytest.mark.train
-@pytest.mark.slow
-def test_a_trained_sweep_with_a_cell_out_of_memory_leaves_none_of_shell_remote_or_folders(tmp_path, checkout):
-    """The folders of the recipe and of the results look like keys: that is what they are called, and nothing repeats it."""
-    recipe, results = tmp_path / TOKEN / "dense.yaml", tmp_path / "sk-CANARYresults0123456789" / "results"
-    recipe.parent.mkdir()
-    shutil.copy(ROOT / "recipes" / "llama" / "llama3_8b.yaml", recipe)
-    command = [sys.executable, "-m", "harness.app", "sweep", "-mr", str(recipe), "-g", "cpu", "--num_layers", "4"]
-    command += ["-sl", "256", "-ms", "5", "--eval_time_start_step", "2", "--memory_limit", "0.0563", "--no_prune"]
-    command += ["--over", "recompute=mlp; none", "--results_dir", str(results), "--pass_env", "HF_TOKEN", "--json"]
-    env = os.environ | {"PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert {cell["name"]: cell["status"] for cell in json.loads(done.stdout)["cells"]} == {"mlp": "ok", "none": "oom"}
-    shown = (done.stdout + done.stderr).replace(str(results), "").replace("NCCL_CANARY", "")
-    assert "CANARY" not in shown
-    assert holders(results) == []
-    record = json.loads(next(results.rglob("record.json")).read_text())
-    assert "/***/dense.yaml" in record["sources"]["recipe"]
-    assert "/***/results/sweeps/" in next(results.rglob("plan.txt")).read_text()
-    assert len(record["provenance"]["git_commit"]) == 40

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import pty
 import re
 import signal
 import socket
@@ -120,43 +118,6 @@ def test_in_a_pipe_progress_is_plain_lines(trained):
     assert "\x1b" not in trained[0].stderr
 
 
-@pytest.mark.long
-def test_on_a_terminal_progress_is_a_bar(tmp_path):
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command(tmp_path, "--max_steps", "2"), cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs,
-                          env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}) as running:  # fmt: skip
-        os.close(theirs)
-        shown = read_all(ours)
-        assert running.wait(timeout=120) == 0
-    assert "━" in shown
-    assert "2/2" in shown
-
-
-def read_all(terminal):
-    parts = []
-    while True:
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # Linux: the other end is closed
-            part = b""
-        if not part:
-            os.close(terminal)
-            return b"".join(parts).decode(errors="replace")
-        parts.append(part)
-
-
-@pytest.mark.long
-def test_repeats_train_again_and_are_judged_together(tmp_path):
-    done, run_dir = train(tmp_path, "--max_steps", "2", "--repeats", "2", "--json")
-    document = json.loads(done.stdout)
-    assert (done.returncode, document["num_runs"]) == (0, 2)
-    records = [read_run(path) for path in sorted(run_dir.parent.iterdir())]
-    assert len(records) == 2
-    assert len({record.fingerprint for record in records}) == 1
-    losses = [[step.loss for step in record.ranks[1].steps] for record in records]
-    assert losses[0] == losses[1]  # the seed decides, to the bit
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 )
@@ -214,16 +175,6 @@ def test_a_model_that_cannot_be_built_is_reported_by_rank_and_phase(tmp_path):
     assert [finding.id for finding in record.findings if finding.severity == "error"] == ["P08"]
     assert {rank.failure.phase for rank in record.ranks} == {"build_model"}
     assert [rank.coordinates.pp for rank in record.ranks] == [0, 1]
-
-
-@pytest.mark.long
-def test_training_that_breaks_is_a_failure_of_its_own_kind(tmp_path):
-    done, run_dir = train(tmp_path, "--set", "optimizer.lr=1.0e+30", "--max_steps", "4")
-    record = read_run(run_dir)
-    assert done.returncode == 3
-    assert {rank.failure.kind for rank in record.ranks} == {"non_finite_loss"}
-    assert "gradient norm is nan at step 1" in record.failure
-    assert [len(rank.steps) for rank in record.ranks] == [2, 2]
 
 
 def test_a_profiled_run_keeps_the_trace_of_the_chosen_rank_and_cannot_become_a_golden(tmp_path, mbr_perf):
