@@ -203,8 +203,9 @@ def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptio
     from harness.cli.requests import read
     from harness.compare.convergence import LossLimits
     from harness.compare.judge import ForeignRequest
-    from harness.compare.values import ForeignThresholds
+    from harness.compare.values import OF_BRIDGE
     from harness.judge.compare import WindowOptions
+    from harness.judge.gate import Thresholds
     from harness.records.gating import GateOptions
 
     gate = read(GateOptions, judge)
@@ -215,9 +216,9 @@ def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptio
         golden=given.foreign_golden or judge.golden_values_path,
         form="auto" if given.form == "auto" else "bridge" if given.form == "bridge" else "megatron-lm",
         window=read(WindowOptions, judge),
-        thresholds=ForeignThresholds(
-            ForeignThresholds.time if gate.timing_threshold is None else gate.timing_threshold,
-            ForeignThresholds.memory if gate.memory_threshold is None else gate.memory_threshold,
+        thresholds=Thresholds(
+            OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
+            OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
         ),
         loss_limits=LossLimits(**limits) if given.check_loss else None,
         fail_on_improvement=gate.fail_on_improvement,

@@ -7,7 +7,7 @@ inconclusive, and there is no correlation of few points or a flat curve.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import correlation, fmean, pstdev
 
 from harness.judge.gate import Finding, Verdict
 from harness.units import counted
@@ -77,10 +77,11 @@ def _correlation(current: Sequence[float], golden: Sequence[float], limits: Loss
         why = f"undefined: {counted(len(golden), 'point')}, but at least {limits.min_points} are needed"
     elif pstdev(golden) <= limits.flat * abs(fmean(golden)):
         why = f"undefined: the golden's curve is flat, its spread {pstdev(golden):.3g} at a mean of {fmean(golden):.5g}"
-    value = pearson(current, golden) if not why else None
-    if value is None:
-        why = why or "undefined: the log's curve is flat"
+    elif len(set(current)) == 1:
+        why = "undefined: the log's curve is flat"
+    if why:
         return Finding("loss_correlation", None, None, None, None, Verdict.NOT_GATED, why)
+    value = correlation(current, golden)
     verdict = Verdict.REGRESSION if value < limits.correlation_threshold else Verdict.PASS
     return Finding("loss_correlation", value, None, None, limits.correlation_threshold, verdict)
 
@@ -120,11 +121,3 @@ def _outliers(current: Sequence[float], golden: Sequence[float], limits: LossLim
 def _difference(current: float, golden: float) -> float:
     """Return the relative difference; for a golden of 0 the absolute difference."""
     return abs(current - golden) / abs(golden) if golden else abs(current)
-
-
-def pearson(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return the correlation; None if either does not vary."""
-    middle, middle_theirs = fmean(ours), fmean(theirs)
-    product = math.fsum((a - middle) * (b - middle_theirs) for a, b in zip(ours, theirs, strict=True))
-    scale = len(ours) * pstdev(ours) * pstdev(theirs)
-    return max(-1.0, min(1.0, product / scale)) if scale > 0 else None

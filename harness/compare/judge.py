@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.compare.convergence import LossLimits, judge_loss
 from harness.compare.speed import judge_speed, window_of
-from harness.compare.values import COUNTERS, METRIC, ForeignComparison, ForeignThresholds, Judged, Window
+from harness.compare.values import COUNTERS, METRIC, ForeignComparison, Window
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import MIN_STEPS
 from harness.failures.first_failure import first_failure
@@ -20,7 +20,16 @@ from harness.foreign.logs.sources import log_sources
 from harness.foreign.reader import opened_logs
 from harness.imports.job import failure_sentence
 from harness.judge.compare import WindowOptions
-from harness.judge.gate import Comparison, Finding, Outcome, Verdict, compare_values, comparison_outcome, overall
+from harness.judge.gate import (
+    Comparison,
+    Finding,
+    Outcome,
+    Thresholds,
+    Verdict,
+    compare_values,
+    comparison_outcome,
+    overall,
+)
 from harness.judge.plausible import impossible_golden, impossible_series
 from harness.measure.logged import contradictions_text, logged_arguments
 from harness.records.golden import spec_like
@@ -30,12 +39,11 @@ _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
 _EVERY_ITERATION = "--log-memory-interval 1"
 
 
-def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds) -> Judged:
-    """Return a finding for every counter that either side has."""
+def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds) -> tuple[list[Finding], dict[str, None]]:
+    """Return a finding for every counter that either side has, and notes."""
     compare = _compare_series if golden.format == "megatron-lm" else _compare_value
     each = [compare(name, counter, log, golden, allowed) for name, counter in COUNTERS.items()]
-    notes = dict.fromkeys(note for _, lines in each for note in lines)
-    return Judged(tuple(finding for finding, _ in each if finding), tuple(notes))
+    return [finding for finding, _ in each if finding], dict.fromkeys(note for _, lines in each for note in lines)
 
 
 def _worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
@@ -45,7 +53,7 @@ def _worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
 
 
 def _compare_value(
-    name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
+    name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: Thresholds
 ) -> tuple[Finding | None, list[str]]:
     report = bridge_report(log, counter, of_whole_run=golden.of_whole_run)
     stored = golden.memory.get(counter)
@@ -66,7 +74,7 @@ def _compare_value(
 
 
 def _compare_series(
-    name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
+    name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: Thresholds
 ) -> tuple[Finding | None, list[str]]:
     """Compare with a golden of Megatron-LM, which holds the last rank; the last reporting rank is on its stage."""
     series = golden.memory_by_iteration.get(counter)
@@ -97,7 +105,7 @@ def _only_current(name: str, current: int | None) -> Finding | None:
     return Finding(name, current, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
 
 
-def _missing(name: str, stored: int, allowed: ForeignThresholds, why: str) -> Finding:
+def _missing(name: str, stored: int, allowed: Thresholds, why: str) -> Finding:
     finding = compare_values(METRIC[name], None, stored, allowed.memory)
     return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=why)
 
@@ -110,7 +118,7 @@ def judge_log(
     log: ForeignLog,
     golden: ForeignGolden,
     window: WindowOptions,
-    allowed: ForeignThresholds,
+    allowed: Thresholds,
     loss_limits: LossLimits | None = None,
     doubts: tuple[str, ...] = (),
 ) -> ForeignComparison:
@@ -120,7 +128,7 @@ def judge_log(
     reasons not to trust them.
     """
     steps = window_of(golden, window)
-    speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
+    speed, (memory, notes) = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
     found = (
         *doubts,
         log.truncated,
@@ -133,13 +141,12 @@ def judge_log(
     )
     doubts = tuple(doubt for doubt in found if doubt)
     findings = (
-        *_doubted((*speed, *memory.findings), doubts),
+        *_doubted((*speed, *memory), doubts),
         *_gradients(log),
         *(_losses(log, golden, loss_limits) if loss_limits else ()),
     )
-    notes = (*log.notes, *golden.notes, *_batches_of_ramp(log, steps), *memory.notes)
-    comparison = Comparison(findings, overall(findings))
-    return ForeignComparison(log, golden, steps, comparison, doubts, notes)
+    every = (*log.notes, *golden.notes, *_batches_of_ramp(log, steps), *notes)
+    return ForeignComparison(log, golden, steps, Comparison(findings, overall(findings)), doubts, every)
 
 
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> tuple[str, ...]:
@@ -279,7 +286,7 @@ class ForeignRequest:
     golden: Path | None
     form: Format
     window: WindowOptions
-    thresholds: ForeignThresholds
+    thresholds: Thresholds
     loss_limits: LossLimits | None
     fail_on_improvement: bool
     actuals: Path | None

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from harness.compare.values import METRIC, ForeignThresholds, Window
+from harness.compare.values import METRIC, Window
 from harness.errors import BadRequestError
 from harness.experiment.experiment import MIN_STEPS
 from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
-from harness.judge.gate import Finding, Verdict, compare_values
+from harness.judge.gate import Finding, Thresholds, Verdict, compare_values
 from harness.units import counted
 
 # The default of Megatron-Bridge's parser; its help text has 0.75.
@@ -69,9 +69,7 @@ def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
     return Window(start, end, tuple(number for number in numbers if start <= number - 1 < end))
 
 
-def judge_speed(
-    log: ForeignLog, golden: ForeignGolden, window: Window, allowed: ForeignThresholds
-) -> tuple[Finding, ...]:
+def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed: Thresholds) -> tuple[Finding, ...]:
     """Judge throughput if the golden has it; only show the other.
 
     Else judge step time, which needs the GPUs and the batch of the golden. An unknown number is not equal: golden

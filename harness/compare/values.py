@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from harness.foreign.golden import ForeignGolden
 from harness.foreign.log import ForeignLog
-from harness.judge.gate import Comparison, Finding
+from harness.judge.gate import Comparison, Thresholds
 from harness.judge.metrics import BY_NAME, Metric
 
 # In the order of the report. A log names a peak after torch's counter.
@@ -23,12 +23,8 @@ COUNTERS = {
 }
 
 
-@dataclass(frozen=True)
-class ForeignThresholds:
-    """Allowed relative worsening. The defaults are Megatron-Bridge's."""
-
-    time: float = 0.05
-    memory: float = 0.05
+OF_BRIDGE = Thresholds(time=0.05, memory=0.05)
+"""The allowed relative worsening in Megatron-Bridge."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +34,6 @@ class Window:
     start: int
     end: int
     iterations: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Findings of one kind, with notes."""
-
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from harness.compare.judge import judge_log
 from harness.compare.speed import judge_speed, window_of
-from harness.compare.values import ForeignThresholds
+from harness.compare.values import OF_BRIDGE
 from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.golden_file import read_foreign_golden
 from harness.foreign.log import ForeignLog, Iteration
@@ -30,7 +30,7 @@ def reference(**stated):
 
 
 def time_of(log, golden):
-    findings = judge_speed(log, golden, window_of(golden, WindowOptions()), ForeignThresholds())
+    findings = judge_speed(log, golden, window_of(golden, WindowOptions()), OF_BRIDGE)
     return next(finding for finding in findings if finding.metric == "step_time_s")
 
 
@@ -81,7 +81,7 @@ def test_another_batch_than_the_golden_states_is_a_doubt():
     golden = reference(num_gpus=32, global_batch_size=128, tflops=700.0)
 
     def doubts(log):
-        return judge_log(log, golden, WindowOptions(), ForeignThresholds()).doubts
+        return judge_log(log, golden, WindowOptions(), OF_BRIDGE).doubts
 
     assert doubts(job(batch=256)) == ("the job has a global batch size of 256, the golden 128",)
     assert doubts(job()) == doubts(job(batch=None)) == ()
@@ -91,7 +91,7 @@ def test_another_batch_than_the_golden_states_is_a_doubt():
 def test_a_batch_that_grows_inside_the_window_is_noted(grows_at, noted):
     log = job()
     rows = tuple(replace(row, global_batch_size=256) if row.number >= grows_at else row for row in log.iterations)
-    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), ForeignThresholds())
+    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), OF_BRIDGE)
     text = f"the global batch size changes inside the window: from 128 to 256 in iteration {grows_at}"
     assert (text in judged.notes, judged.doubts) == (noted, ())
 
@@ -103,5 +103,5 @@ def test_a_batch_that_grows_inside_the_window_is_noted(grows_at, noted):
 def test_losses_that_are_all_zero_are_a_doubt(last, doubts):
     log = job()
     rows = tuple(replace(row, loss=last if row.number == 20 else 0.0) for row in log.iterations)
-    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), ForeignThresholds())
+    judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), OF_BRIDGE)
     assert judged.doubts == doubts

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.compare.convergence import LossLimits, judge_loss
 from harness.compare.judge import judge_log
-from harness.compare.values import ForeignThresholds
+from harness.compare.values import OF_BRIDGE
 from harness.errors import BadRequestError
 from harness.foreign.golden_file import read_foreign_golden
 from harness.foreign.reader import read_logs
@@ -17,7 +18,7 @@ from harness.judge.gate import overall
 from tests.imports.logs import bridge_log, memory_gb
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
-AS_UPSTREAM, FIVE_PERCENT = WindowOptions(), ForeignThresholds()
+AS_UPSTREAM, FIVE_PERCENT = WindowOptions(), OF_BRIDGE
 VERDICTS = {True: "pass", False: "regression"}
 
 
@@ -56,7 +57,7 @@ def test_throughput(case, judged):
     window = WindowOptions(
         config["skip_first_percent_time"], config["eval_time_start_step"], config["eval_time_end_step"]
     )
-    thresholds = ForeignThresholds(time=config["timing_threshold"])
+    thresholds = replace(OF_BRIDGE, time=config["timing_threshold"])
     found = judged(bridge_log(spread(case["current"])), golden_of(spread(case["golden"])), window, thresholds)
     assert found.comparison.outcome.value == case["outcome"]
     if case["agrees"]:
@@ -69,7 +70,7 @@ def test_memory(case, judged):
     reported = {names[name]: value for name, value in case["current"].items() if value is not None}
     log = bridge_log([700.0] * 10, memory=[(1, memory_gb(0, 1, **reported))])
     found = judged(
-        log, golden_of([700.0] * 10, **case["golden"]), thresholds=ForeignThresholds(memory=case["threshold"])
+        log, golden_of([700.0] * 10, **case["golden"]), thresholds=replace(OF_BRIDGE, memory=case["threshold"])
     )
     assert found.comparison.outcome.value == case["outcome"]
 

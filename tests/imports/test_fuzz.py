@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.compare.convergence import LossLimits
 from harness.compare.judge import ForeignAnswer, judge_log
 from harness.compare.show import foreign_document, foreign_page
-from harness.compare.values import ForeignThresholds
+from harness.compare.values import OF_BRIDGE
 from harness.errors import BadRequestError
 from harness.foreign.bridge_goldens import actuals_of, bridge_text, downsample, merge, read_bridge
 from harness.foreign.golden_file import read_foreign_golden
@@ -86,7 +86,7 @@ LOG = log_of(bridge_log([700.0] * 5, memory=[(1, WHOLE[10]), (2, WHOLE[13])]) + 
 
 def answered(log, golden):
     """Compare, and check that the answer is strict JSON."""
-    judged = judge_log(log, golden, WindowOptions(), ForeignThresholds(), LossLimits())
+    judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE, LossLimits())
     verdict = comparison_outcome(judged.comparison)
     answer = ForeignAnswer(log, judged, *verdict)
     json.loads(report_json.text(foreign_document(answer)))
