@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from harness.failures.verdict import (
     AllocatorFigures,
@@ -20,7 +19,6 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,6})?) ?(bytes|[KMGTPE]iB)")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 EIB = 1024**3 * GIB  # more than any device: torch prints 17179869184.00 GiB for a number that it does not have
 MAX_TEXT = 8000  # characters of a message; the longest known, with a list of processes, takes a tenth of it
-_MAX_PROCESSES = 64
 
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
 # How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
@@ -80,7 +78,7 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     is_contradictory = _drop_impossible(found)
     return AllocatorFigures(
         device=int(device[1]) if device else None,
-        processes=tuple(islice(processes, _MAX_PROCESSES)),
+        processes=tuple(processes),
         is_beyond_counting=is_uncountable or "Tried to allocate more than 1EB" in message,
         is_rejected=_REJECTED in message,
         is_contradictory=is_contradictory,

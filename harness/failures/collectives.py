@@ -18,7 +18,6 @@ _DESYNC = re.compile(
     r"|(?:are|is) the lagging ranks? that caused this timeout)"
 )
 _DEFAULT = re.compile(r"$|0\b")  # the group of all ranks of the job
-_MOST_MEMBERS = 65_536
 _SHOWN = 4
 
 
@@ -76,7 +75,7 @@ class Collectives:
             return  # which rank of the job that is, the line does not say
         rank = line.rank if line.rank is not None else int(member["rank"]) if member else 0
         for table, pattern in ((self.works, _WORK), (self.enqueued, _ENQUEUED)):
-            if (match := pattern.search(text)) and sum(map(len, table.values())) < _MOST_MEMBERS:
+            if match := pattern.search(text):
                 table.setdefault(group, {}).setdefault(rank, (int(match[1]), line))  # later lines repeat it
 
     def lag(self) -> Lag | None:

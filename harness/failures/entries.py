@@ -44,9 +44,7 @@ class Entry:
 
     def match(self, text: str) -> re.Match[str] | None:
         """Match the first pattern; of a very long text, search only around the pattern's word."""
-        rows = ((word_of(pattern), pattern) for pattern in self.patterns)
-        found = (_search(word, pattern, text) for word, pattern in rows if word in text)
-        return next((match for match in found if match), None)
+        return next((match for pattern in self.patterns if (match := _search(pattern, text))), None)
 
     def verdict(self, request_bytes: int | None = None, more: str = "") -> OomVerdict:
         """Return what the entry says; ``more`` ends the cause."""
@@ -79,9 +77,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _search(word: str, pattern: str, text: str) -> re.Match[str] | None:
-    at = text.find(word)
-    return _compiled(pattern).search(text, max(0, at - _BEFORE), at + _AFTER)
+def _search(pattern: str, text: str) -> re.Match[str] | None:
+    at = text.find(word_of(pattern))
+    return _compiled(pattern).search(text, max(0, at - _BEFORE), at + _AFTER) if at >= 0 else None
 
 
 @cache
@@ -101,26 +99,21 @@ def shape(text: str) -> bytes:
     return text.encode(errors="replace").translate(None, b"0123456789")
 
 
-_Row = tuple[bytes, str, str, Entry]  # the shape of a word, the word, its pattern and entry
-
-
 @cache
-def _rows(*, of_signs: bool) -> tuple[_Row, ...]:
-    found = ((word_of(pattern), pattern, each) for each in entries() for pattern in each.patterns)
-    return tuple((shape(row[0]), *row) for row in found if row[2].sign or not of_signs)
+def _shapes() -> tuple[tuple[tuple[bytes, ...], Entry], ...]:
+    """Return the shapes of each entry's words."""
+    return tuple((tuple(shape(word_of(pattern)) for pattern in each.patterns), each) for each in entries())
 
 
 @lru_cache(maxsize=8192)
-def _candidates(text: bytes, *, of_signs: bool) -> tuple[_Row, ...]:
-    return tuple(row for row in _rows(of_signs=of_signs) if row[0] in text)
+def _candidates(text: bytes) -> tuple[Entry, ...]:
+    return tuple(each for words, each in _shapes() if any(word in text for word in words))
 
 
 def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[str]] | None:
     """Return the first entry that matches, with its match; ``of_signs``: of those whose line alone shows a failure."""
-    for _, word, pattern, each in _candidates(shape(text), of_signs=of_signs):
-        if word in text and (match := _search(word, pattern, text)):
-            return each, match
-    return None
+    found = (each for each in _candidates(shape(text)) if each.sign or not of_signs)
+    return next(((each, match) for each in found if (match := each.match(text))), None)
 
 
 def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:

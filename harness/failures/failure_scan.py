@@ -1,7 +1,6 @@
 """Scans a log for failure messages, and finds rank, place and time of each."""
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from harness.failures.allocator import MAX_TEXT, message_start
@@ -19,8 +18,6 @@ _EXPANDABLE = re.compile(
     r"(?! ?to avoid)",
     re.I,
 )
-MAX_FAILURES = 10_000
-MAX_RANKS = 65_536  # followed at once; beyond that, the rank seen first starts again
 _SURVIVED = 2  # iterations after a failure; ranks train in step, so without one of them the others end at most one more
 # Iterations that waited in a buffer of 64 KiB when a traceback was written are fewer.
 BUFFERED = 200
@@ -125,7 +122,6 @@ class FailureScan:
     ranks: dict[int | None, _Rank] = field(default_factory=dict)
     summary: TorchrunSummary = field(default_factory=TorchrunSummary)
     found: dict[_Key, RankFailure] = field(default_factory=dict)
-    kept: Counter[FailureKind] = field(default_factory=Counter)
     listed: list[SummaryEntry] = field(default_factory=list)
     collectives: Collectives = field(default_factory=Collectives)
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
@@ -150,7 +146,7 @@ class FailureScan:
         if self.expandable_segments is None:
             self.expandable_segments = expandable_segments_in(line.text)
         self.collectives.feed(line)
-        state = self._state_of(line.rank)
+        state = self.ranks.setdefault(line.rank, _Rank())
         state.time = _comparable_time(line) or state.time
         if state.opened and self._continue(state, state.opened, line):
             return
@@ -199,16 +195,7 @@ class FailureScan:
             if not self.recent[key]:
                 del self.recent[key]
                 failure = self.found.pop(key)
-                self.kept[failure.kind] -= 1
                 self.survived = self.survived or failure
-
-    def _state_of(self, rank: int | None) -> _Rank:
-        state = self.ranks.get(rank)
-        if state is None:
-            if len(self.ranks) >= MAX_RANKS:
-                del self.ranks[next(iter(self.ranks))]
-            state = self.ranks[rank] = _Rank()
-        return state
 
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
         """Return whether the line is the head or a frame of a traceback, which is not a failure by itself."""
@@ -223,7 +210,7 @@ class FailureScan:
             state.in_traceback, state.frame, state.code, state.pins = True, line, "", frame.pins
             is_loading = state.phase == "load_checkpoint"  # it also runs steps, to make the optimizer's state
             state.phase = state.phase if is_loading else frame.phase or state.phase
-        return frame is not None and not line.text.endswith("Killed")
+        return frame is not None
 
     def end_log(self) -> None:
         """Keep a traceback that the end of the log cut off."""
@@ -275,14 +262,12 @@ class FailureScan:
                               time=_month_first(entry.time), exit_code=sign.exit_code, weight=sign.weight)  # fmt: skip
         self._keep((None, sign.rank, "torchrun", sign.kind, sign.weight), failure)
         self.entry = entry
-        if len(self.listed) < MAX_FAILURES:
-            self.listed.append(entry)
+        self.listed.append(entry)
 
     def _keep(self, key: _Key, failure: RankFailure) -> None:
-        """Keep the first failure of each key, and ``MAX_FAILURES`` of each kind: lost peers must not hide the cause."""
-        if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
+        """Keep the first failure of each key."""
+        if key not in self.found:
             self.found[key] = failure
-            self.kept[failure.kind] += 1
             # A program survives what it only printed. A traceback may be older than the iterations that follow it.
             if failure.kind != "signal" and failure.exit_code is None and failure.entry not in _STAYS:
                 self.recent[key] = _SURVIVED if len(failure.evidence) == 1 else BUFFERED

@@ -37,7 +37,6 @@ _EXITS: tuple[tuple[str, int, int | None], ...] = (
     (r"xit ?(?:[Cc]ode|[Ss]tatus)?\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", SRUN, None),
 )  # fmt: skip
 _COMPILED_EXITS = tuple((word_of(pattern), re.compile(pattern), weight, code) for pattern, weight, code in _EXITS)
-_GLUED = re.compile(r"[\w)\]'\"]Killed$")  # a shell's word behind a trace without a line end
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 # A line of any program that mentions an error; most programs print the level of a line.
 _MENTION = re.compile(
@@ -91,8 +90,6 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
         return replace(sign, weight=min(sign.weight, 0)) if error and in_traceback else sign
     if error and error[1] not in _OF_A_PARENT:
         return Sign("error", weight=0 if in_traceback else 1)
-    if _GLUED.search(text):
-        return Sign("signal", SRUN, exit_code=_WORDS["Killed"])
     return None if is_code and text not in _WORDS else _ended(text)
 
 

@@ -19,7 +19,6 @@ _CUT = OomVerdict(
     "the log ends inside a traceback, before the line that names the error",
     advice="Read that rank's log to its end: its last lines are missing here.",
 )
-_MOST_RANKS = 65_536
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
@@ -114,7 +113,7 @@ def _waited(
 def _silent(failures: list[RankFailure]) -> str:
     """Return the ranks without a report, up to the highest with one; empty if they are many."""
     spoke = {failure.rank for failure in failures if failure.rank is not None}
-    silent = sorted(set(range(min(max(spoke, default=0), _MOST_RANKS))) - spoke)
+    silent = sorted(set(range(max(spoke, default=0))) - spoke)
     return some_ranks(silent) if silent and 2 * len(silent) <= len(spoke) else ""
 
 
