@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
@@ -186,13 +185,3 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.compare.ask, harness.golden.ask; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "harness.show.terminal", "harness.show.page", "yaml"} & set(loaded)
-
-
-def test_for_a_sweep_the_message_names_a_run_in_it(mbr_perf):
-    sweep = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
-
-    answer = mbr_perf("compare", sweep)
-
-    assert answer.code == 2
-    assert "is a sweep, not a run" in answer.err
-    assert str(sweep / "cells" / "000" / "0") in answer.err

@@ -121,11 +121,6 @@ def test_the_agents_line_is_no_further_rank_where_the_table_lists_them_all(tmp_p
     assert [first.failure.rank, *(failure.rank for failure in first.also)] == [11, 3]
 
 
-def test_an_error_that_training_got_over_does_not_place_a_later_failure(tmp_path):
-    first = found(tmp_path, TRACEBACK, FORWARD, "ValueError: caught", STEP_12, "terminate called: std::bad_alloc")
-    assert (first.failure.kind, first.failure.phase, first.failure.after_step) == ("oom", None, 12)
-
-
 def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
     lines = [WATCHDOG, *of_rank(2, TRACEBACK, "ValueError: the cause"), *summary((2, 1), root=(5, -6))]
     first = found(tmp_path, *lines)

@@ -11,7 +11,7 @@ from harness.failures.allocator import EIB, allocator_figures
 from harness.failures.classify import Ending, classify
 from harness.failures.first_failure import first_failure
 from harness.failures.verdict import table
-from harness.foreign.logs.lines import LogLine, log_lines
+from harness.foreign.logs.lines import log_lines
 
 SIZES = st.sampled_from(
     ["0 bytes", "512 bytes", "896.00 KiB", "2.31 GiB", "79.11 GiB", "17179869184.00 GiB", "9" * 25 + " GiB", "-1 GiB"]
@@ -35,11 +35,6 @@ ENDINGS = st.builds(
     host_oom_kills=st.none() | st.integers(0, 3),
     expandable_segments=st.none() | st.booleans(),
 )  # fmt: skip
-LINES = st.lists(
-    st.builds(LogLine, TEXTS.map(lambda text: text.replace("\n", " ")), st.sampled_from(["a", "b"]), st.integers(1, 9),
-              st.none() | st.integers(0, 3), time=st.none() | st.sampled_from(["2026-08-21 14:03:27", "x"])),
-    max_size=20,
-)  # fmt: skip
 
 
 def judged_whole(text, ending):
@@ -53,28 +48,11 @@ def judged_whole(text, ending):
     assert all(number is None or 0 <= number < EIB for number in numbers)
 
 
-def single_rank_first(lines):
-    first = first_failure(lines)
-    if first is None:
-        return
-    shown = {(line.source, line.number) for line in lines}
-    assert {(line.source, line.number) for line in first.failure.evidence} <= shown
-    assert all(other.kind == first.failure.kind for other in first.also)
-    assert all(other.kind != first.failure.kind for other in first.victims)
-
-
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(TEXTS, ENDINGS)
 def test_every_text_has_a_verdict(text, ending):
     judged_whole(text, ending)
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(LINES)
-def test_of_any_lines_one_failure_is_first_or_none(lines):
-    single_rank_first(lines)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from harness.app import app
 from harness.failures.failure_scan import FailureScan
-from harness.failures.first_failure import failure_of, first_failure
+from harness.failures.first_failure import failure_of
 from harness.foreign.logs.lines import log_lines
 
 HANDLED = (
@@ -67,12 +67,6 @@ def test_an_announced_end_a_lost_gpu_and_a_traceback_count_all_the_same(tmp_path
 def test_a_job_that_starts_again_did_not_survive(tmp_path):
     again = scanned(tmp_path, *iterations(1, 10), HANDLED[0], *iterations(6, 20))
     assert failure_of(again, None).failure.after_step == 10
-
-
-def test_another_log_is_no_evidence(tmp_path):
-    (tmp_path / "a.log").write_text("\n".join([*iterations(1, 10), HANDLED[0], ""]))
-    (tmp_path / "b.log").write_text("\n".join([*iterations(11, 20), ""]))
-    assert first_failure(log_lines([tmp_path / "a.log", tmp_path / "b.log"])) is not None
 
 
 @pytest.mark.parametrize(

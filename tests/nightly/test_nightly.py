@@ -226,29 +226,6 @@ def test_a_machine_on_which_no_case_can_start_is_reported_before_anything_is_wri
 
 
 @pytest.mark.slow
-def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, mbr_perf):
-    made = measured()
-    renamed = made.root / "renamed.yaml"
-    renamed.write_text(made.suite.read_text())
-
-    def last(suite):
-        arguments = made.arguments("--dryrun", "--json")
-        arguments[1] = suite
-        return cases_of(mbr_perf(*arguments))["dense"]["last"]
-
-    assert last(made.suite)["outcome"] == "inconclusive"
-    assert last(renamed) is None
-
-
-@pytest.mark.slow
-def test_cases_that_share_a_golden_name_get_a_message_that_only_one_can_have_it(stage, nightly):
-    seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
-    answer = nightly(stage(dense="golden: optional", seeded=seeded), "--dryrun")
-    assert "dense and seeded share a golden name, h100/" in answer.out
-    assert "2 goldens absent, some of them required" in answer.out
-
-
-@pytest.mark.slow
 def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_name(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     run = str(run_dir_of(night_dir, "dense", 0))

@@ -91,16 +91,6 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
 
 
 @pytest.mark.slow
-def test_an_aa_of_which_a_run_failed_is_no_pass_and_fails_no_case(recorded, nightly):
-    answer = nightly(recorded(failures={5: PORT_TAKEN}), "--aa", "--json")
-    document, cases = parsed(answer)
-    assert (answer.code, document["outcome"], document["num_runs_missing"]) == (6, "inconclusive", 0)
-    assert [run["number"] for run in document["aa"]["runs"]] == [3, 4, 5]
-    assert "A/A failed: run 5: " in document["aa"]["doubts"]["time"]
-    assert (cases["dense"]["outcome"], len(cases["dense"]["runs"])) == ("pass", 3)
-
-
-@pytest.mark.slow
 def test_a_night_that_is_inconclusive_by_its_aa_alone_is_listed_and_shown_as_such(
     recorded, nightly, mbr_perf, tmp_path
 ):

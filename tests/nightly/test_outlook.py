@@ -146,15 +146,6 @@ def _verdict(case, make_record):
     return build
 
 
-@pytest.mark.parametrize(
-    ("num_due", "expected"), [(0, []), (1, ["Not all runs are done. To continue: mbr-perf nightly --resume nights/x"])]
-)
-def test_a_night_that_is_not_done_shows_how_to_go_on(verdict, capsys, num_due, expected):
-    NightDisplay(as_json=False).result(verdict("ok", num_due=num_due), ())
-    printed = capsys.readouterr()
-    assert [line for line in (printed.out + printed.err).splitlines() if "--resume" in line] == expected
-
-
 def test_history_keeps_runs_that_came_to_an_end(verdict, tmp_path):
     assert keep_history(verdict("ok", "interrupted", None, "failed"), tmp_path) == ()
     kept = {record.run_id: (record.suite_case, record.status) for record in read_history(tmp_path)}
