@@ -83,12 +83,6 @@ def test_every_field_of_the_model_is_accounted_for():
     assert in_config | of_gpt_model == set(type(shapes.DENSE).model_fields)
 
 
-def test_the_deferral_of_the_output_layers_weight_gradients_arrives(engine):
-    deferred = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 22, "pipeline_model_parallel_size": 2}
-    fields = engine._parallel(shapes.experiment(shapes.DENSE, num_gpus=2, **deferred))
-    assert {name: fields[name] for name in deferred} == deferred
-
-
 @pytest.mark.parametrize(
     ("shape", "section"),
     [("DEEPSEEK", "moe"), ("DEEPSEEK", "mla"), ("QWEN3_NEXT", "moe"), ("QWEN3_NEXT", "linear_attention"),
@@ -101,12 +95,8 @@ def test_every_section_of_the_model_arrives_field_by_field(engine, shape, sectio
     frequency = asked.pop("moe_layer_freq", 1)
     assert {name: config[name] for name in asked} == asked
     assert frequency == 1 or config["moe_layer_freq"] == list(frequency)
-
-
-def test_linear_attention_is_megatron_cores_gated_delta_net(engine):
-    config = engine.transformer_config(shapes.experiment(shapes.QWEN3_NEXT))
-    assert config.experimental_attention_variant == "gated_delta_net"
-    assert engine.transformer_config(shapes.experiment(shapes.DENSE)).experimental_attention_variant is None
+    variant = "gated_delta_net" if spec.model.linear_attention else None
+    assert config["experimental_attention_variant"] == variant
 
 
 def test_gated_quick_gelu_is_fused_only_inside_experts(engine):
@@ -120,27 +110,20 @@ def test_gated_quick_gelu_is_fused_only_inside_experts(engine):
 
 
 @pytest.mark.parametrize(
-    ("recompute", "granularity", "method", "num_layers", "modules", "distributed"),
+    ("recompute", "granularity", "method", "num_layers", "modules"),
     [
-        ("core_attn,layernorm", "selective", None, None, ["core_attn", "layernorm"], False),
-        ("mlp", "selective", None, None, ["mlp"], False),
-        ("full:uniform:2", "full", "uniform", 2, ["core_attn"], False),
-        ("full:block:3", "full", "block", 3, ["core_attn"], False),
+        ("none", None, None, None, None),
+        ("core_attn,layernorm", "selective", None, None, ["core_attn", "layernorm"]),
+        ("full:uniform:2", "full", "uniform", 2, None),
+        ("full:block:3", "full", "block", 3, None),
     ],
 )
-def test_recompute_arrives_whole(engine, recompute, granularity, method, num_layers, modules, distributed):
+def test_recompute_arrives_whole(engine, recompute, granularity, method, num_layers, modules):
     config = engine.transformer_config(shapes.experiment(shapes.DENSE, recompute))
-    assert (config.recompute_granularity, config.recompute_method, config.recompute_num_layers) == (
-        granularity, method, num_layers,
-    )  # fmt: skip
-    assert config.distribute_saved_activations is distributed
-    if granularity == "selective":
-        assert config.recompute_modules == modules
-
-
-def test_no_recompute_leaves_nothing_over(engine):
-    config = engine.transformer_config(shapes.experiment(shapes.DENSE, "none"))
-    assert (config.recompute_granularity, config.recompute_method, config.recompute_num_layers) == (None, None, None)
+    arrived = config.recompute_granularity, config.recompute_method, config.recompute_num_layers
+    assert arrived == (granularity, method, num_layers)
+    assert config.distribute_saved_activations is False
+    assert modules in (None, config.recompute_modules)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -151,6 +134,9 @@ def test_the_precision_of_weights_pipeline_and_autocast_agree(engine, dtype):
 
 
 def test_gradients_and_optimizer_follow_the_spec(engine):
+    deferred = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 22, "pipeline_model_parallel_size": 2}
+    fields = engine._parallel(shapes.experiment(shapes.DENSE, num_gpus=2, **deferred))
+    assert {name: fields[name] for name in deferred} == deferred
     spec = shapes.experiment(shapes.DENSE)
     ddp = spec.ddp.model_copy(update={"overlap_grad_reduce": True, "average_in_collective": True})
     optimizer = spec.optimizer.model_copy(update={"lr": 0.5, "clip_grad": 2.0, "use_distributed_optimizer": False})
@@ -184,13 +170,11 @@ class Newer:
     cuda_graph_modules: tuple = ()
 
 
-def test_renamed_fields_go_by_their_newest_name(engine):
+def test_renamed_fields_go_by_their_newest_name_and_none_is_dropped(engine):
     asked = {"cuda_graph_impl": "local", "cuda_graph_scope": ["attn"]}
     assert engine.fitted(Older, asked) == asked
     assert engine.fitted(Newer, asked) == {"cuda_graph_impl": "local", "cuda_graph_modules": ["attn"]}
 
-
-def test_a_field_that_no_release_knows_is_never_dropped(engine):
     with pytest.raises(engine.UnknownFieldError, match="this megatron-core's Older has no fp8, moe_new"):
         engine.fitted(Older, {"cuda_graph_impl": "local", "fp8": "hybrid", "moe_new": 1})
     assert engine.fitted(Older, {"moe_use_legacy_grouped_gemm": True}) == {}

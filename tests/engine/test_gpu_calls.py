@@ -64,8 +64,9 @@ def test_ddp_is_built_on_a_side_stream_in_order_with_the_current_one(whole_step)
     assert whole_step[built + 1 : built + 3] == [f"leave {side}", f"{current} waits for {side}"]
 
 
-def test_transformer_engine_graphs_leave_the_default_stream_before_anything_else(layers):
+def test_transformer_engine_graphs_leave_the_default_stream_and_correct_the_amax_history_before_ddp_is_built(layers):
     assert in_order(layers, "make stream 1", "set stream 1", "init_process_group nccl ['timeout']", "build DDP")
+    assert in_order(layers, "correct the amax history of 1", "build DDP")
 
 
 def test_a_whole_step_is_captured_on_the_stream_that_ddp_was_built_on_where_megatron_core_has_one(whole_step):
@@ -74,10 +75,6 @@ def test_a_whole_step_is_captured_on_the_stream_that_ddp_was_built_on_where_mega
         assert capture.endswith(" with ['capture_error_mode']")
         return
     assert capture == f"capture on {ddp_stream(whole_step)} with ['capture_error_mode', 'pool']"
-
-
-def test_the_amax_history_is_corrected_before_ddp_is_built(layers):
-    assert in_order(layers, "correct the amax history of 1", "build DDP")
 
 
 def test_batches_are_copied_after_the_work_that_made_them(whole_step):

@@ -18,6 +18,14 @@ def limit():
     return CpuLimit
 
 
+@pytest.fixture
+def too_much():
+    """The error of a request that goes beyond the limit."""
+    from harness.engine.memory_limit import MemoryLimitError
+
+    return MemoryLimitError
+
+
 def floats(torch, kib):
     return torch.zeros(kib * KIB // 4)
 
@@ -30,13 +38,7 @@ def test_a_step_that_fits_passes_and_leaves_its_peak(torch, limit):
     assert held.peak_bytes == 100 * KIB
 
 
-def test_memory_that_was_given_back_counts_no_more(torch, limit):
-    with limit(100 * KIB).step(0):
-        for _ in range(10):
-            floats(torch, 60)
-
-
-def test_views_and_work_in_place_make_no_memory(torch, limit):
+def test_memory_that_was_given_back_views_and_work_in_place_count_no_more(torch, limit):
     there = floats(torch, 90)
     held = limit(100 * KIB)
     with held.step(0):
@@ -44,14 +46,16 @@ def test_views_and_work_in_place_make_no_memory(torch, limit):
         there.add_(1).mul_(2)
         there.detach()
     assert held.peak_bytes == 0
+    with held.step(0):
+        for _ in range(10):
+            floats(torch, 60)
 
 
-def test_the_request_that_goes_too_far_is_reported_in_bytes(torch, limit):
-    from harness.engine.memory_limit import MemoryLimitError
+def test_the_request_that_goes_too_far_is_reported_in_bytes(torch, limit, too_much):
     from harness.engine.rank_log import failure_of
 
     held = limit(100 * KIB)
-    with pytest.raises(MemoryLimitError) as raised, held.step(40 * KIB):  # noqa: PT012 (the first request fits)
+    with pytest.raises(too_much) as raised, held.step(40 * KIB):  # noqa: PT012 (the first request fits)
         kept = [floats(torch, 50), floats(torch, 20)]
         assert not kept
     assert held.peak_bytes == 90 * KIB
@@ -60,20 +64,16 @@ def test_the_request_that_goes_too_far_is_reported_in_bytes(torch, limit):
     assert "90.00 KiB of the limit of 100.00 KiB are in use" in failure.message
 
 
-def test_a_backward_pass_is_watched_and_ends_with_the_same_error(torch, limit):
-    from harness.engine.memory_limit import MemoryLimitError
-
+def test_a_backward_pass_is_watched_and_ends_with_the_same_error(torch, limit, too_much):
     weight = floats(torch, 4).requires_grad_()
     with limit(7 * KIB).step(0):
         loss = (weight * 1.5).sum()
-    with pytest.raises(MemoryLimitError), limit(KIB).step(0):
+    with pytest.raises(too_much), limit(KIB).step(0):
         loss.backward()
 
 
-def test_a_storage_that_is_emptied_and_refilled_counts_as_what_it_holds(torch, limit):
+def test_a_storage_that_is_emptied_and_refilled_counts_as_what_it_holds(torch, limit, too_much):
     """As output-discarding recompute does."""
-    from harness.engine.memory_limit import MemoryLimitError
-
     held = limit(100 * KIB)
     with held.step(0):
         discarded = floats(torch, 80)
@@ -82,7 +82,7 @@ def test_a_storage_that_is_emptied_and_refilled_counts_as_what_it_holds(torch, l
         del other
         discarded.untyped_storage().resize_(80 * KIB)
     assert held.peak_bytes == 80 * KIB
-    with pytest.raises(MemoryLimitError), held.step(0):  # noqa: PT012 (what comes before fits)
+    with pytest.raises(too_much), held.step(0):  # noqa: PT012 (what comes before fits)
         discarded = floats(torch, 80)
         discarded.untyped_storage().resize_(0)
         kept = floats(torch, 80)
@@ -90,20 +90,16 @@ def test_a_storage_that_is_emptied_and_refilled_counts_as_what_it_holds(torch, l
         assert not kept
 
 
-def test_nothing_stays_patched_after_a_step(torch, limit):
-    from harness.engine.memory_limit import MemoryLimitError
-
+def test_nothing_stays_patched_after_a_step(torch, limit, too_much):
     resize = torch.UntypedStorage.resize_
-    with pytest.raises(MemoryLimitError), limit(KIB).step(0):
+    with pytest.raises(too_much), limit(KIB).step(0):
         floats(torch, 2)
     assert torch.UntypedStorage.resize_ is resize
     floats(torch, 2)
 
 
-def test_weights_alone_may_be_too_much(limit):
-    from harness.engine.memory_limit import MemoryLimitError
-
+def test_weights_alone_may_be_too_much(limit, too_much):
     held = limit(100 * KIB)
     held.hold(100 * KIB)
-    with pytest.raises(MemoryLimitError, match="Tried to allocate 102401 bytes"):
+    with pytest.raises(too_much, match="Tried to allocate 102401 bytes"):
         held.hold(100 * KIB + 1)

@@ -32,22 +32,21 @@ def on_gpu(spec):
 
 
 @pytest.mark.train
-def test_interleaving_never_uses_batched_messages(transformer_config):
-    """Batched p2p pairs messages of model chunks wrongly on gloo: the gradients are wrong and nothing says so."""
-    for spec in (
-        shapes.experiment(shapes.DENSE, **INTERLEAVED),
-        on_gpu(shapes.experiment(shapes.DENSE, **INTERLEAVED)),
-    ):
-        config = transformer_config(spec)
-        assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (True, False)
+@pytest.mark.parametrize("gpu", ["cpu", "h100"])
+@pytest.mark.parametrize(
+    ("layout", "overlaps"),
+    [(INTERLEAVED, True), (PIPELINE | {"pipeline_model_parallel_layout": "Et|t|t|tL"}, True), (PIPELINE, False)],
+)
+def test_interleaving_never_uses_batched_messages_and_other_pipelines_always_do(
+    transformer_config, gpu, layout, overlaps
+):
+    """Batched p2p pairs messages of model chunks wrongly on gloo; the 1F1B schedule refuses overlapped p2p.
 
-
-@pytest.mark.train
-def test_without_interleaving_it_is_the_reverse(transformer_config):
-    """The 1F1B schedule refuses overlapped p2p."""
-    for spec in (shapes.experiment(shapes.DENSE, **PIPELINE), on_gpu(shapes.experiment(shapes.DENSE, **PIPELINE))):
-        config = transformer_config(spec)
-        assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (False, True)
+    megatron-core derives the number of chunks from a layout, too; who only looks at VP sends batched messages.
+    """
+    config = transformer_config(shapes.experiment(shapes.DENSE, **layout).model_copy(update={"gpu": gpu}))
+    assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (overlaps, not overlaps)
+    assert (config.virtual_pipeline_model_parallel_size == 2) is overlaps
 
 
 @pytest.mark.train
@@ -61,15 +60,6 @@ def test_outputs_in_flight_are_not_freed_on_cpu(transformer_config):
     assert transformer_config(kept).deallocate_pipeline_outputs is False
 
 
-@pytest.mark.train
-def test_interleaving_by_a_layout_string_counts_as_interleaving(transformer_config):
-    """megatron-core derives the number of chunks from the layout; who only looks at VP sends batched messages."""
-    layout = {"pipeline_model_parallel_layout": "Et|t|t|tL", "num_gpus": 2, "pipeline_model_parallel_size": 2}
-    config = transformer_config(shapes.experiment(shapes.DENSE, **layout))
-    assert config.virtual_pipeline_model_parallel_size == 2
-    assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (True, False)
-
-
 @pytest.mark.parametrize("method", ["uniform", "block"])
 @pytest.mark.parametrize("num_layers", [0, -1, None])
 def test_full_recompute_of_no_layers_does_not_construct(method, num_layers):
@@ -80,16 +70,15 @@ def test_full_recompute_of_no_layers_does_not_construct(method, num_layers):
         parse_recompute(f"full:{method}:{num_layers}")
 
 
-def test_selective_recompute_of_nothing_does_not_construct():
-    """To megatron-core an empty list recomputes nothing, silently, and no list at all means core_attn."""
+def test_selective_recompute_of_nothing_or_of_layers_does_not_construct():
+    """To megatron-core an empty list recomputes nothing, silently, and no list at all means core_attn.
+
+    It refuses recompute_num_layers with selective recompute, long after the GPUs were taken.
+    """
     with pytest.raises(ValidationError, match="at least 1 item"):
         SelectiveRecompute(modules=())
     with pytest.raises(ValueError, match="an empty module name"):
         parse_recompute("")
-
-
-def test_selective_recompute_has_no_layers_to_count():
-    """megatron-core refuses recompute_num_layers with selective recompute, long after the GPUs were taken."""
     with pytest.raises(ValidationError, match="num_layers"):
         SelectiveRecompute(modules=("mlp",), num_layers=2)
 

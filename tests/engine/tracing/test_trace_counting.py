@@ -33,22 +33,18 @@ def test_views_share_one_storage_and_keep_it_alive():
     assert ledger.live_bytes == 400
     del part
     assert (ledger.live_bytes, ledger.peak_bytes) == (0, 400)
+    assert (ledger.mark(), ledger.peak_bytes) == (0, 0)
 
 
-def test_an_emptied_storage_counts_as_free_under_a_living_tensor():
+def test_an_emptied_storage_counts_as_free_and_a_stranger_not_at_all():
     ledger = StorageLedger()
-    tensor = torch.empty(100, device="meta")
+    tensor, stranger = torch.empty(100, device="meta"), torch.empty(100, device="meta")
     ledger.add(tensor)
     tensor.untyped_storage().resize_(0)
     ledger.resized(tensor.untyped_storage())
-    assert (tensor.shape, ledger.live_bytes) == ((100,), 0)
-
-
-def test_a_storage_nobody_added_is_none_of_the_ledger_s_business():
-    ledger = StorageLedger()
-    stranger = torch.empty(100, device="meta")
     ledger.resized(stranger.untyped_storage())
-    assert (ledger.knows(stranger.untyped_storage()), ledger.live_bytes) == (False, 0)
+    assert (tensor.shape, ledger.live_bytes) == ((100,), 0)
+    assert not ledger.knows(stranger.untyped_storage())
 
 
 def test_what_an_earlier_pass_left_never_counts_as_freed_by_a_later_one():
@@ -62,14 +58,6 @@ def test_what_an_earlier_pass_left_never_counts_as_freed_by_a_later_one():
     assert (ledger.live_bytes, ledger.peak_bytes, ledger.live_of(0)) == (40, 40, 0)
 
 
-def test_the_peak_starts_over_at_a_mark():
-    ledger = StorageLedger()
-    tensor = torch.empty(100, device="meta")
-    ledger.add(tensor)
-    del tensor
-    assert (ledger.mark(), ledger.peak_bytes) == (0, 0)
-
-
 def test_equal_operations_become_one_row_with_their_totals():
     tally = Tally()
     for _ in range(3):
@@ -81,14 +69,11 @@ def test_equal_operations_become_one_row_with_their_totals():
     )
 
 
-def test_expanded_dimensions_are_read_once():
-    row = torch.empty(1, 8, dtype=torch.bfloat16, device="meta")
-    assert (tensor_bytes(row.expand(5, 8)), tensor_bytes(row), tensor_bytes(None)) == (16, 16, 0)
-
-
-def test_tensors_are_found_in_nested_arguments():
+def test_tensors_are_found_in_nested_arguments_and_expanded_dimensions_are_read_once():
     a, b = torch.empty(1), torch.empty(2)
     assert list(tensors_in(((a, [1, "x"]), {"k": [b]}))) == [a, b]
+    row = torch.empty(1, 8, dtype=torch.bfloat16, device="meta")
+    assert (tensor_bytes(row.expand(5, 8)), tensor_bytes(row), tensor_bytes(None)) == (16, 16, 0)
 
 
 def test_token_counts_add_up_and_differ_by_one_at_most():

@@ -35,9 +35,6 @@ def refused(trace, models):
 )
 def test_a_case_that_cannot_be_traced_is_refused_with_the_reason(refused, key, reason):
     assert reason in refused.refused[key]
-
-
-def test_refusals_leave_the_other_cases_alone(refused):
     assert set(refused.chunks) == {"fine"}
 
 
@@ -107,22 +104,13 @@ def test_the_two_parts_of_a_layer_leave_alive_what_the_layer_saves(trace, models
     )
 
 
-def test_two_cases_of_one_key_are_no_request(models):
+def test_what_cannot_be_asked_is_no_request(models):
     case = models.case("same", models.llama())
     with pytest.raises(ValidationError, match="same key"):
         TraceRequest(cases=(case, case), implementation="local")
-
-
-def test_real_tensors_need_the_local_layers(models):
     with pytest.raises(ValidationError, match="computes nothing"):
-        TraceRequest(cases=(models.case("x", models.llama()),), implementation="transformer_engine", device="cpu")
-
-
-def test_a_dense_model_has_no_moe_layer_to_trace(models):
+        TraceRequest(cases=(case,), implementation="transformer_engine", device="cpu")
     with pytest.raises(ValidationError, match="no experts"):
         models.case("x", models.llama(), "moe")
-
-
-def test_multi_token_prediction_needs_the_last_stage(models):
     with pytest.raises(ValidationError, match="mtp needs post"):
         models.case("x", models.deepseek(), "moe", mtp=True)

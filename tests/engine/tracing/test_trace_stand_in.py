@@ -61,8 +61,7 @@ def cases_of(models):
 
 
 def attention_variants(models):
-    for recompute in ("none", "moe_act", "moe"):
-        yield models.case(f"window/{recompute}", models.gpt_oss(recompute), "window_moe")
+    yield models.case("window/none", models.gpt_oss(), "window_moe")
     yield models.case("sinks/none", models.gpt_oss(), "moe")
     for num_layers in (1, 2, 3):
         yield models.case(f"delta/none/{num_layers}", models.qwen3_next(), "delta_moe", num_layers=num_layers)
@@ -107,13 +106,10 @@ def layer_bytes(norm_output, activation):
     return residuals + norm_outputs + attention + mlp + 2 * 4 * rows
 
 
-def test_a_bf16_layer_saves_what_its_tensors_add_up_to(chunks):
-    assert chunks["llama/none"].saved_bytes == layer_bytes(norm_output=2, activation=2) + SENT
-
-
-def test_an_fp8_layer_saves_gemm_inputs_in_one_byte_and_the_attention_output_once(chunks):
-    scales = 3 * 4
-    assert chunks["fp8_cs/h100"].saved_bytes == layer_bytes(norm_output=1, activation=1) + scales + SENT
+@pytest.mark.parametrize(("precision", "width", "more"), [("bf16/h100", 2, 0), ("fp8_cs/h100", 1, 3 * 4)])
+def test_a_layer_saves_what_its_tensors_add_up_to(chunks, precision, width, more):
+    """FP8: inputs of GEMMs in one byte, the attention output once, and three scales."""
+    assert chunks[precision].saved_bytes == layer_bytes(norm_output=width, activation=width) + more + SENT
 
 
 def test_settings_of_a_dense_layer_leave_what_they_should(chunks):
@@ -147,18 +143,13 @@ def test_layernorm_is_inert_on_a_dense_layer(chunks):
     assert chunks["llama/layernorm"].model_copy(update={"inert_modules": ()}) == chunks["llama/none"]
 
 
-def test_backward_gemms_do_twice_the_work_of_two_flops_per_token_and_weight(chunks):
+def test_flops_are_two_per_token_and_weight_and_those_of_the_causal_half_of_attention(chunks):
+    """Backward: twice the work of GEMMs, and five products of attention for two."""
     chunk = chunks["llama/none"]
-    norm_weights = 2 * HIDDEN
-    forward = 2 * TOKENS * (chunk.num_parameters_dense - norm_weights)
+    forward = 2 * TOKENS * (chunk.num_parameters_dense - 2 * HIDDEN)  # without the weights of norms
     assert (flops(chunk, "forward"), flops(chunk, "backward")) == (forward, 2 * forward)
-
-
-def test_attention_counts_the_causal_half_and_five_products_for_two_in_backward(chunks):
-    chunk = chunks["llama/none"]
     forward = 2 * TOKENS * TOKENS * 2 * QUERY // 2
-    assert flops(chunk, "forward", "attention") == forward
-    assert flops(chunk, "backward", "attention") == forward * 5 // 2
+    assert (flops(chunk, "forward", "attention"), flops(chunk, "backward", "attention")) == (forward, forward * 5 // 2)
 
 
 def test_tensor_parallel_traffic_is_three_quarters_of_each_gathered_buffer(chunks):
@@ -189,17 +180,11 @@ def test_bytes_are_linear_in_layers_and_peaks_above_them_constant(chunks, recomp
     }
 
 
-def test_block_recompute_is_a_mix_of_both_kinds_of_layers(chunks):
+def test_whole_layers_keep_what_their_method_says(chunks):
     recomputed, kept = chunks["llama/full:uniform:1"].saved_bytes, chunks["llama/none"].saved_bytes
-    assert chunks["block"].saved_bytes == recomputed + kept - SENT
-
-
-def test_uniform_recompute_of_two_layers_keeps_one_input_and_pays_in_backward(chunks):
-    assert chunks["uniform:2"].saved_bytes == chunks["llama/full:uniform:1"].saved_bytes
+    assert chunks["block"].saved_bytes == recomputed + kept - SENT  # a layer of each kind
+    assert chunks["uniform:2"].saved_bytes == recomputed  # one input for two layers, paid for in backward
     assert chunks["uniform:2"].backward_peak_bytes > chunks["llama/full:uniform:1/2"].backward_peak_bytes
-
-
-def test_distributed_saving_splits_the_input_over_the_ranks(chunks):
     assert chunks["distributed"].saved_bytes == 2 * TOKENS * HIDDEN // TP + SENT
 
 
@@ -220,30 +205,23 @@ def test_parameters_are_stored_as_the_precision_says(chunks):
                              "fp8_cs/b200": 1.0, "fp8_mx/b200": 2.062, "nvfp4/b200": 1.125}  # fmt: skip
 
 
-def test_delayed_scaling_keeps_the_attention_output_twice(chunks):
-    one_byte_copy = TOKENS * QUERY + 4
+def test_quantised_layers_keep_save_and_repeat_what_their_precision_says(chunks):
+    one_byte_copy = TOKENS * QUERY + 4  # of the attention output, under delayed scaling
     assert chunks["fp8_ds/h100"].saved_bytes == chunks["fp8_cs/h100"].saved_bytes + one_byte_copy
-
-
-def test_quantised_gemms_are_bound_by_their_own_peak(chunks):
-    def peaks(key):
-        return {op.dtype for op in chunks[key].ops if op.kind == "gemm"}
-
-    assert (peaks("bf16/h100"), peaks("fp8_sc/h100"), peaks("nvfp4/b200")) == ({"bf16"}, {"fp8"}, {"fp4"})
-
-
-def test_quantised_checkpoints_repeat_the_same_work(chunks):
+    bound_by = {key: {op.dtype for op in chunks[key].ops if op.kind == "gemm"} for key in ("fp8_sc/h100", "nvfp4/b200")}
+    assert bound_by == {"fp8_sc/h100": {"fp8"}, "nvfp4/b200": {"fp4"}}
     assert flops(chunks["fp8_cs/full"], "recompute") == flops(chunks["llama/full:uniform:1"], "recompute")
     assert saved_mb(chunks, "fp8_cs/mlp") == 79.96
 
 
-def test_the_loss_keeps_its_logits_once(chunks):
-    logits = 2 * TOKENS * 128256 // TP
-    assert chunks["loss"].saved_bytes == pytest.approx(logits + 2 * 2 * TOKENS * HIDDEN // TP, rel=0.01)
-
-
-def test_the_embedding_saves_only_tokens(chunks):
+def test_the_loss_keeps_its_logits_once_and_the_embedding_only_tokens(chunks):
+    logits = TOKENS * 128256 // TP
+    native, te = chunks["loss/native"], chunks["loss"]
+    assert te.saved_bytes == pytest.approx(2 * logits + 2 * 2 * TOKENS * HIDDEN // TP, rel=0.01)
     assert chunks["embedding"].saved_bytes == pytest.approx(8 * TOKENS, rel=0.2)
+    # megatron-core's own fused loss keeps probabilities in fp32 and scatters into a copy
+    assert native.saved_bytes - te.saved_bytes == pytest.approx((4 - 2) * logits, rel=0.01)
+    assert native.backward_peak_bytes == pytest.approx((4 + 2) * logits, rel=0.05)
 
 
 def test_settings_of_a_mixtral_layer_free_what_they_should(chunks):
@@ -269,21 +247,14 @@ def test_the_fused_rope_of_latent_attention_keeps_two_tables_and_moves_fewer_byt
     assert moved < 0.95 * moved_apart
 
 
-def test_experts_are_counted_apart(chunks):
-    chunk = chunks["deepseek/none"]
-    assert chunk.num_parameters_expert == 256 // 64 * 3 * 7168 * 2048
-
-
-def test_dispatchers_keep_the_input_and_its_gradient_until_the_next_forward_pass(chunks):
-    hidden = chunks["mixtral/none"].hidden_bytes
-    assert chunks["mixtral/none"].lingering_bytes == pytest.approx(2 * hidden, rel=0.01)
-    assert chunks["llama/none"].lingering_bytes == 0
-
-
-def test_both_dispatchers_save_nearly_the_same(chunks):
+def test_both_dispatchers_save_nearly_the_same_and_keep_their_input_and_its_gradient(chunks):
+    """Until the next forward pass."""
     alltoall, allgather = chunks["mixtral/none"], chunks["mixtral/allgather"]
+    assert alltoall.lingering_bytes == pytest.approx(2 * alltoall.hidden_bytes, rel=0.01)
+    assert chunks["llama/none"].lingering_bytes == 0
     assert allgather.saved_bytes == pytest.approx(alltoall.saved_bytes, rel=0.001)
     assert sum(op.comm_bytes for op in allgather.ops) > sum(op.comm_bytes for op in alltoall.ops)
+    assert chunks["deepseek/none"].num_parameters_expert == 256 // 64 * 3 * 7168 * 2048
 
 
 def test_multi_token_prediction_adds_a_layer_and_a_second_loss(chunks):
@@ -292,31 +263,13 @@ def test_multi_token_prediction_adds_a_layer_and_a_second_loss(chunks):
     assert extra > chunks["deepseek/none"].saved_bytes + logits
 
 
-def test_all_that_an_offloaded_layer_saves_goes_to_the_host(chunks):
-    received = chunks["llama/none"].hidden_bytes
-    assert chunks["offloaded/1"].saved_bytes == received + SENT  # the next stage's own copy of it, not the layer's
-    assert chunks["offloaded/2"].saved_bytes == chunks["offloaded/1"].saved_bytes
-
-
-def test_an_offloaded_layer_is_whole_until_its_forward_pass_is_over(chunks):
-    assert chunks["offloaded/1"].forward_peak_bytes == chunks["llama/none"].forward_peak_bytes
-
-
-def test_what_came_back_stays_until_the_layer_is_done(chunks):
-    gained = chunks["offloaded/1"].backward_peak_bytes - chunks["llama/none"].backward_peak_bytes
-    assert gained > chunks["llama/none"].saved_bytes
-
-
-def test_offloading_repeats_no_work(chunks):
-    assert flops(chunks["offloaded/1"], "backward") == flops(chunks["llama/none"], "backward")
-
-
-def test_megatrons_fused_loss_keeps_probabilities_in_fp32_and_scatters_into_a_copy(chunks):
-    logits = TOKENS * 128256 // TP
-    native, te = chunks["loss/native"], chunks["loss"]
-    assert native.saved_bytes - te.saved_bytes == pytest.approx((4 - 2) * logits, rel=0.01)
-    # the copy, and the gradient of the logits, beside what was saved
-    assert native.backward_peak_bytes == pytest.approx((4 + 2) * logits, rel=0.05)
+def test_all_that_an_offloaded_layer_saves_goes_to_the_host_and_comes_back_whole(chunks):
+    away, plain = chunks["offloaded/1"], chunks["llama/none"]
+    assert away.saved_bytes == plain.hidden_bytes + SENT  # the next stage's own copy of it, not the layer's
+    assert chunks["offloaded/2"].saved_bytes == away.saved_bytes
+    assert away.forward_peak_bytes == plain.forward_peak_bytes
+    assert away.backward_peak_bytes - plain.backward_peak_bytes > plain.saved_bytes
+    assert flops(away, "backward") == flops(plain, "backward")
 
 
 def test_a_window_leaves_bytes_and_takes_away_attention(chunks):
@@ -336,13 +289,6 @@ def test_sinks_are_one_parameter_per_head_and_biases_count(chunks):
     assert chunk.num_parameters_expert == 16 * (2880 * 3 * 2880 + 2 * 2880 + 2880)
 
 
-def test_the_activation_of_clamped_experts_is_worth_recomputing(chunks):
-    """Clamping keeps a second input of the kernel; 4 experts per token, two parts of 2880 channels each."""
-    freed = freed_mb(chunks, "window", ("none", "moe_act", "moe"))
-    assert freed["moe_act"] > 4 * 4 * TOKENS * 2880 / MB
-    assert freed["moe"] > freed["moe_act"]
-
-
 def test_a_delta_net_counts_its_recurrence_and_no_scores(chunks):
     """Qwen3-Next: 32 value heads; three products of 128 x 128 and chunks of 64 tokens."""
     chunk = chunks["delta/none/1"]
@@ -352,12 +298,8 @@ def test_a_delta_net_counts_its_recurrence_and_no_scores(chunks):
     one, two, three = (chunks[f"delta/none/{n}"] for n in (1, 2, 3))
     assert three.saved_bytes - two.saved_bytes == two.saved_bytes - one.saved_bytes
     assert two.backward_peak_bytes == one.backward_peak_bytes
-
-
-def test_a_delta_net_has_more_parameters_than_gated_attention(chunks):
-    """In: q, k 2048, v, gate 4096, beta, alpha 32 channels; a convolution of 4; out 4096."""
+    # in: q, k 2048, v, gate 4096, beta, alpha 32 channels; a convolution of 4; out 4096
     projections = 2048 * (2 * 2048 + 2 * 4096 + 2 * 32) + 4096 * 2048
     rest = 4 * (2 * 2048 + 4096) + 2 * 32 + 128
     gated = 2048 * (2 * 16 * 256 + 2 * 2 * 256) + 16 * 256 * 2048 + 2 * 256
-    difference = chunks["delta/none/1"].num_parameters_dense - chunks["gated/none"].num_parameters_dense
-    assert difference == projections + rest - gated
+    assert chunk.num_parameters_dense - chunks["gated/none"].num_parameters_dense == projections + rest - gated
