@@ -13,7 +13,6 @@ import h100_fit
 import h100_steps
 import korthikanti
 import llama3_70b
-import published
 import published_page
 import ranges
 import scripted_points
@@ -101,7 +100,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/accuracy", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}; default: all")
     parser.add_argument("--out", type=Path, default=FOLDER, help="where results are kept")
-    parser.add_argument("--blind", type=Path, metavar="ROWS", help="print predictions for these rows, compare nothing")
     parser.add_argument(
         "--measured",
         type=Path,
@@ -142,9 +140,6 @@ def main() -> int:
         return int(ExitCode.OK)
     if options.picture:
         return _draw(parser, options.out, options.picture)
-    if options.blind:
-        print(json.dumps(published.predictions(options.blind, this_host()), indent=1, sort_keys=True))  # noqa: T201 (the answer)
-        return int(ExitCode.OK)
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")

@@ -1,6 +1,5 @@
 """Compares published peaks of Megatron-LM's functional tests with predictions of the same arguments."""
 
-import csv
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -140,41 +139,9 @@ class Compared:
         }  # fmt: skip
 
 
-def inputs(path: Path) -> dict[str, Any]:
-    """``source`` and ``rows`` of a file of inputs, or of a CSV with the columns of `reference/moe_open.csv`.
-
-    Such a CSV has JSON in its columns ``arguments`` (with ``--``) and ``measured``, and nothing on the environment: it is taken
-    for empty, the last rank for the recorded one.
-    """
-    if path.suffix != ".csv":
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    with path.open(newline="") as lines:
-        rows = [_of_csv(row) for row in csv.DictReader(lines)]
-    return {"source": ", ".join(dict.fromkeys(row["source"] for row in rows)), "rows": rows}
-
-
-def _of_csv(row: dict[str, str]) -> dict[str, Any]:
-    measured, path = json.loads(row["measured"]), row["golden_path"]
-    arguments = {name.lstrip("-"): value for name, value in json.loads(row["arguments"]).items()}
-    layout = arguments.get("pipeline-model-parallel-layout")
-    if layout:  # quoted for a shell, and once more by YAML
-        arguments["pipeline-model-parallel-layout"] = layout.replace("\\", "")
-    most, steady, seconds = (
-        next((float(measured[name]) for name in names if measured.get(name)), None)
-        for names in (("mem_max_alloc_last", "mem_max_last"), ("mem_alloc_steady",), ("iter_time_median_s",))
-    )
-    return {
-        "path": f"{path}@{row['commit_date'][:10]}" if row["commit_date"] else path, "source": row["source"], "group": row["group"],
-        "arguments": arguments, "date": row["commit_date"][:10] or "2026-01-01", "environment": {}, "hardware": row["hardware"],
-        "software": "lts" if "_lts" in path else "dev", "stage": -1, "world_size": int(row["world_size"] or 0),
-        "peak_bytes": int(most) if most else None, "steady_bytes": int(steady) if steady else None, "step_time_s": seconds,
-    }  # fmt: skip
-
-
-def read_cases(path: Path, *, needs_peaks: bool = True) -> tuple[list[Case], dict[str, str]]:
-    """Return the cases of a file, as :func:`cases_of`."""
-    return cases_of(inputs(path)["rows"], needs_peaks=needs_peaks)
+def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
+    """Return the cases of a file of inputs, as :func:`cases_of`."""
+    return cases_of(json.loads(path.read_text())["rows"], needs_peaks=True)
 
 
 def cases_of(rows: Iterable[dict[str, Any]], *, needs_peaks: bool) -> tuple[list[Case], dict[str, str]]:
@@ -228,26 +195,3 @@ def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str
             except MissingTraceError as error:
                 left_out |= dict.fromkeys(case.paths, traces.refused.get(str(error), "not traced"))
     return done, left_out
-
-
-def predictions(rows: Path, host: Host) -> dict[str, Any]:
-    """Predict rows without known measurements, before anyone compares.
-
-    By path: the predicted peak of the recorded stage, its range, or the reason why it is missing.
-
-    A row needs ``path``, ``arguments``, ``hardware``, ``world_size``, ``environment``, ``software``, ``date`` and ``stage``,
-    as in the inputs; ``peak_bytes`` and ``steady_bytes`` are not read.
-    """
-    cases, left_out = read_cases(rows, needs_peaks=False)
-    compared, unpredicted = compare(cases, host)
-    found: dict[str, Any] = {path: {"left_out": reason} for path, reason in (left_out | unpredicted).items()}
-    for row in compared:
-        low, high = (edge / row.prediction.peak_bytes for edge in row.prediction.range_bytes)
-        time = row.prediction.time
-        row_prediction = {
-            "predicted_bytes": row.predicted, "range_bytes": [round(row.predicted * low), round(row.predicted * high)],
-            "steady_bytes": row.steady, "taken_as": row.case.taken_as,
-            "step_s": time.likely_s if time else None, "step_range_s": [time.low_s, time.high_s] if time else None,
-        }  # fmt: skip
-        found |= dict.fromkeys(row.case.paths, row_prediction)
-    return {"rows": inputs(rows)["source"], "predictions": found}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from log_speed import diagnose_log, diagnose_start
 from overhead import overhead
 from plan_speed import PLANS
 from processes import BenchmarkFailedError
@@ -26,6 +27,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "overhead": overhead,
     "sweep_cells": sweep_cells,
     **{name: partial(plan, name) for name, plan in PLANS.items()},
+    "diagnose_start": diagnose_start,
+    "diagnose_log": diagnose_log,
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,
 }

@@ -1,6 +1,5 @@
 """What scripts/accuracy reads from published runs, how far predictions are from them, and what it writes about it."""
 
-import csv
 import json
 import os
 import re
@@ -134,19 +133,6 @@ def test_every_published_row_is_compared_or_left_out(module, name):
     cases, left_out = module("published").read_cases(path)
     assert sum(len(case.paths) for case in cases) + len(left_out) == len(json.loads(path.read_text())["rows"])
     assert len(cases) > 20
-
-
-def test_blind_rows_need_no_measurements(module, tmp_path):
-    rows = json.loads((INPUTS / "other_published.json").read_text())["rows"][:2]
-    unmeasured = [
-        {k: v for k, v in row.items() if k not in ("peak_bytes", "steady_bytes", "step_time_s")} for row in rows
-    ]
-    (tmp_path / "rows.json").write_text(json.dumps({"source": "x", "rows": unmeasured}))
-    cases, left_out = module("published").read_cases(tmp_path / "rows.json", needs_peaks=False)
-    assert (sorted(path for case in cases for path in case.paths), left_out) == (
-        sorted(row["path"] for row in rows),
-        {},
-    )
 
 
 def test_the_rival_formula_gives_its_recorded_activations(module):
@@ -285,21 +271,6 @@ def test_a_range_is_checked_on_models_that_it_does_not_know(module):
     odd = [ranges.Residual(dense.name, "another", 0.5, 0.5, routed=False)] * 50
     assert ranges.coverage(dense, known) >= ranges.SHARE
     assert ranges.coverage(dense, [*known, *odd]) < ranges.SHARE
-
-
-def test_rows_of_a_csv_are_read_as_those_of_an_input_file(module, tmp_path):
-    arguments = {"--num-layers": 12, "--pipeline-model-parallel-layout": "Et*3\\|(tt\\|)*6L"}
-    measured = {"mem_max_alloc_last": "2340560384.0", "mem_alloc_steady": "488145408.0", "iter_time_median_s": "0.21"}
-    fields = ["source", "commit_date", "golden_path", "hardware", "world_size", "group", "measured", "arguments"]
-    with (tmp_path / "rows.csv").open("w", newline="") as out:
-        writer = csv.DictWriter(out, fields)
-        writer.writeheader()
-        writer.writerow({"source": "x", "commit_date": "", "golden_path": "a/golden_values_lts.json", "hardware": "A100", "world_size": "8",
-                         "group": "g", "measured": json.dumps(measured), "arguments": json.dumps(arguments)})  # fmt: skip
-    [row] = module("published").inputs(tmp_path / "rows.csv")["rows"]
-    assert (row["peak_bytes"], row["steady_bytes"], row["step_time_s"]) == (2340560384, 488145408, 0.21)
-    assert row["arguments"] == {"num-layers": 12, "pipeline-model-parallel-layout": "Et*3|(tt|)*6L"}
-    assert (row["software"], row["world_size"], row["stage"]) == ("lts", 8, -1)
 
 
 def _row(settings, *runs):
