@@ -92,12 +92,9 @@ def test_options_that_change_nothing_are_taken_but_not_shown(mbr_perf):
     [
         ("pln", "'plan'"),
         ("promote", "'golden promote'"),
-        ("doktor", "'doctor' or 'results doctor'"),
         ("rules G22", "'rules show G22'"),
-        ("rules T8", "'rules show T08'"),
         ("recipes llama3_7b", "'recipes show llama3_8b'"),
         ("help pln", "'plan'"),
-        ("help rules shw", "'rules show'"),
     ],
 )
 def test_an_unknown_command_names_the_nearest_of_all(mbr_perf, typed, meant):

@@ -7,34 +7,16 @@ from annotated_types import Le
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError
-from harness.experiment.experiment import ExperimentSpec, MeasureSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
-from harness.experiment.model import (
-    MOST,
-    BatchSpec,
-    LinearAttentionModel,
-    MlaModel,
-    ModelSpec,
-    MoeModel,
-    ParallelismSpec,
-    YarnModel,
-)
+from harness.experiment.model import MOST
 from harness.records.golden import golden_text
 from harness.records.goldens import read_golden
+from harness.resolve.recipe import SECTION_MODELS
 
 SIZES = [
     (model, name)
-    for model in (
-        ModelSpec,
-        MoeModel,
-        MlaModel,
-        LinearAttentionModel,
-        YarnModel,
-        ParallelismSpec,
-        BatchSpec,
-        MeasureSpec,
-        ExperimentSpec,
-    )
+    for model in (ExperimentSpec, *SECTION_MODELS.values())
     for name, field in model.model_fields.items()
     if field.annotation in (int, int | None) or "Ge(ge=1)" in repr(field)
 ]

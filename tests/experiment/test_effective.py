@@ -29,8 +29,35 @@ def test_modules_act_where_the_transformer_engine_layers_have_them(module, reque
     assert counts == WITH_TE[module]
 
 
-def test_the_local_layers_have_norms_of_their_own(request_for):
-    assert effect(request_for("cpu", recompute="layernorm")).modules == {"layernorm": EVERY_LAYER}
+IN_GRAPH = {"graph": "full_iteration", "capacity": 1.0, "pad": True}
+EFFECTS = [  # the kind of request, its recompute, other changes, the release, and the layers on which modules act
+    ("cpu", "layernorm", {}, "0.16.1", {"layernorm": 8}),
+    ("deepseek", "mlp,moe", {"mtp": 1}, "0.16.1", {"mlp": 1, "moe": 8}),  # MTP layers are of the last kind
+    ("qwen3-next", "core_attn,gdn_norm_out,layernorm", {"mtp": 1}, "0.19.2",
+     {"core_attn": 3, "gdn_norm_out": 6, "layernorm": 9}),
+    ("qwen3-next", "gdn_norm_out", {}, "0.16.1", {}),  # delta nets have the module from 0.19 on
+    ("qwen3-next", "core_attn", {"model__linear_attention__linear_attention_freq": 9}, "0.16.1", {}),
+    ("moe", "moe_act", {"model__moe__moe_grouped_gemm": False}, "0.16.1", {}),
+    ("moe", "moe_act", {"impl": "local"}, "0.16.1", {"moe_act": 8}),
+    ("moe", "moe_act", {"impl": "local"}, "0.18.0", {}),
+    ("moe", "moe", IN_GRAPH | {"graph": "local"}, "0.16.1", {}),
+    ("moe", "moe", IN_GRAPH, "0.16.1", {}),
+    ("moe", "moe", IN_GRAPH, "0.18.0", {"moe": 8}),
+    ("moe", "moe", {"overlap": True, "ep": 2}, "0.16.1", {}),
+    ("deepseek", "mla_up_proj", {"graph": "local"}, "0.16.1", {}),  # 0.16 loses it after the capture
+    ("deepseek", "mla_up_proj", {"graph": "local"}, "0.18.0", {"mla_up_proj": 8}),
+    ("dense", "mlp", {"graph": "transformer_engine", "dtype": "fp8_cs"}, "0.18.0", {"mlp": 8}),
+    ("moe", "layernorm", {"graph": "transformer_engine", "scope": ("attn", "moe_router")}, "0.16.1", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "recompute", "changes", "release", "modules"), EFFECTS)
+def test_a_module_acts_where_the_release_and_the_settings_let_it(
+    kind, recompute, changes, release, modules, request_for
+):
+    software = Software(megatron_core=release, transformer_engine="2.12")
+    found = effect(request_for(kind, recompute=recompute, **changes), software)
+    assert (found.modules, found.does_nothing) == (modules, not modules)
 
 
 def test_inert_modules_are_named_with_the_reason(request_for):
@@ -48,76 +75,11 @@ def test_nothing_in_effect_is_distinguished_from_nothing_asked(request_for):
     assert not effect(request_for("dense")).does_nothing
 
 
-def test_mtp_layers_count_as_layers_of_the_last_kind(request_for):
-    found = effect(request_for("deepseek", recompute="mlp,moe", mtp=1))
-    assert (found.num_layers, found.modules) == (9, {"mlp": 1, "moe": 8})
-
-
-MCORE_019 = Software(megatron_core="0.19.2", transformer_engine="2.12")
-
-
-def test_modules_of_attention_act_on_attention_and_those_of_delta_nets_on_delta_nets(request_for):
-    found = effect(request_for("qwen3-next", recompute="core_attn,gdn_norm_out,layernorm", mtp=1), MCORE_019)
-    assert (found.num_layers, found.modules) == (9, {"core_attn": 3, "gdn_norm_out": 6, "layernorm": 9})
-
-
-def test_delta_nets_have_no_norm_module_before_0_19(request_for):
-    found = effect(request_for("qwen3-next", recompute="gdn_norm_out"))
-    assert found.inert_modules == {"gdn_norm_out": "this megatron-core has no such module"}
-
-
-def test_core_attn_has_nothing_to_do_without_attention(request_for):
-    spec = request_for("qwen3-next", recompute="core_attn", model__linear_attention__linear_attention_freq=9)
-    assert effect(spec).inert_modules == {"core_attn": "every layer has a gated delta net in place of attention"}
-
-
-def test_moe_act_needs_grouped_experts(request_for):
-    found = effect(request_for("moe", recompute="moe_act", model__moe__moe_grouped_gemm=False))
-    assert found.inert_modules == {"moe_act": "only grouped GEMM experts have it; moe_grouped_gemm is off"}
-
-
-def test_local_experts_have_no_moe_act_from_0_17_on(request_for):
-    spec = request_for("moe", recompute="moe_act", impl="local")
-    assert effective_recompute(spec, "local").modules == {"moe_act": EVERY_LAYER}
-    assert effective_recompute(spec, "local", MCORE_018).does_nothing
-
-
-@pytest.mark.parametrize("graph", ["local", "full_iteration"])
-def test_local_graphs_switch_moe_off_in_0_16(graph, request_for):
-    spec = request_for("moe", recompute="moe", graph=graph, capacity=1.0, pad=True)
-    assert effect(spec).does_nothing
-
-
-def test_a_captured_iteration_keeps_moe_from_0_18_on(request_for):
-    spec = request_for("moe", recompute="moe", graph="full_iteration", capacity=1.0, pad=True)
-    assert effect(spec, MCORE_018).modules == {"moe": EVERY_LAYER}
-
-
-def test_the_overlap_schedule_bypasses_moe(request_for):
-    assert effect(request_for("moe", recompute="moe", overlap=True, ep=2)).does_nothing
-
-
-def test_0_16_loses_output_discarding_modules_after_local_capture_and_0_18_does_not(request_for):
-    spec = request_for("deepseek", recompute="mla_up_proj", graph="local")
-    assert effect(spec).does_nothing
-    assert effect(spec, MCORE_018).modules == {"mla_up_proj": EVERY_LAYER}
-
-
 def test_from_0_18_on_checkpoints_inside_a_captured_region_are_left_out(request_for):
     inside = request_for("dense", recompute="mlp,core_attn", graph="transformer_engine", scope=("mlp",))
     found = effect(inside, MCORE_018)
     assert found.modules == {"core_attn": EVERY_LAYER}
     assert found.inert_modules == {"mlp": "megatron-core runs no checkpoint while a CUDA graph is captured"}
-
-
-def test_transformer_engine_checkpoints_under_fp8_run_inside_graphs(request_for):
-    spec = request_for("dense", recompute="mlp", graph="transformer_engine", dtype="fp8_cs")
-    assert effect(spec, MCORE_018).modules == {"mlp": EVERY_LAYER}
-
-
-def test_the_router_graph_keeps_the_pre_mlp_norm(request_for):
-    spec = request_for("moe", recompute="layernorm", graph="transformer_engine", scope=("attn", "moe_router"))
-    assert effect(spec).does_nothing
 
 
 def test_core_attn_with_flash_attention_acts_and_is_noted(request_for):

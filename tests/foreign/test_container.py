@@ -90,12 +90,9 @@ def test_recompute_is_one_policy(body, policy):
     ("body", "path", "value"),
     [
         ("model: {bf16: true, fp8: hybrid, fp8_recipe: delayed}\n", "compute_dtype", "fp8_ds"),
-        ("model: {bf16: true, fp4: e2m1, fp8: null}\n", "compute_dtype", "nvfp4"),
         ("model: {bf16: true, num_moe_experts: 8, moe_router_dtype: bf16}\n", "model.moe.moe_router_dtype", None),
         ("model: {num_moe_experts: 8, moe_router_dtype: {_target_: torch.float32, _call_: false}}\n",
          "model.moe.moe_router_dtype", "fp32"),
-        ("model: {num_moe_experts: null, moe_router_topk: 2}\n", "model.moe.moe_router_topk", None),
-        ("model: {rope_scaling: false, rope_scaling_factor: 1.0}\n", "model.rope_scaling_factor", None),
         ("model: {wgrad_deferral_limit: -1}\n", "parallelism.wgrad_deferral_limit", 0),
         ("model: {cpu_offloading: false, cpu_offloading_num_layers: 3}\n", "offload.cpu_offloading_num_layers", 0),
         ("model:\n  cuda_graph_modules:\n  - {_call_: true, _args_: [1], _name_: attn, _target_: m.CudaGraphModule}\n",
@@ -123,8 +120,6 @@ def test_values_that_are_spelled_otherwise(body, path, value):
         ("model:\n  pipeline_model_parallel_layout: {_call_: true, _target_: megatron.core.Layout}\n",
          "f.yaml:3: model.pipeline_model_parallel_layout: Megatron-Bridge wrote an object without its layout"),
         ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", "no such layer 'decodr'"),
-        ("model: {bf16: {_call_: true}}\n", "f.yaml:2: a value with _call_ or _partial_ needs _target_ as text"),
-        ("optimizer: {exp_avg_dtype: torch.int8}\n", "f.yaml:2: optimizer.exp_avg_dtype: no such value 'torch.int8'"),
         ("model: {tp_comm_overlap: true}\n"
          "comm_overlap: {tp_comm_overlap_cfg: {proj_fprop: {method: pipeline, atomic_gemm: true}}}\n",
          "f.yaml:3: comm_overlap.tp_comm_overlap_cfg.proj_fprop.atomic_gemm: not supported"),
@@ -142,7 +137,6 @@ def test_what_has_no_counterpart_is_refused_at_its_line(body, message):
     ("content", "message"),
     [
         ("model: {}\n", "not a ConfigContainer"),
-        ("[1]\n", "not a ConfigContainer"),
         (HEAD + "a: !!python/object:os.system {}\n", ":2: tags are not allowed"),
         (HEAD + "a: 1\na: 2\n", ":3: duplicate key 'a'"),
         (HEAD + "a: &x [1]\nb: &y [*x]\nc: *y\n", ":4: alias y repeats an alias"),

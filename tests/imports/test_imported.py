@@ -63,7 +63,7 @@ def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
 def test_iterations_with_an_impossible_time_are_left_out_and_counted(mbr_perf, tmp_path):
     log = tmp_path / "job.log"
     log.write_text(megatron_lm_log((0.9, 0.0, 0.9, 2e9, 0.9)))
-    job = (
+    job = [
         "-mr",
         "llama3_70b",
         "--task",
@@ -76,7 +76,7 @@ def test_iterations_with_an_impossible_time_are_left_out_and_counted(mbr_perf, t
         "none",
         "-gb",
         "128",
-    )
+    ]
     answer = mbr_perf("import", "--log", log, *job, "--recompute", "mlp", "--results_dir", tmp_path, "--json")
     record = read_run(json.loads(answer.out)["run_id"], tmp_path)
 

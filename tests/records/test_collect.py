@@ -89,14 +89,6 @@ def test_ranks_of_several_nodes_are_looked_up_in_each_agents_file(tmp_path, rank
     assert [record.pid for record in collect(tmp_path, 2).ranks] == [10, 11]
 
 
-def test_a_corrupt_file_is_a_note_and_the_heartbeats_still_count(tmp_path, ranks_dir):
-    (ranks_dir / "rank_000.json").write_text("{")
-    beats(ranks_dir, 0, STARTED, *STEPS)
-    found = collect(tmp_path, 1)
-    assert len(found.ranks[0].steps) == 3
-    assert "rank_000.json:1: not JSON" in found.notes[0]
-
-
 def test_unreadable_heartbeats_are_counted_and_skipped(tmp_path, ranks_dir):
     beats(ranks_dir, 0, STARTED, {"time_s": "soon"}, {"phase": "step"}, *STEPS)
     path = ranks_dir / "rank_000.progress.jsonl"
@@ -120,6 +112,7 @@ def test_a_record_that_cannot_be_read_is_called_damaged_and_keeps_the_steps(tmp_
     assert record.failure.kind == "lost"
     assert record.failure.message.startswith("its record rank_000.json is damaged: ")
     assert "not JSON" in record.failure.message
+    assert "rank_000.json:1: not JSON" in found.notes[0]
     assert (len(record.steps), record.notes) == (3, ("rebuilt from heartbeats: the record is damaged",))
 
 

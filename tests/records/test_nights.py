@@ -1,7 +1,5 @@
 """Night folders: found by reference, read whole whatever ended the night."""
 
-import json
-
 import pytest
 
 from harness.records.batches import NIGHT_FOLDERS, append_event
@@ -58,10 +56,3 @@ def test_the_id_of_a_run_is_a_file_name_for_history_and_never_that_of_another_ca
     ids = {run_id_of("night", name, 0) for name in ("a,b", "a-b", "a:b", "a b")}
     assert len(ids) == 4
     assert all(set(folder_id) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-_") for folder_id in ids)
-
-
-def test_a_case_whose_plan_does_not_say_otherwise_must_have_a_golden(night):
-    assert read_night(night).plan.cases[0].is_golden_required
-    plan = json.loads((night / "night.json").read_text())
-    del plan["cases"][0]["is_golden_required"]
-    assert NightPlan.model_validate_json(json.dumps(plan)).cases[0].is_golden_required

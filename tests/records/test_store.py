@@ -139,15 +139,6 @@ def test_a_record_that_lies_is_refused_by_file_and_key(tmp_path, make_record, ol
     assert expected in edited(tmp_path, make_record, lambda text: text.replace(old, new, 1))
 
 
-def test_all_problems_of_a_record_are_reported_together(tmp_path, make_record):
-    def twice(text):
-        return text.replace('"status": "ok"', '"status": "fine"', 1).replace('"pid": 1003', '"pid": "x"', 1)
-
-    expected = edited(tmp_path, make_record, twice)
-    assert "status: " in expected
-    assert "ranks[3].pid: " in expected
-
-
 def test_a_full_disk_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
     """A file size limit makes write() fail half-way, as a full disk does."""
     path = tmp_path / "golden.json"

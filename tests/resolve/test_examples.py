@@ -18,12 +18,6 @@ def test_an_example_recipe_breaks_no_rule(mbr_perf, name, gpu):
     assert "0 errors, 0 warnings" in answer.out
 
 
-def test_example_recipes_are_valid(mbr_perf):
-    answer = mbr_perf("recipes", "validate", EXAMPLES / "dense.yaml", EXAMPLES / "moe.yaml")
-
-    assert (answer.code, answer.out.strip()) == (0, "ok: 2 recipe files, 4 operating points")
-
-
 def test_examples_are_not_listed(mbr_perf):
     assert "examples" not in mbr_perf("recipes", "list").out
 

@@ -58,9 +58,7 @@ def test_an_unknown_name_is_reported_with_its_nearest(directory: Path, name: str
     ("typed", "nearest"),
     [
         ("llama3_7b", ["llama3_8b", "llama3_70b"]),
-        ("llama3_75b", ["llama3_70b", "llama3_8b"]),
         ("llama3_8bb", ["llama3_8b", "llama3_70b"]),
-        ("llama3_80b", ["llama3_70b", "llama3_8b"]),
         ("llama31_4050b", ["llama31_405b"]),
         ("mistral_8x7b", ["mixtral_8x7b"]),
     ],

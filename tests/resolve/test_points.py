@@ -130,11 +130,6 @@ def test_context_parallelism_and_its_single_queue_follow_the_number_of_gpus(reci
     assert spec.batch.global_batch_size == scaled
 
 
-def test_asked_context_parallelism_is_not_lowered(recipe):
-    with pytest.raises(BadRequestError, match=r"--num_gpus 3 is not divisible by TP x PP x CP = 1 x 1 x 2 = 2"):
-        resolve_recipe(recipe(point(tp=1)), ask(num_gpus=3, context_parallel_size=2))
-
-
 def test_the_usual_precision_is_taken_when_there_else_the_first_with_a_note(recipe):
     assert choose_point(recipe(point(dtype="fp8_cs"), point()), ask()).point.key.compute_dtype == "bf16"
     choice = choose_point(recipe(point(dtype="fp8_cs"), point(dtype="fp8_sc")), ask())

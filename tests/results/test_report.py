@@ -40,11 +40,3 @@ def test_for_a_run_the_message_names_results_show(mbr_perf, run, tmp_path):
         assert answer.code == 2
         assert "is a run, not a sweep" in answer.err
         assert f"mbr-perf results show {folder}" in answer.err
-
-
-def test_a_folder_that_cannot_be_written_exits_2(mbr_perf, tmp_path):
-    (tmp_path / "file").write_text("")
-    answer = mbr_perf("report", RECORDED, "--format", "csv", "--out", tmp_path / "file")
-
-    assert answer.code == 2
-    assert "cannot be written" in answer.err

@@ -37,16 +37,13 @@ def test_without_a_gpu_neither_transformer_engine_nor_cuda_is_checked():
 @pytest.mark.parametrize(
     ("name", "versions", "state", "found", "remedy"),
     [
-        ("torch", {"torch": None}, "warning", "not installed", "pip install 'mbr-perf[train]'"),
         ("torch", {"torch": "2.5.1"}, "problem", "2.5.1 is older than 2.7.0", "pip install 'torch>=2.7.0'"),
-        ("megatron-core", {"megatron_core": None}, "warning", "not installed", "pip install 'mbr-perf[train]'"),
         ("megatron-core", {"megatron_core": "0.15.2"}, "problem", "0.15.2 is older than 0.16",
          "pip install 'megatron-core>=0.16'"),
         ("megatron-core", {"megatron_core": "0.21.0"}, "warning", "0.21.0 is newer", "pip install 'megatron-core<0.21'"),
         ("transformer-engine", {"transformer_engine": None}, "warning", "not installed",
          "pip install --no-build-isolation 'transformer-engine[pytorch]>=2.9.0a0,<2.12.0'"),
         ("transformer-engine", {"transformer_engine": "2.8.0"}, "warning", "2.8.0 is outside", "pip install"),
-        ("transformer-engine", {"transformer_engine": "2.12.0"}, "warning", "2.12.0 is outside", "pip install"),
     ],
 )  # fmt: skip
 def test_missing_or_wrong_software_is_named_with_the_command_that_fixes_it(name, versions, state, found, remedy):
@@ -70,7 +67,6 @@ def test_a_megatron_core_that_declares_nothing_gets_the_range_of_the_tested_rele
     ("version", "requirements", "cuda"),
     [
         ("2.9.1+cu128", (), "12.8"),
-        ("2.11.0+cu130", (), "13.0"),
         ("2.13.0+cpu", (), "cpu"),
         ("2.9.1", ('nvidia-cuda-runtime-cu12==12.8.90; platform_system == "Linux"',), "12.8"),
         ("2.11.0", ('cuda-toolkit[cudart,nvrtc]==13.0.2; platform_system == "Linux"',), "13.0"),
@@ -87,7 +83,6 @@ def test_the_cuda_of_torch_is_read_from_its_metadata(version, requirements, cuda
     ("built_for", "driver", "state", "text"),
     [
         ("12.8", "12.8", "ok", "torch is built for 12.8; the driver supports CUDA up to 12.8"),
-        ("12.8", "13.0", "ok", "up to 13.0"),
         ("12.8", "12.4", "ok", "minor version compatibility"),
         ("13.0", "12.8", "problem", "torch is built for 13.0"),
         ("cpu", "12.8", "problem", "cannot use the GPUs"),
