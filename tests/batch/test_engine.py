@@ -1,6 +1,8 @@
 """The engine with recorded runs: when an entry is closed, when time is up, and runs that cannot start."""
 
+import os
 import shutil
+import signal
 from contextlib import nullcontext
 
 import pytest
@@ -27,6 +29,7 @@ def test_repeats_take_turns_and_a_bad_run_ends_its_entry_alone(batch):
     lines = played(recorded)
     assert started(recorded) == [("killed", 0), ("ok", 0), ("ok", 1)]
     assert "killed: not started, because an earlier run of it failed" in lines
+    assert [line.partition(":")[0] for line in lines] == ["failed", "ok", "killed", "ok"]
 
 
 def test_an_unbroken_batch_and_a_resumed_one_are_the_same(batch, tmp_path):
@@ -63,13 +66,25 @@ def test_the_time_of_each_run_is_that_from_its_start_to_its_end(batch):
     assert started(recorded) == [("ok", 0), ("ok", 1)]
 
 
+def test_a_signal_that_comes_while_a_run_ends_starts_no_other(batch, make_record):
+    recorded = batch("ok")
+
+    def run_here(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Ran(make_record(), recorded.folder, None)
+
+    recorded.run_here = run_here
+    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines()))) == signal.SIGTERM
+    assert started(recorded) == [("ok", 0)]
+
+
 @pytest.mark.parametrize(
-    ("failure", "signal", "reason", "ends"), [("lost", 15, "lost", 15), (None, None, "interrupted", 2)]
+    ("failure", "number", "reason", "ends"), [("lost", 15, "lost", 15), (None, None, "interrupted", 2)]
 )
-def test_an_interrupted_run_ends_the_batch(batch, make_record, failure, signal, reason, ends):
+def test_an_interrupted_run_ends_the_batch(batch, make_record, failure, number, reason, ends):
     recorded, shown = batch("ok"), Lines()
     record = make_record(status="interrupted", failure=failure)
-    recorded.run_here = lambda *_: Ran(record, recorded.folder, signal)
+    recorded.run_here = lambda *_: Ran(record, recorded.folder, number)
     assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(shown))) == ends
     assert recorded.heard == [("starts", "ok", 0), ("interrupted", "ok", reason)]
 

@@ -1,9 +1,14 @@
 """The folders, nodes, software and predictions of the runs of a batch."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from harness.batch.launches import asides, fresh_folder, num_nodes, require_same_software
 from harness.errors import BadRequestError
+from harness.experiment.rules.rule import Finding
+from harness.experiment.software import Software
 from harness.launch.environment import this_host
 from harness.launch.machine import software_for
 from harness.measure.prediction import KeptPrediction
@@ -51,3 +56,27 @@ def test_a_prediction_is_made_only_by_a_batch_that_predicts_and_where_none_is_pl
         assert predicted() == KeptPrediction(planned, "")
     finally:
         type(recorded).predicts = False
+
+
+def test_a_run_is_judged_again_only_where_its_entry_was_not_judged_for_known_software(batch):
+    recorded = batch("ok")
+    (run, _) = recorded.due()
+    kept = (Finding(id="X", severity="warning", message="kept", fix=""),)
+    run.entry.__dict__["findings"] = kept
+    planned = recorded.planned(run)
+    assert recorded.launch_of(run, planned.run_dir).understood.findings == kept
+    recorded.planned = lambda _: replace(planned, software=None)
+    again = recorded.launch_of(run, planned.run_dir).understood
+    assert "X" not in {finding.id for finding in again.findings}
+    assert again.software == Software()
+
+
+def test_a_run_shows_its_phase_and_step_under_its_title(batch):
+    recorded, shown = batch("ok"), []
+    (run, _) = recorded.due()
+    launch = recorded.launch_of(run, recorded.planned(run).run_dir)
+    progress = SimpleNamespace(start=lambda *begun: shown.append(begun) or (lambda *now: shown.append(now)))
+    with recorded.following(run, launch, progress)(None) as show:
+        for phase in (None, "step"):
+            show(SimpleNamespace(phase=phase, step=3, last_step_s=0.5, eta_s=1.0))
+    assert shown == [("ok", 8), ("start", 3, 0.5, 1.0), ("step", 3, 0.5, 1.0)]

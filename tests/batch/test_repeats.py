@@ -68,6 +68,15 @@ def test_a_run_that_ended_badly_is_not_repeated_and_its_end_is_the_exit_code(req
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+def test_only_node_0_of_several_reports(request_of, tmp_path, capsys):
+    asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="h100")
+    for rank in (0, 1):
+        nodes, run_dir = Nodes(2, rank, "127.0.0.1", 1), tmp_path / str(rank)
+        request = request_of("oom", asked=asked, nodes=nodes, run_dir=run_dir)
+        assert run_experiment(request, Display()) is ExitCode.OUT_OF_MEMORY
+        assert bool(capsys.readouterr().out) == (rank == 0)
+
+
 @pytest.mark.parametrize("changes", [{"nodes": Nodes(2, 0, "a")}, {"repeats": 2, "run_dir": Path("one")}])
 def test_a_folder_of_several_nodes_is_named_and_that_of_several_runs_is_not(request_of, changes, tmp_path):
     with pytest.raises(BadRequestError, match="run_dir"):
