@@ -19,7 +19,6 @@ from tests.conftest import build_kept, build_spec
 ROOT = Path(__file__).parents[2]
 CASE = "h100/llama3_70b.sft.fp8_cs.32gpu.none"
 FINGERPRINT = build_spec(recompute="none").fingerprint
-HEAD = ["Newest night", "Hardware", "Driver", "torch", "megatron-core", "git commit", "Host"]
 OTHER = "b200/llama3_8b.pretrain.fp8_mx.8gpu.mlp"
 
 
@@ -250,12 +249,7 @@ def test_a_trend_chart_is_drawn_in_the_format_of_its_name(ask, tmp_path, suffix,
     assert answer.code == 0
     assert file.read_bytes().startswith(begins)
     if suffix == "html":
-        page = file.read_text()
-        assert "torch 2.9.1 -&gt; 2.10.0" in page
-        head = page[page.index("<main>") : page.index("<figure>")]
-        found = re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", head)
-        assert [name for name, _ in found] == HEAD
-        assert dict(found)["torch"] == "2.10.0"
+        assert "torch 2.9.1 -&gt; 2.10.0" in file.read_text()
 
 
 def test_a_run_is_taken_into_history_once(mbr_perf, replay, tmp_path):

@@ -77,7 +77,7 @@ def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
 def test_a_golden_far_off_is_reported_and_not_drawn(nights, tmp_path):
     picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05, 66.5, 73.5)))
     assert [row for row in rows_of(picture) if "golden" in row] == []
-    assert "The golden, 70, is outside the chart." in picture.caption
+    assert "The golden, 70 ± 5 %, is outside the chart." in picture.caption
 
 
 def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):
@@ -99,4 +99,4 @@ def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):
 def test_one_night_is_a_picture_and_none_is_a_reason(make_kept):
     assert trend_picture(history_of([make_kept(0)])).vega_lite is not None
     picture = trend_picture(history_of([make_kept(0, status="failed")]))
-    assert (picture.vega_lite, picture.missing) == (None, "No night of this case has tflops_per_gpu.")
+    assert (picture.vega_lite, picture.caption) == (None, "No night of this case has tflops_per_gpu.")
