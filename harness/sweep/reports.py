@@ -1,6 +1,6 @@
 """Judges a sweep from its folder, shows its plan, progress and answer, and writes its reports."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,15 +72,7 @@ class SweepDisplay(BatchDisplay):
 
 REPORT = "report"
 PICTURES = ("memory_throughput", "ms_per_gib", "rank_memory", "timeline", "predicted_measured", "step_times")
-
-
-@dataclass(frozen=True)
-class _Material:
-    verdict: SweepVerdict
-    pictures: tuple[Picture, ...]
-    folder: Path
-    formats: tuple[str, ...]
-    origin: Origin
+FORMATS = ("html", "md", "csv", "json", "png")
 
 
 def write_reports(
@@ -94,19 +86,31 @@ def write_reports(
     unknown = [name for name in chosen if name not in FORMATS]
     if unknown:
         raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
-    material = _Material(verdict, _pictures(data, verdict, chosen), folder, chosen, origin_of(data, folder))
+    drawn, origin = _pictures(data, verdict, chosen), origin_of(data, folder)
     with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        return tuple(path for name in FORMATS if name in chosen for path in FORMATS[name](material))
+        paths = [folder / f"report.{name}" for name in FORMATS if name in chosen and name != "png"]
+        for path in paths:
+            write_atomically(path, _text(path.suffix, verdict, drawn, origin, with_images="png" in chosen))
+        for picture in drawn if "png" in chosen else ():
+            if picture.vega_lite:
+                paths.append(folder / f"{picture.name}.png")
+                write_atomically(paths[-1], png(picture.vega_lite))
+    return tuple(paths)
 
 
-def write_at_once(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
-    """Write all files, tables first, except PNG files, which take seconds. Removes PNG files of earlier reports."""
-    with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
-        for picture in PICTURES:
-            (folder / f"{picture}.png").unlink(missing_ok=True)
-    tables = write_reports(verdict, data, folder, ("csv", "json"))
-    return (*write_reports(verdict, data, folder, ("html", "md")), *tables)
+def _text(suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: Origin, *, with_images: bool) -> str:
+    from harness.sweep.document import SweepDocument, sweep_csv
+
+    match suffix:
+        case ".html":
+            return html(sweep_page(verdict, drawn, obstacle(), origin))
+        case ".md":
+            return markdown(sweep_page(verdict, drawn, origin=origin), with_images=with_images)
+        case ".csv":
+            return sweep_csv(verdict)
+        case _:
+            return json.text(SweepDocument.of_verdict(verdict)) + "\n"
 
 
 def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) -> tuple[Picture, ...]:
@@ -115,45 +119,6 @@ def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) ->
     from harness.sweep.pictures.gallery import pictures
 
     return pictures(data, verdict)
-
-
-def _write(path: Path, text: str) -> tuple[Path, ...]:
-    write_atomically(path, text)
-    return (path,)
-
-
-def _html(material: _Material) -> tuple[Path, ...]:
-    page = sweep_page(material.verdict, material.pictures, obstacle(), material.origin)
-    return _write(material.folder / "report.html", html(page))
-
-
-def _markdown(material: _Material) -> tuple[Path, ...]:
-    page = sweep_page(material.verdict, material.pictures, origin=material.origin)
-    return _write(material.folder / "report.md", markdown(page, with_images="png" in material.formats))
-
-
-def _csv(material: _Material) -> tuple[Path, ...]:
-    from harness.sweep.document import sweep_csv
-
-    return _write(material.folder / "report.csv", sweep_csv(material.verdict))
-
-
-def _json(material: _Material) -> tuple[Path, ...]:
-    from harness.sweep.document import SweepDocument
-
-    return _write(material.folder / "report.json", json.text(SweepDocument.of_verdict(material.verdict)) + "\n")
-
-
-def _png(material: _Material) -> tuple[Path, ...]:
-    drawn = {material.folder / f"{each.name}.png": each.vega_lite for each in material.pictures if each.vega_lite}
-    for path, vega_lite in drawn.items():
-        write_atomically(path, png(vega_lite))
-    return tuple(drawn)
-
-
-FORMATS: dict[str, Callable[[_Material], tuple[Path, ...]]] = {
-    "html": _html, "md": _markdown, "csv": _csv, "json": _json, "png": _png,
-}  # fmt: skip
 
 
 _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT)
@@ -177,13 +142,19 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
 
 
 def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
-    """Return the written files: a failed report must not hide the answer. An interrupted sweep skips PNG files."""
+    """Return the written files: a failed report must not hide the answer.
+
+    An interrupted sweep skips PNG files, which take seconds, and removes those of earlier reports.
+    """
+    folder = data.sweep_dir / REPORT
     try:
         if signal is None:
-            return write_reports(verdict, data, data.sweep_dir / REPORT)
-        if not obstacle():
-            display.narrate(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
-        return write_at_once(verdict, data, data.sweep_dir / REPORT)
+            return write_reports(verdict, data, folder)
+        with os_errors_reported(f"{folder}: cannot be written"):
+            for picture in PICTURES:
+                (folder / f"{picture}.png").unlink(missing_ok=True)
+        display.narrate(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
+        return write_reports(verdict, data, folder, FORMATS[:-1])
     except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
         display.narrate(
             f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"

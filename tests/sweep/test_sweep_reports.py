@@ -24,7 +24,7 @@ from harness.show.terminal import Console, print_page
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
-from harness.sweep.reports import write_at_once, write_reports
+from harness.sweep.reports import write_reports
 from tests.commands import json_of
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -268,11 +268,3 @@ class TestWithPictures:
         }  # fmt: skip
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths[4:])
         assert "![Memory against throughput](memory_throughput.png)" in paths[1].read_text(encoding="utf-8")
-
-    @pytest.mark.slow
-    def test_an_interrupted_sitting_writes_the_page_and_leaves_no_picture_of_an_earlier_one(self, recorded, tmp_path):
-        write_reports(judge_sweep(recorded), recorded, tmp_path)
-        paths = write_at_once(judge_sweep(recorded), recorded, tmp_path)
-
-        assert sorted(tmp_path.iterdir()) == sorted(paths)
-        assert [path.name for path in paths] == ["report.html", "report.md", "report.csv", "report.json"]
