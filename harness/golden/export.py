@@ -13,7 +13,7 @@ from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import window_of
 from harness.predict.flops import achieved_tflops, model_flops_per_step
 from harness.records.golden import GoldenRecord
-from harness.records.run import ImportedLog, RunRecord
+from harness.records.run import RunRecord
 from harness.records.store import write_atomically
 from harness.show import json
 from harness.units import GB, counted
@@ -77,7 +77,9 @@ def of_golden(name: str, golden: GoldenRecord) -> ExportDocument:
 
 
 def of_run(run: RunRecord) -> ExportDocument:
-    """Export the steps of a run and the loss of its last stage; for an imported log, the steps that it contains."""
+    """Export the steps of a run and the loss of its last stage. BadRequestError for an imported log."""
+    if run.imported is not None:
+        raise BadRequestError(f"{run.run_id}: imported from a log, which has these values", remedy=_remedy(run))
     if run.status != "ok":
         raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
     metrics = derive(run)
@@ -86,9 +88,9 @@ def of_run(run: RunRecord) -> ExportDocument:
             f"{run.run_id}: suspect: {'; '.join(doubts)}, so it cannot become a golden", remedy=_remedy(run)
         )
     losses, notes = _losses(run), list[str]()
-    steps = _imported_steps(run, run.imported, notes) if run.imported else _steps(run)
     document: Document = {
-        str(number): step if number not in losses else {LOSS: losses[number], **step} for number, step in steps.items()
+        str(number): step if number not in losses else {LOSS: losses[number], **step}
+        for number, step in _steps(run).items()
     }
     found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
     values = {key: None if peak is None else peak.value for key, peak in found.items()}
@@ -106,27 +108,6 @@ def _steps(run: RunRecord) -> dict[int, Document]:
         number: {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
         for number, seconds in enumerate(window.seconds)
     }
-
-
-def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> dict[int, Document]:
-    """Return iteration N of the log as step N-1, as Megatron-Bridge counts, with the log's own throughput if any."""
-    clock = next((rank for rank in run.ranks if rank.rank == imported.clock_rank), None)
-    seconds = {step.step: step.seconds for step in clock.steps} if clock else {}
-    own = {logged.step: logged.tflops_per_gpu for logged in imported.throughput}
-    if not seconds:
-        raise BadRequestError(f"{run.run_id}: no iteration of the log has a time", remedy=_remedy(run))
-    flops = model_flops_per_step(run.spec)
-    ours = {} if own else {n: achieved_tflops(flops, s, run.spec.num_gpus) for n, s in seconds.items()}
-    source = "from the log" if own else "calculated by mbr-perf, because the log has none"
-    notes.append(f"iteration N of the log is step N-1; throughput is {source}")
-    if len(seconds) < run.spec.measure.max_steps:
-        notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: only these are in the log")
-    throughput, found = own or ours, dict[int, Document]()
-    for number, value in seconds.items():
-        found[number] = {TIME_MS: value * 1000}
-        if number in throughput:
-            found[number][THROUGHPUT] = throughput[number]
-    return found
 
 
 def _remedy(run: RunRecord) -> str:
