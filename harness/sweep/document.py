@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator
 
@@ -221,7 +221,27 @@ def sweep_csv(verdict: SweepVerdict) -> str:
     return csv_text(list(records[0]), (record.values() for record in records))
 
 
+_FIGURES = {
+    "memory_saved_bytes": "versus.memory.saved_bytes",
+    "ms_per_gib_saved": "versus.trade.ms_per_gib_saved",
+    "predicted_peak_bytes": "predicted.prediction.peak_bytes",
+    "peak_error": "predicted.peak_error",
+    "predicted_step_time_s": "predicted.prediction.step_time_s",
+    "predicted_time_change": "predicted.overhead",
+    "golden_outcome": "golden.outcome.value",
+    "oom_rank": "oom.rank",
+    "oom_request_bytes": "oom.request_bytes",
+}
+
+
 def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
+    def at(path: str) -> Any:
+        found: Any = cell
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return found
+
+    low, high = at("versus.time.interval") or (None, None)
     return {
         "index": cell.index,
         "cell": cell.name,
@@ -235,34 +255,10 @@ def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
         "fits": cell.fits,
         "num_runs": cell.num_runs,
         **{metric.name: cell.figure(metric) for metric in METRICS},
-        **_csv_versus(cell),
-        **_prediction(cell),
-        "golden_outcome": cell.golden.outcome.value if cell.golden else None,
-        "oom_rank": cell.oom.rank if cell.oom else None,
-        "oom_request_bytes": cell.oom.request_bytes if cell.oom else None,
-        "reason": cell.oom.verdict if cell.oom else cell.reason,
-        "doubts": "; ".join(cell.doubts),
-    }
-
-
-def _csv_versus(cell: CellVerdict) -> dict[str, Value]:
-    versus = cell.versus
-    time, memory = (versus.time, versus.memory) if versus else (None, None)
-    low, high = time.interval if time and time.interval else (None, None)
-    return {
-        "time_change": time.fraction if time else None,
+        "time_change": at("versus.time.fraction"),
         "time_change_low": low,
         "time_change_high": high,
-        "memory_saved_bytes": memory.saved_bytes if memory else None,
-        "ms_per_gib_saved": versus.trade.ms_per_gib_saved if versus else None,
-    }
-
-
-def _prediction(cell: CellVerdict) -> dict[str, Value]:
-    predicted = cell.predicted
-    return {
-        "predicted_peak_bytes": predicted.prediction.peak_bytes if predicted else None,
-        "peak_error": predicted.peak_error if predicted else None,
-        "predicted_step_time_s": predicted.prediction.step_time_s if predicted else None,
-        "predicted_time_change": predicted.overhead if predicted else None,
+        **{name: at(path) for name, path in _FIGURES.items()},
+        "reason": cell.oom.verdict if cell.oom else cell.reason,
+        "doubts": "; ".join(cell.doubts),
     }
