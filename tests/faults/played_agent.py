@@ -25,11 +25,9 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
     ranks, log = run_dir / "ranks", run_dir / "logs" / f"rank_{number:03d}.log"
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     dump_stacks_on_signal()
-    step_s = behaviour(templates).get("timed_step_s")
     with (ranks / f"rank_{number:03d}.progress.jsonl").open("a", buffering=1) as beats:
         for step in record["steps"]:
-            time.sleep(step_s or STEP_S)
-            step.update({"seconds": step_s, "ended_s": time.monotonic()} if step_s else {})
+            time.sleep(STEP_S)
             beat = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
             beats.write(json.dumps(beat) + "\n")
             behave(number, step["step"], run_dir, templates)
@@ -41,7 +39,7 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
 
 
 def behaviour(templates: Path) -> dict:
-    """The content of `behaviour.json`; ``timed_step_s``: steps take so long and carry their times, as those of real ranks do."""
+    """The content of `behaviour.json`."""
     path = templates / "behaviour.json"
     return json.loads(path.read_text()) if path.exists() else {}
 

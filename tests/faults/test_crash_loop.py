@@ -5,13 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from tests.faults.kept import Kept
 from tests.faults.stage import ROOT
-from tests.faults.tally import Tally, document
 
 
 @pytest.fixture(name="kept")
@@ -26,17 +24,6 @@ def record_of(kept):
     return kept.sweep_dir / "cells" / "001" / "0" / "record.json"
 
 
-def test_what_was_read_and_compared_is_counted(kept):
-    kept.look()
-    assert (kept.records_compared, kept.files_read) == (3, 2 * len(list(kept.sweep_dir.rglob("*.json"))))
-    tallies = {"played": Tally(sittings=2, files_read=kept.files_read), "trained": Tally()}
-    tallies["trained"].add(Tally(sittings=3, files_read=1, records_compared=3).figures())
-    figures = document(1, 2.0, tallies)
-    assert figures["files_read_and_whole"] == kept.files_read + 1
-    assert figures["records_of_finished_runs_compared_and_equal"] == 3
-    assert figures["sittings_after_which_no_process_was_left"] == 5
-
-
 @pytest.mark.parametrize(
     "harm", [lambda path: path.unlink(), lambda path: path.write_text(path.read_text() + " ")], ids=["gone", "changed"]
 )
@@ -44,34 +31,6 @@ def test_a_finished_run_that_is_not_what_it_was_is_seen(kept, harm):
     harm(record_of(kept))
     with pytest.raises(AssertionError, match="was finished and is not what it was"):
         kept.look()
-
-
-def test_half_a_file_is_seen(kept):
-    (kept.sweep_dir / "plan.json").write_text('{"half": ')
-    with pytest.raises(json.JSONDecodeError):
-        kept.look()
-
-
-def test_a_folder_that_is_moved_while_it_is_read_is_not_taken_for_a_loss(kept):
-    here, aside, over = kept.sweep_dir / "unfinished", kept.sweep_dir / "aside", threading.Event()
-    here.mkdir()
-    for number in range(100):
-        (here / f"{number}.json").write_text("{}")
-
-    def move():
-        while not over.is_set():
-            here.rename(aside)
-            aside.rename(here)
-
-    mover = threading.Thread(target=move)
-    mover.start()
-    try:
-        for _ in range(20):
-            kept.look()
-    finally:
-        over.set()
-        mover.join()
-    assert kept.records_compared == 60
 
 
 def killed(scene, kills, seconds, *options):

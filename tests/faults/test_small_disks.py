@@ -74,15 +74,6 @@ def test_logs_that_fill_up_fail_the_run_by_that_name(stage, on_small_disk, tmp_p
     assert record.failure.startswith("disk full; rank 0 (stage 0) failed after step 1: ")
 
 
-def test_logs_without_room_are_refused_before_anything_starts(stage, on_small_disk, tmp_path):
-    results = tmp_path / "results"
-    run_dir = results / "runs" / "mine"
-    command = stage.run_command(results, "--run_dir", run_dir)
-    code, _, err, _ = on_small_disk(command, run_dir / "logs", "128k", "none")
-    assert code == 3
-    assert f"free for {run_dir / 'logs'}, 64.00 MiB needed" in err
-
-
 def test_logs_on_a_read_only_disk_are_refused_before_anything_starts(stage, on_small_disk, tmp_path):
     results = tmp_path / "results"
     run_dir = results / "runs" / "mine"
