@@ -1,7 +1,6 @@
 """Finds the two sides of an explanation."""
 
 import math
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from harness.explain.values import Side
 from harness.history.record import case_of
 from harness.history.store import read_history
 from harness.judge.metrics import METRICS
+from harness.measure.provenance import git
 from harness.nightly.case import noise_of
 from harness.nightly.known_noise import KnownNoise
 from harness.records.folders import results_dir
@@ -23,8 +23,6 @@ from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.units import counted
-
-_GIT_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -96,24 +94,14 @@ def _at_revision(reference: str, folder: Path) -> Named:
     if not revision or revision.startswith("-") or not name:
         raise BadRequestError(f"{reference!r}: neither a golden, a run, nor REVISION:NAME of a golden")
     stem = name.removesuffix(".json")
-    try:
-        done = subprocess.run(
-            ("git", "-C", str(folder), "cat-file", "blob", f"{revision}:./{stem}.json"),  # noqa: S607 (the user's git)
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BadRequestError(f"{reference}: git failed: {error}") from error
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
+    stored = git(folder, "cat-file", "blob", f"{revision}:./{stem}.json")
+    if stored is None:
         raise BadRequestError(
-            f"{reference}: git has no such file in {folder}: {lines[0] if lines else 'git gave no reason'}",
+            f"{reference}: git has no such file in {folder}",
             remedy=f"git -C {folder} log --oneline -- . lists the commits that touched goldens",
         )
     try:
-        return Named(reference, golden=GoldenRecord.model_validate_json(done.stdout))
+        return Named(reference, golden=GoldenRecord.model_validate_json(stored))
     except ValidationError as error:
         raise BadRequestError(
             f"{reference}: this version cannot read this golden: {error.error_count()} problems"

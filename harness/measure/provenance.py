@@ -76,18 +76,19 @@ def git_commit() -> str | None:
     checkout = checkout_dir()
     if checkout is None:
         return None
-    described = _git(checkout, "rev-parse", "HEAD")
-    dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
+    described = git(checkout, "rev-parse", "HEAD")
+    dirty = git(checkout, "status", "--porcelain", "--untracked-files=no")
     return None if described is None else described + ("+" if dirty else "")
 
 
 def git_branch() -> str | None:
     """Return the checkout's branch; None on a detached head and for an installed wheel."""
     checkout = checkout_dir()
-    return (_git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None
+    return (git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def git(folder: Path, *arguments: str) -> str | None:
+    """Return what git answers in that folder, without surrounding blanks; None if it fails or is not there."""
     try:
         done = subprocess.run(
             ("git", "-C", str(folder), *arguments),  # noqa: S607 (the user's own git)

@@ -13,7 +13,7 @@ from harness.judge.derive import derive
 from harness.judge.differences import Difference, differences
 from harness.judge.gate import Comparison, Finding, Verdict, default_thresholds
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
-from harness.judge.metrics import BY_NAME, Metric, Metrics, Speed, speed_of
+from harness.judge.metrics import BY_NAME, Metric, Metrics, speed_of
 from harness.nightly.evidence import Reference
 from harness.nightly.known_noise import KnownNoise, known_noise
 from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
@@ -50,62 +50,41 @@ def _environment(where: Provenance | MeasuredOn) -> dict[str, str | None]:
 _JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 
-@dataclass(frozen=True)
-class _Figures:
-    """The metrics of the runs that ended well, and their findings."""
-
-    metrics: Metrics
-    speed: Speed | None
-    comparison: Comparison
-    findings: tuple[CaseFinding, ...]
-
-
 def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     """Judge a case by the runs that exist so far. With more runs, the verdict may change.
 
     How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it.
     Then the worst finding over the metric table. Pure: nothing is read or written.
     """
-    counting = effective_runs(case.runs)
-    counted = tuple(run.record for run in counting if run.record and run.record.status == "ok")
-    figures = _figures(case, counted, rules) if counted else None
-    outcome, reason, cause = _outcome(case, counting, figures)
-    expected = case.planned.expected if counting or case.planned.refused else None
-    is_expected, remark = expectation(
-        expected,
-        outcome,
-        rules.today,
-        ended_well=bool(counted) and outcome not in ("failed", "oom") and not rules.doubts,
-    )
-    exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
+    counting, golden = effective_runs(case.runs), case.golden
     verdict = CaseVerdict(
         planned=case.planned,
+        outcome="inconclusive",
+        exit_code=ExitCode.INCONCLUSIVE,
+        reason="",
+        findings=(),
+        runs=tuple(case.runs),
+        counted=tuple(run.record for run in counting if run.record and run.record.status == "ok"),
+        metrics=None,
+        golden_path=str(golden.path) if golden.golden else None,
+        is_golden_damaged=golden.is_damaged,
+    )
+    comparison: Comparison | None = None
+    if verdict.counted:
+        verdict, comparison = _with_figures(verdict, case, rules)
+    outcome, reason, cause = _outcome(case, counting, comparison, verdict.findings)
+    expected = case.planned.expected if counting or case.planned.refused else None
+    ended_well = bool(verdict.counted) and outcome not in ("failed", "oom") and not rules.doubts
+    is_expected, remark = expectation(expected, outcome, rules.today, ended_well=ended_well)
+    exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
+    return replace(
+        verdict,
         outcome=outcome,
         exit_code=ExitCode.OK if is_expected else exit_code,
         reason=reason,
-        findings=(),
-        runs=tuple(case.runs),
-        counted=counted,
-        metrics=None,
-        golden_path=str(case.golden.path) if case.golden.golden else None,
-        is_golden_damaged=case.golden.is_damaged,
         is_expected=is_expected,
         is_infrastructure=cause is not None and bool(cause.infrastructure),
         remark=remark,
-    )
-    return _with_figures(verdict, figures) if figures else verdict
-
-
-def _with_figures(verdict: CaseVerdict, figures: _Figures) -> CaseVerdict:
-    golden, alike = figures.comparison.golden, figures.comparison.likeness
-    unmeasured = (note for record in verdict.counted for note in record.unmeasured)
-    return replace(
-        verdict,
-        findings=figures.findings,
-        metrics=figures.metrics,
-        speed=figures.speed,
-        drift=drift_of(verdict.counted, golden, alike) if golden else (),
-        caveats=(*alike.caveats, *dict.fromkeys(unmeasured)),
     )
 
 
@@ -126,18 +105,24 @@ def _looks_worse(finding: CaseFinding) -> bool:
     return metric.gate == "memory" and finding.verdict is Verdict.REGRESSION
 
 
-def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules) -> _Figures:
-    search = case.golden
+def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -> tuple[CaseVerdict, Comparison]:
+    """Add the figures of the runs that ended well; also return their comparison with the golden."""
+    search, counted = case.golden, verdict.counted
     accept = possible_names(rules.accept_differences, counted[0], search.golden) if search.golden else ()
     options = GateOptions(accept_differences=accept, require_golden=case.planned.is_golden_required)
     metrics, comparison = compare_runs(counted, search, options)
-    each = [derive(record) for record in counted]
-    findings = tuple(
-        _unless_in_doubt(_refined(finding, each, metrics, comparison.golden, case, rules), rules)
-        for finding in comparison.findings
+    each, golden, alike = [derive(record) for record in counted], comparison.golden, comparison.likeness
+    refined = (_refined(finding, each, metrics, golden, case, rules) for finding in comparison.findings)
+    spec, unmeasured = counted[0].spec, (note for record in counted for note in record.unmeasured)
+    found = replace(
+        verdict,
+        findings=tuple(_unless_in_doubt(finding, rules) for finding in refined),
+        metrics=metrics,
+        speed=speed_of(each, spec.tokens_per_step / spec.num_gpus),
+        drift=drift_of(counted, golden, alike) if golden else (),
+        caveats=(*alike.caveats, *dict.fromkeys(unmeasured)),
     )
-    spec = counted[0].spec
-    return _Figures(metrics, speed_of(each, spec.tokens_per_step / spec.num_gpus), comparison, findings)
+    return found, comparison
 
 
 def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
@@ -181,7 +166,7 @@ def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_run
 
 
 def _outcome(
-    case: CaseMaterial, counting: Sequence[CaseRun], figures: _Figures | None
+    case: CaseMaterial, counting: Sequence[CaseRun], comparison: Comparison | None, findings: Sequence[CaseFinding]
 ) -> tuple[CaseOutcome, str, CaseRun | None]:
     """Return outcome, reason, and the run that ended badly, if any."""
     if case.planned.refused:
@@ -189,13 +174,13 @@ def _outcome(
     ended = bad_end(counting)
     if ended:
         return ended[0], _how_it_ended(ended[1]), ended[1]
-    if figures is None:
+    if comparison is None:
         return "inconclusive", "interrupted before a run finished" if counting else "not run yet", None
-    if figures.comparison.golden is None:
+    if comparison.golden is None:
         is_lacking = case.planned.is_golden_required or case.golden.is_damaged
         outcome: CaseOutcome = "inconclusive" if is_lacking else "pass"
-        return outcome, figures.comparison.note, None
-    return *figures_outcome(figures.findings), None
+        return outcome, comparison.note, None
+    return *figures_outcome(findings), None
 
 
 def _how_it_ended(run: CaseRun) -> str:
