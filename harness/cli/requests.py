@@ -210,7 +210,12 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
         if names := given_options(given, but=()):
             raise BadRequestError(f"{', '.join(names)}: only with --launcher slurm", remedy="add it, or leave them out")
         return None
-    problems = [*_local_problems(local), *_value_problems(given)]
+    problems = _value_problems(given)
+    if names := [f"--{name}" for name, value in local.items() if value is not None]:
+        remedy = "leave them out: Slurm chooses the nodes; --num_gpus and --gpus_per_node decide how many"
+        problems.insert(
+            0, BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)
+        )
     minutes = 1
     try:
         minutes = limit_minutes(given.time_limit)
@@ -240,14 +245,6 @@ def limit_minutes(text: str | None) -> int:
     if total < 1:
         raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
     return total
-
-
-def _local_problems(local: Mapping[str, object]) -> list[BadRequestError]:
-    names = [f"--{name}" for name, value in local.items() if value is not None]
-    if not names:
-        return []
-    remedy = "leave them out: Slurm chooses the nodes; --num_gpus and --gpus_per_node decide how many"
-    return [BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)]
 
 
 def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:

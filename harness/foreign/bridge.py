@@ -100,8 +100,7 @@ def _unfinished(container: Container) -> Iterator[BadRequestError]:
     if places:
         yield BadRequestError(
             f"{container.place(places[0])}: Megatron-Bridge has not completed this file: precision, overlaps and "
-            f"sizes may not be "
-            f"those of the job",
+            f"sizes may not be those of the job",
             remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
         )
 
@@ -133,8 +132,7 @@ def _unmatched(container: Container, problems: Problems) -> Iterator[str]:
         if row is None:
             problems.add(
                 f"{container.label}:{found.line}: {path}: mbr-perf knows no such field of Megatron-Bridge 0.3 to 0.7; "
-                f"its value is "
-                f"{_text(found.value)}",
+                f"its value is {_text(found.value)}",
                 "delete the line if it changes neither memory nor time",
             )
         elif row.values is not None and not _is_one_of(found.value, row.values) and _applies(row, container):

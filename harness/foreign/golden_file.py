@@ -107,18 +107,14 @@ def _own(path: Path, golden: GoldenRecord) -> ForeignGolden:
         "the golden's throughput is by the formula of mbr-perf, the log's by that of its trainer",
         *golden.caveats,
     )
+    batch = golden.spec.get("batch")
+    size = batch.get("global_batch_size") if isinstance(batch, dict) else None
     layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
     return ForeignGolden(
         path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus,
-        global_batch_size=_batch_of(golden), gpu=golden.gpu, compute_dtype=golden.compute_dtype, notes=notes,
-        own=golden,
+        global_batch_size=size if isinstance(size, int) else None, gpu=golden.gpu,
+        compute_dtype=golden.compute_dtype, notes=notes, own=golden,
     )  # fmt: skip
-
-
-def _batch_of(golden: GoldenRecord) -> int | None:
-    batch = golden.spec.get("batch")
-    size = batch.get("global_batch_size") if isinstance(batch, dict) else None
-    return size if isinstance(size, int) else None
 
 
 _INFERENCE = ("input_prompt", "generated_text")

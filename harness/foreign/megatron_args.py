@@ -44,9 +44,13 @@ def read(source: ForeignSource, request: Request) -> Layer:
     problems = Problems()
     with problems.collecting():
         require_sizes(found, layer)
-    if not any(text.startswith("model.vocab_size=") for text in request.set_values):
-        with problems.collecting():
-            _require_vocabulary(found, layer)
+    is_set = any(text.startswith("model.vocab_size=") for text in request.set_values)
+    if "model.vocab_size" not in layer and not is_set:
+        kind = found.get("tokenizer_type")
+        problems.add(
+            f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
+            "add --vocab-size to the arguments, or --set model.vocab_size=128256",
+        )
     problems.raise_if_any()
     _complete_batch(layer, request)
     return layer
@@ -184,15 +188,6 @@ def _num_gpus(launcher: list[Word], label: str) -> Given | None:
             sizes[key] = size if isinstance(size, int) and not word.doubt else 0
     total = sizes["nnodes"] * sizes["nproc"]
     return Given(total, f"{label}:{launcher[0].line}: torchrun") if total else None
-
-
-def _require_vocabulary(found: Arguments, layer: Layer) -> None:
-    if "model.vocab_size" not in layer:
-        kind = found.get("tokenizer_type")
-        raise BadRequestError(
-            f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
-            remedy="add --vocab-size to the arguments, or --set model.vocab_size=128256",
-        )
 
 
 def _complete_batch(layer: dict[str, Setting], request: Request) -> None:

@@ -81,8 +81,7 @@ def _missing_bytes(a: Arguments) -> Iterator[str]:
         mask_bytes = micro_batch * length**2
         if mask_bytes >= _LEAST_NOTED_BYTES:
             yield (f"the attention mask of Megatron-LM's data loader ({format_bytes(mask_bytes)} for each micro-batch "
-                   f"that holds it, avoid it "
-                   "with --no-create-attention-mask-in-dataloader)")  # fmt: skip
+                   f"that holds it, avoid it with --no-create-attention-mask-in-dataloader)")  # fmt: skip
     stores_mxfp8 = a.get("fp8_recipe") == "mxfp8" and a.get("fp8_param_gather")
     if stores_mxfp8 and not a.get("reuse_grad_buf_for_mxfp8_param_ag"):
         yield "a buffer for gathered weights beside the gradients' (avoid it with --reuse-grad-buf-for-mxfp8-param-ag)"
@@ -137,8 +136,7 @@ def _refuse_context_communication(a: Arguments) -> None:
         num_values = batch * length * heads * width // (cp_size * a.get("tensor_model_parallel_size", 1))
         remedy += (
             f", and add {format_bytes(2 * num_values)} per micro-batch in flight for each layer that does not "
-            f"recompute "
-            f"core_attn: with a2a it keeps its attention output twice"
+            f"recompute core_attn: with a2a it keeps its attention output twice"
         )  # in BF16
     a.refuse("cp_comm_type", f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only", remedy)
 

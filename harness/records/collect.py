@@ -1,5 +1,6 @@
 """Collects the records of the ranks and how the launch ended."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -105,21 +106,20 @@ def collect(run_dir: Path, world_size: int) -> Collected:
         damaged = "" if record or not path.is_file() else f"its record {path.name} is damaged: {notes[-1]}"
         ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes, damaged))
     nodes = [_read(path, NodeSample, notes) for path in sorted(folder.glob("nvml_*.json"))]
-    notes.extend((*_snapshots(folder), *_profiles(folder)))
+    notes.extend(_recorded(folder))
     unwatched = tuple(outcome.unwatched for outcome in launch.outcomes if outcome.unwatched)
     return Collected(tuple(ranks), tuple(node for node in nodes if node), tuple(notes), unwatched)
 
 
-def _snapshots(folder: Path) -> list[str]:
-    found = sorted(path.name for path in folder.glob("snapshot_*.pickle"))
-    count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
-    return [f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"] if found else []
-
-
-def _profiles(folder: Path) -> list[str]:
-    found = sorted(path.name for end in ("json.gz", "nsys-rep", "sqlite") for path in folder.glob(f"profile_*.{end}"))
-    opens = "Nsight Systems" if any(name.endswith("nsys-rep") for name in found) else "https://ui.perfetto.dev"
-    return [f"profiles, for {opens}: {', '.join(f'ranks/{name}' for name in found)}"] if found else []
+def _recorded(folder: Path) -> Iterator[str]:
+    """Name the ranks' snapshots and profiles, if any, without reading them."""
+    if found := sorted(path.name for path in folder.glob("snapshot_*.pickle")):
+        count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
+        yield f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"
+    ends = ("json.gz", "nsys-rep", "sqlite")
+    if found := sorted(path.name for end in ends for path in folder.glob(f"profile_*.{end}")):
+        opens = "Nsight Systems" if any(name.endswith("nsys-rep") for name in found) else "https://ui.perfetto.dev"
+        yield f"profiles, for {opens}: {', '.join(f'ranks/{name}' for name in found)}"
 
 
 def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:

@@ -89,7 +89,10 @@ def find_golden(
         return GoldenSearch(in_force(override, read_golden(override)), override)
     path = golden_path(golden_dir(override), spec)
     if not path.is_file():
-        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {_absence(path, spec)}"))
+        retired = retired_in_place_of(path)
+        is_other = retired is None or setting_differences(retired, spec, spec.fingerprint)
+        why = "does not exist" if retired is None or is_other else retirement_text(retired)
+        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} {why}"))
     golden = read_golden(path)
     different = setting_differences(golden, spec, spec.fingerprint)
     if not different:
@@ -116,13 +119,6 @@ def in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
         f"{path}: {retirement_text(golden)}; nothing is compared with it",
         remedy="to read a retired golden, use mbr-perf explain or golden diff",
     )
-
-
-def _absence(path: Path, spec: ExperimentSpec) -> str:
-    retired = retired_in_place_of(path)
-    if retired is None or setting_differences(retired, spec, spec.fingerprint):
-        return f"{path} does not exist"
-    return f"{path} {retirement_text(retired)}"
 
 
 def read_golden(path: Path) -> GoldenRecord:

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, raise_all
 from harness.launch.processes import life_of
 from harness.records.folders import checkout_dir, results_dir
-from harness.records.inventory import FOLDERS, Stored, find_stored
+from harness.records.inventory import FOLDERS, find_stored
 from harness.records.store import write_once
 from harness.results.shareable import Places, shareable
 from harness.results.show import observed
@@ -133,11 +133,6 @@ def archive_stored(reference: str, target: Path, results: Path | None, *, max_by
     entry = find_stored(reference, folder)
     if observed(entry).state == "running":
         raise BadRequestError(f"{entry.id}: {life_of(entry.path).reason}", remedy="archive it after it has ended")
-    return archive(entry.path, target, places_of(entry, folder), max_bytes=max_bytes)
-
-
-def places_of(entry: Stored, folder: Path) -> Places:
-    """Return the folders whose names must not leave this machine; ``folder``: of the results."""
     own = entry.path.parents[1] if entry.path.parent.name in FOLDERS else None  # also of another results folder
     known = ((entry.path, entry.id), (own, "RESULTS"), (folder, "RESULTS"), (checkout_dir(), "CHECKOUT"))
-    return Places.of((*known, (Path.home(), "~")))
+    return archive(entry.path, target, Places.of((*known, (Path.home(), "~"))), max_bytes=max_bytes)

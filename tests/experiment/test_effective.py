@@ -98,20 +98,17 @@ def test_modules_inside_moe_act_and_are_noted(request_for):
     assert found.notes == ("shared_experts: is inside moe, so it runs a third time and frees no more memory",)
 
 
-def test_uniform_recomputes_every_layer_of_every_chunk(request_for):
-    found = effect(request_for("dense", pp=2, vp=2, recompute="full:uniform:2"))
-    assert (found.full_layers, found.full_layers_of_chunk) == (8, ((2, 2), (2, 2)))
-
-
-def test_block_counts_per_model_chunk(request_for):
-    found = effect(request_for("dense", pp=2, vp=2, recompute="full:block:1"))
-    assert (found.full_layers, found.full_layers_of_chunk) == (4, ((1, 1), (1, 1)))
-
-
-def test_block_is_clamped_in_a_short_chunk(request_for):
-    spec = request_for("dense", pp=2, layers=7, recompute="full:block:4",
-                       parallelism__account_for_loss_in_pipeline_split=True)  # fmt: skip
-    assert effect(spec).full_layers_of_chunk == ((4,), (3,))
+@pytest.mark.parametrize(
+    ("changes", "of_chunk"),
+    [
+        ({"vp": 2, "recompute": "full:uniform:2"}, ((2, 2), (2, 2))),
+        ({"vp": 2, "recompute": "full:block:1"}, ((1, 1), (1, 1))),
+        ({"layers": 7, "recompute": "full:block:4", "parallelism__account_for_loss_in_pipeline_split": True}, ((4,), (3,))),
+    ],
+)  # fmt: skip
+def test_full_recompute_counts_layers_per_model_chunk(changes, of_chunk, request_for):
+    found = effect(request_for("dense", pp=2, **changes))
+    assert (found.full_layers, found.full_layers_of_chunk) == (sum(map(sum, of_chunk)), of_chunk)
 
 
 def test_block_leaves_mtp_layers_alone(request_for):

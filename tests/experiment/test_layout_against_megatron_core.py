@@ -79,39 +79,16 @@ def squeezed(text: str | None) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-@settings(max_examples=250)
-@given(
-    num_layers=st.integers(1, 48),
-    pp=st.sampled_from([2, 3, 4, 8]),
-    vp=st.sampled_from([None, 2, 3]),
-    embedding=st.booleans(),
-    loss=st.booleans(),
-)
-def test_equal_stages_and_accounted_ends_are_cut_as_megatron_core_cuts_them(num_layers, pp, vp, embedding, loss):
-    par = ParallelismSpec(
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=vp,
-        account_for_embedding_in_pipeline_split=embedding,
-        account_for_loss_in_pipeline_split=loss,
-    )
-    assert_same(num_layers, None, par)
+ENDS = st.one_of(
+    st.fixed_dictionaries({f"account_for_{end}_in_pipeline_split": st.booleans() for end in ("embedding", "loss")}),
+    st.fixed_dictionaries({f"num_layers_in_{end}_pipeline_stage": st.sampled_from([None, 1, 2, 3]) for end in ("first", "last")}),
+)  # fmt: skip
 
 
-@settings(max_examples=250)
-@given(
-    num_layers=st.integers(6, 40),
-    pp=st.sampled_from([3, 4, 6]),
-    vp=st.sampled_from([None, 2]),
-    first=st.one_of(st.none(), st.integers(1, 3)),
-    last=st.one_of(st.none(), st.integers(1, 3)),
-)
-def test_uneven_ends_are_cut_as_megatron_core_cuts_them(num_layers, pp, vp, first, last):
-    par = ParallelismSpec(
-        pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=vp,
-        num_layers_in_first_pipeline_stage=first,
-        num_layers_in_last_pipeline_stage=last,
-    )
+@settings(max_examples=500)
+@given(num_layers=st.integers(6, 48), pp=st.sampled_from([3, 4, 6, 8]), vp=st.sampled_from([None, 2, 3]), ends=ENDS)
+def test_equal_stages_and_uneven_ends_are_cut_as_megatron_core_cuts_them(num_layers, pp, vp, ends):
+    par = ParallelismSpec(pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vp, **ends)
     assert_same(num_layers, None, par)
 
 

@@ -101,13 +101,6 @@ def test_the_cases_of_a_suite_are_shown_with_the_settings_of_their_operating_poi
     )  # fmt: skip
 
 
-def test_a_suite_file_is_checked_by_showing_it(tmp_path: Path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("title: Mine\ncases:\n  - requests: {}\n", encoding="utf-8")
-    with pytest.raises(BadRequestError, match=r":3: cases\[0\]\.requests: no such setting"):
-        run("suites", str(path))
-
-
 def test_every_case_without_an_operating_point_is_named(tmp_path: Path):
     path = tmp_path / "mine.yaml"
     asked = ("{model_recipe_name: mixtral_8x7b, gpu: h100}", "{model_recipe_name: llama3_8b, gpu: l40s}")

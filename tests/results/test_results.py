@@ -134,13 +134,3 @@ def test_a_running_run_is_not_archived(ask, results, tmp_path):
     claim(run_dir)
     answer = ask("archive", run_dir.name, "-o", tmp_path / "run.tar.gz")
     assert (answer.code, "is at work" in answer.err) == (2, True)
-
-
-def test_an_archived_run_can_be_read_again(ask, results, mbr_perf, tmp_path):
-    run_dir = next(
-        path for path in (results / "runs").iterdir() if '"status": "ok"' in (path / "record.json").read_text()
-    )
-    ask("archive", run_dir, "-o", tmp_path / "run.tar.gz")
-    with tarfile.open(tmp_path / "run.tar.gz") as tar:
-        tar.extractall(tmp_path / "sent", filter="data")
-    assert mbr_perf("compare", tmp_path / "sent" / run_dir.name).code == 0

@@ -160,8 +160,7 @@ RULES = (
          "Checkpointing is not compatible with .grad(), please use .backward() if possible", until="0.18"),
     Rule("G22", "error", _te_warms_up_with_grad,
          "{named}: the capture fails, because transformer-engine {s.software.transformer_engine} cannot capture a "
-         "layer "
-         "with a checkpoint",
+         "layer with a checkpoint",
          "use transformer-engine 2.12, or a scope without these modules",
          "transformer_engine/pytorch/graph.py; https://github.com/NVIDIA/TransformerEngine/pull/2518", "source",
          "Checkpointing is not compatible with .grad(), please use .backward() if possible"),

@@ -62,8 +62,7 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
         must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
         text = (
             f"fine_grained_offloading_max_inflight_offloads must be {must} when using fine-grained activation "
-            "offloading "
-            "with full-iteration CUDA graphs"
+            "offloading with full-iteration CUDA graphs"
         )
         return {"why": "a captured iteration needs a limit that mbr-perf does not set", "mcore": text}
     return None
