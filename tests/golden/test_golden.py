@@ -58,21 +58,3 @@ def test_the_author_is_gits_user(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("promote", run("a"), "--reason", "first", "--golden_dir", tmp_path / "golden")
     assert read_golden(tmp_path / "golden" / NAME).promoted_by == "A Committer"
-
-
-def test_goldens_are_listed(tmp_path, run):
-    promote(tmp_path, run("a"), "--reason", "first")
-    done = invoke("list", "--golden_dir", tmp_path / "golden")
-    (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("h100/")]
-    assert row[:4] == [NAME, "measured", "1", "7"]
-    assert len(json.loads(invoke("list", "--golden_dir", tmp_path / "golden", "--json").stdout)["goldens"]) == 1
-
-
-def test_the_published_golden_is_shown_with_source_and_caveats():
-    done = invoke("show", "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn")
-    assert done.exit_code == 0
-    assert "709.93" in done.stdout
-    assert "54.76 GiB" in done.stdout
-    assert "Source: Megatron-Bridge" in done.stdout
-    assert done.stdout.count("Caveat: ") == 5
-    assert json.loads(invoke("show", NAME, "--json").stdout)["golden"]["kind"] == "external"

@@ -5,10 +5,9 @@ from datetime import UTC, date, datetime
 import pytest
 
 from harness.errors import BadRequestError
-from harness.golden.plan import Signature, night_candidates, prepare, write
+from harness.golden.plan import Signature, night_candidates, prepare
 from harness.judge.promotion import PromotionOptions
 from harness.launch.processes import claim
-from harness.records.goldens import read_golden
 from harness.records.night import (
     ExpectedFailureRecord,
     NightCase,
@@ -61,18 +60,6 @@ def promotions(tmp_path, *cases, names=(), options=None):
 
 def problems(found):
     return {case.case: list(case.problems) for case in found.refused}
-
-
-def test_every_case_of_a_night_becomes_a_golden_with_one_reason(tmp_path, case):
-    found, left_out = promotions(tmp_path, case("one"), case("two", recompute="mlp"))
-    found.require(keep_going=False)
-    write(found, tmp_path / "golden")
-    goldens = [read_golden(prepared.path) for prepared in found.promoted]
-    assert [(g.recompute, g.reason, g.num_runs, g.night_id) for g in goldens] == [
-        ("core_attn", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
-        ("mlp", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
-    ]
-    assert left_out == []
 
 
 def test_keep_going_with_nothing_left_is_refused(tmp_path, case):

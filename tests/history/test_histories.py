@@ -8,13 +8,6 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.history.store import read_history, survey_history, write_history
 
 
-def test_a_run_is_kept_in_the_folder_of_its_case(tmp_path, make_kept):
-    record = make_kept(40)
-    path = write_history(tmp_path, record)
-    assert path == tmp_path / "history" / record.case / "run0040.json"
-    assert read_history(tmp_path) == (record,)
-
-
 def test_the_same_record_again_changes_nothing(tmp_path, make_kept):
     path = write_history(tmp_path, make_kept())
     before = path.stat().st_mtime_ns
@@ -40,12 +33,6 @@ def test_where_nothing_can_be_written_the_folder_is_named(tmp_path, make_kept):
     (tmp_path / "history").write_text("a file in the way")
     with pytest.raises(RunFailedError, match="history"):
         write_history(tmp_path, make_kept())
-
-
-def test_runs_come_in_order_of_time_whatever_their_names(tmp_path, make_kept):
-    for record in (make_kept(2, run_id="a"), make_kept(0, run_id="c"), make_kept(1, run_id="b")):
-        write_history(tmp_path, record)
-    assert [record.run_id for record in read_history(tmp_path)] == ["c", "b", "a"]
 
 
 def test_runs_are_found_by_case_fingerprint_and_time(tmp_path, make_kept):

@@ -200,11 +200,6 @@ def judged(record, golden, **options):
     return comparison, {f.metric: str(f.verdict) for f in comparison.findings if f.verdict != Verdict.NOT_GATED}
 
 
-def test_a_golden_keeps_the_clock_and_the_time_under_the_power_cap(at_clock):
-    where = promoted(at_clock(1400)).measured_on
-    assert (where.sm_clock_mhz, where.power_cap_share) == (1400.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("mhz", "time"), [(1442, "pass"), (1358, "pass"), (1443, "inconclusive"), (1357, "inconclusive")]
 )

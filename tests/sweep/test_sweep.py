@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,15 +22,6 @@ OVER = "recompute=none;mlp;core_attn;full:uniform:1"
 SECONDS = {"none": 0.010, "mlp": 0.012, "core_attn": 0.011, "full:uniform:1": 0.014}
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1, request_bytes=4096)
 CRASH = Failure(kind="error", message="ValueError: no", phase="step", step=3)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command in a process of its own left."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(name="recorded")
@@ -247,22 +235,6 @@ def test_a_recording_that_lacks_a_cell_is_reported_before_anything_runs(recorded
     assert answer.code == 2
     assert "contains no run of layernorm" in answer.err
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.slow
-def test_two_sweeps_at_once_in_one_results_folder_do_not_disturb_each_other(recorded, sweep, tmp_path):
-    source = recorded(repeats=2, ends={"mlp": CRASH})
-    results = tmp_path / "together"
-    command = [sys.executable, "-m", "harness.app", "sweep", "-mr", RECIPE, "-g", "cpu", "--over", OVER, "--repeats", "2",
-               "--launcher", "replay", "--from", source, "--results_dir", results, "--json"]  # fmt: skip
-    both = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    answers = [
-        Answer(process.returncode, out, "") for process, out in ((p, p.communicate(timeout=300)[0]) for p in both)
-    ]
-    alone = sweep(source, "--json", "--repeats", "2")
-    for answer in answers:
-        assert (answer.code, comparable(answer)) == (alone.code, comparable(alone))
-    assert len(list((results / "sweeps").iterdir())) == 2
 
 
 def test_everything_wrong_with_a_sweep_is_reported_at_once(mbr_perf, tmp_path):
