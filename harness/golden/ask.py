@@ -8,7 +8,7 @@ import typer
 from harness.cli import completion
 from harness.cli.commands import App
 from harness.cli.options import GoldenDir, Json, Results
-from harness.golden.promote import Author, promote
+from harness.golden.promote import Author, Markdown, promote
 
 
 def export(
@@ -135,9 +135,7 @@ def diff(
             metavar="AFTER", autocompletion=completion.runs_and_goldens, help="The same for the second side."
         ),
     ],
-    markdown: Annotated[
-        str | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - is stdout.")
-    ] = None,
+    markdown: Markdown = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,

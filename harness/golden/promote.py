@@ -21,6 +21,10 @@ Author = Annotated[
     str | None, typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user.")
 ]
 
+Markdown = Annotated[
+    str | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - is stdout.")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions:
@@ -58,12 +62,7 @@ class PromoteOptions:
         list[str] | None,
         typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
     ] = None
-    markdown: Annotated[
-        str | None,
-        typer.Option(
-            "--markdown", metavar="FILE", help="Write the change as Markdown for the pull request; - is stdout."
-        ),
-    ] = None
+    markdown: Markdown = None
     dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
     golden_dir: GoldenDir = None
     results_dir: Results = None

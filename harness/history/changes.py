@@ -35,14 +35,11 @@ class ChangePoint:
 def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
     """Return the steps of ``values``, one per night, as the gate finds them; each level has three nights."""
     places = [place for place in levels(values) if len(place) >= MIN_NIGHTS]
+    sides = [(place.start, [values[i] for i in place]) for place in places]
     return tuple(
-        _point(after.start, [values[i] for i in before], [values[i] for i in after])
-        for before, after in pairwise(places)
+        ChangePoint(start, fmean(before), fmean(after), welch(before, after).p_value)
+        for (_, before), (start, after) in pairwise(sides)
     )
-
-
-def _point(index: int, before: Sequence[float], after: Sequence[float]) -> ChangePoint:
-    return ChangePoint(index, fmean(before), fmean(after), welch(before, after).p_value)
 
 
 COMMIT, HOST = "commit", "host"

@@ -37,7 +37,10 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
         [
             (Column("Case"), lambda case: case.series.title),
             (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
-            (Column("Runs", right=True, drop=4), _of_all),
+            (
+                Column("Runs", right=True, drop=4),
+                lambda case: f"{case.num_runs}" + f" of {case.num_runs + case.num_others}" * bool(case.num_others),
+            ),
             (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
             (Column(metric.title, right=True), lambda case: figure(metric, case.last_value)),
             (Column("Trend"), lambda case: _trend(case.trend)),
@@ -45,10 +48,6 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
         ],
     )
     return Page((listed, *([left_out] if others else []), about))
-
-
-def _of_all(case: CaseSummary) -> str:
-    return f"{case.num_runs} of {case.num_runs + case.num_others}" if case.num_others else str(case.num_runs)
 
 
 def case_page(history: CaseHistory, *, bars: int = 0) -> Page:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judge.metrics import BY_NAME
+from harness.records.prediction import PredictionRecord
 from harness.records.store import RECORD
 from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
 from harness.show.figures import ABSENT, cap_figure, capacities_text, clock_figure, figure
@@ -122,7 +123,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
                 Column("", optional=True),
                 lambda cell: RECOMMENDED * (cell.name == use) + PARETO * (cell.name in verdict.pareto),
             ),
-            (Column("#", right=True), cell_number),
+            (Column("#", right=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
             (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
             (Column(step, right=True, optional=True), _metric("step_time_s")),
@@ -168,20 +169,10 @@ def _interval(cell: CellVerdict) -> str:
     return f"{low.removesuffix(' %')} to {high}"
 
 
-def signed_bytes(value: int) -> str:
-    """Return bytes with their sign: ``+1.50 GiB``."""
-    return f"{'-' if value < 0 else '+'}{format_bytes(abs(value))}"
-
-
 def trade_text(cell: CellVerdict) -> str:
     """Return milliseconds per GiB saved, four digits; absent if undefined."""
     trade = cell.versus.trade if cell.versus else None
     return ABSENT if trade is None or trade.ms_per_gib_saved is None else four_figures(trade.ms_per_gib_saved)
-
-
-def cell_number(cell: CellVerdict) -> str:
-    """Return the number that replaces a name where a picture has no room for it."""
-    return f"{cell.index}"
 
 
 def _role(cell: CellVerdict) -> str:
@@ -200,7 +191,7 @@ def _allocated(cell: CellVerdict) -> str:
 
 def _saved(cell: CellVerdict) -> str:
     memory = cell.versus.memory if cell.versus else None
-    return signed_bytes(memory.saved_bytes) if memory else ABSENT
+    return f"{'-' if memory.saved_bytes < 0 else '+'}{format_bytes(abs(memory.saved_bytes))}" if memory else ABSENT
 
 
 def _worst(cell: CellVerdict) -> str:
@@ -228,29 +219,23 @@ def plan_page(plan: SweepPlan) -> Page:
             (Column("#", right=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name} (control)" if cell.name == plan.control else cell.name),
             (Column("Decision"), lambda cell: _DECISIONS[cell.fate]),
-            *((Column(title, right=True), _predicted_column(at)) for at, title in enumerate(_PREDICTED_COLUMNS)),
+            *((Column(title, right=True), _predicted_column(read)) for title, read in _PREDICTED.items()),
         ],
     )
     lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan), *_planned_runs(plan)]
     return Page(title=plan.title, notes=plan.notes, blocks=(cells, GAP, listing(lines)))
 
 
-_PREDICTED_COLUMNS = ("Predicted peak", "Range", "Step", "Recompute FLOPs")
+_PREDICTED: dict[str, Callable[[PredictionRecord], str]] = {
+    "Predicted peak": lambda own: format_bytes(own.peak_bytes),
+    "Range": lambda own: " to ".join(map(format_bytes, own.range_bytes)),
+    "Step": lambda own: ABSENT if own.step_time_s is None else format_seconds(own.step_time_s),
+    "Recompute FLOPs": lambda own: format_percent(own.recompute_flops / own.model_flops),
+}
 
 
-def _predicted_column(at: int) -> Callable[[Cell], Words]:
-    return lambda cell: _prediction(cell)[at]
-
-
-def _prediction(cell: Cell) -> tuple[str, str, str, str]:
-    predicted = cell.prediction
-    if predicted is None:
-        return (ABSENT, ABSENT, ABSENT, ABSENT)
-    low, high = predicted.range_bytes
-    step = format_seconds(predicted.step_time_s) if predicted.step_time_s is not None else ABSENT
-    again = format_percent(predicted.recompute_flops / predicted.model_flops)
-    between = f"{format_bytes(low)} to {format_bytes(high)}"
-    return (format_bytes(predicted.peak_bytes), between, step, again)
+def _predicted_column(read: Callable[[PredictionRecord], str]) -> Callable[[Cell], Words]:
+    return lambda cell: read(cell.prediction) if cell.prediction else ABSENT
 
 
 def summary_lines(plan: SweepPlan) -> list[str]:
