@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 
 from harness.launch.processes import Process, identify, is_alive
 from harness.records.collect import read_heartbeats
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "native" / "mini_slurm.sh"
@@ -143,12 +143,8 @@ def end_leftovers():
 
 
 def eventually(what, name, within_s=60.0):
-    """The first true answer. AssertionError, with ``name``, where none comes."""
-    deadline = time.monotonic() + within_s
-    while not (answer := what()):
-        assert time.monotonic() < deadline, f"{name}: not within {within_s:g} s"
-        time.sleep(0.1)
-    return answer
+    """The first true answer. The test fails, with ``name``, where none comes."""
+    return wait_until(what, within_s) or pytest.fail(f"{name}: not within {within_s:g} s")
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import pytest
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm_job import slurm_job
-from harness.records.batches import BatchLaunch
-from harness.records.job import JobRecord, SlurmOptions, read_job
+from harness.records.job import SlurmOptions, read_job
 from harness.records.redact import redact
+from tests.cluster.conftest import job_record
 
 CANARY, DOS = "canary", "\r\n"
 PARTS = (
@@ -88,16 +88,9 @@ def host(tmp_path):
     return Host(sys.executable, "login", 2, {"PATH": f"{spies}:{os.environ['PATH']}"})
 
 
-def job_of(host, **fields):
-    """The job of a request; ``fields`` of what Slurm is asked for, or of the job."""
-    own = {name: fields.pop(name) for name in ("job_dir", "name") if name in fields}
-    pass_env = fields.pop("pass_env", ())
-    record = {
-        "job_dir": "/r/jobs/JOB", "name": "job", "what": "run", "subject": "/r/jobs/JOB", "nnodes": 1,
-        "launch": BatchLaunch(pass_env=pass_env), "command": (), "created_at": "2026-01-01T00:00:00Z", "mbr_perf": "0",
-        "slurm": SlurmOptions(time_limit_minutes=5, **fields),
-    } | own  # fmt: skip
-    return slurm_job(JobRecord(**record), host)
+def job_of(host, job_dir="/r/jobs/JOB", name="job", **slurm):
+    """The job of a request; ``slurm``: what Slurm is asked for."""
+    return slurm_job(job_record(job_dir, name=name, slurm=SlurmOptions(time_limit_minutes=5, **slurm)), host)
 
 
 def is_refused(host, **fields):
