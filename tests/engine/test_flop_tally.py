@@ -14,23 +14,25 @@ pytestmark = pytest.mark.train
 HEADS, SIZE, LENGTH = 4, 64, 32
 
 
+def parts(x, weights):
+    """Queries, keys and values by head."""
+    return ((x @ w.t()).view(2, LENGTH, HEADS, -1).transpose(1, 2) for w in weights[:3])
+
+
+def joined(mixed, weight):
+    return mixed.transpose(1, 2).reshape(2, LENGTH, SIZE) @ weight.t()
+
+
 def block(x, *weights):
     """Attention without its kernel's name: math of two batched products, then a linear layer."""
-    query, key, value = (
-        torch.nn.functional.linear(x, w).view(2, LENGTH, HEADS, -1).transpose(1, 2) for w in weights[:3]
-    )
+    query, key, value = parts(x, weights)
     scores = torch.softmax(query @ key.transpose(-1, -2), dim=-1)
-    mixed = (scores @ value).transpose(1, 2).reshape(2, LENGTH, SIZE)
-    return torch.nn.functional.gelu(torch.nn.functional.linear(mixed, weights[3]))
+    return torch.nn.functional.gelu(joined(scores @ value, weights[3]))
 
 
 def flash(x, *weights):
     """The same with torch's fused kernel for processors."""
-    query, key, value = (
-        torch.nn.functional.linear(x, w).view(2, LENGTH, HEADS, -1).transpose(1, 2) for w in weights[:3]
-    )
-    mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-    return torch.nn.functional.linear(mixed.transpose(1, 2).reshape(2, LENGTH, SIZE), weights[3])
+    return joined(torch.nn.functional.scaled_dot_product_attention(*parts(x, weights), is_causal=True), weights[3])
 
 
 def step(layer, *, recomputed):
@@ -48,13 +50,16 @@ def step(layer, *, recomputed):
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_flops_are_those_of_torchs_own_counter(recomputed):
+def test_flops_are_those_of_torchs_own_counter_and_the_step_needs_no_more_memory(recomputed):
     run = step(block, recomputed=recomputed)
     with FlopTally() as tally:
         run()
     with FlopCounterMode(display=False) as counter:
         run()
     assert tally.flops == counter.get_total_flops() > 0
+    alone = watched_peak_bytes(run)
+    with FlopTally():
+        assert watched_peak_bytes(run) == alone
 
 
 def test_the_flash_kernel_of_a_processor_counts_as_the_whole_score_matrix():
@@ -63,12 +68,3 @@ def test_the_flash_kernel_of_a_processor_counts_as_the_whole_score_matrix():
     with FlopTally() as tally:
         step(flash, recomputed=False)()
     assert tally.flops == 2 * (4 * 3 * products + attention + 5 * attention // 2)
-
-
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_a_tallied_step_needs_the_memory_that_it_needs_otherwise(recomputed):
-    run = step(block, recomputed=recomputed)
-    run()
-    alone = watched_peak_bytes(run)
-    with FlopTally():
-        assert watched_peak_bytes(run) == alone

@@ -61,20 +61,6 @@ def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path):
     assert (device.failure.request_bytes, device.num_failures) == (7 * MIB, 2)
 
 
-def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path):
-    from harness.engine.memory import recorded_step
-
-    class Older(StandIn):
-        def _record_memory_history_impl(self, enabled="all"):  # type: ignore[override]
-            """Without the parameter."""
-
-    memory = Older()
-    memory.allocator.alloc(MIB, MLP)
-    with recorded_step(tmp_path / "snapshot_000.pickle", memory):
-        pass
-    assert "global_record_annotations" not in memory.calls[0]  # type: ignore[operator]
-
-
 def test_torch_takes_what_it_is_asked_for():
     import inspect
 

@@ -56,7 +56,7 @@ def path_with_nsys(tmp_path):
 
 @pytest.mark.train
 @pytest.mark.slow
-def test_a_chosen_rank_runs_under_nsys_and_is_its_child(tmp_path, path_with_nsys):
+def test_a_chosen_rank_runs_under_nsys_and_is_its_child_and_another_does_not(tmp_path, path_with_nsys):
     done, noted = worker(tmp_path, 1, path_with_nsys)
     words = noted.read_text().splitlines()
     assert words[:2] == ["profile", f"--output={tmp_path}/ranks/profile_001"]
@@ -67,21 +67,17 @@ def test_a_chosen_rank_runs_under_nsys_and_is_its_child(tmp_path, path_with_nsys
     record = json.loads((tmp_path / "ranks" / "rank_001.json").read_text())
     assert (record["rank"], record["failure"]["phase"]) == (1, "import")  # the rank itself ran, until it needed a GPU
     assert (tmp_path / ENDED).exists()  # the library of nsys in the process writes at the end
+    other = tmp_path / "other"
+    other.mkdir()
+    _, noted = worker(other, 0, path_with_nsys)
+    assert (other / "ranks" / "rank_000.json").exists()
+    assert not noted.exists() and not (other / ENDED).exists()
 
 
 def test_a_node_without_nsys_ends_the_rank_with_a_sentence(tmp_path):
     done, _ = worker(tmp_path, 1, "/nowhere")
     assert done.returncode == 1
     assert "there is no nsys on PATH of this node" in (tmp_path / "logs" / "rank_001.log").read_text()
-
-
-@pytest.mark.train
-@pytest.mark.slow
-def test_another_rank_does_not(tmp_path, path_with_nsys):
-    _, noted = worker(tmp_path, 0, path_with_nsys)
-    assert not noted.exists()
-    assert (tmp_path / "ranks" / "rank_000.json").exists()
-    assert not (tmp_path / ENDED).exists()
 
 
 def test_an_option_of_the_request_replaces_the_one_of_the_same_name():
@@ -110,15 +106,11 @@ def test_torch_records_the_steps_of_the_range_and_no_other(tmp_path):
     names = [event.get("name") for event in events]
     assert [name for name in names if str(name).startswith("step ")] == ["step 2", "step 3"]
     assert names.count("aten::mm") == 2
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-def test_a_rank_that_is_not_chosen_records_nothing(tmp_path):
-    profiler = StepProfiler(measured(profiler="pytorch"), 0, tmp_path / "profile.json.gz")
+    other = StepProfiler(measure, 0, tmp_path / "other.json.gz")  # a rank that is not chosen
     for index in range(12):
-        profiler.before_step(index)
-        profiler.after_step(index)
-    assert list(tmp_path.iterdir()) == []
+        other.before_step(index)
+        other.after_step(index)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.train

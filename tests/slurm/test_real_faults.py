@@ -119,9 +119,3 @@ def test_a_node_that_cannot_start_python_ends_the_job_and_the_other_node(slurm, 
     assert slurm.ended(results.job_id())["JobState"] == "FAILED"
     assert time.monotonic() - began < 120
     assert results.rank_pids(run_dir) == {}
-
-
-def test_a_host_without_slurm_says_what_to_do(results, slurm):
-    done = slurm.mbr_perf(*results.run("--detach"), shell={"PATH": "/nowhere"})
-    assert (done.returncode, results.runs) == (2, [])
-    assert "submit where Slurm is installed" in done.stderr

@@ -12,13 +12,15 @@ from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import WAYS, make_ooms, oversize, survive_oom
 from runs import end, finished
-from sitting import RUN, Asked
+from sitting import RUN, Asked, probe
 from snapshots import read_snapshots
 from training import equal_runs, sampler_overhead, train_settings, weigh_sampler
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.processes import identify, is_alive
+from harness.records.strict_json import read_document
+from harness.records.trace import Probe
 from tests.conftest import build_record, build_spec
 from tests.waiting import wait_until
 
@@ -313,3 +315,19 @@ def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_p
     ran = finished(("/bin/sleep", "60"), {}, tmp_path, timeout_s=0.5)
     assert (ran.exit_code, ran.record, ran.was_killed) == (-15, None, True)
     assert ran.output == "still running after 0 s, ended by gpu-check"
+
+
+@pytest.mark.parametrize(("fault", "failing"), [("", []), ("too_fast", ["gemm_bf16"]), ("program_dies", ["made"])])
+def test_probed_constants_that_no_gpu_reaches_fail_and_others_are_what_a_calibration_reads(
+    machine, tmp_path, fault, failing
+):
+    runs = machine(fault)
+    (case,) = probe(runs)
+    assert [check.name for check in case.checks if check.verdict == "fail"] == failing
+    write_case(tmp_path, runs.target, case)
+    if not fault:
+        read = read_document(tmp_path / "probe.json", Probe)
+        assert (read.gpu, read.facts.constants["call_s"]) == ("h200", 6e-5)
+        return
+    (case,) = probe(machine(rehearse=True))  # a processor's rates are no constants
+    assert (case.verdict, case.facts) == ("skipped", {})
