@@ -128,11 +128,6 @@ class Slurm:
         """``scontrol``: what the controller still knows, for minutes after the end."""
         return self.call(("scontrol", *_cluster(job), "-o", "show", "job", job.job_id))
 
-    def queue(self, job: SubmittedRecord) -> Answer:
-        """``squeue``: ``state|reason|nodes``."""
-        words = ("--noheader", "--states=all", f"--jobs={job.job_id}", "--format=%T|%r|%N")
-        return self.call(("squeue", *_cluster(job), *words))
-
     def account(self, job: SubmittedRecord) -> Answer:
         """``sacct``: ``state|exit code|nodes``, where accounting is kept."""
         words = ("--noheader", "--parsable2", "--allocations", f"--jobs={job.job_id}")

@@ -1,7 +1,7 @@
 """States and reasons of Slurm jobs."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from pydantic import Field
@@ -103,15 +103,12 @@ class JobState(Shown):
 
 
 def job_state(slurm: Slurm, job: SubmittedRecord) -> JobState:
-    """Return the state of a job: by the controller, else its queue, else accounting.
+    """Return the state of a job: by the controller, else by accounting.
 
     A job that nobody knows is ``purged``, one that nobody could be asked about ``unreachable``.
     """
-    sources: tuple[tuple[Callable[[SubmittedRecord], Answer], Callable[[str], JobState | None]], ...] = (
-        (slurm.show, from_scontrol), (slurm.queue, from_squeue), (slurm.account, from_sacct),
-    )  # fmt: skip
     is_gone, why = False, ""
-    for ask, read in sources:
+    for ask, read in ((slurm.show, from_scontrol), (slurm.account, from_sacct)):
         answer = ask(job)
         if found := read(answer.out) if answer.code == 0 else None:
             return found
@@ -135,12 +132,6 @@ def from_scontrol(text: str) -> JobState | None:
         found["JobState"], "scontrol", reason=found.get("Reason", ""), exit_code=found.get("ExitCode", ""),
         restarts=int(found.get("Restarts") or 0), nodes=found.get("NodeList", ""),
     )  # fmt: skip
-
-
-def from_squeue(text: str) -> JobState | None:
-    """Parse ``squeue --format=%T|%r|%N``."""
-    parts = text.partition("\n")[0].split("|")
-    return _state(parts[0], "squeue", reason=parts[1], nodes=parts[2]) if len(parts) == 3 else None
 
 
 def from_sacct(text: str) -> JobState | None:

@@ -31,17 +31,6 @@ class Progress:
     eta_s: float | None
 
 
-@dataclass(frozen=True)
-class Silence:
-    """A rank without a heartbeat for longer than ``patience_s``."""
-
-    rank: int
-    age_s: float
-    patience_s: float
-    phase: Phase | None
-    step: int | None
-
-
 @dataclass
 class _Rank:
     """A rank's heartbeat file and its content. ``heard_at``: this process's monotonic clock; a wall clock may jump."""
@@ -132,8 +121,8 @@ class Heartbeats:
             eta_s=None if pace is None or left is None else left * pace,
         )
 
-    def silence(self, now: float, floor_s: float) -> Silence | None:
-        """Return the rank with the least progress that is silent for more than max(``floor_s``, 20 median steps).
+    def silence(self, now: float, floor_s: float) -> "Ending | None":
+        """Return the hang of the rank with the least progress, silent for more than max(``floor_s``, 20 median steps).
 
         During imports, the limit is at least two minutes. A finished rank may wait for the others; its silence counts
         only when all ranks have finished.
@@ -144,7 +133,11 @@ class Heartbeats:
         if not silent:
             return None
         worst = min(silent, key=lambda rank: rank.place)
-        return Silence(worst.rank, now - worst.heard_at, worst.patience_s(settled), worst.phase, worst.step)
+        limit = f"{now - worst.heard_at:.1f} s (limit {worst.patience_s(settled):.1f} s)"
+        where = f"in phase {worst.phase}" if worst.phase else "before its first heartbeat"
+        after = f" after step {worst.step}" if worst.step is not None else ""
+        what = f"rank {worst.rank} gave no sign of life for {limit} {where}{after}"
+        return Ending("hang", f"{what}; the stacks of all ranks are in their logs", rank=worst.rank)
 
     def _median_step_s(self) -> float | None:
         seconds = [s for rank in self._ranks for s in rank.seconds]
@@ -163,17 +156,6 @@ class Ending:
     rank: int | None = None
     signal: int | None = None
     note: str = ""
-
-
-def hang(silence: Silence) -> Ending:
-    """Return the ending of a run that the watchdog stopped."""
-    where = f"in phase {silence.phase}" if silence.phase else "before its first heartbeat"
-    after = f" after step {silence.step}" if silence.step is not None else ""
-    reason = (
-        f"rank {silence.rank} gave no sign of life for {silence.age_s:.1f} s (limit {silence.patience_s:.1f} s) "
-        f"{where}{after}; the stacks of all ranks are in their logs"
-    )
-    return Ending("hang", reason, rank=silence.rank)
 
 
 UNENDED = Ending(

@@ -14,7 +14,6 @@ from harness.launch.heartbeats import (
     Ending,
     Heartbeats,
     Progress,
-    hang,
     port_was_taken,
     read_agent_record,
     verdict,
@@ -42,29 +41,20 @@ class Peers:
 
     def reason_to_stop(self, now: float | None = None) -> str:
         """Say that a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
-        now = time.monotonic() if now is None else now
-        for node, path in _outcomes(self.plan):
-            outcome = _ended_badly(path)
+        now, meet = time.monotonic() if now is None else now, self.plan.rendezvous
+        for node in set(range(meet.nnodes)) - {meet.node_rank}:
+            outcome = _ended_badly(self.plan.outcome_file(node))
             if outcome is not None and now - self._fallen.setdefault(node, now) >= self.grace_s:
                 return f"node {node} ended {self.grace_s:g} s earlier: {outcome.reason or outcome.status}"
         return ""
 
 
-def _outcomes(plan: LaunchPlan) -> tuple[tuple[int, Path], ...]:
-    meet = plan.rendezvous
-    others = (node for node in range(meet.nnodes) if node != meet.node_rank)
-    return tuple((node, plan.outcome_file(node)) for node in others)
-
-
 def _ended_badly(path: Path) -> LaunchOutcome | None:
     """Return the outcome of a node that failed; None while it runs, if it ended well, or if its file is unreadable."""
-    if not path.is_file():
-        return None
-    try:
-        outcome = read_document(path, LaunchOutcome)
-    except BadRequestError:
-        return None
-    return None if outcome.status == "ok" else outcome
+    with suppress(BadRequestError):
+        outcome = read_document(path, LaunchOutcome) if path.is_file() else None
+        return outcome if outcome and outcome.status != "ok" else None
+    return None
 
 
 START_S = 10.0
@@ -272,11 +262,9 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
     if interrupted := _interrupted(caught):
         return interrupted
     elapsed = now - heartbeats.began
-    stop: Ending | None = None
+    stop = heartbeats.silence(now, plan.settings.hang_timeout_s)
     if plan.settings.timeout_s is not None and elapsed > plan.settings.timeout_s:
         stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.settings.timeout_s:g} s)")
-    elif (silence := heartbeats.silence(now, plan.settings.hang_timeout_s)) is not None:
-        stop = hang(silence)
     if stop is None or heartbeats.progress(now).phase != "finish":
         return stop
     return UNENDED if all(path.is_file() for path in plan.rank_files) else stop

@@ -59,7 +59,6 @@ def wait(clock, slurm):
             slurm.reports(says)
         else:
             slurm.answers("scontrol", says)
-            slurm.answers("squeue", says)
         controller = Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"})
         return wait_for([job], controller, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
 

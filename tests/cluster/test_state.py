@@ -5,17 +5,13 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.commands import Slurm
-from harness.cluster.state import from_sacct, from_scontrol, from_squeue, job_state
+from harness.cluster.state import from_sacct, from_scontrol, job_state
 from tests.cluster.conftest import SUBMITTED
 
 ANSWERS = Path(__file__).parents[1] / "data" / "slurm" / "said"
 GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
-
-
-def recorded(name, command="scontrol"):
-    return (ANSWERS / f"{name}.{command}").read_text()
 
 
 @pytest.fixture
@@ -26,7 +22,7 @@ def state_of(slurm):
         for command, script in answers.items():
             slurm.answers(command, script)
         state = job_state(Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"}), SUBMITTED)
-        return state, [command for command in ("scontrol", "squeue", "sacct") if slurm.calls(command)]
+        return state, [command for command in ("scontrol", "sacct") if slurm.calls(command)]
 
     return make
 
@@ -45,14 +41,8 @@ def state_of(slurm):
     ],
 )
 def test_what_the_controller_says_of_a_job(name, kind, text):
-    state = from_scontrol(recorded(name))
+    state = from_scontrol((ANSWERS / f"{name}.scontrol").read_text())
     assert (state.kind, state.text) == (kind, text)
-
-
-@pytest.mark.parametrize("name", ["held", "never", "cancelled", "failed", "nolog", "timeout", "nodefail"])
-def test_the_queue_says_the_same_as_the_controller(name):
-    shown, queued = from_scontrol(recorded(name)), from_squeue(recorded(name, "squeue"))
-    assert (queued.kind, queued.text) == (shown.kind, shown.text)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +62,16 @@ def test_what_accounting_says_of_a_job(line, kind, text):
 
 
 def test_the_controller_is_asked_first_and_accounting_what_it_has_forgotten(state_of):
-    state, asked = state_of(scontrol=f"cat {ANSWERS}/failed.scontrol", squeue="exit 1", sacct="exit 1")
+    state, asked = state_of(scontrol=f"cat {ANSWERS}/failed.scontrol", sacct="exit 1")
     assert (state.kind, state.source, asked) == ("failed", "scontrol", ["scontrol"])
-    state, _ = state_of(scontrol=GONE, squeue=GONE, sacct="echo 'TIMEOUT|0:0|n1'")
+    state, _ = state_of(scontrol=GONE, sacct="echo 'TIMEOUT|0:0|n1'")
     assert (state.kind, state.source) == ("timeout", "sacct")
-    state, _ = state_of(scontrol=GONE, squeue=GONE, sacct=NO_ACCOUNTING)
+    state, _ = state_of(scontrol=GONE, sacct=NO_ACCOUNTING)
     assert (state.kind, state.has_ended) == ("purged", True)
 
 
 def test_where_slurm_does_not_answer_nothing_is_known_of_the_job(state_of, tmp_path):
-    state, asked = state_of(scontrol=DOWN, squeue=DOWN, sacct=NO_ACCOUNTING)
+    state, asked = state_of(scontrol=DOWN, sacct=NO_ACCOUNTING)
     assert (state.kind, state.has_ended, asked) == ("unreachable", False, ["scontrol"])
     assert "Unable to contact slurm controller" in state.text
     state = job_state(Slurm({"PATH": str(tmp_path)}), SUBMITTED)

@@ -67,7 +67,8 @@ def test_silence_beyond_the_floor_is_a_hang_and_long_steps_earn_twenty_times_the
     ranks.step(0, 0, seconds=0.1)
     heartbeats.read(101.0)
     silence = heartbeats.silence(111.5, floor_s=10.0)
-    assert (silence.rank, silence.age_s, silence.patience_s, silence.step) == (0, 10.5, 10.0, 0)
+    assert (silence.status, silence.rank) == ("hang", 0)
+    assert "for 10.5 s (limit 10.0 s) in phase step after step 0" in silence.reason
     ranks.step(0, 1, seconds=6.0)
     heartbeats.read(101.0)
     assert heartbeats.silence(160.0, floor_s=10.0) is None

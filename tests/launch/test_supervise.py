@@ -32,20 +32,20 @@ def test_a_failing_rank_is_named(scripted, behaviour, reason):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "limit", "status", "rank"),
+    ("behaviour", "limit", "status", "ranks"),
     [
-        (("hang", "1"), {"hang_timeout_s": 0.8}, "hang", 1),
-        (("lingers", "1"), {"hang_timeout_s": 0.8}, "hang", 0),  # without records both wait for an end
-        (("hang",), {"timeout_s": 0.8}, "timeout", None),
+        (("hang", "1"), {"hang_timeout_s": 0.8}, "hang", {1}),
+        (("lingers", "1"), {"hang_timeout_s": 0.8}, "hang", {0, 1}),  # without records both wait for an end
+        (("hang",), {"timeout_s": 0.8}, "timeout", {None}),
         # They left their records: a finished run.
-        (("recorded", "1"), {"hang_timeout_s": 0.8}, "ok", None),
-        (("recorded", "1"), {"timeout_s": 3.0}, "ok", None),
+        (("recorded", "1"), {"hang_timeout_s": 0.8}, "ok", {None}),
+        (("recorded", "1"), {"timeout_s": 3.0}, "ok", {None}),
     ],
 )
-def test_ranks_past_a_limit_leave_their_stacks_and_are_ended(scripted, behaviour, limit, status, rank):
+def test_ranks_past_a_limit_leave_their_stacks_and_are_ended(scripted, behaviour, limit, status, ranks):
     plan = scripted(*behaviour, **limit)
     outcome = run(plan)
-    assert (outcome.status, outcome.rank) == (status, rank)
+    assert outcome.status == status and outcome.rank in ranks
     assert outcome.notes == ((UNENDED.note,) if status == "ok" else ())
     assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
     assert all_gone(rank_pids(plan))
