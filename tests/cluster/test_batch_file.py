@@ -75,12 +75,6 @@ def test_an_exported_value_arrives_byte_for_byte(make_job, value, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_value_with_a_directive_adds_none(make_job):
-    plain = directives(make_job())
-    head = make_job(shell={"NCCL_X": "\n#SBATCH --nodes=9\n"}).render().split("set -u")[0]
-    assert plain == [line.removeprefix("#SBATCH --") for line in head.splitlines() if line.startswith("#SBATCH")]
-
-
 @pytest.mark.parametrize(
     ("options", "directive"),
     [

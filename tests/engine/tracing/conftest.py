@@ -1,6 +1,5 @@
 """Runs the tracer and the scripts beside it in processes of their own: what they do to torch cannot be undone."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 
 from harness.records.trace import TraceFile, TraceRequest
 from tests.engine import shapes
-from tests.engine.conftest import ROOT, SETTINGS, answer_of
+from tests.engine.conftest import ROOT, SETTINGS
 from tests.engine.tracing import models
 
 HERE = Path(__file__).parent
@@ -48,21 +47,6 @@ def trace(tracers, tmp_path_factory):
         code = tracer.stdout.readline()
         assert code == "0\n", (folder / "out.err").read_text()[-4000:]
         return TraceFile.model_validate_json((folder / "out.json").read_text())
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def script(tmp_path_factory):
-    """Runs a script of ``scripts/`` on a request; returns what it printed, as JSON."""
-
-    def run(name, request=None):
-        arguments = [HERE / "scripts" / name]
-        if request is not None:
-            path = tmp_path_factory.mktemp("script") / "request.json"
-            path.write_text(request.model_dump_json())
-            arguments.append(path)
-        return json.loads(answer_of(*arguments))
 
     return run
 

@@ -1,8 +1,12 @@
 """A trace without data against the same trace on real tensors, and against other meters of memory."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from harness.records.trace import TraceCase, TraceRequest
+from tests.engine.conftest import answer_of
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -102,26 +106,11 @@ def test_flops_and_traffic_without_data_equal_those_of_real_tensors(both):
     assert work(both["meta"]) == work(both["cpu"])
 
 
-@pytest.fixture(scope="module")
-def meters(script, shapes):
+def test_the_peak_is_that_of_the_allocator_to_the_byte_and_what_a_rank_s_meter_reads(tmp_path, shapes):
     settings = ("none", "layernorm", "core_attn", "mlp", "full:uniform:1", "full:uniform:2", "full:block:2")
     cases = [case(r, shapes.experiment(shapes.DENSE, r, seq=256), num_layers=4) for r in settings]
-    return script("memory_oracles.py", TraceRequest(cases=tuple(cases), implementation="local", device="cpu"))
-
-
-def test_the_peak_is_that_of_the_allocator_to_the_byte(meters):
-    assert {key: found["allocator_peak"] for key, found in meters.items()} == {
-        key: found["tracer"][2] for key, found in meters.items()
-    }
-
-
-def test_a_rank_s_meter_reads_what_the_allocator_does(meters):
-    assert {key: found["watched_peak"] for key, found in meters.items()} == {
-        key: found["allocator_peak"] for key, found in meters.items()
-    }
-
-
-def test_torch_mem_tracker_counts_the_same_bytes(meters):
-    # under full uniform recompute MemTracker counts one rotary table twice, which the allocator refutes
-    settings = [key for key in meters if not key.startswith("full:uniform")]
-    assert {key: meters[key]["mem_tracker"] for key in settings} == {key: meters[key]["tracer"] for key in settings}
+    asked = tmp_path / "request.json"
+    asked.write_text(TraceRequest(cases=tuple(cases), implementation="local", device="cpu").model_dump_json())
+    found = json.loads(answer_of(Path(__file__).parent / "scripts" / "memory_oracles.py", asked))
+    peaks = {key: found[key]["allocator"] for key in settings}
+    assert found == {key: dict.fromkeys(("tracer", "watched", "allocator"), peak) for key, peak in peaks.items()}

@@ -1,7 +1,6 @@
-"""Runs each case of a request on real CPU tensors under four meters and prints their bytes.
+"""Runs each case of a request on real CPU tensors under three meters and prints the bytes of its backward peak over the start.
 
-Usage: memory_oracles.py REQUEST.json -> {key: {"tracer": [...], "mem_tracker": [...], "watched_peak": N, "allocator_peak": N}}, the lists
-being bytes saved, forward peak over the start and backward peak over the start.
+Usage: memory_oracles.py REQUEST.json -> {key: {"tracer": N, "watched": N, "allocator": N}}
 """
 
 # ruff: noqa: E402, T201 (adaptations come before megatron)
@@ -16,7 +15,6 @@ from harness.records.trace import TraceRequest
 trace.prepare(transformer_engine=False)
 
 import torch
-from torch.distributed._tools.mem_tracker import MemTracker
 
 from harness.engine.tracing.chunk import Groups, build, stage_config
 from harness.engine.tracing.ledger import watched_peak_bytes
@@ -36,29 +34,10 @@ def profiled_peak_bytes(run):
     return peak
 
 
-def total(tracker, kind):
-    return sum(device["Total"] for device in tracker.get_tracker_snapshot(kind).values())
-
-
-def one_pass(chunk, after_forward=lambda: None):
+def one_pass(chunk):
     chunk._received()
-    output = chunk._forward()
-    after_forward()
-    chunk._backward(output)
+    chunk._backward(chunk._forward())
     chunk.gpt.set_input_tensor(None)
-
-
-def mem_tracker(chunk):
-    tracker, seen = MemTracker(), {}
-    tracker.track_external(chunk.model, *(p.main_grad for p in chunk.model.parameters()))
-    start = total(tracker, "current")
-
-    def after_forward():
-        seen["saved"], seen["peak"] = total(tracker, "current") - start, total(tracker, "peak") - start
-
-    with tracker:
-        one_pass(chunk, after_forward)
-    return [seen["saved"], seen["peak"], total(tracker, "peak") - start]
 
 
 def meters(case, groups):
@@ -69,14 +48,9 @@ def meters(case, groups):
     m = chunk.measure()
     gc.collect()
     return {
-        "tracer": [
-            m.saved_bytes,
-            m.forward_peak_bytes,
-            max(m.saved_bytes + m.backward_peak_bytes, m.forward_peak_bytes),
-        ],
-        "mem_tracker": mem_tracker(chunk),
-        "watched_peak": watched_peak_bytes(lambda: one_pass(chunk)),
-        "allocator_peak": profiled_peak_bytes(lambda: one_pass(chunk)),
+        "tracer": max(m.saved_bytes + m.backward_peak_bytes, m.forward_peak_bytes),
+        "watched": watched_peak_bytes(lambda: one_pass(chunk)),
+        "allocator": profiled_peak_bytes(lambda: one_pass(chunk)),
     }
 
 
