@@ -31,6 +31,20 @@ class Progress:
     eta_s: float | None
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, in one sentence, by itself or stopped. ``signal``: the signal that interrupted the harness.
+
+    ``note`` describes a problem at the end of the run that cost no measurement.
+    """
+
+    status: LaunchStatus
+    reason: str
+    rank: int | None = None
+    signal: int | None = None
+    note: str = ""
+
+
 @dataclass
 class _Rank:
     """A rank's heartbeat file and its content. ``heard_at``: this process's monotonic clock; a wall clock may jump."""
@@ -121,7 +135,7 @@ class Heartbeats:
             eta_s=None if pace is None or left is None else left * pace,
         )
 
-    def silence(self, now: float, floor_s: float) -> "Ending | None":
+    def silence(self, now: float, floor_s: float) -> Ending | None:
         """Return the hang of the rank with the least progress, silent for more than max(``floor_s``, 20 median steps).
 
         During imports, the limit is at least two minutes. A finished rank may wait for the others; its silence counts
@@ -142,20 +156,6 @@ class Heartbeats:
     def _median_step_s(self) -> float | None:
         seconds = [s for rank in self._ranks for s in rank.seconds]
         return median(seconds) if seconds else None
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a run ended, in one sentence, by itself or stopped. ``signal``: the signal that interrupted the harness.
-
-    ``note`` describes a problem at the end of the run that cost no measurement.
-    """
-
-    status: LaunchStatus
-    reason: str
-    rank: int | None = None
-    signal: int | None = None
-    note: str = ""
 
 
 UNENDED = Ending(
