@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from gate_draws import Drawn, Scenario, draws
+from scipy.stats import binomtest
 
 from harness.judge.gate import Verdict, compare_values
 from harness.judge.metrics import METRICS
@@ -17,7 +18,6 @@ CASES_PER_NIGHT = 50
 THRESHOLD = 0.05
 _LIMITS = TimeLimits(THRESHOLD, FALSE_ALARMS_PER_NIGHT / CASES_PER_NIGHT)
 _THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
-_NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,8 @@ class Rate:
     @property
     def interval(self) -> tuple[float, float]:
         """Return Wilson's interval (1927), which also holds for counts near zero."""
-        share, z2 = self.value, _NORMAL_95**2
-        middle = (share + z2 / (2 * self.num)) / (1 + z2 / self.num)
-        half = _NORMAL_95 / (1 + z2 / self.num) * math.sqrt(share * (1 - share) / self.num + z2 / (4 * self.num**2))
-        return max(0.0, middle - half), min(1.0, middle + half)
+        found = binomtest(self.count, self.num).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
 
     def document(self) -> dict[str, object]:
         """Return the rate for JSON."""
