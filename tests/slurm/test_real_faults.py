@@ -53,10 +53,8 @@ def test_a_node_that_dies_is_a_fault_of_the_machines(own_slurm, results):
     assert "NODE_FAIL" in record.failure
     assert infrastructure_fault(record).name == "node failed"
     assert out.splitlines()[-1].startswith("FAILED (exit 3")
-    assert (own_slurm.ended(results.job_id())["JobState"], state_of(own_slurm, results).kind) == (
-        "NODE_FAIL",
-        "node_fail",
-    )
+    assert own_slurm.ended(results.job_id())["JobState"] == "NODE_FAIL"
+    assert state_of(own_slurm, results).kind == "node_fail"
 
 
 def test_a_job_that_slurm_puts_back_runs_nothing_again(own_slurm, results, eventually):

@@ -60,13 +60,6 @@ def test_what_goes_wrong_with_several_gpus_fails_its_own_check_only(machine, fau
     assert failed(case) == [check]
 
 
-def test_four_gpus_give_every_stage_of_the_pipeline_two_copies(machine):
-    target = machine(num_gpus=4).target
-    assert {layout.name: layout.asked(target)["num_gpus"] for layout in LAYOUTS} == {
-        "user_buffers": 2, "distributed_optimizer": 2, "te_graphs": 2, "interleaved": 4,
-    }  # fmt: skip
-
-
 HAS = {
     "user_buffers": lambda spec: spec.kernels.tp_comm_overlap and spec.parallelism.sequence_parallel,
     "distributed_optimizer": lambda spec: spec.ddp.overlap_grad_reduce and spec.ddp.overlap_param_gather,
