@@ -31,8 +31,24 @@ class Listed:
         )
 
 
+def allowed(key, field, rows):
+    """Lowest and highest difference that the rows for ``key`` explain."""
+    ranges = [getattr(row, field) for row in rows if row.applies(key)]
+    return sum(low for low, _ in ranges), sum(high for _, high in ranges)
+
+
+def unexplained(found, rows):
+    """Differences (key -> field -> bytes) outside of what the rows explain."""
+    return {
+        (key, field): value
+        for key, fields in found.items()
+        for field, value in fields.items()
+        if not allowed(key, field, rows)[0] <= value <= allowed(key, field, rows)[1]
+    }
+
+
 # 12,300 bytes per linear layer: an fp32 history of 1024 maxima and a scale for each of three tensors.
-_HISTORY = 12_300
+HISTORY = 12_300
 LISTED = (
     Listed(
         "single fp32 values: scales and maxima, which the stand-in counts once more or once less per tensor, and the table "
@@ -45,7 +61,7 @@ LISTED = (
         "delayed scaling: a checkpoint copies histories and scales of its layers (`copy_forward_fp8_meta_tensors_for_recompute`), "
         "and the stand-in has none",
         precisions=frozenset({"fp8_ds"}),
-        saved=(0, 80 * _HISTORY),
-        forward_peak=(0, 80 * _HISTORY),
+        saved=(0, 80 * HISTORY),
+        forward_peak=(0, 80 * HISTORY),
     ),
 )  # fmt: skip

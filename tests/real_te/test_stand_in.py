@@ -6,7 +6,7 @@ Both sides take attention's workspaces and the kernels' outputs from one reading
 import pytest
 
 from tests.real_te import layer_cases
-from tests.real_te.exceptions import LISTED
+from tests.real_te.exceptions import LISTED, unexplained
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 FIELDS = ("saved", "forward_peak", "backward_peak")
@@ -25,22 +25,6 @@ def differences(real, stand_in):
     }
 
 
-def allowed(key, field, rows=LISTED):
-    """Lowest and highest difference that the rows for ``key`` explain."""
-    ranges = [getattr(row, field) for row in rows if row.applies(key)]
-    return sum(low for low, _ in ranges), sum(high for _, high in ranges)
-
-
-def unexplained(found, rows=LISTED):
-    """Differences outside of what the rows explain."""
-    return {
-        (key, field): value
-        for key, fields in found.items()
-        for field, value in fields.items()
-        if not allowed(key, field, rows)[0] <= value <= allowed(key, field, rows)[1]
-    }
-
-
 @pytest.fixture(scope="module")
 def cases(models, pytestconfig):
     if pytestconfig.getoption("--te") != FOLLOWED:
@@ -55,13 +39,13 @@ def found(cases, real_trace, stand_in_trace):
 
 
 def test_layers_of_each_form_take_the_same_bytes_but_for_what_is_listed(found):
-    assert unexplained(found) == {}
+    assert unexplained(found, LISTED) == {}
 
 
 @pytest.mark.long
 def test_all_other_layers_take_the_same_bytes_but_for_what_is_listed(cases, found, real_trace, stand_in_trace):
     others = [case for case in cases if case.key not in found]
-    assert unexplained(differences(real_trace(others), stand_in_trace(others))) == {}
+    assert unexplained(differences(real_trace(others), stand_in_trace(others)), LISTED) == {}
 
 
 @pytest.mark.parametrize("row", LISTED, ids=lambda row: row.reason[:40])
