@@ -29,11 +29,15 @@ _BF16_BYTES = 2
 _PART = re.compile(r":(\d+):(\d+)")
 
 
-def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool) -> int:
-    """Return the workspace bytes on a rank of ``spec``, 0 on a CPU. ``has_experts``: whether the rank holds experts."""
+def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool, has_loss: bool) -> int:
+    """Return the workspace bytes on a rank of ``spec``, 0 on a CPU; ``has_experts``, ``has_loss``: what the rank holds.
+
+    torch makes its own where it multiplies: in local layers, the output layer and the router of experts.
+    """
     if spec.gpu_type.is_cpu:
         return 0
-    return _torch(spec) + _transformer_engine(spec, has_experts=has_experts)
+    in_torch = has_experts or has_loss or spec.kernels.transformer_impl == "local"
+    return in_torch * _torch(spec) + _transformer_engine(spec, has_experts=has_experts)
 
 
 def user_buffer_bytes(spec: ExperimentSpec) -> int:
@@ -319,7 +323,8 @@ def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
 
 def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
     """Return the bytes of libraries' workspaces on one rank, which no trace shows."""
-    return workspace_bytes(spec, has_experts=any(chunk.parameters.expert for chunk in chunks))
+    has_experts, has_loss = any(chunk.parameters.expert for chunk in chunks), any(chunk.has_loss for chunk in chunks)
+    return workspace_bytes(spec, has_experts=has_experts, has_loss=has_loss)
 
 
 def _rotary_table_bytes(spec: ExperimentSpec) -> int:

@@ -25,6 +25,8 @@ from harness.predict.compose import (
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
+_FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
+
 
 class MissingTraceError(LookupError):
     """Composition needs a trace that does not exist: the tracer refused it, or it was not requested."""
@@ -190,7 +192,8 @@ class Composer:
         kind = kind_of(self.spec.model, chunk, 0)
 
         def made() -> Piece:
-            return end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
+            piece = end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
+            return replace(piece, backward_over=piece.backward_over + self._embedding_sums)
 
         return book.once(("first", kind, policy.text), made)
 
@@ -209,6 +212,21 @@ class Composer:
             return replace(last, persistent=last.persistent - own, backward_over=last.backward_over + own)
 
         return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
+
+    @property
+    def _embedding_sums(self) -> int:
+        """Return the bytes of the fp32 sums that the embedding's backward kernel makes for more than 3,072 tokens.
+
+        One per ten tokens and one per token or row of the table (torch 2.6 to 2.13, `EmbeddingBackwardKernel.cu`):
+        4,096 tokens over 32,064 rows of 8,192 take (409 + 4,096) * 8,192 * 4 = 147,619,840.
+        """
+        batch, parallelism = self.spec.batch, self.spec.parallelism
+        tokens = batch.micro_batch_size * batch.seq_length // parallelism.context_parallel_size
+        if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu:
+            return 0
+        rows = self.spec.model.padded_vocab_size(parallelism.tensor_model_parallel_size)
+        own = min(tokens, rows // parallelism.tensor_model_parallel_size)
+        return (tokens // _TOKENS_PER_SUM + own) * self.spec.model.hidden_size * 4
 
     @property
     def _own_weight_gradient(self) -> int:

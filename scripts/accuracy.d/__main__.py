@@ -15,6 +15,7 @@ import korthikanti
 import llama3_70b
 import published_page
 import ranges
+import scripted_page
 import scripted_points
 import step_times
 import traces
@@ -91,6 +92,7 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "estimators": other_estimators,
     "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,
+    "scripted_gpu": lambda _host: scripted_page.page(scripted_points.FOLDER),
     "ranges": lambda _host: ranges.page(FOLDER),
 }
 

@@ -37,7 +37,8 @@ def test_small_layers_are_fetched_until_half_a_unit_is_in_flight(spec_of):
 
 def test_at_the_loss_no_layer_is_whole(spec_of, by_hand):
     """A loss that takes more than the layers' weights hides them; one that takes less is hidden by them."""
-    spec = spec_of(parallelism={"tensor_model_parallel_size": 1}, ddp=FSDP)
+    short = {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 2048}
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 1}, ddp=FSDP, batch=short)
     composer = Composer(spec, "transformer_engine")
     ((chunk,),) = composer.chunk_costs(by_hand(composer.cases()).even)
     chunk = replace(chunk, parameters=ALL)

@@ -8,9 +8,11 @@ MIB = 1024**2
 FIXED = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-def bytes_of(make_spec, *, has_experts=False, **changes):
+def bytes_of(make_spec, *, has_experts=False, has_loss=True, **changes):
     kernels = {"transformer_impl": "transformer_engine"} | changes.pop("kernels", {})
-    return workspace_bytes(make_spec(compute_dtype="bf16", kernels=kernels, **changes), has_experts=has_experts)
+    return workspace_bytes(
+        make_spec(compute_dtype="bf16", kernels=kernels, **changes), has_experts=has_experts, has_loss=has_loss
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,11 @@ def bytes_of(make_spec, *, has_experts=False, **changes):
 )
 def test_torch_has_a_workspace_for_each_thread_that_multiplies(make_spec, gpu, env, expected):
     assert bytes_of(make_spec, gpu=gpu, env=env) == expected
+
+
+@pytest.mark.parametrize(("holds", "mib"), [({}, 32), ({"has_loss": True}, 96), ({"has_experts": True}, 96)])
+def test_torch_multiplies_in_the_output_layer_and_in_routers_alone(make_spec, holds, mib):
+    assert bytes_of(make_spec, gpu="h100", **{"has_loss": False} | holds) == mib * MIB
 
 
 def test_local_layers_need_no_workspace_of_transformer_engine(make_spec):

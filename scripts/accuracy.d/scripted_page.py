@@ -1,0 +1,89 @@
+"""Predicted peaks beside what torch's CUDA allocator held on scripted GPUs: the page of results/scripted_gpu."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from page import Page, plain, signed
+
+# A difference is large from both on; larger ones have a cause below.
+_SHARE, _BYTES = 0.002, 100 << 20
+
+
+def page(folder: Path) -> Page:
+    """Compare every row kept in ``folder``."""
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    every = [row for file in files for row in file["rows"]]
+    rows = [row for row in every if row["peak_allocated_bytes"]]
+    sizes = [abs(error(row)) for row in rows]
+    large = [row for row in rows if is_large(row)]
+    headline = (
+        f"{len(rows)} ranks of {len({row['point'] for row in rows})} H100 points: predicted peaks differ from torch's allocator by "
+        f"{plain(median(sizes))} (median), {plain(max(sizes))} (worst); {len(rows) - len(large)} differ by less than "
+        f"{_BYTES >> 20} MiB or {_SHARE:.1%}. Reserved is {_ratios(rows, 'peak_reserved_bytes')} of allocated, "
+        f"{_ratios(rows, 'peak_reserved_late_bytes')} where side streams are always behind."
+    )
+    failed = [
+        f"* {row['point']}, {row['setting']}, stage {row['stage']}: {row['failure']}" for row in every if row["failure"]
+    ]
+    return Page(
+        "Predicted peaks and torch's CUDA allocator", headline, {"rows": every},
+        [*_NOTES, "", *_by_model(rows)],
+        [*_table("Large differences", sorted(large, key=error)), "", *_table("All rows", rows),
+         *(["", "## Ranks that did not run", "", *failed] if failed else [])],
+    )  # fmt: skip
+
+
+_NOTES = (
+    "Every row is one rank of a job in one process on a scripted GPU: torch's allocator, megatron-core and transformer-engine are "
+    "real; kernels do nothing and nothing is sent, so what kernels allocate as scratch memory, and NCCL and cuDNN outside of torch, "
+    "is not in it. Two micro-batches per pipeline stage; routing to experts is even; the stages are the first, the last "
+    "and the one predicted fullest. Apex is missing, and the prediction is for a machine without it.",
+)
+
+
+def error(row: dict[str, Any]) -> float:
+    """Return by how much the prediction is too high, as a share of what was allocated."""
+    return float(row["predicted_peak_bytes"] / row["peak_allocated_bytes"] - 1)
+
+
+def is_large(row: dict[str, Any]) -> bool:
+    """Return whether the difference needs a cause."""
+    return abs(error(row)) > _SHARE and abs(row["predicted_peak_bytes"] - row["peak_allocated_bytes"]) > _BYTES
+
+
+def _ratios(rows: Iterable[dict[str, Any]], name: str) -> str:
+    found = [row[name] / row["peak_allocated_bytes"] for row in rows if row[name]]
+    return f"{min(found):.3f} to {max(found):.3f}" if found else "not measured"
+
+
+def _by_model(rows: Sequence[dict[str, Any]]) -> list[str]:
+    counts = Counter(row["point"] for row in rows)
+    lines = ["| point | rows | worst | left out |", "|---|---:|---:|---|"]
+    for point, count in counts.items():
+        own = [row for row in rows if row["point"] == point]
+        worst = max((error(row) for row in own), key=abs)
+        lines.append(f"| {point} | {count} | {signed(worst)} | {'; '.join(own[0]['left_out'])} |")
+    return lines
+
+
+def _table(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"## {title}", "", "| point | setting | stage | allocated GiB | predicted, MiB more | | reserved | reserved, late |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for row in rows:
+        allocated = row["peak_allocated_bytes"]
+        more = (row["predicted_peak_bytes"] - allocated) / 2**20
+        ratios = [
+            f"{row[name] / allocated:.3f}" if row[name] else "-"
+            for name in ("peak_reserved_bytes", "peak_reserved_late_bytes")
+        ]
+        lines.append(
+            f"| {row['point']} | {row['setting']} | {row['stage']} | {allocated / 2**30:.2f} | {more:+.0f} | {signed(error(row))} | "
+            f"{' | '.join(ratios)} |"
+        )
+    return lines
