@@ -6,15 +6,31 @@ import time
 
 import pytest
 
+from harness.launch.processes import is_alive, send
 from harness.records.golden import golden_text
 from harness.records.store import read_run
 from tests.conftest import build_golden
+from tests.faults.at_work import Run
 from tests.scripted_cuda.conftest import LOCAL, RUN
 
 pytestmark = [pytest.mark.cuda, pytest.mark.slow]
 
 ONE = ("-ng", "1", "-tp", "1", "-gb", "2")
 TE = ("--set", "kernels.transformer_impl=transformer_engine")
+
+
+def in_step(machine, step, ranks=1):
+    """Whether so many ranks have come to a step."""
+    there = [path.read_text().replace(" ", "") for path in machine.folder.rglob("*.progress.jsonl")]
+    return sum(f'"step":{step}' in text for text in there) >= ranks
+
+
+def free_everywhere(machine):
+    """Whether no process holds memory of any device."""
+    asked = (
+        "import torch; print(all(len({*torch.cuda.mem_get_info(i)}) == 1 for i in range(torch.cuda.device_count())))"
+    )
+    return machine.run("-c", asked).stdout == "True\n"
 
 
 @pytest.mark.parametrize(
@@ -100,12 +116,33 @@ def test_ctrl_c_ends_the_ranks_and_frees_the_devices(machine):
     command = here.mbr_perf_command("run", *RUN, *LOCAL, *ONE, "-ms", "5000", "--results_dir", here.folder / "results")
     process = here.started(*command, start_new_session=True)
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and '"step":3' not in "".join(
-        path.read_text().replace(" ", "") for path in here.folder.rglob("*.progress.jsonl")
-    ):
+    while time.monotonic() < deadline and not in_step(here, 3):
         time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=90)
     assert process.returncode == 130, said[-2000:]
-    after = here.run("-c", "import torch; print(*torch.cuda.mem_get_info())")
-    assert after.stdout.split() == [str(80 * 2**30)] * 2
+    assert free_everywhere(here)
+
+
+@pytest.mark.parametrize(
+    ("number", "kinds", "why"),
+    [
+        (signal.SIGKILL, ["signal", "signal"], "Signal 9 (SIGKILL)"),
+        (signal.SIGSTOP, ["lost", "hang"], "no sign of life"),
+    ],
+)
+def test_a_rank_that_dies_or_hangs_ends_the_run_and_frees_the_devices(machine, number, kinds, why):
+    here = machine(num_devices=2)
+    command = here.mbr_perf_command("run", *RUN, *LOCAL, "-ng", "2", "-tp", "1", "-gb", "4", "-ms", "5000",
+                                    "--hang_timeout", "10", "--results_dir", here.folder / "results")  # fmt: skip
+    run = Run(here.started(*command, start_new_session=True))
+    there = run.victims(lambda: in_step(here, 3, ranks=2), rank=2, agent=1)
+    send(max(there["rank"], key=lambda process: process.pid), number)
+    code, said, _ = run.ended()
+    (path,) = (here.folder / "results" / "runs").glob("*/record.json")
+    record = json.loads(path.read_text())
+    assert (code, record["status"]) == (3, "failed"), said[-2000:]
+    assert record["failure"].startswith("rank 1 ") and why in record["failure"]
+    assert [rank["failure"]["kind"] for rank in record["ranks"]] == kinds
+    assert not any(is_alive(process) for kind in there for process in there[kind])
+    assert free_everywhere(here)
