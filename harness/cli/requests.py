@@ -52,8 +52,10 @@ def experiment_request(
 
     BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
     """
-    problems, own = Problems(), engine or EngineOptions()
-    source = problems.tried(lambda: _source(options, own))
+    problems, source, own = Problems(), None, engine or EngineOptions()
+    with problems.collecting():
+        source = _source(options, own)
+        _require_fitting(own, source)
     chunks = problems.tried(lambda: _chunks(options.virtual_pipeline_model_parallel_size))
     problems.raise_if_any()
     settled = {"gpu": options.gpu or "", "source": source, "virtual_pipeline_model_parallel_size": chunks}
@@ -91,7 +93,6 @@ _OF_RECIPES = {"model_family_name": "-m", "variant": "-cv", "point_gpu": "--poin
 def _source(options: ExperimentOptions, engine: EngineOptions) -> ForeignSource | None:
     files = [ForeignSource(kind, path) for kind in get_args(FileKind) if (path := getattr(options, kind)) is not None]
     files += [ForeignSource("bridge_recipe", engine.bridge_recipe)] if engine.bridge_recipe is not None else []
-    _require_fitting(engine, files[0] if files else None)
     if not files:
         return None
     recipe = [f"-mr {options.model_recipe_name}"] if options.model_recipe_name else []
@@ -187,7 +188,6 @@ def given_options(*groups: object, but: Container[str]) -> list[str]:
 
 
 def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
-    """Yield each field with ``--name`` as a user types it, or an argument's ``NAME``."""
     hints = get_type_hints(type(group), include_extras=True)
     for field in fields(group):  # type: ignore[arg-type]
         (option,) = hints[field.name].__metadata__

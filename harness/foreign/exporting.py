@@ -276,19 +276,16 @@ def _world_size(spec: ExperimentSpec, _row: Field) -> Iterator[str]:
         yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
 
 
-def _activation(spec: ExperimentSpec, _row: Field) -> Iterator[str]:
-    if spec.model.activation_func != "silu":
-        yield f"model.activation_func is a function of Python ({spec.model.activation_func}): the recipe's model has it"
-
-
-def _dtype(spec: ExperimentSpec, row: Field) -> Iterator[str]:
-    value = at_path(spec, row.path)
-    if value != "fp32":
-        yield f"{row.names[0]} is a type of torch ({value}): set it in the recipe's function"
+def _of_python(spec: ExperimentSpec, row: Field) -> Iterator[str]:
+    value, is_activation = at_path(spec, row.path), row.path == "model.activation_func"
+    if value not in ("silu", "fp32"):
+        kind = "a function of Python" if is_activation else "a type of torch"
+        where = "the recipe's model has it" if is_activation else "set it in the recipe's function"
+        yield f"{row.names[0]} is {kind} ({value}): {where}"
 
 
 _ELSEWHERE: Mapping[object, Callable[[ExperimentSpec, Field], Iterator[str]]] = {
-    reading.world_size: _world_size, reading.short_name: _activation, reading.dtype: _dtype,
+    reading.world_size: _world_size, reading.short_name: _of_python, reading.dtype: _of_python,
 }  # fmt: skip
 """Settings that Hydra cannot set: a remark says where they are set."""
 

@@ -102,11 +102,15 @@ def records_of(text: str) -> Iterator[RecordLine]:
         yield from _memories(text)
     if "world" in text and (size := _WORLD_SIZE.search(text)):
         yield int(size[1] or size[2])
-    ends = any(word in text for word in _MAY_END) and _ENDS.search(text) is not None
-    if ends or text.startswith("StopIteration"):
+    if _is_end(text):
         yield "end"
     elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
         yield "begin"
+
+
+def _is_end(text: str) -> bool:
+    is_named = any(word in text for word in _MAY_END) and _ENDS.search(text) is not None
+    return is_named or text.startswith("StopIteration")
 
 
 _Plan = tuple[tuple[str, int], ...]  # of each field: its name, and where its number begins
@@ -126,7 +130,6 @@ def _planned(text: str) -> IterationLine | None:
 
 
 def _plan(text: str, record: IterationLine) -> None:
-    """Keep the plan of a whole line with nothing but different fields."""
     _, *parts = text.split("|")
     is_whole = len(parts) == len(record.fields) + 1 and not parts[-1].strip()
     if not is_whole or len(_PLANS) >= _MOST_PLANS or re.search(r"\|[^:|]*\d[^:|]*:", text):  # a digit moves the colon
@@ -181,7 +184,6 @@ def _memories(text: str) -> Iterator[MemoryLine]:
 
 
 def _bodies(word: str, beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield each beginning of a record, which is at ``word``, with the text up to the next beginning."""
     last: re.Match[str] | None = None
     at = text.find(word)
     while at >= 0:

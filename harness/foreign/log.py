@@ -123,11 +123,7 @@ class ForeignLog:
         and their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
         """
         has_losses = any(row.loss is not None for row in self.iterations) or self._has_norms_only()
-        found = [
-            row
-            for row in self.iterations
-            if not row.skipped_iterations and (_is_printed(row) or (has_losses and row.loss is None and not row.is_cut))
-        ]
+        found = [row for row in self.iterations if _is_broken(row, has_losses=has_losses)]
         tail = list(takewhile(lambda row: row.skipped_iterations, reversed(self.iterations)))
         if not found and len(tail) >= _MANY_SKIPPED and any(_is_printed(row) for row in tail):
             found = tail[::-1]
@@ -167,6 +163,11 @@ _FEWEST_NORMS = 3
 
 def _is_printed(row: Iteration) -> bool:
     return row.is_loss_broken or (row.grad_norm is not None and not math.isfinite(row.grad_norm))
+
+
+def _is_broken(row: Iteration, *, has_losses: bool) -> bool:
+    is_missing = has_losses and row.loss is None and not row.is_cut
+    return not row.skipped_iterations and (_is_printed(row) or is_missing)
 
 
 def _what_is_broken(row: Iteration) -> str:
@@ -233,7 +234,6 @@ class Attempts:
 
 
 def _is_the_same(known: Iteration, new: Iteration) -> bool:
-    """Return whether both lines share a figure, and all shared figures are equal."""
     shares = False
     for left, right in (
         (known.step_time_s, new.step_time_s),

@@ -24,12 +24,7 @@ from harness.resolve.recipe import (
 
 Reader = Callable[[ForeignSource, Request], Layer]
 
-
-READERS: Mapping[FileKind, Reader] = {
-    "bridge_config": bridge.read,
-    "hf": hf.read,
-    "megatron_args": megatron_args.read,
-}
+READERS: Mapping[FileKind, Reader] = {"bridge_config": bridge.read, "hf": hf.read, "megatron_args": megatron_args.read}
 """By option, the reader of its file. It returns every setting that the file makes, and raises with all problems."""
 
 _FAMILIES: Mapping[FileKind, str] = {"bridge_config": "bridge", "hf": "hf", "megatron_args": "megatron"}

@@ -1,8 +1,7 @@
 """Reads the words of a launch script without running it: variables, arrays, quotes and continuations.
 
-What a branch, a loop, or a test before `&&` and `||` decides is not known here: such a word names the line that decides
-in its ``doubt``. A word that the running shell alone knows, as `$(...)` or a variable that the script does not set,
-keeps its `$`.
+What a branch, a loop, or a test before `&&` and `||` decides is not known: the ``doubt`` of such a word names the line.
+A word that only the running shell knows, as `$(...)` or a variable that the script does not set, keeps its `$`.
 """
 
 import math
@@ -106,22 +105,14 @@ def _commands(text: str, label: str, line: int) -> Iterator[tuple[list[Word], st
 
 
 def _take(script: Script, command: list[Word], doubt: str) -> None:
-    """Keep assignments as variables, and the rest, with variables put in, as a command."""
     words: list[Word] = []
     exports = False
     rest = iter(command)
     for raw in rest:
         assigned = _ASSIGNS.match(raw.text)
         if assigned and (not words or exports):
-            name, sign, text = assigned.groups()
-            before = script.variables.get(name, []) if sign else []
-            items = takewhile(lambda each: each.text != ")", rest) if text == "(" else None
-            if items is None:
-                value = _text_value(script, replace(raw, text=text), before, doubt)
-            else:
-                value = [*before, *(word for each in items for word in _expanded(script, each, doubt))]
-            script.variables[name] = value
-            words += [Word(name, raw.line)] if exports else []
+            script.variables[assigned[1]] = _value(script, assigned, raw, rest, doubt)
+            words += [Word(assigned[1], raw.line)] if exports else []
         elif not words and raw.text in _EXPORTS:
             exports = True
         else:
@@ -133,8 +124,13 @@ def _take(script: Script, command: list[Word], doubt: str) -> None:
         script.commands.append(words)
 
 
-def _text_value(script: Script, raw: Word, before: list[Word], doubt: str) -> list[Word]:
-    words = _expanded(script, raw, doubt)
+def _value(script: Script, assigned: re.Match[str], raw: Word, rest: Iterator[Word], doubt: str) -> list[Word]:
+    """Return the new value of a variable: the items of an array, which follow in ``rest``, or one text."""
+    before = script.variables.get(assigned[1], []) if assigned[2] else []
+    if assigned[3] == "(":
+        items = takewhile(lambda each: each.text != ")", rest)
+        return [*before, *(word for each in items for word in _expanded(script, each, doubt))]
+    words = _expanded(script, replace(raw, text=assigned[3]), doubt)
     value = Word(" ".join(word.text for word in words), raw.line, doubt or _first(word.doubt for word in words))
     if before and not value.text[:1].isspace():
         *before, last = before
@@ -148,24 +144,28 @@ def _first(doubts: Iterable[str]) -> str:
 
 def _expanded(script: Script, raw: Word, doubt: str) -> list[Word]:
     """Put variables into a raw word. Outside quotes blanks separate words; ``"${A[@]}"`` gives each item."""
-    known, whole = script.variables, _WHOLE.fullmatch(raw.text)
+    whole = _WHOLE.fullmatch(raw.text)
     name = (whole[2] or whole[3]) if whole else ""
-    if whole and name in known and (whole[4] or not whole[1]):
+    if whole and name in script.variables and (whole[4] or not whole[1]):
         found = [
             replace(word, text=text, doubt=doubt or word.doubt)
-            for word in known[name]
+            for word in script.variables[name]
             for text in ([word.text] if whole[1] else word.text.split())
         ]
     else:
-        doubts = [doubt]
-        text = _PART.sub(lambda part: _unquoted(part, known, doubts), raw.text)
-        is_quoted = bool(re.search(r"['\"\\]", raw.text))
-        texts = [text] if is_quoted or "$" in text or "$" not in raw.text else text.split()
-        found = [Word(each, raw.line, _first(doubts)) for each in texts if each or is_quoted]
+        found = _put_together(raw, script.variables, doubt)
     script.num_characters += sum(len(word.text) + 1 for word in found)
     if script.num_characters > _MOST_CHARACTERS:
         raise BadRequestError(f"{script.label}:{raw.line}: grows too long", remedy="write the arguments out")
     return found
+
+
+def _put_together(raw: Word, known: _Words, doubt: str) -> list[Word]:
+    doubts = [doubt]
+    text = _PART.sub(lambda part: _unquoted(part, known, doubts), raw.text)
+    is_quoted = bool(re.search(r"['\"\\]", raw.text))
+    texts = [text] if is_quoted or "$" in text or "$" not in raw.text else text.split()
+    return [Word(each, raw.line, _first(doubts)) for each in texts if each or is_quoted]
 
 
 def _unquoted(part: re.Match[str], known: _Words, doubts: list[str]) -> str:

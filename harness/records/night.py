@@ -212,11 +212,8 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
     runs = _runs(night_dir, planned, events)
-    return NightCase(
-        planned,
-        tuple(run for run in runs if run.purpose != "aa"),
-        tuple(run for run in runs if run.purpose == "aa"),
-    )
+    own, aa = (tuple(run for run in runs if (run.purpose == "aa") is is_aa) for is_aa in (False, True))
+    return NightCase(planned, own, aa)
 
 
 def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:

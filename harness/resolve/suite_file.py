@@ -89,8 +89,7 @@ class CaseEntry(SuiteSettings):
         description="name of its folder; by default made of recipe, task, precision, GPUs, variant and recompute",
     )
     expected: ExpectedFailure | None = Field(
-        default=None,
-        description="a known failure that does not make the night red",
+        default=None, description="a known failure that does not make the night red"
     )
 
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from harness.show.page import Page
 
 
-def machine(
-    results_dir: Results = None,
-    as_json: Json = False,
-) -> None:
+def machine(results_dir: Results = None, as_json: Json = False) -> None:
     """Check this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
 
     Exit codes: 0 all is well, 6 warnings, 2 problems.
