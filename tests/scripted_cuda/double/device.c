@@ -199,7 +199,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
 CUresult cuCtxGetCurrent(CUcontext *c) { return cuDevicePrimaryCtxRetain(c, scripted_current); }
 CUresult cuStreamGetCtx(CUstream s, CUcontext *c) { return cuCtxGetCurrent(c); }
 CUresult cuCtxSetCurrent(CUcontext c) { return CUDA_SUCCESS; }
-CUresult cuStreamGetCtx(CUstream s, CUcontext *c) { return cuCtxGetCurrent(c); }
 CUresult cuCtxGetLimit(size_t *n, CUlimit limit) {
   *n = 0;
   return CUDA_SUCCESS;
