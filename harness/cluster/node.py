@@ -64,13 +64,6 @@ def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
     return place
 
 
-def node_count_problem(job: JobRecord, place: SlurmPlace) -> str:
-    """Return a sentence if Slurm gave a different number of nodes than planned; else empty."""
-    if place.nnodes == job.nnodes:
-        return ""
-    return f"Slurm gave {place.nnodes} nodes ({place.nodes}), but the job was planned for {job.nnodes}"
-
-
 # While a job ends, Slurm reports the state COMPLETING. The reason shows the final state.
 _BY_REASON = {"NodeDown": "NODE_FAIL", "TimeLimit": "TIMEOUT", "Preempted": "PREEMPTED"}
 _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"})

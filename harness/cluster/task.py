@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.cluster.collecting import drop_unstarted
-from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, SlurmPlace, node_count_problem, slurm_place
+from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, SlurmPlace, slurm_place
 from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
@@ -52,11 +52,11 @@ def run_task(job_dir: Path, master_addr: str, part: Part) -> ExitCode:
         attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
         if attempt.refused:
             raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
-        wrong_nodes = node_count_problem(job, place)
-        if wrong_nodes and place.node_rank == 0 and job.runs:
-            node.refuse(job.runs[0], wrong_nodes)
-        if wrong_nodes:
-            raise RunFailedError(wrong_nodes)
+        if place.nnodes != job.nnodes:
+            why = f"Slurm gave {place.nnodes} nodes ({place.nodes}), but the job was planned for {job.nnodes}"
+            if place.node_rank == 0 and job.runs:
+                node.refuse(job.runs[0], why)
+            raise RunFailedError(why)
         return part(node, attempt)
 
 

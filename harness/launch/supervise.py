@@ -194,7 +194,9 @@ def _once(
     began = time.monotonic()
     started = start_agent(plan, caught, parents)
     if started is None:
-        return _never_started(caught, time.monotonic() - began)
+        assert caught.signal is not None
+        reason, seconds = f"interrupted by {caught.signal.name} before anything ran", round(time.monotonic() - began, 3)
+        return LaunchOutcome(status="interrupted", seconds=seconds, signal=int(caught.signal), reason=reason)
     crew, heartbeats = Crew(started.agent), Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, time.monotonic())
     try:
         stop = _follow(plan, crew, heartbeats, on_progress, caught)
@@ -206,21 +208,10 @@ def _once(
         crew.kill()
     disk.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began, caught)
-    notes = (*started.notes, *([stop.note] if stop and stop.note else []), *_suspension(heartbeats.excluded_s))
-    return outcome.model_copy(update={"warm": started.warm, "notes": notes})
-
-
-def _suspension(seconds: float) -> tuple[str, ...]:
-    """Return a note on the time that the watchdog did not count; none without a suspension."""
-    if not seconds:
-        return ()
-    return (f"mbr-perf itself did not run for {seconds:.1f} s; this time does not count as silence of the ranks",)
-
-
-def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
-    assert caught.signal is not None
-    reason = f"interrupted by {caught.signal.name} before anything ran"
-    return LaunchOutcome(status="interrupted", seconds=round(seconds, 3), signal=int(caught.signal), reason=reason)
+    notes = [*started.notes, *([stop.note] if stop and stop.note else [])]
+    if paused_s := heartbeats.excluded_s:
+        notes += [f"mbr-perf itself did not run for {paused_s:.1f} s; this time does not count as silence of the ranks"]
+    return outcome.model_copy(update={"warm": started.warm, "notes": tuple(notes)})
 
 
 def _follow(
