@@ -8,7 +8,7 @@ struct stream {
   unsigned long long capture; /* number of the capture that it belongs to */
 };
 struct event {
-  unsigned long long capture, synchronisations;
+  unsigned long long capture, synchronisations, number;
   struct timespec at;
 };
 struct graph {
@@ -17,12 +17,18 @@ struct graph {
 
 static struct stream default_stream;
 static unsigned long long synchronisations; /* how many there were: each completes all events before it */
+static unsigned long long recorded, done = -1ull; /* events in order, and how many of them scripted_behind let be done */
 static unsigned long long active, captures; /* the capture that goes on, and how many there were */
 static struct graph growing;
 
 static struct stream *stream_of(cudaStream_t s) { return (uintptr_t)s <= 2 ? &default_stream : (struct stream *)s; }
 static int capturing(cudaStream_t s) { return active && stream_of(s)->capture == active; }
 void scripted_synchronised(void) { synchronisations++; }
+/* For programs: all events so far are done but the last `events`; later ones are not, until this is asked again. */
+void scripted_behind(unsigned long long events) {
+  unsigned long long most = recorded > events ? recorded - events : 0;
+  if (done == -1ull || most > done) done = most;
+}
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
   *s = calloc(1, sizeof(struct stream));
@@ -74,8 +80,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
-  int done = !getenv("SCRIPTED_CUDA_BUSY") || ((struct event *)e)->synchronisations != synchronisations;
-  return done ? cudaSuccess : cudaErrorNotReady;
+  struct event *event = (struct event *)e;
+  int is_done = !getenv("SCRIPTED_CUDA_BUSY") || event->synchronisations != synchronisations;
+  return is_done && event->number <= done ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   synchronisations++;
@@ -85,6 +92,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
   struct event *event = (struct event *)e;
   event->capture = capturing(s) ? active : 0;
   event->synchronisations = synchronisations;
+  event->number = ++recorded;
   clock_gettime(CLOCK_MONOTONIC, &event->at);
   return cudaSuccess;
 }

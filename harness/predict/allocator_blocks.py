@@ -1,0 +1,133 @@
+"""Holds the parts of the replayed allocator: blocks in address order, pools of free ones, and the device below.
+
+Names of c10/cuda/CUDACachingAllocator.cpp: `Block`, `BlockPool`, `ExpandableSegment`.
+"""
+
+import bisect
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
+
+from harness.predict.allocator_settings import ROUND_LARGE_BYTES
+from harness.units import GIB
+
+_address = attrgetter("address")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Block:
+    """A part of a segment, or of an expandable segment's range of addresses, where it may also be unmapped.
+
+    ``expandable``: first address and page of the range. ``uses``: other streams that used the block;
+    ``captured_uses``: those that did while a graph was captured. ``age``: calls of the pool when it became free.
+    """
+
+    pool: "Pool"
+    stream: int
+    address: int
+    num_bytes: int
+    expandable: tuple[int, int] | None = None
+    is_mapped: bool = True
+    is_allocated: bool = False
+    before: "Block | None" = None
+    after: "Block | None" = None
+    uses: tuple[int, ...] = ()
+    captured_uses: tuple[int, ...] = ()
+    num_events: int = 0
+    age: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a tensor or an unfinished stream still has it."""
+        return bool(self.is_allocated or self.num_events or self.uses)
+
+    @property
+    def reach_bytes(self) -> int:
+        """Return the bytes that a free block can grow to: what is unmapped behind it belongs to it."""
+        after = self.after
+        return self.num_bytes + (after.num_bytes if after and not after.is_mapped else 0)
+
+    def range(self) -> tuple[int, int]:
+        """Return first address and page of its expandable segment."""
+        assert self.expandable is not None
+        return self.expandable
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is all of its segment."""
+        return self.before is None and self.after is None
+
+
+def link(*blocks: Block | None) -> None:
+    """Make the blocks neighbours in this order; None is an end."""
+    for left, right in pairwise(blocks):
+        if left:
+            left.after = right
+        if right:
+            right.before = left
+
+
+def mapped_run(head: Block) -> list[tuple[int, int, bool]]:
+    """Return address, bytes and whether it is busy, of the block and all mapped ones behind it."""
+    run: list[tuple[int, int, bool]] = []
+    block: Block | None = head
+    while block and block.is_mapped:
+        run.append((block.address, block.num_bytes, block.is_busy))
+        block = block.after
+    return run
+
+
+@dataclass(eq=False)
+class Pool:
+    """Free blocks by stream in order of (bytes, address), and unmapped ranges by stream in order of address."""
+
+    is_small: bool
+    num_calls: int = 0
+    free: dict[int, list[tuple[int, int, Block]]] = field(default_factory=dict)
+    unmapped: dict[int, list[Block]] = field(default_factory=dict)
+
+    def put(self, block: Block) -> None:
+        """Add a free block."""
+        block.age = self.num_calls
+        bisect.insort(self.free.setdefault(block.stream, []), (block.num_bytes, block.address, block))
+
+    def take(self, block: Block) -> None:
+        """Remove a free block."""
+        free = self.free[block.stream]
+        del free[bisect.bisect_left(free, (block.num_bytes, block.address))]
+
+    def put_unmapped(self, block: Block) -> None:
+        """Add an unmapped range."""
+        bisect.insort(self.unmapped.setdefault(block.stream, []), block, key=_address)
+
+    def blocks(self) -> list[Block]:
+        """Return the free blocks."""
+        return [entry[2] for free in self.free.values() for entry in free]
+
+
+@dataclass
+class Device:
+    """A device of ``total_bytes`` that gives at most ``limit_bytes``, at addresses that it never gives twice."""
+
+    limit_bytes: float = math.inf
+    total_bytes: int = 80 * GIB
+    used_bytes: int = 0
+    next_address: int = 1 << 45
+
+    def reserve(self, num_bytes: int) -> int:
+        """Return the address of a new range, which has no memory yet."""
+        address = self.next_address
+        self.next_address += -(-num_bytes // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES + ROUND_LARGE_BYTES
+        return address
+
+    def take(self, num_bytes: int) -> bool:
+        """Count memory; False if it has too little left."""
+        if self.used_bytes + num_bytes > self.limit_bytes:
+            return False
+        self.used_bytes += num_bytes
+        return True
+
+    def give_back(self, num_bytes: int) -> None:
+        """Count memory that is free again."""
+        self.used_bytes -= num_bytes

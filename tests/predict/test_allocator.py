@@ -1,0 +1,110 @@
+"""The replay of torch's caching allocator answers as torch 2.11's own did, on recorded sequences; wrong rules are seen."""
+
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness.predict import allocator
+from harness.predict.allocator_blocks import Device
+from harness.predict.allocator_settings import settings_of
+from tests.scripted_cuda.allocator_sequences import DEVICE_BYTES, SETTINGS, played, read_answers, suite
+
+
+class Replay:
+    """The replay, as a side of the sequences: from a device whose addresses begin at 0."""
+
+    def __init__(self, settings: str, module: ModuleType = allocator):
+        device = Device(limit_bytes=DEVICE_BYTES, total_bytes=DEVICE_BYTES, next_address=0)
+        self.allocator, self.refused = module.Allocator(settings_of(settings), device), module.OutOfDeviceMemoryError
+        self.done = 0
+        self.free, self.uses, self.empty = self.allocator.free, self.allocator.record_stream, self.allocator.empty_cache
+        self.begin, self.end, self.release = (
+            self.allocator.begin_pool,
+            self.allocator.end_pool,
+            self.allocator.release_pool,
+        )
+        self.segments, self.address = self.allocator.segments, int
+        self.behind(0)
+
+    def alloc(self, num_bytes, stream):
+        try:
+            return self.allocator.malloc(num_bytes, stream)
+        except self.refused:
+            return None
+
+    def behind(self, events):
+        self.done = max(self.done, self.allocator.num_events - events)
+        self.allocator.complete(self.done)
+
+    def limit(self, num_bytes):
+        device = self.allocator.device
+        device.limit_bytes = device.total_bytes = num_bytes
+
+    def totals(self):
+        return self.allocator.reserved, self.allocator.allocated, self.allocator.active
+
+    def peaks(self):
+        a = self.allocator
+        found = [a.peak_reserved, a.peak_allocated, a.num_retries]
+        a.peak_reserved, a.peak_allocated, a.num_retries = a.reserved, a.allocated, 0
+        return found
+
+
+def differing(name, module=allocator):
+    """Return the first sequence that the replay answers otherwise than torch, and the first such request of it."""
+    told, side = read_answers(name), Replay(SETTINGS[name], module)
+    for label, operations in suite(SETTINGS[name]).items():
+        mine, real = played(side, operations, 0), told["sequences"][label]
+        if mine["requests"] != real["requests"]:
+            pairs = zip(zip(*mine["requests"], strict=True), zip(*real["requests"], strict=True), strict=True)
+            return label, next((i, a, b) for i, (a, b) in enumerate(pairs) if a != b)
+        if (mine["segments"], mine["peaks"]) != (real["segments"], real["peaks"]):
+            return label, "segments or peaks"
+    return None
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_address_total_and_block_is_torchs(name):
+    assert differing(name) is None
+
+
+def mutated(right, wrong):
+    """Return the allocator with one rule changed."""
+    source = Path(allocator.__file__).read_text()
+    assert source.count(right) == 1
+    module = ModuleType("mutated")
+    exec(compile(source.replace(right, wrong), "mutated", "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("right", "wrong", "seen_by"),
+    [
+        ("if rest < MIN_BLOCK_BYTES:", "if rest <= MIN_BLOCK_BYTES:", "native"),
+        ("rest <= SMALL_BYTES", "rest < SMALL_BYTES", "native"),
+        ("size > SMALL_BYTES", "size >= SMALL_BYTES", "native"),
+        ("if use not in block.captured_uses", "if use", "native"),
+        ("            self._insert_events(block)\n            if not", "            if not", "native"),
+        ("events[0][0] <= num_done", "events[0][0] < num_done", "native"),
+        ("if not self._captures:\n            self._process", "if True:\n            self._process", "native"),
+        ("if block is None and not self._captures:", "if block is None:", "native"),
+        ("items() if not count", "items()", "native"),
+        ("size >= self.settings.max_split_bytes or", "size > self.settings.max_split_bytes or", "max_split_128"),
+        ("if size < most <= block.num_bytes", "if size <= most <= block.num_bytes", "max_split_128"),
+        (">= size + self.settings.max_non", "> size + self.settings.max_non", "max_split_64_rounding_40"),
+        ("if released >= wanted or", "if", "max_split_128"),
+        ("age >= mean_age", "age > mean_age", "gc_0.3_of_0.6"),
+        ("(pool.num_calls - block.age for block in whole)", "(1 for block in whole)", "gc_0.3_of_0.6"),
+        ("free[at + 1][2].reach_bytes <", "free[at + 1][2].reach_bytes <=", "expandable"),
+        ("gap.before if gap.before and not gap.before.is_busy else gap", "gap", "expandable"),
+        ("9 // 8", "1", "expandable"),
+        ("if not block.expandable:\n                released", "if True:\n                released", "expandable_max_split_128"),
+        ("last = (end - base) // page * page + base", "last = end", "expandable"),
+    ],
+)  # fmt: skip
+def test_a_wrong_rule_is_seen(right, wrong, seen_by):
+    with suppress(LookupError, ValueError):  # some even break the lists of blocks
+        assert differing(seen_by, mutated(right, wrong)) is not None

@@ -1,0 +1,92 @@
+"""Settings of torch's allocator are read as torch 2.11 reads them; a value that it refuses is refused in its words."""
+
+import math
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.predict.allocator import Allocator, OutOfDeviceMemoryError
+from harness.predict.allocator_blocks import Device
+from harness.predict.allocator_settings import AllocatorSettings, evidence, settings_in, settings_of
+from harness.units import GIB, MIB
+from tests.scripted_cuda.allocator_sequences import ACCEPTED, REFUSED
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED.items())
+def test_a_value_that_torch_refuses_is_refused_in_its_words(text, said):
+    with pytest.raises(BadRequestError) as refused:
+        settings_of(text)
+    assert refused.value.message.startswith(f"PYTORCH_CUDA_ALLOC_CONF={text}: ")
+    assert said in refused.value.remedy
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_a_value_that_torch_takes_is_taken(text):
+    settings_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("expandable_segments: True,", AllocatorSettings(expandable_segments=True)),
+        ("max_split_size_mb:128MB,max_split_size_mb:256", AllocatorSettings(max_split_bytes=256 * MIB)),
+        ("large_segment_size_mb:64,max_split_size_mb:64",
+         AllocatorSettings(large_segment_bytes=64 * MIB, max_split_bytes=64 * MIB)),
+        ("garbage_collection_threshold:0.5x,per_process_memory_fraction:1",
+         AllocatorSettings(garbage_collection_threshold=0.5)),
+        ("backend:native,pinned_num_register_threads:8", AllocatorSettings()),
+    ],
+)  # fmt: skip
+def test_what_the_settings_mean(text, settings):
+    assert settings_of(text) == settings
+
+
+def test_a_split_size_of_minus_one_is_no_limit_as_in_torch():
+    assert settings_of("max_split_size_mb:-1").max_split_bytes > 2**60 and math.isinf(settings_of("").max_split_bytes)
+
+
+@pytest.mark.parametrize(
+    ("divisions", "mebibytes"),
+    [
+        ("[64:8,128:2,>:1]", {0.3: 0.3125, 1.3: 1.375, 5.1: 5.5, 66.1: 72, 130.1: 192, 258.1: 258.10009765625}),
+        ("[>:4]", {0.3: 0.30029296875, 5.1: 6, 130.1: 160, 1300.7: 1536}),
+        ("[256:8,64:4]", {33.1: 36, 66.1: 80, 130.1: 144, 520.3: 520.30029296875}),
+        ("[4:2,16:0]", {1.3: 1.5, 5.1: 6, 66.1: 66.10009765625}),
+        ("128", {0.3: 0.30078125, 1.3: 1.3046875, 5.1: 5.125, 66.1: 66.5, 1300.7: 1304}),
+    ],
+)
+def test_sizes_are_rounded_as_torch_rounds_them(divisions, mebibytes):
+    settings = settings_of(f"roundup_power2_divisions:{divisions}")
+    assert {size: settings.rounded(int(size * MIB)) / MIB for size in mebibytes} == mebibytes
+
+
+def test_torch_reads_the_first_variable_that_is_set_even_to_nothing():
+    old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    assert settings_in({new: "expandable_segments:True"}).expandable_segments
+    assert not settings_in({new: "expandable_segments:True", old: ""}).expandable_segments
+    assert settings_in({}) == AllocatorSettings()
+    with pytest.raises(BadRequestError, match=r"^PYTORCH_ALLOC_CONF=expandable_segments:1: "):
+        settings_in({new: "expandable_segments:1"})
+
+
+def test_a_collection_without_a_memory_fraction_is_named_as_inert():
+    assert "garbage_collection_threshold" in (settings_of("garbage_collection_threshold:0.8").inert or "")
+    assert settings_of("garbage_collection_threshold:0.8,per_process_memory_fraction:0.9").inert is None
+    assert settings_of("expandable_segments:True").inert is None
+
+
+def test_the_releases_whose_allocator_was_run_or_read_are_known():
+    assert [evidence(each) for each in ("2.11.0+cu130", "2.6.0", "2.10.1", "2.5.1", "2.12.0.dev1")] == [
+        "run", "read", "read", "unknown", "unknown",
+    ]  # fmt: skip
+
+
+def test_a_refused_request_leaves_what_was_there():
+    allocator = Allocator(device=Device(limit_bytes=GIB))
+    kept = allocator.malloc(800 * MIB)
+    with pytest.raises(OutOfDeviceMemoryError, match=r"300\.00 MiB failed: 800\.00 MiB reserved"):
+        allocator.malloc(300 * MIB)
+    assert (allocator.reserved, allocator.num_retries) == (800 * MIB, 1)
+    allocator.free(kept)
+    allocator.malloc(900 * MIB)
+    assert (allocator.reserved, allocator.num_retries) == (900 * MIB, 2)
