@@ -196,6 +196,17 @@ def fragmented(request: int = 2 * GIB) -> Allocator:
     return allocator
 
 
+def holes() -> Allocator:
+    """40 segments of 100 MiB with 60 free in each; then 2 GiB are asked for in vain."""
+    allocator = Allocator()
+    for whole in [allocator.alloc(100 * MIB, MLP) for _ in range(40)]:
+        allocator.free(whole)
+    for large, _ in [(allocator.alloc(60 * MIB, MLP), allocator.alloc(40 * MIB, CORE_ATTN)) for _ in range(40)]:
+        allocator.free(large)
+    allocator.oom(2 * GIB, 512 * MIB, MLP)
+    return allocator
+
+
 def written(path: Path, snapshot: object, protocol: int = 4) -> Path:
     """The file as `_dump_snapshot` leaves it."""
     path.write_bytes(pickle.dumps(snapshot, protocol=protocol))

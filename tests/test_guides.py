@@ -21,7 +21,7 @@ from harness.app import app, main
 from harness.cli.bridge import spellings
 from tests.diagnose.conftest import FULL
 from tests.imported_logs import EXPANDABLE, MEGATRON_LM, TABLE, job_log
-from tests.snapshot_pickles import fragmented, written
+from tests.snapshot_pickles import fragmented, holes, written
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted(
@@ -171,6 +171,7 @@ def _example(tmp_path_factory):
         )
     (folder / "full.log").write_text(f"[rank3]: {FULL}\n")
     written(folder / "oom.pickle", fragmented().snapshot())
+    written(folder / "holes.pickle", holes().snapshot())
     with tarfile.open(ROOT / "tests" / "data" / "bridge" / "containers_067f987.tar.xz") as archive:
         member = archive.extractfile("llama3_70b_pretrain_64gpu_h100_bf16.yaml")
         assert member is not None

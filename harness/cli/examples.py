@@ -67,7 +67,7 @@ import --log none=a.log mlp=b.log -mr llama3_70b --task sft -g h100 -c fp8_cs
 import --log logs/ -mr llama3_8b -g h100 --started_at 2026-01-31T22:00
 
 snapshot oom.pickle
-snapshot oom.pickle --json
+snapshot oom.pickle --what_if expandable_segments:True --what_if max_split_size_mb:128 --device_gib 80
 snapshot RUN/ranks/snapshot_000.pickle
 
 doctor

@@ -12,9 +12,22 @@ from harness.cli.options import Json
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions:
-    """The file to read."""
+    """The file to read, and settings to replay its history under."""
 
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of torch.cuda.memory._dump_snapshot.")]
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what_if",
+            metavar="SETTING",
+            help="Replay the recorded requests under this setting of PYTORCH_CUDA_ALLOC_CONF, e.g. "
+            "expandable_segments:True; a comma joins settings, a repeated option compares them.",
+        ),
+    ] = None
+    device_gib: Annotated[
+        float | None,
+        typer.Option("--device_gib", metavar="GIB", help="Replay on a device of this size: which request fails first?"),
+    ] = None
     as_json: Json = False
 
 
@@ -25,5 +38,6 @@ def snapshot(asked: SnapshotOptions) -> None:
     mbr-perf reads files as plain values in a separate process and never runs code in them, unlike torch's own viewer.
     """
     from harness.snapshot.show import show_snapshot
+    from harness.snapshot.what_if import question_of
 
-    show_snapshot(asked.file, as_json=asked.as_json)
+    show_snapshot(asked.file, question_of(asked.what_if or [], asked.device_gib), as_json=asked.as_json)

@@ -77,6 +77,19 @@ def blocks_by_device(snapshot: dict[Any, Any], stacks: Stacks) -> dict[int, Bloc
     return found
 
 
+def held_blocks(snapshot: dict[Any, Any], device: int) -> Iterator[tuple[int, int, int]]:
+    """Yield address, bytes and stream of every block of a device that is not free."""
+    for number, value in enumerate(sequence(snapshot.get("segments"), "segments")):
+        where = f"segments[{number}]"
+        entry = mapping(value, where)
+        if (optional_size(entry, "device", where) or 0) != device:
+            continue
+        stream = optional_size(entry, "stream", where) or 0
+        for address, num_bytes, state, _, _ in _blocks(entry, _segment(entry, where)):
+            if state != INACTIVE:
+                yield address, num_bytes, stream
+
+
 def _segment(entry: dict[Any, Any], where: str) -> _Segment:
     kind = text(entry.get("segment_type"))
     return _Segment(

@@ -11,7 +11,7 @@ from harness.snapshot.blocks import Blocks, Live, blocks_by_device
 from harness.snapshot.fields import SnapshotFormatError, mapping, sequence
 from harness.snapshot.requests import last_failure
 from harness.snapshot.stacks import Owner, Stacks
-from harness.snapshot.values import DeviceMemory, Holder, SnapshotSummary
+from harness.snapshot.values import DeviceMemory, Holder, Question, SnapshotSummary
 
 
 class RefusedPickleError(ValueError):
@@ -123,7 +123,15 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.disable()  # millions of small objects live to the end: looking for cycles would take most of the time
     try:
-        answer, code = summarise(load_plain(sys.stdin.buffer), file=name, file_bytes=num_bytes).model_dump_json(), 0
+        content = load_plain(sys.stdin.buffer)
+        summary = summarise(content, file=name, file_bytes=num_bytes)
+        if len(sys.argv) > 4 and summary.fullest:
+            from harness.snapshot.what_if import answered
+
+            question = Question.model_validate_json(sys.argv[4])
+            what_if = answered(mapping(content, "the snapshot"), summary.fullest, question)
+            summary = summary.model_copy(update={"what_if": what_if})
+        answer, code = summary.model_dump_json(), 0
     except (RefusedPickleError, SnapshotFormatError) as error:
         answer, code = str(error), 2
     except MemoryError:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.records.redact import quoted_error
-from harness.snapshot.values import DeviceMemory, SnapshotSummary
+from harness.snapshot.values import DeviceMemory, Question, SnapshotSummary
 from harness.units import GIB
 
 _CAP_BYTES = 2 * GIB
@@ -29,14 +29,15 @@ class SnapshotLimits:
     memory_per_byte: float = 6.0
     time_base_s: float = 30.0
     time_per_byte_s: float = 60e-8
+    replays_per_byte_s: float = 400e-8  # of one row: an event of 150 bytes is replayed about 15 times
 
     def memory_bytes(self, num_bytes: int) -> int:
         """Return the limit on the address space of the process, in bytes."""
         return self.memory_base_bytes + int(self.memory_per_byte * num_bytes)
 
-    def time_s(self, num_bytes: int) -> float:
-        """Return the limit on the wall time of the process, in seconds."""
-        return self.time_base_s + self.time_per_byte_s * num_bytes
+    def time_s(self, num_bytes: int, num_rows: int = 0) -> float:
+        """Return the limit on the wall time of the process, in seconds; ``num_rows``: settings to replay."""
+        return self.time_base_s + (self.time_per_byte_s + self.replays_per_byte_s * num_rows) * num_bytes
 
 
 def looks_like_a_snapshot(path: Path) -> bool:
@@ -51,8 +52,13 @@ def looks_like_a_snapshot(path: Path) -> bool:
     return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
 
 
-def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> SnapshotSummary:
-    """Summarise the file. BadRequestError names the file: unreadable, too large, hostile, damaged or not a snapshot."""
+def snapshot_summary(
+    path: Path, limits: SnapshotLimits | None = None, question: Question | None = None
+) -> SnapshotSummary:
+    """Summarise the file, and answer the question about its history.
+
+    BadRequestError names the file: unreadable, too large, hostile, damaged, not a snapshot, or without a history.
+    """
     limits = limits or SnapshotLimits()
     try:
         status = path.stat()
@@ -68,7 +74,7 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
                 f"{path}: {num_bytes / 1e6:.0f} MB; mbr-perf opens files of up to {most:.0f} MB",
                 remedy="record a shorter history: a smaller max_entries of _record_memory_history",
             )
-        return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits))
+        return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits, question))
     except ValidationError as error:
         message = f"{path}: its summary is incomplete: {error.errors()[0]['msg']}"
         raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
@@ -94,17 +100,20 @@ def _require_file(path: Path, mode: int) -> None:
 
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
     """Return the device with the most reserved memory. BadRequestError for a snapshot without devices."""
-    if not summary.devices:
+    device = summary.fullest
+    if device is None:
         raise BadRequestError(
             f"{summary.file}: it holds no memory of any device", remedy="take the snapshot while tensors are in memory"
         )
-    return max(summary.devices, key=lambda device: (device.reserved_bytes, device.has_history))
+    return device
 
 
-def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
-    limit, seconds = limits.memory_bytes(num_bytes), limits.time_s(num_bytes)
+def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Question | None) -> str:
+    num_rows = 1 + len(question.settings) if question else 0
+    limit, seconds = limits.memory_bytes(num_bytes), limits.time_s(num_bytes, num_rows)
     # -P: Python imports nothing from the current folder.
     command = [sys.executable, "-P", "-m", "harness.snapshot.child", str(path), str(num_bytes), str(limit)]
+    command += [question.model_dump_json()] if question else []
     with path.open("rb") as file:
         try:
             done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)

@@ -7,7 +7,7 @@ from harness.snapshot.blocks import Blocks
 from harness.snapshot.fields import mapping, optional_size, size, word
 from harness.snapshot.values import FailedRequest
 
-_RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _INCOMPLETE = "its history does not add up to the allocated memory: some kinds of events are missing (skip_actions)"
 
 
@@ -34,9 +34,9 @@ def last_failure(entries: Sequence[Any], blocks: Blocks, where: str) -> tuple[Fa
                 is_now=is_now,
             )
         elif found is None:
-            is_now = is_now and action not in (*changes, *_RESERVING, "free_completed")
+            is_now = is_now and action not in (*changes, *RESERVING, "free_completed")
             allocated -= changes[action] * size(entry, "size", at) if action in changes else 0
-            reserved -= _RESERVING[action] * size(entry, "size", at) if action in _RESERVING else 0
+            reserved -= RESERVING[action] * size(entry, "size", at) if action in RESERVING else 0
     if found is not None and min(allocated, reserved) < 0:
         return None, num_failures, _INCOMPLETE
     return found, num_failures, ""

@@ -10,7 +10,7 @@ from harness.show.page import GAP, Block, Column, Facts, Page, Table, listing, t
 from harness.show.terminal import show_page
 from harness.snapshot.judge import verdict
 from harness.snapshot.reading import fullest_device, snapshot_summary
-from harness.snapshot.values import DeviceMemory, SnapshotSummary, by_module
+from harness.snapshot.values import DeviceMemory, FirstFailure, Question, SnapshotSummary, WhatIf, by_module
 from harness.units import counted, format_bytes
 
 _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
@@ -34,11 +34,12 @@ class SnapshotDocument(Document):
     devices: tuple[DeviceMemory, ...]
     device: int
     verdict: OomPart | None
+    what_if: WhatIf | None
 
 
-def show_snapshot(path: Path, *, as_json: bool) -> None:
-    """Show one file. BadRequestError if it cannot be read."""
-    summary = snapshot_summary(path)
+def show_snapshot(path: Path, question: Question | None, *, as_json: bool) -> None:
+    """Show one file. BadRequestError if it cannot be read, or has no history to replay."""
+    summary = snapshot_summary(path, question=question)
     device = fullest_device(summary)
     found = verdict(device)
     if as_json:
@@ -52,7 +53,8 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
     others = [str(other.device) for other in summary.devices if other.device != device.device]
     also = f" (the file also has device {', '.join(others)})" if others else ""
     facts = [("Snapshot", f"{summary.file}, device {device.device}{also}"), *_failed(device, verdict)]
-    return Page((Facts(tuple(facts), 10), GAP, _sums(device), GAP, *_holders(device)))
+    what_if = _what_if(summary.what_if) if summary.what_if else ()
+    return Page((Facts(tuple(facts), 10), GAP, _sums(device), GAP, *what_if, *_holders(device)))
 
 
 def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[tuple[str, str]]:
@@ -80,6 +82,34 @@ def _sums(device: DeviceMemory) -> Table:
     always = ("reserved", "allocated", "stranded", "largest free")
     shown = [(name, format_bytes(size), why) for name, size, why in rows if size or name in always]
     return table(("Memory", "Size", Column("What it is", long=True)), shown, right=("Size",))
+
+
+def _what_if(found: WhatIf) -> Iterator[Block]:
+    yield (
+        f"{counted(found.num_requests, 'recorded request')} replayed on an empty device; "
+        f"reserved as recorded: {format_bytes(found.recorded_reserved_bytes)}."
+    )
+    columns = [
+        (Column("Allocator"), lambda row: row.settings or "defaults"),
+        (Column("Allocated", right=True), lambda row: format_bytes(row.allocated_bytes)),
+        (Column("Reserved", right=True), lambda row: format_bytes(row.reserved_bytes)),
+        (Column("Fits in", right=True), lambda row: "-" if row.fits_bytes is None else format_bytes(row.fits_bytes)),
+    ]
+    if found.device_bytes is not None:
+        of_device = Column(f"On {format_bytes(found.device_bytes)}", long=True)
+        columns.append((of_device, lambda row: _first_failure(row.failure)))
+    yield tabled(found.rows, columns)
+    yield listing(found.notes)
+    yield GAP
+
+
+def _first_failure(failure: FirstFailure | None) -> str:
+    if failure is None:
+        return "no request fails"
+    if failure.number == 0:
+        return "too small for the blocks from before the history"
+    where = f", {failure.module}, {failure.site}" if failure.site else ""
+    return f"request {failure.number} fails: {format_bytes(failure.request_bytes)}{where}"
 
 
 def _rounding(device: DeviceMemory) -> str:

@@ -70,12 +70,60 @@ class DeviceMemory(Frozen):
         return sum(pool.reserved_bytes for pool in self.private_pools)
 
 
+class Question(Frozen):
+    """Settings of PYTORCH_CUDA_ALLOC_CONF to replay beside the recorded ones, and the device that must suffice."""
+
+    settings: tuple[str, ...] = ()
+    device_bytes: int | None = None
+
+
+class FirstFailure(Frozen):
+    """The first request that fails. ``number``: in the history, from 1; 0 for a block from before it."""
+
+    number: int
+    request_bytes: int
+    allocated_then_bytes: int
+    reserved_then_bytes: int
+    module: str
+    site: str
+
+
+class WhatIfRow(Frozen):
+    """The recorded requests under some settings, from an empty device; empty settings are torch's defaults.
+
+    Peaks without a limit. ``fits_bytes``: the smallest device on which none fails, None if a memory fraction forbids
+    it. ``failure``: on the device that was asked about.
+    """
+
+    settings: str
+    allocated_bytes: int
+    reserved_bytes: int
+    fits_bytes: int | None
+    failure: FirstFailure | None
+
+
+class WhatIf(Frozen):
+    """The history of the fullest device, replayed: first under the recorded settings, then under those asked about."""
+
+    device_bytes: int | None
+    num_requests: int
+    recorded_reserved_bytes: int
+    rows: tuple[WhatIfRow, ...]
+    notes: tuple[str, ...]
+
+
 class SnapshotSummary(Frozen):
     """One snapshot, device by device: those with memory or a history."""
 
     file: str
     file_bytes: int
     devices: tuple[DeviceMemory, ...]
+    what_if: WhatIf | None = None
+
+    @property
+    def fullest(self) -> DeviceMemory | None:
+        """Return the device with the most reserved memory."""
+        return max(self.devices, key=lambda device: (device.reserved_bytes, device.has_history), default=None)
 
 
 def by_module(holders: Iterable[Holder]) -> list[tuple[str, int]]:

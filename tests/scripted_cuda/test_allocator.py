@@ -25,6 +25,35 @@ print(json.dumps(said))
 """
 
 
+# Requests of a training step; the snapshot's history holds them all.
+RECORDS = """
+import sys, torch
+from tests.scripted_cuda.allocator_sequences import training
+torch.cuda.memory._record_memory_history(max_entries=100_000)
+live = {}
+for name, *of in training(20, side=False):
+    if name == "alloc":
+        live[of[0]] = torch.empty(of[1], dtype=torch.uint8, device="cuda")
+    elif name == "free":
+        del live[of[0]]
+torch.cuda.memory._dump_snapshot(sys.argv[1])
+print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+"""
+
+
+def test_what_if_on_a_snapshot_says_what_torch_reserves_under_the_other_settings(machine, tmp_path):
+    here, settings = machine(num_devices=1), ("", "expandable_segments:True", "roundup_power2_divisions:4")
+    real = []
+    for number, each in enumerate(settings):
+        done = here.run("-c", RECORDS, tmp_path / f"{number}.pickle", more={"PYTORCH_CUDA_ALLOC_CONF": each})
+        real.append(list(map(int, done.stdout.split())))
+    asked = [word for each in settings[1:] for word in ("--what_if", each)]
+    answer = here.mbr_perf("snapshot", tmp_path / "0.pickle", *asked, "--json")
+    what_if = json.loads(answer.stdout)["what_if"]
+    assert [[row["allocated_bytes"], row["reserved_bytes"]] for row in what_if["rows"]] == real
+    assert (what_if["recorded_reserved_bytes"], what_if["notes"]) == (real[0][1], [])
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_torch_answers_block_by_block_as_recorded(tmp_path, name):
     assert answers_of(tmp_path, SETTINGS[name]) == read_answers(name)

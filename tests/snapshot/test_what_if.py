@@ -1,0 +1,93 @@
+"""`mbr-perf snapshot --what_if`: the recorded requests under other settings, and on another device."""
+
+import json
+
+import pytest
+
+from harness.app import main
+from harness.units import GIB, MIB
+from tests.snapshot_pickles import CORE_ATTN, MLP, Allocator, holes, written
+
+
+@pytest.fixture(name="asked")
+def _asked(tmp_path, capsys):
+    """Ask about a snapshot; the answer, or with another exit code what is said."""
+
+    def ask(snapshot, *arguments, code=0):
+        with pytest.raises(SystemExit) as ended:
+            main(["snapshot", str(written(tmp_path / "a.pickle", snapshot)), *arguments, "--json"])
+        captured = capsys.readouterr()
+        assert ended.value.code == code, captured.err
+        return json.loads(captured.out)["what_if"] if code == 0 else json.loads(captured.out)
+
+    return ask
+
+
+def in_mib(found, *names):
+    return [tuple(row[name] // MIB for name in names) for row in found["rows"]]
+
+
+def test_the_recorded_requests_are_replayed_under_each_setting(asked):
+    settings = ("expandable_segments:True", "max_split_size_mb:64")
+    found = asked(holes().snapshot(), *(word for each in settings for word in ("--what_if", each)))
+    assert [row["settings"] for row in found["rows"]] == ["", *settings]
+    assert (found["num_requests"], found["notes"], found["device_bytes"]) == (121, [], None)
+    assert in_mib(found, "allocated_bytes", "reserved_bytes", "fits_bytes") == [
+        (4000, 6048, 6048), (4000, 6060, 4000), (4000, 10048, 4000),
+    ]  # fmt: skip
+
+
+def test_the_first_request_that_fails_on_the_device_is_named(asked):
+    found = asked(holes().snapshot(), "--what_if", "expandable_segments:True", "--device_gib", "5")
+    native, expandable = (row["failure"] for row in found["rows"])
+    assert expandable is None
+    assert (native["number"], native["request_bytes"], native["module"]) == (121, 2 * GIB, "mlp")
+    assert native["allocated_then_bytes"] == 1600 * MIB and native["reserved_then_bytes"] == 4000 * MIB
+
+
+def test_a_history_that_begins_in_mid_run_says_what_it_cannot_know(asked):
+    allocator = Allocator()
+    early = [allocator.alloc(30 * MIB, MLP) for _ in range(10)]
+    allocator.trace.clear()
+    late = [allocator.alloc(50 * MIB, CORE_ATTN) for _ in range(4)]
+    for block in (*early[:5], *late[:2]):
+        allocator.free(block)
+    found = asked(allocator.snapshot(), "--device_gib", "0.25")
+    assert "mid-run" in found["notes"][0] and found["num_requests"] == 4
+    assert in_mib(found, "allocated_bytes", "reserved_bytes") == [(500, 500)]
+    assert found["rows"][0]["failure"]["number"] == 0  # not even what was there before
+
+
+def test_private_pools_and_settings_without_effect_are_named(asked):
+    allocator = Allocator()
+    allocator.alloc(30 * MIB, MLP, pool=(1, 0))
+    notes = asked(allocator.snapshot(), "--what_if", "garbage_collection_threshold:0.8")["notes"]
+    assert [
+        word for word in ("private pools", "garbage_collection_threshold") if not any(word in note for note in notes)
+    ] == []
+
+
+def test_recorded_settings_are_the_first_row(asked):
+    snapshot = holes().snapshot()
+    snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    assert [row["settings"] for row in asked(snapshot, "--device_gib", "80")["rows"]] == ["expandable_segments:True"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--what_if", "expandable_segments:true"), "--what_if=expandable_segments:true: torch refuses this value"),
+        (("--what_if", "expandable:True"), "--what_if=expandable:True: no such setting: 'expandable'"),
+        (("--what_if", "backend:cudaMallocAsync"), "--what_if=backend:cudaMallocAsync: "),
+        (("--device_gib", "-1"), "--device_gib -1: "),
+        (("--device_gib", "nan"), "--device_gib nan: "),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_place(asked, arguments, said):
+    answer = asked(holes().snapshot(), *arguments, code=2)
+    assert answer["error"].startswith(said) and answer["remedy"]
+
+
+def test_a_snapshot_without_a_history_cannot_be_replayed(asked):
+    snapshot = holes().snapshot() | {"device_traces": []}
+    assert "no history" in asked(snapshot, "--device_gib", "80", code=2)["error"]
