@@ -245,6 +245,8 @@ class Allocator:
 
     def _expand(self, pool: Pool, stream: int, size: int) -> Block | None:
         """`try_allocate_expandable_block`: map free addresses until they hold the request."""
+        if size > self._range_bytes(pool):
+            return None
         block = self._expandable_block(pool, stream, size)
         if not block.is_mapped and not self._map(block, min(block.num_bytes, size)):
             return None
@@ -270,12 +272,18 @@ class Allocator:
                 room, block = room + block.num_bytes, block.after
             if room >= size:
                 return first
-        page = SMALL_SEGMENT_BYTES if pool.is_small else self.settings.large_segment_bytes
-        length = -(-(self.device.total_bytes * 9 // 8) // page) * page
+        length, page = self._range_bytes(pool), self._page_bytes(pool)
         address = self.device.reserve(length)
         new = Block(pool, stream, address, length, (address, page), is_mapped=False)
         pool.put_unmapped(new)
         return new
+
+    def _page_bytes(self, pool: Pool) -> int:
+        return SMALL_SEGMENT_BYTES if pool.is_small else self.settings.large_segment_bytes
+
+    def _range_bytes(self, pool: Pool) -> int:
+        page = self._page_bytes(pool)
+        return -(-(self.device.total_bytes * 9 // 8) // page) * page
 
     def _map(self, block: Block, num_bytes: int) -> bool:
         """`map_block`: whole pages; all of them or none."""

@@ -60,7 +60,7 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
 def _entries(content: dict[Any, Any], device: int) -> Iterator[tuple[str, dict[Any, Any], str]]:
     """Yield action, entry and place of every event of a device."""
     traces = sequence(content.get("device_traces") or (), "device_traces")
-    for number, value in enumerate(traces[device] if device < len(traces) else ()):
+    for number, value in enumerate((traces[device] or ()) if device < len(traces) else ()):
         where = f"device_traces[{device}][{number}]"
         entry = mapping(value, where)
         yield word(entry, "action", where), entry, where
@@ -124,7 +124,7 @@ def _recorded_peak(reserved: int, entries: Entries) -> int:
 
 
 def _row(history: _History, entries: Entries, text: str, device_bytes: int | None) -> WhatIfRow:
-    settings, total = settings_of(text), _ASSUMED_DEVICE_BYTES
+    settings, total = settings_of(text), max(_ASSUMED_DEVICE_BYTES, device_bytes or 0)
     if device_bytes is not None and settings.memory_fraction is not None:
         total = device_bytes
     free = replayed(history.events, settings, total_bytes=total)

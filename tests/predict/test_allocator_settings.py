@@ -81,6 +81,13 @@ def test_the_releases_whose_allocator_was_run_or_read_are_known():
     ]  # fmt: skip
 
 
+def test_a_request_larger_than_an_expandable_range_is_refused():
+    allocator = Allocator(AllocatorSettings(expandable_segments=True), Device(total_bytes=GIB))
+    with pytest.raises(OutOfDeviceMemoryError):
+        allocator.malloc(2 * GIB)
+    assert allocator.reserved == 0
+
+
 def test_a_refused_request_leaves_what_was_there():
     allocator = Allocator(device=Device(limit_bytes=GIB))
     kept = allocator.malloc(800 * MIB)
