@@ -1,0 +1,51 @@
+"""Ranks alone in their process: what whole runs do not show, or cannot on scripted GPUs."""
+
+import pytest
+
+from harness.launch.environment import this_host
+from harness.predict.stages import Composer
+from harness.predict.tracer import Tracing
+from tests.scripted_cuda.one_rank import spec_of
+
+pytestmark = [pytest.mark.cuda, pytest.mark.slow]
+
+GIB = 2**30
+JOB = {
+    "model_recipe_name": "llama3_8b", "gpu": "h100", "compute_dtype": "bf16", "tensor_model_parallel_size": "1",
+    "context_parallel_size": "1", "num_layers": "4", "recompute": "none",
+}  # fmt: skip
+
+
+def found(machine, rank, steps, job):
+    """What a rank of the job says."""
+    return machine(num_devices=1).one_rank(str(rank), str(steps), *(f"{name}={job[name]}" for name in job))
+
+
+@pytest.mark.parametrize(
+    ("offload", "peak", "host", "copied"),
+    [
+        # torch rounds every pinned block up to a power of two
+        ("offload.cpu_offloading_num_layers=2", 33102397952, 2493644852, 2283929632),
+        ("offload.offload_modules=[core_attn,attn_proj] env.NVTE_CPU_OFFLOAD_V1=1", 34883011584, 939524100, 939524096),
+    ],
+)
+def test_offloaded_activations_lie_in_host_memory(machine, offload, peak, host, copied):
+    settings = f"kernels.transformer_impl=transformer_engine cuda_graph.impl=none {offload}"
+    job = JOB | {"num_gpus": "1", "global_batch_size": "2", "set": settings}
+    rank = found(machine, 0, 3, job)
+    assert (rank["peak_allocated_bytes"][1:], rank["host_peak_bytes"]) == ([peak] * 2, host)
+    composer = Composer(spec_of(job), "transformer_engine")
+    traces = Tracing(this_host(), None).traces(composer.cases(), "transformer_engine")
+    ((chunk,),) = composer.chunk_costs(traces.even)
+    assert chunk.copied == copied
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_megatron_fsdp_shards_all_but_the_moments_of_transformer_engine(machine, rank):
+    """Two processes fail in its `validate_uneven_dtensor`: it reads what the other rank sent. FusedAdam 2.11 asks for whole shapes."""
+    settings = "kernels.transformer_impl=local optimizer.use_precision_aware_optimizer=false ddp.use_megatron_fsdp=true"
+    job = JOB | {"num_gpus": "2", "global_batch_size": "4", "set": settings}
+    answer = found(machine, rank, 3, job)
+    parameters = answer["num_parameters"]
+    assert answer["after_build_bytes"] == pytest.approx(parameters * (2 + 2 + 4) / 2, rel=1e-3)
+    assert answer["peak_allocated_bytes"][1:] == [42204889600] * 2
