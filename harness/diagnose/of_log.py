@@ -35,12 +35,6 @@ _STILL_RUNS = (
     "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it ended, "
     "ask the scheduler why (sacct -j JOB), and pass the logs of all ranks to their end."
 )
-_EMPTY = OomVerdict(
-    "unknown",
-    "low",
-    "the log is empty",
-    advice="See whether the job started, and where its output goes (--output of sbatch, --log-dir of torchrun).",
-)
 
 
 class Listener:
@@ -112,7 +106,7 @@ def _ending(
     if first is not None:
         return "oom" if first.verdict.is_oom else "failed", first.verdict, _failed(first)
     if not last:
-        return "unknown", _EMPTY, None
+        return "unknown", OomVerdict.of_ending("empty"), None
     if log.ended or (log.iterations and log.truncated is None):
         return "ok", OomVerdict("not_oom", "medium", "the job ended well"), None
     if log.truncated:

@@ -15,17 +15,7 @@ from harness.units import counted, first_line
 
 # How CUDA refuses to lock pages of the host: cudaHostAlloc and cudaHostRegister.
 _NOT_PINNED = re.compile(r"(?:CUDA|HIP) error: (?:out of memory|invalid argument|operation not supported)")
-_PIN_LESS = (
-    "Pin less: smaller buffers, fewer data loader workers, no pin_memory. Raise the limit of locked memory (ulimit -l "
-    "unlimited, also in the container), and see free -g: some containers allow only a part of the memory."
-)
 _MOST_QUOTED = 160  # characters
-_READ_TRACEBACK = "Read its traceback from the last line up, to the first line of the job's own code."
-_READ_BEFORE = "Read the lines before it in the log of that rank: its traceback, if it has one, and earlier errors."
-_READ_ITS_LOG = (
-    "Read {log}: the error is above the launcher's report. If no log has it, run the job again with "
-    "`torchrun --redirects 3 --log-dir DIR`."
-)
 _KILLED = (-9, 137)  # as Python and as a shell count SIGKILL
 
 
@@ -73,19 +63,17 @@ def _classified(text: str, ending: Ending) -> OomVerdict:
         segments, size = ending.expandable_segments, ending.device_bytes
         return judged(figures, expandable_segments=segments, device_bytes=size, is_in_setup=ending.phase in in_setup())
     if ending.pins and _NOT_PINNED.search(text):
-        return OomVerdict("host_memory", "medium", "host memory could not be pinned (page-locked)", advice=_PIN_LESS)
+        return OomVerdict.of_ending("not_pinned")
     return known(text) or _by_ending(text, ending)
 
 
 def _by_ending(text: str, ending: Ending) -> OomVerdict:
     if (ending.scheduler_state or "").startswith("OUT_OF_ME"):
-        return OomVerdict("host_memory", "high", f"the scheduler reports {ending.scheduler_state}")
+        return OomVerdict.of_ending("scheduler", state=ending.scheduler_state)
     if ending.host_oom_kills:
-        reason = f"the kernel killed {counted(ending.host_oom_kills, 'process', 'es')} of the job's cgroup"
-        return OomVerdict("host_memory", "high", reason)
+        return OomVerdict.of_ending("oom_kills", processes=counted(ending.host_oom_kills, "process", "es"))
     if ending.exit_code in _KILLED:
-        reason = "the process was killed (SIGKILL) without a message, as the kernel does when host memory runs out"
-        return OomVerdict("killed", "low", reason)
+        return OomVerdict.of_ending("killed")
     return _by_signal(ending.exit_code) or _by_error(text, ending)
 
 
@@ -99,23 +87,18 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     """Judge an error that no entry explains, or an exit code that says nothing about the cause."""
     match = error_line(text, in_traceback=ending.has_traceback)
     if ending.has_traceback or (match and not ending.exit_code):
-        error = f"not a memory failure: {_quoted(text) if match else 'the program raised an error'}"
-        if ending.has_traceback:
-            return OomVerdict("not_oom", "high", error, advice=_READ_TRACEBACK)
-        return OomVerdict("not_oom", "medium", error, advice=_READ_BEFORE)
+        error = _quoted(text) if match else "the program raised an error"
+        return OomVerdict.of_ending("raised" if ending.has_traceback else "reported", error=error)
     if not ending.exit_code:
-        sure = ending.scheduler_state is not None
-        return OomVerdict("not_oom", "high" if sure else "medium", "no sign that memory ran out")
+        return OomVerdict.of_ending("no_sign_in_text" if ending.scheduler_state is None else "no_sign")
     who = ending.who or "the process that failed"
     log = f"the log of {who.partition(' on ')[0]}"
-    reason = f"a launcher reports only that {who} ended with exit code {ending.exit_code}; {log} has the reason"
-    return OomVerdict("unknown", "low", reason, advice=_READ_ITS_LOG.format(log=log))
+    return OomVerdict.of_ending("launcher", who=who, code=ending.exit_code, log=log)
 
 
 def mentioned(text: str) -> OomVerdict:
     """Return the verdict on a line that has the form of no failure, in a log without any other sign."""
-    reason = f"not a memory failure as far as these lines show. The first error: {_quoted(text)}"
-    return OomVerdict("not_oom", "low", reason, advice=_READ_BEFORE)
+    return OomVerdict.of_ending("mentioned", error=_quoted(text))
 
 
 def _quoted(message: str) -> str:

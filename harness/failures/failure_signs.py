@@ -7,8 +7,9 @@ from signal import Signals
 
 from harness.failures.allocator import message_start
 from harness.failures.collectives import job_rank
-from harness.failures.entries import SRUN, Sign, first_match, shape, signs, word_of
+from harness.failures.entries import Sign, first_match, shape, signs, word_of
 from harness.failures.frames import error_line
+from harness.failures.verdict import table
 from harness.foreign.logs.lines import LogLine
 
 _CODE = ("raise ", "except ", "assert ")
@@ -18,49 +19,36 @@ _OF_OTHERS = re.compile(r"^(?:slurmstepd|srun): |NCCL WARN |NVRM: Xid|failed \(e
 _OF_A_PARENT = (
     "ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException",
 )  # fmt: skip
-_WORDS = {"Terminated": -15, "Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
-# How programs report the end of a process (exit code, signal, or a word for a signal), with the weight and the exit
-# code of a word: torchrun, Python, srun, and shells and schedulers, whose command may be a parent of the ranks.
-_TASK = r"\btasks? (?P<rank>\d{1,6})(?P<more>[-,\d]{0,200}): "
-_EXITS: tuple[tuple[str, int, int | None], ...] = (
-    (r"\bfailed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: \d", 1, None),
-    (r"\bterminated with signal (?P<name>SIG[A-Z]{2,6})\b", 1, None),
-    (r"\b[Rr]ank (?P<rank>\d{1,6}) .{0,20}exited with code (?P<code>-?\d{1,3})\b", 1, None),
-    (r"died with <Signals\.SIG\w{1,12}: (?P<signal>\d{1,2})>", 1, None),
-    (r"ignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\)", 1, None),
-    (rf"{_TASK}Exited with exit code (?P<code>\d{{1,3}})", SRUN, None),
-    *((f"{_TASK}{word}", SRUN, code) for word, code in _WORDS.items()),
-    (r"returned non-zero exit status (?P<code>\d{1,3})\.", SRUN, None),
-    *((rf"(?:^|\d\s{{1,8}}){word}(?:\s{{1,40}}\(core dumped\))?(?:\s{{2,40}}\S|$)", SRUN, code)
-      for word, code in _WORDS.items()),
-    (r"eturn ?code\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", SRUN, None),
-    (r"xit ?(?:[Cc]ode|[Ss]tatus)?\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", SRUN, None),
-)  # fmt: skip
-_COMPILED_EXITS = tuple((word_of(pattern), re.compile(pattern), weight, code) for pattern, weight, code in _EXITS)
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
-# A line of any program that mentions an error; most programs print the level of a line.
-_MENTION = re.compile(
-    r"[Ee]rror\b|ERROR|Exception\b|EXCEPTION|exception|[Ff]ailed\b|[Ff]atal|FATAL|CRITICAL|Cannot\b|: cannot\b"
-    r"|cannot open|[Cc]ould not\b|[Uu]nable to\b|not found$|mismatch|undefined symbol|[Dd]enied"
-)
-_HARMLESS = re.compile(
-    r"\b(?:INFO|DEBUG|[Ww]arn(?:ing)?|WARN(?:ING)?|\w{2,40}Warning|[Rr]etry(?:ing)?|[Ss]kipp(?:ed|ing)|[Dd]eprecated)\b"
-    r"|^\[?[WI]\d{0,4} "
-)
-_MORE_WORDS = (
-    "rror", "ERROR", "xception", "XCEPTION", "ailed", "atal", "ATAL", "CRITICAL", "annot", "ould not", "nable to",
-    "not found", "mismatch", "undefined symbol", "enied", "WorkNCCL(", "enqueued", "ollective #", "lagging rank",
-    "xpandable_segments", "Exit", "Interrupt",
-)  # fmt: skip
+# Words of this room's other patterns.
+_MORE_WORDS = ("WorkNCCL(", "enqueued", "ollective #", "lagging rank", "xpandable_segments", "Exit", "Interrupt")
 # After a line with one of these, the next lines belong to the message.
 WORDS_BEFORE_MORE = ("Traceback (", 'File "', "Error", "Exception", "exitcode", "ChildFailed", "Last error")
 
 
 @cache
+def _exits() -> tuple[tuple[str, re.Pattern[str], int, int | None], ...]:
+    """Return word, pattern and weight of each report of an end, and the exit code of its word."""
+    rows = ((pattern, row["weight"]) for row in table()["exits"] for pattern in row["pattern"])
+    every = (
+        (pattern.replace("WORD", word), weight, code)
+        for pattern, weight in rows
+        for word, code in (table()["words"] if "WORD" in pattern else {"": None}).items()
+    )
+    return tuple((word_of(pattern), re.compile(pattern), weight, code) for pattern, weight, code in every)
+
+
+@cache
+def _any_of(name: str) -> re.Pattern[str]:
+    return re.compile("|".join(table()[name]))
+
+
+@cache
 def words_of_failures() -> tuple[str, ...]:
     """Return words of which every line has one that this room reads, apart from the lines that follow a traceback."""
-    patterns = (*(row[0] for row in _EXITS), *(each for entry in signs() for each in entry.patterns))
-    every = sorted({*map(word_of, patterns), *_MORE_WORDS, *WORDS_BEFORE_MORE}, key=len)
+    patterns = (*table()["mentions"], *(each for entry in signs() for each in entry.patterns))
+    of_exits = (word for word, *_ in _exits())
+    every = sorted({*map(word_of, patterns), *of_exits, *_MORE_WORDS, *WORDS_BEFORE_MORE}, key=len)
     return tuple(word for number, word in enumerate(every) if not any(short in word for short in every[:number]))
 
 
@@ -90,7 +78,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
         return replace(sign, weight=min(sign.weight, 0)) if error and in_traceback else sign
     if error and error[1] not in _OF_A_PARENT:
         return Sign("error", weight=0 if in_traceback else 1)
-    return None if is_code and text not in _WORDS else _ended(text)
+    return None if is_code and text not in table()["words"] else _ended(text)
 
 
 def _may_show(text: str, *, in_traceback: bool) -> bool:
@@ -110,7 +98,8 @@ def _of_entry(text: str) -> Sign | None:
 
 def mentions_error(text: str) -> bool:
     """Whether a line mentions an error, in any form."""
-    return _MENTION.search(text) is not None and _HARMLESS.search(text) is None and not text.startswith(_CODE)
+    is_mention = _any_of("mentions").search(text) is not None and _any_of("harmless").search(text) is None
+    return is_mention and not text.startswith(_CODE)
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
@@ -124,7 +113,7 @@ def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
 
 
 def _ended(text: str) -> Sign | None:
-    for word, pattern, weight, of_word in _COMPILED_EXITS:
+    for word, pattern, weight, of_word in _exits():
         match = pattern.search(text) if word in text else None
         if match is None:
             continue

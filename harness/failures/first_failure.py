@@ -13,12 +13,6 @@ from harness.foreign.logs.lines import LogLine
 from harness.records.redact import redact
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
-_CUT = OomVerdict(
-    "unknown",
-    "low",
-    "the log ends inside a traceback, before the line that names the error",
-    advice="Read that rank's log to its end: its last lines are missing here.",
-)
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 __all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
@@ -90,7 +84,9 @@ def _without_failure(scan: FailureScan) -> FirstFailure | None:
     """Return what a log without a failure shows: a line that mentions an error, or a cut traceback."""
     if scan.mention and (scan.cut is None or scan.found):
         return FirstFailure(_without_secrets(scan.mention), mentioned(scan.mention.text))
-    return FirstFailure(_without_secrets(scan.cut), _CUT) if scan.cut and not scan.found else None
+    return (
+        FirstFailure(_without_secrets(scan.cut), OomVerdict.of_ending("cut")) if scan.cut and not scan.found else None
+    )
 
 
 def _waited(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from harness.experiment.gpu import GPUS
 from harness.records.strict_yaml import table_in
@@ -90,6 +90,13 @@ class OomVerdict:
     advice: str = ""
     entry: str = ""
     is_in_setup: bool = False
+
+    @classmethod
+    def of_ending(cls, name: str, **values: object) -> Self:
+        """Return a verdict of ``endings`` in failures.yaml, with ``values`` in its texts."""
+        row = table()["endings"][name]
+        cause, advice = (row.get(key, "").format(**values) for key in ("cause", "next"))
+        return cls(row.get("class", "not_oom"), row.get("sure", "high"), cause, advice=advice)
 
     @property
     def next_experiment(self) -> str:
