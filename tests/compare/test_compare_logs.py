@@ -90,15 +90,6 @@ def test_figures_that_cannot_be_true_get_no_verdict(compare, log, golden, doubt)
     assert doubt in findings(answer)["tflops_per_gpu"]["reason"]
 
 
-@pytest.mark.parametrize(("gigabytes", "doubt"), [
-    (418.0, ""), (5891.0, "Peak allocated of 5486.42 GiB is more than 1.5 times the memory of any GPU")])  # fmt: skip
-def test_a_peak_beyond_every_gpu_is_no_improvement(compare, gigabytes, doubt):
-    golden = bridge_golden(max_alloc=gigabytes)
-    answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden, "--json")
-    assert json.loads(answer.out)["outcome"] == ("inconclusive" if doubt else "improvement")
-    assert doubt in str(findings(answer)["tflops_per_gpu"]["reason"])
-
-
 def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_named(compare):
     golden = bridge_golden(alloc=25.5, max_alloc=45.0, max_reserved=64.2)
     answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden)

@@ -119,16 +119,6 @@ def test_a_rank_that_died_without_a_record_is_diagnosed_by_its_log(mbr_perf, run
     assert (verdict["class"], verdict["rank"]) == ("capacity", 3)
 
 
-def test_a_run_that_was_never_committed_is_read_from_its_logs(mbr_perf, tmp_path, make_spec):
-    (tmp_path / "a" / "logs").mkdir(parents=True)
-    (tmp_path / "a" / "spec.json").write_text(make_spec().model_dump_json())
-    (tmp_path / "a" / "logs" / "rank_009.log").write_text(FULL + "\n")
-    document = json.loads(mbr_perf("diagnose", tmp_path / "a", "--no_plan", "--json").out)
-    assert (document["verdict"]["class"], document["verdict"]["rank"], document["job"]["recompute"]) == (
-        "capacity", 9, "core_attn",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("sweep", [True, False])
 def test_a_sweep_and_a_second_job_are_refused_with_what_to_name(mbr_perf, run, sweep):
     paths = [Path("tests/data/sweeps/cpu_oom").absolute()] if sweep else [run(name, oom(FULL)) for name in "ab"]

@@ -55,14 +55,6 @@ def test_nccls_line_about_the_network_says_more_than_torchs_error(first, line):
     assert (found.verdict.entry, found.failure.where[-2:]) == ("network", ":3")
 
 
-def test_a_network_that_fails_after_an_error_of_a_rank_is_not_the_cause(first):
-    found = first(
-        MODIFY_QP, *of_rank(2, TRACEBACK, BACKEND.format(SYSTEM)), *of_rank(5, TRACEBACK, FRAME, "KeyError: 'x'")
-    )
-    assert (found.failure.rank, found.verdict.entry) == (5, "")
-    assert [victim.rank for victim in found.victims] == [None, 2]
-
-
 def timed_out(rank, number, operation="ALLREDUCE", group=""):
     return (
         f"[rank{rank}]:[E821 14:09:00.{rank} ProcessGroupNCCL.cpp:616] [{group}Rank {rank}] Watchdog caught collective operation "

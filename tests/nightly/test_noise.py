@@ -198,14 +198,6 @@ def test_runs_without_use_for_tonight_are_left_out(kept, change):
     assert (noise.num_runs, noise.level) == (2, 100.0)
 
 
-def test_nights_older_than_the_golden_count_for_noise_only(kept):
-    run, build = kept
-    history = [build(1, 99.0), build(1, 101.0), build(5, 104.0), build(5, 106.0)]
-    noise = noise_of(history, "tflops_per_gpu", run, since=GOLDEN)
-    assert noise is not None
-    assert (noise.within_df, noise.num_nights, noise.level) == (2, 1, 105.0)
-
-
 def test_a_golden_without_a_date_is_reported(kept):
     run, build = kept
     with pytest.raises(BadRequestError, match="'yesterday': not an ISO-8601 time"):
