@@ -16,7 +16,7 @@ from harness.golden.show import GoldenDocument, differences_block, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.aa import judge_aa
-from harness.nightly.outcome import aa_runs, bad_end, case_runs, effective_runs, expectation
+from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_changes, golden_path, read_golden, write_golden
@@ -246,7 +246,7 @@ def _is_in_night(record: Path) -> bool:
 
 
 def _candidate(night: NightData, case: NightCase, options: PromotionOptions, doubts: Sequence[str]) -> Candidate:
-    counted = effective_runs(case_runs(case))
+    counted = effective_runs(case_runs(case.runs))
     records = tuple(run.record for run in counted if run.record is not None)
     own = replace(options, thresholds=case.planned.thresholds, night_id=night.plan.night_id)
     return Candidate(case.planned.name, records, own, (*_problems(case, counted), *doubts))
@@ -256,7 +256,7 @@ def _doubts(night: NightData) -> tuple[str, ...]:
     """Return why no run of the night can become a golden: its A/A does not agree."""
     for case in night.cases:
         if numbers := night.plan.aa_numbers(case.planned):
-            return tuple(judge_aa(case.planned, aa_runs(case), numbers).doubts.values())
+            return tuple(judge_aa(case.planned, case_runs(case.aa_runs), numbers).doubts.values())
     return ()
 
 
@@ -272,7 +272,7 @@ def _problems(case: NightCase, counted: Sequence[CaseRun]) -> list[str]:
 
 def _expected(case: NightCase, today: date) -> str:
     """Return why the case is skipped: it failed as the suite expects; else empty."""
-    ended = bad_end(effective_runs(case_runs(case)))
+    ended = bad_end(effective_runs(case_runs(case.runs)))
     if ended is None:
         return ""
     is_expected, remark = expectation(case.planned.expected, ended[0], today, ended_well=False)

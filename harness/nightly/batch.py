@@ -50,7 +50,8 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
     planned = case.planned
     if isinstance(planned, RefusedCase):
         return ()
-    bad = [run for run in effective_runs(case_runs(case)) if run.record and run.record.status in ("failed", "oom")]
+    runs = effective_runs(case_runs(case.runs))
+    bad = [run for run in runs if run.record and run.record.status in ("failed", "oom")]
     if bad:
         return tuple(_retries(plan, planned, case, bad))
     missing = (*_begun(planned, case), *_repeats(planned, case))

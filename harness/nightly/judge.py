@@ -13,7 +13,7 @@ from harness.history.store import read_history
 from harness.judge.gate import Verdict
 from harness.nightly.aa import judge_aa
 from harness.nightly.case import MACHINE, judge_case, suspected
-from harness.nightly.outcome import WORST_FIRST, aa_runs, case_runs, exit_code_of, figures_outcome
+from harness.nightly.outcome import WORST_FIRST, case_runs, exit_code_of, figures_outcome
 from harness.nightly.outlook import CaseOutlook
 from harness.nightly.values import (
     AaVerdict,
@@ -153,14 +153,14 @@ class NightJudge:
 
     def material(self, case: NightCase) -> CaseMaterial:
         """Collect what the judge needs. Leave out runs without a record: they will run again."""
-        planned, runs = case.planned, tuple(run for run in case_runs(case) if run.record is not None)
+        planned, runs = case.planned, case_runs(run for run in case.runs if run.record is not None)
         if planned.spec is None:
             return CaseMaterial(planned, runs, GoldenSearch(None, None, planned.refused))
         if planned.name not in self._goldens:
             self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
             history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
             self._history[planned.name] = [record for record in history if record.night_id != self.plan.night_id]
-        own_aa = tuple(run for run in aa_runs(case) if run.record is not None)
+        own_aa = case_runs(run for run in case.aa_runs if run.record is not None)
         return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
 
 

@@ -10,7 +10,7 @@ from harness.history.record import CaseOutcome
 from harness.judge.gate import Verdict
 from harness.judge.metrics import BY_NAME
 from harness.nightly.values import CaseFinding, CaseRun
-from harness.records.night import ExpectedFailureRecord, NightCase, NightRun
+from harness.records.night import ExpectedFailureRecord, NightRun
 from harness.records.run import RunRecord
 from harness.units import format_percent, grouped
 
@@ -154,17 +154,12 @@ def _findings_text(findings: Sequence[CaseFinding]) -> str:
     return "; ".join(f"{', '.join(names)}{f': {reason}' if reason else ''}" for reason, names in metrics.items())
 
 
-def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
+def case_runs(runs: Iterable[NightRun]) -> tuple[CaseRun, ...]:
     """Return the runs as the judge takes them, each with the named fault that ended it, if one did."""
-    return tuple(_case_run(run) for run in case.runs)
-
-
-def aa_runs(case: NightCase) -> tuple[CaseRun, ...]:
-    """Return the runs of the night's A/A, likewise."""
-    return tuple(_case_run(run) for run in case.aa_runs)
-
-
-def _case_run(run: NightRun) -> CaseRun:
-    fault = infrastructure_fault(run.record) if run.record else None
-    named = fault.name if fault else ""
-    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, named, run.cancelled)
+    faults = ((run, infrastructure_fault(run.record) if run.record else None) for run in runs)
+    return tuple(
+        CaseRun(
+            run.number, run.purpose, run.reason, run.run_dir, run.record, fault.name if fault else "", run.cancelled
+        )
+        for run, fault in faults
+    )
