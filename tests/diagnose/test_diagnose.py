@@ -13,7 +13,6 @@ from harness.records.store import write_record
 from tests.diagnose.conftest import FRAGMENTED, FULL
 from tests.snapshot_pickles import fragmented, trained, written
 
-OPTIONS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--recompute", "none")
 PEER = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41311"
 
 
@@ -208,12 +207,3 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     )
     words = document["fixes"][0]["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
-
-
-def test_an_unknown_rank_is_shown_with_its_gpu(mbr_perf, tmp_path):
-    agent = "E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
-    (tmp_path / "agent.log").write_text(agent + "\n")
-    (tmp_path / "oom.log").write_text(FULL + "\n")
-    for name, place in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
-        lines = mbr_perf("diagnose", tmp_path / name).out.splitlines()
-        assert lines[2] == f"Where     unknown rank, {place} ({tmp_path}/{name}:1)"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.explain.effects import clocks, imbalance, recompute, unsteadiness
+from harness.explain.effects import recompute, unsteadiness
 from harness.explain.facts import run_side
 from harness.explain.judge import NOTHING, advice, moved
 from harness.explain.values import Cause, Change, MetricFit, Side
@@ -18,11 +18,6 @@ def test_the_less_steady_side_is_slower(here, there, sign):
     ours, theirs = side(spread_of_steps=here), side(spread_of_steps=there)
     assert unsteadiness(ours, theirs).step_time_sign == sign
     assert unsteadiness(ours, side()) is unsteadiness(side(), theirs) is None
-
-
-def test_clocks_and_slow_ranks_lengthen_steps_in_proportion():
-    assert clocks(side(sm_clock_min_mhz=1500.0), side(sm_clock_min_mhz=1980.0)).step_time == pytest.approx(0.32)
-    assert imbalance(side(imbalance=0.05), side()).step_time == pytest.approx(0.05)
 
 
 def test_the_side_that_recomputes_more_takes_longer_and_keeps_less(make_record, make_spec):

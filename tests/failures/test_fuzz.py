@@ -1,17 +1,12 @@
 """Arbitrary texts, and texts of torch cut, shuffled and glued: always a verdict, and never a number that is not there."""
 
-import random
-import tracemalloc
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.failures.allocator import EIB, allocator_figures
 from harness.failures.classify import Ending, classify
-from harness.failures.first_failure import first_failure
 from harness.failures.verdict import table
-from harness.foreign.logs.lines import log_lines
 
 SIZES = st.sampled_from(
     ["0 bytes", "512 bytes", "896.00 KiB", "2.31 GiB", "79.11 GiB", "17179869184.00 GiB", "9" * 25 + " GiB", "-1 GiB"]
@@ -53,25 +48,3 @@ def judged_whole(text, ending):
 @given(TEXTS, ENDINGS)
 def test_every_text_has_a_verdict(text, ending):
     judged_whole(text, ending)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"a" * 10_000_000,
-        b"Tried to allocate [rank1]: " * 20_000,
-        b"log\n" * 4096 + random.Random(7).randbytes(1_500_000),
-        b"".join(bytes(random.Random(n).choices(range(32, 127), k=200)) + b"\n" for n in range(6_000)),
-    ],
-    ids=["a line of 10 MB", "records", "random bytes", "lines of one width"],
-)
-def test_a_hostile_log_takes_bounded_memory(tmp_path, content):
-    peaks = []
-    for part in (content[: len(content) // 2], content):
-        (tmp_path / "train.log").write_bytes(part)
-        tracemalloc.start()
-        first_failure(log_lines([tmp_path / "train.log"]))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert max(peaks) < min(peaks) + 4_000_000

@@ -16,12 +16,6 @@ def test_the_process_just_above_its_allocator_is_this_one():
     assert (found.this_process_bytes, found.foreign_bytes) == (30 * GIB, 10 * GIB)
 
 
-@pytest.mark.parametrize("missing", ["total_bytes", "free_bytes", "allocated_bytes"])
-def test_without_one_of_the_figures_no_process_is_recognised(missing):
-    found = occupants(AllocatorFigures(processes=TWO, **FULL | {missing: None}))
-    assert (found.this_process_bytes, found.foreign_bytes) == (None, 40 * GIB)
-
-
 @pytest.mark.parametrize(("spare", "recognised"), [(0, None), (-1, 30 * GIB)])
 def test_where_all_could_be_others_none_is_recognised(spare, recognised):
     """They and this process's 29 GiB fit into what is in use, to the rounding of the text."""

@@ -62,10 +62,6 @@ def test_a_sampler_that_lost_its_gpu_names_the_fault(ended):
     assert fault.name == "GPU lost"
 
 
-def test_a_note_of_a_fault_that_was_got_over_is_no_reason(ended):
-    assert infrastructure_fault(ended("it broke", notes=("port 29500: EADDRINUSE, tried 29501",))) is None
-
-
 def test_a_state_of_slurm_alone_names_the_fault():
     fault = fault_in(["job 17: NODE_FAIL"])
     assert fault is not None

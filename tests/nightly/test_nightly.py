@@ -49,20 +49,6 @@ def _measured(stage, nightly):
 
 
 @pytest.mark.slow
-def test_a_night_like_its_golden_passes(measured, nightly):
-    stage = measured()
-    answer = nightly(stage, "--json")
-    document, case = json.loads(answer.out), cases_of(answer)["dense"]
-    assert (answer.code, document["outcome"], document["exit_code"]) == (0, "pass", 0)
-    assert runs_of(case) == [(0, "repeat"), (1, "repeat"), (2, "repeat")]
-    assert (document["night_dir"], document["night_id"]) == (
-        str(stage.newest().night_dir),
-        stage.newest().night_dir.name,
-    )
-    assert stage.newest().is_finished
-
-
-@pytest.mark.slow
 def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measured, nightly):
     stage = measured()
     (path,) = stage.goldens.glob("*/*.json")

@@ -51,23 +51,7 @@ def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
         assert (answer.code, "--from /none: only with --launcher replay" in answer.err) == (2, True)
 
 
-def test_limits_that_are_none_are_reported_with_the_other_faults(stage, mbr_perf):
-    made = stage(dense="repeats: 1, timeout: 900")
-    answer = mbr_perf("nightly", made.suite, "--launcher", "replay", "--timeout", "-1", "--retries", "-1", "--dryrun")
-    assert answer.code == 2
-    for expected in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
-        assert expected in answer.err
-
-
 def test_cases_with_too_few_steps_are_named_before_the_night(mbr_perf):
     notes = [line for line in mbr_perf("nightly", "cpu_smoke", "--dryrun").out.splitlines() if "will count" in line]
     assert len(notes) == 1
     assert notes[0].startswith("Note: dense.none, dense.mlp, dense.core_attn,layernorm: only 2 of 3 steps will count")
-
-
-def test_a_case_that_is_expected_to_run_out_of_memory_shares_no_golden(mbr_perf):
-    for command in (("nightly", "cpu_smoke", "--dryrun"), ("recipes", "suites", "cpu_smoke")):
-        answer = mbr_perf(*command)
-        assert answer.code == 0
-        assert "dense_under_a_limit" in answer.out
-        assert "share a golden name" not in answer.out

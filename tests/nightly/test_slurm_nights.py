@@ -80,13 +80,6 @@ def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_
     assert nightly("--resume", night_dir).code == 3
 
 
-def test_a_case_that_slurm_refuses_for_its_size_is_an_error_of_infrastructure(nightly, slurm, results, tmp_path):
-    slurm.answers("sbatch", "echo 'sbatch: error: Node count specification invalid' >&2; exit 1")
-    answer = json.loads(nightly("--junit", tmp_path / "junit.xml").out)
-    assert [(case["outcome"], case["is_infrastructure"]) for case in answer["cases"]] == [("failed", True)] * 2
-    assert 'errors="2"' in (tmp_path / "junit.xml").read_text()
-
-
 def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, mbr_perf, results):
     slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
     slurm.reports("cancelled")
@@ -112,21 +105,6 @@ def test_a_resumed_night_submits_what_was_cancelled_by_hand_with_the_reason(nigh
         ("started", "again, because it last ended by: Slurm: CANCELLED by hand (job 7)"),
         ("finished", ""),
     ]
-
-
-UNREACHED = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
-
-
-@pytest.mark.long
-def test_a_night_whose_controller_stays_away_tries_the_case_again_and_names_the_fault(nightly, slurm):
-    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{UNREACHED}" >&2; exit 1 ;; esac')
-    answered = nightly("--only", "first", "--retries", "1")
-    case = json.loads(answered.out)["cases"][0]
-    assert (answered.code, case["outcome"], case["is_infrastructure"]) == (3, "failed", True)
-    assert (
-        "infrastructure (Slurm not reached): Slurm could not be reached: Batch job submission failed" in case["reason"]
-    )
-    assert len(slurm.submissions()) == 8  # four of the case, four of its retry
 
 
 def test_a_night_takes_up_a_job_that_slurm_took_without_saying_so(nightly, slurm, results):
