@@ -55,3 +55,11 @@ def test_cases_with_too_few_steps_are_named_before_the_night(mbr_perf):
     notes = [line for line in mbr_perf("nightly", "cpu_smoke", "--dryrun").out.splitlines() if "will count" in line]
     assert len(notes) == 1
     assert notes[0].startswith("Note: dense.none, dense.mlp, dense.core_attn,layernorm: only 2 of 3 steps will count")
+
+
+@pytest.mark.parametrize("option", ["--detach", "--no_submit"])
+def test_a_night_cannot_leave_its_jobs_alone(stage, mbr_perf, option):
+    made = stage(dense="repeats: 1")
+    asked = ("--launcher", "slurm", "--time_limit", "10", option)
+    answer = mbr_perf("nightly", made.suite, *asked, "--dryrun")
+    assert (answer.code, "nightly waits for its jobs" in answer.err) == (2, True)

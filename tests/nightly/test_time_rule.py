@@ -192,3 +192,10 @@ def test_a_lasting_step_of_nights_that_drift_must_exceed_their_drift(drift, chan
     found = judge_time(THROUGHPUT, [level] * 5, Reference(700.0, 0.003, 5), history, LIMITS)
     assert ("like the 10 nights before" in found.reason) is is_red
     assert (found.verdict == "regression") is is_red
+
+
+@pytest.mark.parametrize(("spread", "agrees"), [(0.02, True), (0.002, False)])
+def test_nights_agree_within_the_noise_of_their_own_runs(spread, agrees):
+    tonight, earlier = ([700 * level * (1 + spread * x) for x in (-1.5, -0.5, 0, 0.5, 1.5)] for level in (0.88, 0.85))
+    _, reason = judged(tonight, [*CALM, earlier], NightBefore(earlier, known_noise(CALM)), ONE_CASE)
+    assert ("the night before had" in reason) is agrees
