@@ -9,8 +9,9 @@ import pytest
 from harness.errors import ExitCode
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict
-from harness.nightly.aa import AA_ALPHA, judge_aa
+from harness.nightly.aa import AA_ALPHA, AaRequest, judge_aa, with_aa
 from harness.nightly.judge import judge_night
+from harness.nightly.outcome import figures_outcome
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
 from harness.records.night import AaPlan, NightPlan, PlannedCase, aa_label
@@ -163,3 +164,19 @@ def test_an_aa_that_does_not_hold_leaves_even_a_night_without_goldens_open(mater
         replace(material(slower=slower, is_golden_required=False), golden=GoldenSearch(None, None, "no golden"))
     )
     assert (night.cases[0].outcome, night.outcome, night.exit_code) == ("pass", outcome, exit_code)
+
+
+def test_the_case_of_the_fewest_gpu_seconds_is_the_aa(make_spec):
+    batches = (("dear", 64), ("cheap", 32), ("dearer", 128))
+    specs = {
+        name: make_spec(batch={"micro_batch_size": 1, "global_batch_size": size, "seq_length": 4096})
+        for name, size in batches
+    }
+    plan = NightPlan(night_id="", suite="s", title="S", confirm=2, retries=1, command=("x",), mbr_perf="0",
+                     started_at="2026-02-01T03:00:00Z",
+                     cases=tuple(PlannedCase(name=name, spec=spec, repeats=1) for name, spec in specs.items()))  # fmt: skip
+    assert with_aa(plan, AaRequest()).aa.case == "cheap"
+
+
+def test_without_a_gated_metric_a_case_is_inconclusive():
+    assert figures_outcome(())[0] == "inconclusive"

@@ -1,5 +1,7 @@
 """What `mbr-perf nightly` refuses before anything starts."""
 
+import json
+
 import pytest
 
 from tests.nightly.night_recordings import RECIPE, Stage
@@ -63,3 +65,8 @@ def test_a_night_cannot_leave_its_jobs_alone(stage, mbr_perf, option):
     asked = ("--launcher", "slurm", "--time_limit", "10", option)
     answer = mbr_perf("nightly", made.suite, *asked, "--dryrun")
     assert (answer.code, "nightly waits for its jobs" in answer.err) == (2, True)
+
+
+def test_a_replay_is_not_predicted(stage, nightly):
+    (case,) = json.loads(nightly(stage(dense="repeats: 1"), "--dryrun", "--json").out)["cases"]
+    assert (case["prediction"], case["no_prediction"].startswith("replayed")) == (None, True)
