@@ -140,7 +140,7 @@ def _value(words: list[str], at: int) -> tuple[list[str], int]:
 def _whole(word: str) -> int:
     """Return a number as C's `stoull` reads it: what follows the digits is ignored, -1 is the largest number."""
     found = re.match(r"[+-]?\d+", word)
-    if found is None or abs(int(found[0])) > _MOST:
+    if found is None or len(found[0]) > 100 or abs(int(found[0])) > _MOST:
         raise _RefusedError("stoull")
     return int(found[0]) % (_MOST + 1)
 

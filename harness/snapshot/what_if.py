@@ -8,7 +8,7 @@ from harness.errors import BadRequestError
 from harness.predict.allocator_replay import Event, fits_bytes, replayed
 from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings, settings_of
 from harness.snapshot.blocks import held_blocks
-from harness.snapshot.fields import SnapshotFormatError, mapping, optional_size, sequence, size, word
+from harness.snapshot.fields import SnapshotFormatError, mapping, optional_size, sequence, size, text, word
 from harness.snapshot.requests import RESERVING
 from harness.snapshot.stacks import Stacks
 from harness.snapshot.values import DeviceMemory, FirstFailure, Question, WhatIf, WhatIfRow
@@ -31,8 +31,8 @@ def question_of(settings: Sequence[str], device_gib: float | None) -> Question |
     """Return what is asked, None for nothing. BadRequestError for settings that torch refuses, and impossible sizes."""
     if not settings and device_gib is None:
         return None
-    for text in settings:
-        settings_of(text, where="--what_if")
+    for each in settings:
+        settings_of(each, where="--what_if")
     if device_gib is not None and not 0 < device_gib < _MOST_GIB:
         raise BadRequestError(f"--device_gib {device_gib:g}: no size of a device in GiB", remedy="e.g. --device_gib 80")
     return Question(settings=tuple(settings), device_bytes=None if device_gib is None else int(device_gib * GIB))
@@ -47,13 +47,13 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
     recorded, notes = _recorded(content)
     live = {address: (num_bytes, stream) for address, num_bytes, stream in held_blocks(content, device.device)}
     history = _history(_undone(live, entries), entries)
-    texts = tuple(dict.fromkeys((recorded, *question.settings)))
+    asked = tuple(dict.fromkeys((recorded, *question.settings)))
     return WhatIf(
         device_bytes=question.device_bytes,
         num_requests=sum(event.num_bytes is not None for event in history.events) - history.num_before,
         recorded_reserved_bytes=_recorded_peak(device.reserved_bytes, entries),
-        rows=tuple(_row(history, entries, text, question.device_bytes) for text in texts),
-        notes=(*notes, *_notes(history, device), *(note for text in texts if (note := settings_of(text).inert))),
+        rows=tuple(_row(history, entries, each, question.device_bytes) for each in asked),
+        notes=(*notes, *_notes(history, device), *(note for each in asked if (note := settings_of(each).inert))),
     )
 
 
@@ -69,14 +69,15 @@ def _entries(content: dict[Any, Any], device: int) -> Iterator[tuple[str, dict[A
 def _recorded(content: dict[Any, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the settings that the snapshot names, and a note where it names none or some that cannot be replayed."""
     named = content.get("allocator_settings")
-    text = named.get("PYTORCH_CUDA_ALLOC_CONF") if isinstance(named, dict) else None
-    if not isinstance(text, str):
+    value = named.get("PYTORCH_CUDA_ALLOC_CONF") if isinstance(named, dict) else None
+    if not isinstance(value, str):
         return "", ("The snapshot does not name its settings: the first row has torch's defaults.",)
+    settings = text(value)
     try:
-        settings_of(text, where="the snapshot's PYTORCH_CUDA_ALLOC_CONF")
+        settings_of(settings, where="the snapshot's PYTORCH_CUDA_ALLOC_CONF")
     except BadRequestError as error:
         return "", (f"{error.message}: the first row has torch's defaults.",)
-    return text, ()
+    return settings, ()
 
 
 def _undone(live: dict[int, tuple[int, int]], entries: Entries) -> dict[int, tuple[int, int]]:
@@ -123,13 +124,13 @@ def _recorded_peak(reserved: int, entries: Entries) -> int:
     return peak
 
 
-def _row(history: _History, entries: Entries, text: str, device_bytes: int | None) -> WhatIfRow:
-    settings, total = settings_of(text), max(_ASSUMED_DEVICE_BYTES, device_bytes or 0)
+def _row(history: _History, entries: Entries, asked: str, device_bytes: int | None) -> WhatIfRow:
+    settings, total = settings_of(asked), max(_ASSUMED_DEVICE_BYTES, device_bytes or 0)
     if device_bytes is not None and settings.memory_fraction is not None:
         total = device_bytes
     free = replayed(history.events, settings, total_bytes=total)
     return WhatIfRow(
-        settings=text,
+        settings=asked,
         allocated_bytes=free.peak_allocated_bytes,
         reserved_bytes=free.peak_reserved_bytes,
         fits_bytes=fits_bytes(history.events, settings, free, total),

@@ -60,6 +60,11 @@ def test_sizes_are_rounded_as_torch_rounds_them(divisions, mebibytes):
     assert {size: settings.rounded(int(size * MIB)) / MIB for size in mebibytes} == mebibytes
 
 
+def test_a_number_that_python_would_not_read_is_refused_too():
+    with pytest.raises(BadRequestError):
+        settings_of("max_split_size_mb:" + "9" * 5000)
+
+
 def test_torch_reads_the_first_variable_that_is_set_even_to_nothing():
     old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
     assert settings_in({new: "expandable_segments:True"}).expandable_segments

@@ -10,8 +10,11 @@ from typing import Any
 
 from harness.snapshot.child import RefusedPickleError, load_plain, summarise
 from harness.snapshot.fields import SnapshotFormatError
+from harness.snapshot.values import Question
+from harness.snapshot.what_if import answered
 from tests.snapshot_pickles import MLP, fragmented, trained
 
+_QUESTION = Question(settings=("expandable_segments:True",), device_bytes=1 << 30)
 _ODD: tuple[Any, ...] = (
     None,
     -1,
@@ -58,7 +61,10 @@ def _is_summarised(files: list[bytes], draw: random.Random) -> bool:
             value = load_plain(io.BytesIO(_damaged(draw.choice(files), draw)))
         else:
             value = _altered(pickle.loads(draw.choice(files)), draw)
-        summarise(value, file="fuzzed", file_bytes=1).model_dump_json()
+        summary = summarise(value, file="fuzzed", file_bytes=1)
+        summary.model_dump_json()
+        if summary.fullest and isinstance(value, dict):
+            answered(value, summary.fullest, _QUESTION).model_dump_json()
     except (RefusedPickleError, SnapshotFormatError, MemoryError):
         return False
     return True
