@@ -8,14 +8,6 @@ import pytest
 from harness.records.store import write_atomically, write_once
 
 
-def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    write_atomically(path, "old")
-    write_atomically(path, "new")
-    assert path.read_text() == "new"
-    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
-
-
 def test_the_file_is_not_readable_by_everyone(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_atomically(path, "x")
