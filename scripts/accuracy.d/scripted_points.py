@@ -185,7 +185,11 @@ def measure(host: Host, names: Sequence[str]) -> None:
         *((each, False) for each in chosen if each.name in IN_FULL),
     ]:
         rows = read(point.name)
-        wanted = [row for setting in planned(point, only_own=only_own) for row in due(point, setting)]
+        try:
+            wanted = [row for setting in planned(point, only_own=only_own) for row in due(point, setting)]
+        except BadRequestError as error:  # no rank runs what no plan is made for
+            narrate(f"{point.name}: {error.message}")
+            continue
         rows |= {(row.setting, row.stage): asdict(row) | _as_kept(row, rows) for row in wanted}
         missing = [row for row in wanted if rows[row.setting, row.stage]["peak_allocated_bytes"] is None]
         narrate(f"{point.name}: {len(missing)} of {len(wanted)} ranks to run")
