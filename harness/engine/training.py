@@ -188,10 +188,14 @@ def _loss(loss_mask: torch.Tensor, output: torch.Tensor):
     return loss, {"lm loss": loss.detach().clone()}
 
 
-def forward_step(batches, model):
-    """megatron-core's forward_step_func: one micro-batch through one chunk, and the function that makes its loss."""
+def forward_step(batches, model, *, return_schedule_plan: bool = False):
+    """megatron-core's forward_step_func: one micro-batch through one chunk, and the function that makes its loss.
+
+    ``return_schedule_plan``: the layers' parts, which overlapped communication of experts interleaves, not the output.
+    """
     batch = next(batches)
-    output = model(
+    run = model.build_schedule_plan if return_schedule_plan else model
+    output = run(
         batch.get("tokens"),
         batch.get("position_ids"),
         batch["attention_mask"],

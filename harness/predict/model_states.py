@@ -126,7 +126,9 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
         optimizer=round(per.optimizer * sharded),
-        step_transient=round(per.cast * sharded + widened * _stepped_at_once(spec, owned)),
+        step_transient=round(
+            per.cast * sharded + max(widened * _stepped_at_once(spec, owned), 2 * _quantised_at_once(spec, owned))
+        ),
         gathered=gathered,
         fetched=fetched,
         queued=queued,
@@ -177,6 +179,19 @@ def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
     after the other.
     """
     return max(owned) if spec.parallelism.expert_model_parallel_size > 1 else sum(owned)
+
+
+def _quantised_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
+    """Return the number of FP8 weights of one optimizer, which are cast to bf16 together before they are quantised.
+
+    transformer-engine 2.11 `cast_master_weights_to_fp8`, after the step; gradients in fp32 are still there. Embeddings
+    and the output layer are not FP8.
+    """
+    if not spec.precision.transformer_config.get("fp8_param") or spec.ddp.use_megatron_fsdp:
+        return 0
+    dense, expert = owned
+    share = _dense_data_parallel_size(spec) if spec.optimizer.use_distributed_optimizer else 1
+    return _stepped_at_once(spec, (max(0, dense - _outside_of_layers(spec) / share), expert))
 
 
 def least_bytes(spec: ExperimentSpec) -> int:

@@ -51,7 +51,8 @@ _DEVICE_BYTES = 1 << 40  # what fits no H100 is measured, too
 class Row:
     """One stage of a point under one setting. Bytes of torch's allocator; None where the rank failed, with its ``failure``.
 
-    ``peak_reserved_late_bytes``: side streams are always behind, so that a block that one used is free at the next
+    Under CUDA graphs ``peak_allocated_bytes`` is that of replayed steps, and ``peak_before_graphs_bytes`` that of the eager
+    steps and the capture before them. ``peak_reserved_late_bytes``: side streams are always behind, so that a block that one used is free at the next
     synchronisation only. A GPU lies between it and ``peak_reserved_bytes``.
     """
 
@@ -60,6 +61,7 @@ class Row:
     stage: int
     predicted_peak_bytes: int
     peak_allocated_bytes: int | None = None
+    peak_before_graphs_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_reserved_late_bytes: int | None = None
     num_microbatches: int = 0
@@ -161,8 +163,11 @@ def measured(point: Point, row: Row) -> Row:
                 last = [line for line in str(error).splitlines() if line.strip()][-1]
                 return replace(row, failure=last, seconds=round(time.monotonic() - start, 1))
     calm, *late = found
+    peaks = calm["peak_allocated_bytes"]
+    graphs = point.spec.cuda_graph.impl != "none"
     return replace(
-        row, peak_allocated_bytes=max(calm["peak_allocated_bytes"]), peak_reserved_bytes=max(calm["peak_reserved_bytes"]),
+        row, peak_allocated_bytes=peaks[-1] if graphs else max(peaks),
+        peak_before_graphs_bytes=max(peaks) if graphs else None, peak_reserved_bytes=max(calm["peak_reserved_bytes"]),
         peak_reserved_late_bytes=max(late[0]["peak_reserved_bytes"]) if late else None, seconds=round(time.monotonic() - start, 1),
         versions=tuple(calm["versions"].items()),
     )  # fmt: skip

@@ -9,11 +9,11 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
 from harness.engine.rank_log import RankLog
@@ -89,11 +89,11 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
 def weigh_step(trainer: "Trainer", scale: "GpuScale | ProcessorScale", phases: Phases, log: RankLog) -> None:
     """The second step, cut where a forward pass begins, where its loss is known, and where the optimizer steps."""
     cuts = Cuts(scale, phases, log)
-    ours: Callable[[object, object], tuple[object, Callable[..., object]]] = trainer.forward_step
+    ours = trainer.forward_step
 
-    def forward_step(batches: object, model: object) -> tuple[object, Callable[..., object]]:
+    def forward_step(batches: object, model: object, *, return_schedule_plan: bool = False) -> Any:
         cuts.enter("forward")
-        output, loss_of = ours(batches, model)
+        output, loss_of = ours(batches, model, return_schedule_plan=return_schedule_plan)
 
         def loss_then_backward(*arguments: object) -> object:
             loss = loss_of(*arguments)

@@ -71,3 +71,14 @@ def test_torchs_adam_holds_the_root_of_the_second_moment_of_all_that_it_steps_at
 def test_torchs_adam_steps_on_a_gpu_without_transformer_engine(spec_of, gpu, software, expected):
     dtype = "bf16" if gpu == "h100" else "fp32"
     assert steps_with_torch_adam(spec_of(gpu=gpu, compute_dtype=dtype), software) is expected
+
+
+def test_fp8_weights_are_cast_to_bf16_together_inside_the_step(spec_of):
+    """Beside 4 bytes of each gradient: results/scripted_gpu has these bytes of gpt_oss_120b's experts."""
+    parameters = Parameters(dense=3_000_000_000, stored_bytes=4_000_000_000)
+    tables = 128512 // 4 * 8192  # embedding or output layer over TP 4
+    steps = [
+        model_states(spec_of(compute_dtype=dtype, ddp=BF16_GRADIENTS), parameters).step_transient
+        for dtype in ("bf16", "fp8_cs")
+    ]
+    assert steps[1] - steps[0] == pytest.approx(2 * (3_000_000_000 - tables) / 2)

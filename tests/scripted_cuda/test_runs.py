@@ -146,3 +146,12 @@ def test_a_rank_that_dies_or_hangs_ends_the_run_and_frees_the_devices(machine, n
     assert [rank["failure"]["kind"] for rank in record["ranks"]] == kinds
     assert not any(is_alive(process) for kind in there for process in there[kind])
     assert free_everywhere(here)
+
+
+def test_communication_of_experts_that_overlaps_runs_by_megatron_cores_schedule_of_layers(machine):
+    """One rank of 256: the schedule asks forward_step for the parts of the layers."""
+    job = {"model_recipe_name": "qwen3_235b_a22b", "task": "pretrain", "gpu": "h100", "compute_dtype": "bf16"}
+    words = [f"{name}={value}" for name, value in job.items()]
+    found = machine(num_devices=1).one_rank("0", "2", *words, "num_gpus=256", "global_batch_size=512", "balanced=1")
+    assert found["failure"] is None and found["coordinates"]["pp"] == 0
+    assert found["peak_allocated_bytes"][1] == pytest.approx(59.22 * 2**30, rel=0.001)
