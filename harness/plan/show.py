@@ -289,7 +289,7 @@ def assumptions(plan: Plan) -> Section:
     texts = [f"{text} (not modelled: {bounds[text]})" if text in bounds else text for text in plan.assumptions]
     if time:
         rows = f" ({time.range_rows} measured steps of this class)" if time.range_rows else ""
-        texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}{rows}")
+        texts.append(f"a step without recompute: {' to '.join(map(format_seconds, time.range_s))}{rows}")
         if time.host_bound:
             texts.append(
                 "host-bound: the host launches operations more slowly than the GPU runs them; recompute therefore "

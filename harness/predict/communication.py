@@ -15,7 +15,7 @@ def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, netwo
     """
     links = spec.gpu_type.links
     assert links is not None  # nothing is predicted for a processor
-    size, stride = _extent(spec, group)
+    size, stride = extent(spec, group)
     inside = max(1, min(size, links.domain_gpus // stride))
     if inside >= size:
         return links.nvlink * link
@@ -42,20 +42,11 @@ def _copies(spec: ExperimentSpec, num_domains: int) -> float:
     return reachable * (1 - (1 - 1 / reachable) ** topk) / topk
 
 
-def group_size(spec: ExperimentSpec, group: Group) -> int:
-    """Return the number of ranks in the group."""
-    return _extent(spec, group)[0]
-
-
-def _extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
+def extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
     """Return the size of a group, and the distance between its neighbours in rank numbers."""
     p = spec.parallelism
-    tp, cp, ep, etp = (
-        p.tensor_model_parallel_size,
-        p.context_parallel_size,
-        p.expert_model_parallel_size,
-        p.expert_tensor_size,
-    )
+    tp, cp = p.tensor_model_parallel_size, p.context_parallel_size
+    ep, etp = p.expert_model_parallel_size, p.expert_tensor_size
     per_stage = max(1, spec.num_gpus // p.pipeline_model_parallel_size)
     extents: dict[Group, tuple[int, int]] = {
         "tp": (tp, 1),

@@ -45,9 +45,6 @@ class Work:
             counts[each] = counts.get(each, 0) + n
         return Work(counts)
 
-    def __add__(self, other: "Work") -> "Work":
-        return self._plus(other, 1)
-
     def __sub__(self, other: "Work") -> "Work":
         return self._plus(other, -1)
 
@@ -94,11 +91,14 @@ class Parameters:
         """Add up the parameters of a chunk."""
         return Parameters(trace.num_parameters_dense, trace.num_parameters_expert, trace.parameter_bytes)
 
-    def __add__(self, other: "Parameters") -> "Parameters":
-        return Parameters(self.dense + other.dense, self.expert + other.expert, self.stored_bytes + other.stored_bytes)
+    @staticmethod
+    def total(parts: "Iterable[Parameters]") -> "Parameters":
+        """Add up the parameters of ``parts``."""
+        each = [(part.dense, part.expert, part.stored_bytes) for part in parts]
+        return Parameters(*map(sum, zip(*each, strict=True)))
 
     def __sub__(self, other: "Parameters") -> "Parameters":
-        return self + Parameters(-other.dense, -other.expert, -other.stored_bytes)
+        return Parameters.total([self, Parameters(-other.dense, -other.expert, -other.stored_bytes)])
 
 
 @dataclass(frozen=True)
@@ -219,16 +219,13 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
     """
     last, further = checkpointed[-1], len(checkpointed) - 1
     held = sum(piece.saved for piece in kept[:-1])
-    work, parameters = Work.total(piece.work for piece in checkpointed), Parameters()
-    for piece in checkpointed:
-        parameters = parameters + piece.parameters
     return Piece(
         saved=sum(piece.saved for piece in checkpointed) - further * input_bytes,
         forward_over=max(piece.forward_over for piece in checkpointed) + input_bytes * (further > 0),
         backward_over=last.backward_over + held,
         persistent=sum(piece.persistent for piece in checkpointed),
-        parameters=parameters,
-        work=work,
+        parameters=Parameters.total(piece.parameters for piece in checkpointed),
+        work=Work.total(piece.work for piece in checkpointed),
         lingering=sum(piece.lingering for piece in checkpointed),
         runs_again=True,
         shared_behind=last.shared_behind,
@@ -296,17 +293,14 @@ def compose(
     """
     window = len(units) if window is None else window
     parts = [frame, *units, *(end for end in (ends.first, ends.last) if end)]
-    parameters, work = Parameters(), Work.total(part.work for part in parts)
-    for part in parts:
-        parameters = parameters + part.parameters
     return ChunkCost(
         sizes=_sizes(frame, units, ends, window),
         body=_sizes(frame, units, Ends(first=ends.first), window),
         persistent=sum(part.persistent for part in parts[1:]),
         shared=frame.persistent,
         hidden_bytes=hidden_bytes,
-        parameters=parameters,
-        work=work,
+        parameters=Parameters.total(part.parameters for part in parts),
+        work=Work.total(part.work for part in parts),
         has_loss=ends.last is not None,
         largest_unit=max((unit.saved for unit in units), default=0),
         captured=sum(unit.captured for unit in units),

@@ -9,7 +9,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters, PassSizes
 from harness.predict.model_states import ModelStates, model_states
 from harness.predict.schedule import Event, Instant, Pass, Schedule, fullest_instants, schedule_of
-from harness.units import MIB
+from harness.units import MIB, grouped
 
 KIB = 1024
 
@@ -52,21 +52,11 @@ def user_buffer_bytes(spec: ExperimentSpec) -> int:
     gathered_bytes = 1 if spec.precision.peak == "fp8" else _BF16_BYTES
     total = 0
     for gemm in (*_GATHERED, *_SCATTERED):
-        method, fp8_buf = _settings(spec, gemm)
-        is_scattered = gemm in _SCATTERED
-        element = gathered_bytes if fp8_buf or not is_scattered else _BF16_BYTES
-        ring_of_parts = is_scattered and method == "ring_exchange"  # and each of the others' parts once more
+        buffer, is_scattered = getattr(spec.kernels.tp_comm_overlap_cfg, gemm, None), gemm in _SCATTERED
+        element = gathered_bytes if getattr(buffer, "fp8_buf", False) or not is_scattered else _BF16_BYTES
+        ring_of_parts = is_scattered and getattr(buffer, "method", "") == "ring_exchange"  # and the others' parts
         total += tokens * width * element * (2 * tp - 1 if ring_of_parts else tp) // tp
     return total
-
-
-def _settings(spec: ExperimentSpec, gemm: str) -> tuple[str | None, bool]:
-    """Return the recipe's method for a GEMM, if it sets one, and whether it asks for an FP8 buffer."""
-    named = spec.kernels.tp_comm_overlap_cfg
-    buffer = getattr(named, gemm, None)
-    if buffer is None:
-        return None, False
-    return buffer.method, getattr(buffer, "fp8_buf", False)
 
 
 def _torch(spec: ExperimentSpec) -> int:
@@ -141,16 +131,15 @@ def stage_memory(
     spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, torch_adam: bool = False
 ) -> StageMemory:
     """Return the ledger of one stage; ``chunks`` in order of virtual stages, ``torch_adam`` as in `model_states`."""
-    parameters = Parameters()
-    for chunk in chunks:
-        parameters = parameters + chunk.parameters
+    parameters = Parameters.total(chunk.parameters for chunk in chunks)
     states = model_states(spec, parameters, torch_adam=torch_adam)
     schedule = schedule_of(spec, pp_rank)
     overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
     moments = _moments(spec, schedule, chunks, states)
-    passes = _fullest_passes(moments, states.total + overhead)
+    passes = grouped((moment.direction, states.total + overhead + moment.total) for moment in moments)
     fullest = max(moments, key=lambda moment: moment.total)
-    left, pool = lingering_bytes(chunks), _pool_bytes(schedule, chunks)
+    # What backward passes leave, alive between steps, until the next forward pass replaces it.
+    left, pool = sum(chunk.sizes.lingering for chunk in chunks), _pool_bytes(schedule, chunks)
     peaks = _peaks(states, overhead, left, moments)
     capture = pool + max((chunk.body.backward_peak for chunk in chunks if chunk.captured), default=0)
     if pool:
@@ -175,7 +164,7 @@ def stage_memory(
         total=states.total + overhead + fullest.total,
         peak=name,
         peaks=peaks,
-        passes=passes,
+        passes={direction: max(sizes) for direction, sizes in passes.items()},
         parameters=parameters,
         pool=pool,
     )
@@ -202,18 +191,6 @@ def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment,
     }
     losses = [moment.total for moment in moments if moment.in_loss]
     return peaks | ({"loss and logits": standing + max(losses)} if losses else {})
-
-
-def lingering_bytes(chunks: tuple[ChunkCost, ...]) -> int:
-    """Return the bytes that backward passes leave: alive between steps, until the next forward pass replaces them."""
-    return sum(chunk.sizes.lingering for chunk in chunks)
-
-
-def _fullest_passes(moments: tuple[Moment, ...], standing: int) -> dict[Pass, int]:
-    fullest: dict[Pass, int] = {}
-    for moment in moments:
-        fullest[moment.direction] = max(fullest.get(moment.direction, 0), standing + moment.total)
-    return fullest
 
 
 def _bare(moments: tuple[Moment, ...]) -> int:

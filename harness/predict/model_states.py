@@ -116,12 +116,12 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
     ``torch_adam``: torch's own AdamW runs the optimizer step, see :func:`steps_with_torch_adam`.
     """
     per = state_bytes(spec)
-    owned = _owned(spec, parameters)
+    owned = owned_parameters(spec, parameters)
     sharded, total = sum(owned), parameters.dense + parameters.expert
-    widened = per.widened + (_SIZE["fp32"] if torch_adam and not spec.ddp.use_megatron_fsdp else 0)
-    sharing = spec.ddp.use_megatron_fsdp
-    gathered, fetched, queued = gathered_bytes(spec, parameters, per.gradient) if sharing else (0, 0, 0)
-    kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
+    shards = spec.ddp.use_megatron_fsdp
+    widened = per.widened + (_SIZE["fp32"] if torch_adam and not shards else 0)
+    gathered, fetched, queued = gathered_bytes(spec, parameters, per.gradient) if shards else (0, 0, 0)
+    kept = sharded / total if shards and total else 1.0
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
@@ -135,29 +135,14 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
     )
 
 
-def _expert_data_parallel_size(spec: ExperimentSpec) -> int:
-    """Return the number of ranks that hold the same experts and share their optimizer state."""
-    p = spec.parallelism
-    return max(
-        1, spec.num_gpus // (p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size)
-    )
-
-
-def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
-    """Return the number of ranks that share dense optimizer state: data-parallel times context-parallel."""
-    return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
-
-
-def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
-    """Return the number of parameters whose optimizer state one rank holds."""
-    return sum(_owned(spec, parameters))
-
-
-def _owned(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
-    """Return that number for dense layers and for experts."""
+def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
+    """Return the numbers of parameters of dense layers and of experts whose optimizer state one rank holds."""
     if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
         return parameters.dense, parameters.expert
-    return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / _expert_data_parallel_size(spec)
+    p = spec.parallelism
+    sharing = spec.data_parallel_size * p.context_parallel_size
+    ranks = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
+    return parameters.dense / max(1, sharing), parameters.expert / max(1, spec.num_gpus // ranks)
 
 
 def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bool:

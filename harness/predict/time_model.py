@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
-from harness.predict.communication import Group, group_bandwidth, group_size
+from harness.predict.communication import Group, extent, group_bandwidth
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
 from harness.predict.model_states import owned_parameters, state_bytes
@@ -141,31 +141,36 @@ def captured(spec: ExperimentSpec) -> float:
 class StepTime:
     """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
 
-    ``low_s`` and ``high_s`` hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured steps.
+    ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured
+    steps.
     ``compute_s`` is the slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time.
     ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
     """
 
-    likely_s: float
-    low_s: float
-    high_s: float
     compute_s: float
     recompute_s: float
     bubble_s: float
     reduction_s: float
     optimizer_s: float
     host_bound: bool
-    range_rows: int
+    low: float = 1.0
+    high: float = 1.0
+    range_rows: int = 0
+
+    @cached_property
+    def likely_s(self) -> float:
+        """Return the seconds."""
+        return self.compute_s + self.bubble_s + self.reduction_s + self.optimizer_s
 
     @property
     def range_s(self) -> tuple[float, float]:
         """Return both ends of the range."""
-        return self.low_s, self.high_s
+        return self.likely_s * self.low, self.likely_s * self.high
 
 
 def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
     """Return the seconds of one step at the given efficiencies."""
-    return _Clock(spec, likely).step(stages).total
+    return _Clock(spec, likely).step(stages).likely_s
 
 
 def step_time(
@@ -183,18 +188,7 @@ def step_time(
     low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
     if spread is not None:
         low, high, rows = 1 / (1 + spread), 1 + spread, 0
-    return StepTime(
-        likely_s=likely.total,
-        low_s=likely.total * min(1.0, low),
-        high_s=likely.total * max(1.0, high),
-        compute_s=likely.compute,
-        recompute_s=likely.recompute,
-        bubble_s=likely.bubble,
-        reduction_s=likely.reduction,
-        optimizer_s=likely.optimizer,
-        host_bound=likely.host_bound,
-        range_rows=rows,
-    )
+    return replace(likely, low=min(1.0, low), high=max(1.0, high), range_rows=rows)
 
 
 class _Passes(NamedTuple):
@@ -232,27 +226,13 @@ class _Passes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Step:
-    compute: float
-    recompute: float
-    bubble: float
-    reduction: float
-    optimizer: float
-    host_bound: bool
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.bubble + self.reduction + self.optimizer
-
-
-@dataclass(frozen=True)
 class _Clock:
     """One set of efficiencies on the GPUs of ``spec``."""
 
     spec: ExperimentSpec
     efficiency: Efficiency
 
-    def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> _Step:
+    def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> StepTime:
         """Time a step of 1F1B: every stage runs M micro-batches.
 
         First and last wait PP - 1 micro-batches of one chunk.
@@ -263,17 +243,15 @@ class _Clock:
         seconds = [sum(passes[id(chunk)].seconds for chunk in stage) for stage in stages]
         slowest = max(seconds)
         worst = stages[seconds.index(slowest)]
-        parameters = Parameters()
-        for chunk in worst:
-            parameters = parameters + chunk.parameters
+        parameters = Parameters.total(chunk.parameters for chunk in worst)
         num, own = self.spec.num_microbatches, [passes[id(chunk)] for chunk in worst]
         backward = sum(each.returning for each in own)
-        return _Step(
-            compute=num * slowest + self._messages(worst),
-            recompute=num * sum(each.recomputing for each in own),
-            bubble=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
-            reduction=self._reduction(parameters, backward, slowest - backward),
-            optimizer=self._optimizer(parameters) + self.efficiency.step_s,
+        return StepTime(
+            compute_s=num * slowest + self._messages(worst),
+            recompute_s=num * sum(each.recomputing for each in own),
+            bubble_s=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
+            reduction_s=self._reduction(parameters, backward, slowest - backward),
+            optimizer_s=self._optimizer(parameters) + self.efficiency.step_s,
             host_bound=sum(each.host for each in own) > sum(each.gpu for each in own),
         )
 
@@ -361,12 +339,11 @@ class _Clock:
         per_gradient = state_bytes(self.spec).gradient
         per_weight = 1 if self.spec.precision.fp8_param_gather and not self._quantises_on_arrival else 2
         gradients = self._exchanged(parameters, per_gradient)
+        behind_backward, behind_forward = ddp.overlap_grad_reduce * backward_s, ddp.overlap_param_gather * forward_s
         if not self.spec.optimizer.use_distributed_optimizer:
-            return max(0.0, 2 * gradients - (backward_s if ddp.overlap_grad_reduce else 0.0))
+            return max(0.0, 2 * gradients - behind_backward)
         weights = self._exchanged(parameters, per_weight)
-        return max(0.0, gradients - (backward_s if ddp.overlap_grad_reduce else 0.0)) + max(
-            0.0, weights - (forward_s if ddp.overlap_param_gather else 0.0)
-        )
+        return max(0.0, gradients - behind_backward) + max(0.0, weights - behind_forward)
 
     @property
     def _quantises_on_arrival(self) -> bool:
@@ -380,7 +357,7 @@ class _Clock:
         seconds = 0.0
         owners: dict[Group, int] = {"dp": parameters.dense, "edp": parameters.expert}
         for group, count in owners.items():
-            size = group_size(self.spec, group)
+            size, _ = extent(self.spec, group)
             sent = bytes_each * count * (size - 1) / size
             seconds += sent / self._sent_per_s[group]
         return seconds
@@ -392,7 +369,7 @@ class _Clock:
         cleared.
         """
         per = state_bytes(self.spec)
-        moved = owned_parameters(self.spec, parameters) * (
+        moved = sum(owned_parameters(self.spec, parameters)) * (
             2 * per.optimizer + 2 * (per.cast + per.widened) + per.gradient + 2
         )
         if self._quantises_on_arrival:

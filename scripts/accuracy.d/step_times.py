@@ -202,7 +202,7 @@ def _measured_steps(source: Path, host: Host) -> list[tuple[Timed, Prediction]]:
 def _step_row(name: str, made: Prediction, measured_s: float) -> Row:
     time = _time(made)
     return {
-        "name": name, "predicted_s": time.likely_s, "range_s": [time.low_s, time.high_s], "measured_s": measured_s,
+        "name": name, "predicted_s": time.likely_s, "range_s": list(time.range_s), "measured_s": measured_s,
         "gpu": made.spec.gpu, "error": time.likely_s / measured_s - 1, "in_range": _is_in_range(made, measured_s),
     }  # fmt: skip
 
@@ -223,7 +223,8 @@ def _seconds(made: Prediction) -> float:
 
 
 def _is_in_range(made: Prediction, seconds: float) -> bool:
-    return _time(made).low_s <= seconds <= _time(made).high_s
+    low, high = _time(made).range_s
+    return low <= seconds <= high
 
 
 def _time(made: Prediction) -> StepTime:
