@@ -32,7 +32,11 @@ def least_squares(
         lambda at: residuals([exp(x) for x in at]),
         [log(value) for value in start],
         bounds=tuple(zip(*(map(log, each) for each in bounds), strict=True)),
+        jac=lambda at: list(zip(*slopes(residuals, [exp(x) for x in at]), strict=True)),
         method="dogbox",
+        ftol=1e-14,
+        xtol=1e-12,
+        gtol=1e-12,
         max_nfev=max_rounds,
     )
     return tuple(min(max(exp(x), low), high) for x, (low, high) in zip(found.x, bounds, strict=True))

@@ -29,23 +29,25 @@ def step_progress(console: Console, num_steps: int, *, clock: Callable[[], float
 
     ``clock`` (seconds) decides when a pipe has waited long enough for another line.
     """
-    if console.is_terminal:
-        yield from _bar(console, num_steps)
-    else:
+    if not console.is_terminal:
         yield PlainLines(console, num_steps, clock).show
+        return
+    with _bars(console) as bar:
+        yield _shown(bar, bar.add_task("start", total=num_steps, eta=""))
 
 
-def _bar(console: Console, num_steps: int) -> Iterator[Show]:
+def _bars(console: Console) -> Bar:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[eta]}"))  # fmt: skip
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("start", total=num_steps, eta="")
+    return Bar(*columns, console=console, transient=True)
 
-        def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
-            eta = f"{format_seconds(eta_s)} left" if eta_s else ""
-            bar.update(task, description=phase, completed=0 if step is None else step + 1, eta=eta)
 
-        yield show
+def _shown(bar: Bar, task: TaskID, before: str = "") -> Show:
+    def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
+        eta = f"{format_seconds(eta_s)} left" if eta_s else ""
+        bar.update(task, description=f"{before}{phase}", completed=0 if step is None else step + 1, eta=eta)
+
+    return show
 
 
 @dataclass
@@ -78,9 +80,8 @@ def counting(console: Console, title: str) -> Iterator[Callable[[int, int], None
     if not console.is_terminal:
         yield lambda _done, _of: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None, visible=False)
+    with _bars(console) as bar:
+        task = bar.add_task(title, total=None, visible=False, eta="")
         yield lambda done, of: bar.update(task, completed=done, total=of, visible=True)
 
 
@@ -147,9 +148,7 @@ def cell_progress(
     if not console.is_terminal:
         yield _Lines(console, num_runs, clock)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("{task.fields[eta]}"))  # fmt: skip
-    with Bar(*columns, console=console, transient=True) as bar:
+    with _bars(console) as bar:
         yield _Bars(bar, num_runs, clock)
 
 
@@ -191,15 +190,9 @@ class _Bars:
         self._title = ""
 
     def start(self, title: str, num_steps: int) -> Show:
-        self._title = title
-        run = self._run = self._bar.add_task(escape(on_one_line(title)), total=num_steps, eta="")
-
-        def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
-            eta = f"{format_seconds(eta_s)} left" if eta_s else ""
-            done = 0 if step is None else step + 1
-            self._bar.update(run, description=f"{escape(on_one_line(title))}: {phase}", completed=done, eta=eta)
-
-        return show
+        self._title, shown = title, escape(on_one_line(title))
+        self._run = self._bar.add_task(shown, total=num_steps, eta="")
+        return _shown(self._bar, self._run, f"{shown}: ")
 
     def finish(self, line: str) -> None:
         if self._run is not None:
