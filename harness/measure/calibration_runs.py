@@ -112,8 +112,7 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
         costs = composer.chunk_costs(traces.even)
         busiest = at_pace(spec, costs, composer.chunk_costs(traces.uneven)) if traces.uneven else None
     except MissingTraceError:
-        reasons = (traces.refused.get(case.key) for case in composer.cases())
-        return next((reason for reason in reasons if reason), "not traced")
+        return traces.why_missing(composer)
     metrics = derive(record)
     timed = metrics.step_time_s and "step_time_s" not in metrics.problems and not spec.gpu_type.is_cpu
     return Observation(

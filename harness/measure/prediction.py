@@ -146,8 +146,7 @@ def _predicted(
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
     except MissingTraceError:
-        reasons = (traces.refused.get(case.key, "") for case in Composer(spec, implementation).cases())
-        return RunPrediction(None, next(filter(None, reasons), NOT_TRACED))
+        return RunPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
         return RunPrediction(None, first_line(str(error)))
 

@@ -28,7 +28,7 @@ class PlanOptions:
 
     margin: Annotated[float, typer.Option("--margin", rich_help_panel=_PLAN, metavar="FRACTION",
         help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
-    fit_into: Annotated[str | None, typer.Option("--fit_into", rich_help_panel=_PLAN, metavar="GIB",
+    fit_into: Annotated[float | None, typer.Option("--fit_into", rich_help_panel=_PLAN, metavar="GIB",
         help="Memory to fit into instead of the GPU's, in GiB, e.g. 60.")] = None
     max_overhead: Annotated[float | None, typer.Option("--max_overhead", rich_help_panel=_PLAN, metavar="FRACTION",
         help="Recommend no setting that makes a step longer by more than this share.")] = None
@@ -171,27 +171,16 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
     return replace(page, blocks=(*page.blocks, *more))
 
 
-_FORMATS = {"--html": (".html",), "--png": (".png", ".svg")}
-
-
 def _require_writable(how: PlanOptions) -> None:
-    """BadRequestError, before anything is traced, for files of another format and where no picture can be drawn."""
+    """BadRequestError, before anything is traced, for files that cannot hold pictures."""
     from harness.errors import Problems
     from harness.show.charts.drawing import require_chart
 
     problems = Problems()
-    for option, path in (("--html", how.html), ("--png", how.png)):
-        if path is None:
-            continue
-        if path.suffix not in _FORMATS[option]:
-            problems.add(
-                f"{option} {path}: not a format of this option", f"name a file *{' or *'.join(_FORMATS[option])}"
-            )
-        elif not path.parent.is_dir():
-            problems.add(f"{option} {path}: there is no folder {path.parent}", "make the folder first")
-        else:
-            with problems.collecting():
-                require_chart(option, path)
+    for option, path, formats in (("--html", how.html, (".html",)), ("--png", how.png, (".png", ".svg"))):
+        with problems.collecting():
+            if path:
+                require_chart(option, path, formats)
     problems.raise_if_any()
 
 
@@ -255,26 +244,11 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         PlanRequest,
         how,
         asked=request,
-        fit_into_gib=_gib(how.fit_into),
+        fit_into_gib=how.fit_into,
         over=_over(how.over or []),
         use_cache=not how.no_cache,
         use_calibration=not how.no_calibration,
     )
-
-
-def _gib(text: str | None) -> float | None:
-    """Return a number of GiB. BadRequestError with the unit for anything else."""
-    from math import isfinite
-
-    from harness.errors import BadRequestError
-
-    try:
-        value = None if text is None else float(text)
-    except ValueError:
-        value = float("nan")
-    if value is not None and not isfinite(value):
-        raise BadRequestError(f"--fit_into {text}: a plain number of GiB", remedy="e.g. --fit_into 60")
-    return value
 
 
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from harness.errors import Problems, closest
 from harness.experiment.experiment import ExperimentSpec
@@ -55,8 +56,8 @@ def check_plan(request: PlanRequest) -> None:
     problems = Problems()
     if not 0 <= request.margin < 1:
         problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.06")
-    if request.fit_into_gib is not None and request.fit_into_gib <= 0:
-        problems.add(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB")
+    if request.fit_into_gib is not None and not 0 < request.fit_into_gib < inf:
+        problems.add(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB and finite")
     if request.max_overhead is not None and not 0 <= request.max_overhead <= 1:
         share = "must be a share of the step time, from 0 to 1"
         problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")

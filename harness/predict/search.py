@@ -298,6 +298,10 @@ class Traces:
     uneven: Mapping[str, ChunkTrace] | None
     refused: Mapping[str, str]
 
+    def why_missing(self, composer: Composer, otherwise: str = "not traced") -> str:
+        """Say why a trace of the request is missing; ``otherwise``: where no tracer declined one."""
+        return next(filter(None, (self.refused.get(case.key) for case in composer.cases())), otherwise)
+
 
 def plan(
     spec: ExperimentSpec,
@@ -339,8 +343,7 @@ def _predicted(
             candidate.spec, composer.implementation, traces.even, traces.uneven, software, constants, composer
         )
     except MissingTraceError:
-        reasons = (traces.refused.get(case.key) for case in composer.cases())
-        return None, next((reason for reason in reasons if reason), "not traced")
+        return None, traces.why_missing(composer)
     return found, ""
 
 

@@ -47,14 +47,6 @@ _CASES_PER_PROCESS = 32
 _MOST_RESTARTS = 24
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """What tracers answered, and by key the error of each case that got no answer."""
-
-    files: list[TraceFile]
-    lost: dict[str, RunFailedError]
-
-
 TraceKind = tuple[Implementation, float]  # the implementation of layers, and the imbalance of routing
 
 
@@ -165,7 +157,7 @@ class Tracing:
         ]
         done = [0] * num
 
-        def run(place: int) -> _Answers:
+        def run(place: int) -> tuple[list[TraceFile], dict[str, RunFailedError]]:
             def count(num_done: int) -> None:
                 done[place] = num_done
                 progress(sum(done))
@@ -173,16 +165,18 @@ class Tracing:
             return self._answers(requests[place], count)
 
         found = side_by_side(run, range(num), num, self.stop)
-        lost = {key: error for answers in found for key, error in answers.lost.items()}
-        files = [file for answers in found for file in answers.files]
+        lost = {key: error for _, missing in found for key, error in missing.items()}
+        files = [file for answers, _ in found for file in answers]
         for file in files:
             have |= self._kept(file, imbalance)
         if lost and (not files or self.stop.is_set()):
             raise next(iter(lost.values()))
         return {key: str(error) for key, error in lost.items()}
 
-    def _answers(self, request: TraceRequest, progress: Callable[[int], None]) -> "_Answers":
-        """Trace all cases of ``request`` except those that kill the tracer."""
+    def _answers(
+        self, request: TraceRequest, progress: Callable[[int], None]
+    ) -> tuple[list[TraceFile], dict[str, RunFailedError]]:
+        """Trace all cases of ``request``. Return the answers, and by key the errors of cases that kill the tracer."""
         files: list[TraceFile] = []
 
         def run(cases: tuple[TraceCase, ...]) -> TraceFile:
@@ -191,7 +185,7 @@ class Tracing:
             return files[-1]
 
         lost = in_halves(request.cases, run, self.stop)
-        return _Answers(files, {case.key: error for case, error in lost})
+        return files, {case.key: error for case, error in lost}
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
         about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)

@@ -32,23 +32,28 @@ class Blocks:
 
     num_segments: int = 0
     num_blocks: int = 0
-    reserved: int = 0
-    allocated: int = 0
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
     requested: int | None = 0
-    pending: int = 0
-    releasable: int = 0
-    private_free: int = 0
-    inactive: int = 0
-    largest_free: int = 0
-    has_expandable: bool = False
+    pending_bytes: int = 0
+    releasable_bytes: int = 0
+    private_free_bytes: int = 0
+    inactive_bytes: int = 0
+    largest_free_bytes: int = 0
+    has_expandable_segments: bool = False
     pools: dict[str, list[int]] = field(default_factory=dict)
     live: dict[Owner, Live] = field(default_factory=dict)
     as_requested: int = 0  # as the history counts: the block's size where the request is unknown
 
     @property
-    def stranded(self) -> int:
+    def rounding_bytes(self) -> int | None:
+        """Return the bytes allocated beyond what was requested; None where the snapshot does not say."""
+        return None if self.requested is None else self.allocated_bytes - self.requested
+
+    @property
+    def stranded_bytes(self) -> int:
         """Return the free bytes that cannot go back to the device, because their segment also has live blocks."""
-        return self.inactive - self.releasable - self.private_free
+        return self.inactive_bytes - self.releasable_bytes - self.private_free_bytes
 
     @property
     def private_pools(self) -> tuple[PrivatePool, ...]:
@@ -124,10 +129,10 @@ def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stack
             allocated += num_bytes
             _count(device, num_bytes, block, where, stacks)
     device.num_segments += 1
-    device.reserved += segment.total
-    device.allocated += allocated
-    device.pending += active - allocated
-    device.has_expandable = device.has_expandable or segment.page_bytes is not None
+    device.reserved_bytes += segment.total
+    device.allocated_bytes += allocated
+    device.pending_bytes += active - allocated
+    device.has_expandable_segments = device.has_expandable_segments or segment.page_bytes is not None
     _count_free(device, segment, free, is_empty=active == 0)
     if segment.pool:
         sums = device.pools.setdefault(segment.pool, [0, 0])
@@ -167,15 +172,15 @@ def _count(device: Blocks, num_bytes: int, block: dict[Any, Any], where: str, st
 
 def _count_free(device: Blocks, segment: _Segment, free: list[tuple[int, int]], *, is_empty: bool) -> None:
     total = sum(num_bytes for _, num_bytes in free)
-    device.inactive += total
+    device.inactive_bytes += total
     if segment.pool:
-        device.private_free += total
+        device.private_free_bytes += total
         return
-    device.largest_free = max(device.largest_free, max((num_bytes for _, num_bytes in free), default=0))
+    device.largest_free_bytes = max(device.largest_free_bytes, max((num_bytes for _, num_bytes in free), default=0))
     if segment.page_bytes is not None:
-        device.releasable += sum(_whole_pages(segment, at, num_bytes) for at, num_bytes in free)
+        device.releasable_bytes += sum(_whole_pages(segment, at, num_bytes) for at, num_bytes in free)
     elif is_empty:
-        device.releasable += total
+        device.releasable_bytes += total
 
 
 def _whole_pages(segment: _Segment, address: int, num_bytes: int) -> int:

@@ -19,7 +19,7 @@ def last_failure(entries: Sequence[Any], blocks: Blocks, where: str) -> tuple[Fa
     is_asked = any(entry.get("action") == "free_requested" for entry in entries if isinstance(entry, dict))
     changes = {"alloc": 1, "free_requested" if is_asked else "free_completed": -1}
     found: FailedRequest | None = None
-    allocated, reserved, is_now, num_failures = blocks.as_requested, blocks.reserved, True, 0
+    allocated, reserved, is_now, num_failures = blocks.as_requested, blocks.reserved_bytes, True, 0
     for number in range(len(entries) - 1, -1, -1):
         at = f"{where}[{number}]"
         entry = mapping(entries[number], at)

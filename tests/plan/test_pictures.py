@@ -93,8 +93,8 @@ def test_the_files_are_a_page_and_a_picture(spec, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--png", "plan.pdf"), "--png plan.pdf: not a format of this option\n  name a file *.png or *.svg"),
-        (("--html", "plan.png"), "--html plan.png: not a format of this option\n  name a file *.html"),
+        (("--png", "plan.pdf"), "--png plan.pdf: of no known format\n  name a file *.png, *.svg"),
+        (("--html", "plan.png"), "--html plan.png: of no known format\n  name a file *.html"),
         (("--png", "nowhere/plan.png"), "--png nowhere/plan.png: there is no folder nowhere"),
     ],
 )

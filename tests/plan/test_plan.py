@@ -151,7 +151,7 @@ def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
         (("--over", "mb=1,2", "mbs=4"), "--over mbs=4: varied twice"),
         (("--over", "tp=1", "pp=x"), "--over pp=x: values are counts"),
         (("--margin", "1.5"), "--margin 1.5 must be a share of the memory, from 0 to below 1"),
-        (("--fit_into", "60GB"), "--fit_into 60GB: a plain number of GiB\n  e.g. --fit_into 60"),
+        (("--fit_into", "60GB"), "'60GB' is not a"),
         (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 must be a share of the step time, from 0 to 1"),
         (("--max_overhead", "10"), "--max_overhead 10 must be a share of the step time, from 0 to 1"),

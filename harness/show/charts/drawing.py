@@ -134,10 +134,12 @@ def embedding(pictures: Sequence[Picture]) -> str:
 _FORMATS = (".html", ".png", ".svg")
 
 
-def require_chart(option: str, path: Path) -> None:
-    """Raise BadRequestError if the name has no known format, or if nothing can be drawn."""
-    if path.suffix not in _FORMATS:
-        raise BadRequestError(f"{option} {path}: of no known format", remedy=f"name a file *{', *'.join(_FORMATS)}")
+def require_chart(option: str, path: Path, formats: Sequence[str] = _FORMATS) -> None:
+    """Raise BadRequestError for a file of another format or in no folder, and if nothing can be drawn."""
+    if path.suffix not in formats:
+        raise BadRequestError(f"{option} {path}: of no known format", remedy=f"name a file *{', *'.join(formats)}")
+    if not path.parent.is_dir():
+        raise BadRequestError(f"{option} {path}: there is no folder {path.parent}", remedy="make the folder first")
     if why := obstacle():
         raise BadRequestError(f"{option} {path}: {why}")
 
