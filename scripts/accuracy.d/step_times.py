@@ -223,8 +223,7 @@ def _seconds(made: Prediction) -> float:
 
 
 def _is_in_range(made: Prediction, seconds: float) -> bool:
-    low, high = _time(made).range_s
-    return low <= seconds <= high
+    return _time(made).range_s[0] <= seconds <= _time(made).range_s[1]
 
 
 def _time(made: Prediction) -> StepTime:

@@ -12,7 +12,7 @@ from machine import Target
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
-from harness.predict.ledger import lingering_bytes, stage_memory
+from harness.predict.ledger import stage_memory
 from harness.predict.model_states import steps_with_torch_adam
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
@@ -83,13 +83,13 @@ def predicted(
     try:
         costs = composer.chunk_costs(traces.even)
     except MissingTraceError as error:
-        reasons = (traces.refused.get(case.key) for case in composer.cases())
-        raise MissingTraceError(next((reason for reason in reasons if reason), f"not traced: {error}")) from error
+        raise MissingTraceError(traces.why_missing(composer, f"not traced: {error}")) from error
     stage = stage_memory(spec, 0, costs[0], torch_adam=steps_with_torch_adam(spec, software))
+    left = sum(chunk.sizes.lingering for chunk in costs[0])  # by backward passes
     return {
         "weights": stage.weights,
         "gradients": stage.weights + stage.gradients,
-        "optimizer": stage.weights + stage.gradients + stage.optimizer + stage.overhead + lingering_bytes(costs[0]),
+        "optimizer": stage.total - stage.activations - stage.logits - stage.transient + left,
         "forward": stage.passes["forward"],
         "backward": stage.passes["backward"],
         "optimizer_step": stage.peaks["optimizer step"],
