@@ -140,11 +140,9 @@ def _plane(plan: Plan) -> tuple[str, "look.Chart", str]:
     beaten, time = dominated(tuple(row for row, _ in rows)), against.prediction.time
     marks: list[look.Row] = []
     for row, found in rows:
-        low, high = (end / scale for end in found.range_bytes)
-        y = found.overhead_over(against.prediction) * 100
-        marks.append(
-            {"x": found.peak_bytes / scale, "y": y, "low": low, "high": high, **_mark(plan, row, found, beaten)}
-        )
+        y, (low, high) = found.overhead_over(against.prediction) * 100, found.range_bytes
+        place: look.Row = {"x": found.peak_bytes / scale, "y": y, "low": low / scale, "high": high / scale}
+        marks.append(place | _mark(plan, row, found, beaten))
     limits, off = _limits(plan, scale, [found for _, found in rows])
     title = f"{'Step time' if time else 'FLOPs'} over {'no recompute' if plan.control else against.text} (%)"
     ranges = look.frame(marks).mark_rule(color=look.PALE, strokeWidth=1.2)
