@@ -140,9 +140,13 @@ def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> tuple[floa
     if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
         return parameters.dense, parameters.expert
     p = spec.parallelism
-    sharing = spec.data_parallel_size * p.context_parallel_size
     ranks = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
-    return parameters.dense / max(1, sharing), parameters.expert / max(1, spec.num_gpus // ranks)
+    return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / max(1, spec.num_gpus // ranks)
+
+
+def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
+    """Return the number of ranks that share dense optimizer state: data-parallel times context-parallel."""
+    return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
 
 
 def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bool:
