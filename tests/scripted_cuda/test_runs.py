@@ -134,7 +134,7 @@ def test_ctrl_c_ends_the_ranks_and_frees_the_devices(machine):
 def test_a_rank_that_dies_or_hangs_ends_the_run_and_frees_the_devices(machine, number, kinds, why):
     here = machine(num_devices=2)
     command = here.mbr_perf_command("run", *RUN, *LOCAL, "-ng", "2", "-tp", "1", "-gb", "4", "-ms", "5000",
-                                    "--hang_timeout", "10", "--results_dir", here.folder / "results")  # fmt: skip
+                                    "--hang_timeout", "30", "--results_dir", here.folder / "results")  # fmt: skip
     run = Run(here.started(*command, start_new_session=True))
     there = run.victims(lambda: in_step(here, 3, ranks=2), rank=2, agent=1)
     send(max(there["rank"], key=lambda process: process.pid), number)
