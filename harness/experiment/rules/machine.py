@@ -131,6 +131,12 @@ ENVIRONMENT = (
          "unset it, or use a larger value",
          ARGUMENTS, "source",
          "FSDP requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset."),
+    Rule("B21", "warning",
+         lambda s: s.spec.ddp.use_megatron_fsdp and s.te_before("2.12") and not s.te_before("2.10"),
+         "transformer-engine {s.software.transformer_engine} keeps Adam's moments whole on every megatron-fsdp rank; "
+         "predictions count this rank's shard",
+         "use transformer-engine 2.12 or newer",
+         "https://github.com/NVIDIA/TransformerEngine/issues/2424", "issue"),
     Rule("ENV00", "note", lambda s: s.software.megatron_core is None,
          "megatron-core is not installed here: the rules of {s.mcore_name} are assumed",
          "name the versions of the job: --assume megatron-core=0.19.0,transformer-engine=2.11",

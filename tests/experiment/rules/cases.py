@@ -337,6 +337,8 @@ CASES = [Case(*row) for row in (
     ("V10", "error", "dense", breaks(env__NVTE_APPLY_QK_LAYER_SCALING="1"), keeps(env__NVTE_APPLY_QK_LAYER_SCALING="0")),
     ("B09", "error", "dense", breaks(ddp__use_megatron_fsdp=True, env__CUDA_DEVICE_MAX_CONNECTIONS="1"),
      keeps(env__CUDA_DEVICE_MAX_CONNECTIONS="8")),
+    ("B21", "warning", "dense", breaks(ddp__use_megatron_fsdp=True, te="2.11.0"), keeps(te="2.12.0")),
+    ("B21", "warning", "dense", breaks(ddp__use_megatron_fsdp=True, te="2.10.0"), keeps(te="2.9.0")),
     ("ENV00", "note", "dense", breaks(mcore=None), keeps(mcore="0.16.1")),
     ("ENV01", "warning", "dense", breaks(mcore="0.15.3"), keeps(mcore="0.16.0")),
     ("ENV02", "note", "dense", breaks(mcore="0.21.0"), keeps(mcore="0.20.0")),
