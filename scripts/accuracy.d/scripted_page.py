@@ -48,13 +48,13 @@ _NOTES = (
 _GRAPHS = "CUDA graphs: what replayed steps hold beside the private pools is not explained yet"
 _TWO_HEADS = "multi-token prediction without Apex: two weight gradients of the output layer wait for each other"
 _ROUTING = "experts: the trace counts a routing map of 2.5 MiB per micro-batch and layer; the dispatcher keeps its latest alone"
-_HEAD = "without Apex the output layer's weight gradient is counted in the fullest moment of the loss, which comes before it here"
+_HEAD = "likely: without Apex the output layer's weight gradient is counted in the fullest moment of the loss, which comes before it here"
 _UNKNOWN = "not explained yet"
 
 
 def cause(row: dict[str, Any], last: int) -> str:
     """Return why a large difference stands; ``last``: the point's last stage."""
-    if row["peak_before_graphs_bytes"]:
+    if row.get("peak_before_graphs_bytes"):
         return _GRAPHS
     is_last, has_experts = row["stage"] == last, row["point"].startswith(("deepseek", "kimi", "qwen3_"))
     if error(row) < 0:
