@@ -55,7 +55,6 @@ TARGETS: dict[str, Fuzz] = {
     "foreign_logs": generated(foreign.any_log, foreign.LOGS),
     "foreign_goldens": generated(foreign.any_golden, foreign.GOLDENS),
     "oom_texts": generated(oom.judged_whole, oom.TEXTS, oom.ENDINGS),
-    "oom_logs": generated(oom.single_rank_first, oom.LINES),
     "snapshots": damaged_snapshots,
 }
 

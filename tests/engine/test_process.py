@@ -24,7 +24,9 @@ def test_a_child_ends_when_its_parent_is_killed():
     assert wait_until(lambda: not runs(child))
 
 
-@pytest.mark.parametrize(("parent", "code", "printed"), [(1, -signal.SIGKILL, ""), (os.getpid(), 0, "alive\n")])
+@pytest.mark.parametrize(
+    ("parent", "code", "printed"), [(1, -signal.SIGKILL, ""), (os.getpid(), 0, "alive\n")], ids=["gone", "here"]
+)
 def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once(parent, code, printed):
     program = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
     ended = run_python("-c", program, MBR_PERF_PARENT_PID=str(parent))

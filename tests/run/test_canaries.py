@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from harness.records.rank import Failure
-from tests.diagnose.test_diagnose import OPTIONS, iteration, traceback
+from tests.diagnose.test_diagnose import iteration, traceback
 from tests.jobs.test_slurm import RECIPE, ROOT
 from tests.nightly.night_recordings import Stage
 
@@ -163,7 +163,8 @@ def test_what_a_foreign_log_tells_is_repeated_without_its_secrets(mbr_perf, tmp_
     )
     for form in ((), ("--json",)):
         assert "Authorization: Bearer ***" in silent(mbr_perf("diagnose", log, *form)).out
-    silent(mbr_perf("import", "--log", log, *OPTIONS, "--results_dir", results), code=3)
+    options = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--recompute", "none")
+    silent(mbr_perf("import", "--log", log, *options, "--results_dir", results), code=3)
     assert holders(results) == []
     (run_dir,) = (results / "runs").iterdir()
     assert "Authorization: Bearer ***" in json.loads((run_dir / "record.json").read_text())["failure"]
