@@ -15,13 +15,13 @@ from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.judge.derive import derive
-from harness.judge.metrics import BY_NAME
 from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.measure.launched import Ran
 from harness.records.batches import BatchFolders
 from harness.records.disk import deleted, disk_faults_reported, disk_full, is_full_error
+from harness.records.metrics import BY_NAME
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.show.figures import figure

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from harness.foreign.golden import ForeignGolden
 from harness.foreign.log import ForeignLog
 from harness.judge.gate import Comparison, Thresholds
-from harness.judge.metrics import BY_NAME, Metric
+from harness.records.metrics import BY_NAME, Metric
 
 # In the order of the report. A log names a peak after torch's counter.
 FOREIGN_METRICS: tuple[Metric, ...] = (
     BY_NAME["tflops_per_gpu"],
     BY_NAME["step_time_s"],
-    Metric("allocated_bytes", "Allocated", "bytes", "lower", "memory", lambda _: None),
+    Metric("allocated_bytes", "Allocated", "bytes", "lower", "memory"),
     BY_NAME["peak_allocated_bytes"],
     BY_NAME["peak_reserved_bytes"],
 )

@@ -7,7 +7,7 @@ from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
 from harness.explain.values import Cause, Change, Explanation, Fit, MetricFit, Side, SideRow
 from harness.judge.differences import Difference
-from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
+from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent, grouped
 
 # A smaller change needs no explanation, whatever its noise.

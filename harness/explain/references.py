@@ -12,13 +12,13 @@ from harness.explain.facts import golden_side, run_side
 from harness.explain.values import Side
 from harness.history.record import case_of
 from harness.history.store import read_history
-from harness.judge.metrics import METRICS
 from harness.measure.provenance import git
 from harness.nightly.case import noise_of
 from harness.nightly.known_noise import KnownNoise
 from harness.records.folders import results_dir
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
+from harness.records.metrics import METRICS
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, Side, SideRow
 from harness.judge.differences import Group
-from harness.judge.metrics import BY_NAME
+from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.page import GAP, Block, Facts, Line, Page, Section, listing, table
 from harness.units import format_percent, grouped

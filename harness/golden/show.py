@@ -10,9 +10,9 @@ from harness.explain.judge import changes
 from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Side, SideRow
 from harness.judge.differences import Difference, Group
-from harness.judge.metrics import BY_NAME
 from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
 from harness.records.goldens import MEND_GOLDEN, GoldenChange
+from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.json import Document, Shown, at
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, listing, table, tabled

@@ -9,9 +9,9 @@ from typing import Literal
 
 from harness.history.series import Night
 from harness.judge.differences import Difference, differences
-from harness.judge.metrics import Better
 from harness.judge.statistics import levels, t_quantile, welch
 from harness.nightly.known_noise import known_noise
+from harness.records.metrics import Better
 from harness.show.json import Shown
 
 MIN_NIGHTS = 3

@@ -11,9 +11,9 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.judge.coverage import measured_device
-from harness.judge.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
+from harness.records.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord, Status
 from harness.units import GIB, first_line
@@ -25,7 +25,7 @@ CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "fail
 
 
 class HistoryFigure(Frozen):
-    """One metric of one run as `judge.metrics` reads it; ``stdev``: over its ``n`` steps, for metrics of steps."""
+    """One metric of one run as `records.metrics` reads it; ``stdev``: over its ``n`` steps, for metrics of steps."""
 
     value: float
     stdev: float | None = None

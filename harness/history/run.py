@@ -17,7 +17,7 @@ from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, tren
 from harness.history.files import started
 from harness.history.series import Series, series_of
 from harness.history.store import HistoryReading, survey_history
-from harness.judge.metrics import BY_NAME, METRICS, Metric
+from harness.records.metrics import BY_NAME, METRICS, Metric
 from harness.records.store import write_atomically
 from harness.show.figures import Value, csv_text
 from harness.units import counted, utc_time

@@ -8,8 +8,8 @@ from statistics import median
 
 from harness.errors import BadRequestError, nearest
 from harness.history.record import HistoryRecord
-from harness.judge.metrics import Metric
 from harness.judge.statistics import relative_spread
+from harness.records.metrics import Metric
 from harness.units import grouped
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case

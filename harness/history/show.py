@@ -10,8 +10,8 @@ from harness.history.files import started
 from harness.history.series import Night
 from harness.history.store import Addition
 from harness.judge.differences import Difference
-from harness.judge.metrics import Better, Metric
 from harness.records.batches import Purpose
+from harness.records.metrics import Better, Metric
 from harness.records.run import Status
 from harness.show.figures import ABSENT, figure, sparkline
 from harness.show.json import Document, Shown, Text, at

@@ -12,13 +12,12 @@ from harness.experiment.experiment import MeasureSpec
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judge.likeness import Likeness, likeness
-from harness.judge.metrics import Metrics
 from harness.judge.plausible import doubts_of, impossible, impossible_golden
 from harness.judge.promotion import PromotionOptions, promote
-from harness.judge.readings import RunClocks
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenSearch, find_golden, golden_file
+from harness.records.metrics import Metrics, RunClocks
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import read_run

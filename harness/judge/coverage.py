@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Self
 
-from harness.judge.metrics import Metrics, Summary
-from harness.judge.readings import Peak, Window, window_of, worst_rank
+from harness.judge.readings import Window, window_of, worst_rank
+from harness.records.metrics import Metrics, Peak, Summary
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, RunRecord
 from harness.units import format_seconds

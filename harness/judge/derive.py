@@ -8,10 +8,10 @@ from typing import Any
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
 from harness.judge import readings
 from harness.judge.coverage import Coverage, coverage_of
-from harness.judge.metrics import SUMMARY_METRICS, Metrics, Summary
-from harness.judge.readings import Peak, Window, combined_clocks, rank_clocks, run_clocks
+from harness.judge.readings import Window, combined_clocks, rank_clocks, run_clocks
 from harness.judge.statistics import sample_stdev
 from harness.predict import flops
+from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Peak, Summary
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 
@@ -44,6 +44,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         model_flops_per_step=model_flops,
         recompute_flops_per_step=recompute_flops,
         clocks=run_clocks(rank_clocks(ranks, record.nodes, bounds)),
+        formula_version=flops.FORMULA_VERSION,
     )
     return replace(metrics, problems=_problems(coverage, window, metrics))
 
@@ -131,7 +132,9 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
     if not spec.is_described:
         problems |= dict.fromkeys(("tflops_per_gpu", "mfu", "hfu"), NOT_DESCRIBED)
-    return {name: text for name, text in problems.items() if text}
+    known = {name: text for name, text in problems.items() if text}
+    derived = {metric.name: known[name] for metric in METRICS for name in metric.of if name in known}
+    return derived | known
 
 
 def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:

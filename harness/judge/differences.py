@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.judge.metrics import GateKind
 from harness.records.golden import difference_text, differing
+from harness.records.metrics import GateKind
 
 Group = Literal[
     "device", "settings", "recompute", "clocks", "processes", "memory", "ranks", "environment", "software", "driver",

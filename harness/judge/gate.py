@@ -10,9 +10,9 @@ from pydantic import PlainSerializer
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.likeness import Likeness
-from harness.judge.metrics import METRICS, GateKind, Metric, Metrics
 from harness.records.gating import require_fractions
 from harness.records.golden import GoldenRecord
+from harness.records.metrics import METRICS, GateKind, Metric, Metrics
 from harness.records.run import Status
 
 OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]

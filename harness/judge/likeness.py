@@ -8,8 +8,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.coverage import coverage_of, measured_device
 from harness.judge.differences import ALL_KINDS, TIME_ONLY, Difference
-from harness.judge.metrics import GateKind
-from harness.judge.readings import RunClocks, bare_uuid, combined_clocks, rank_clocks, run_clocks
+from harness.judge.readings import bare_uuid, combined_clocks, rank_clocks, run_clocks
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
     GoldenRecord,
@@ -18,6 +17,7 @@ from harness.records.golden import (
     setting_differences,
     unstated_options,
 )
+from harness.records.metrics import GateKind, RunClocks
 from harness.records.run import DeviceSample, RunRecord
 
 SOFTWARE = ("torch", "megatron-core", "transformer-engine")

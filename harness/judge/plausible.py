@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from harness.experiment.gpu import GPUS, PRECISIONS, gpu_named
 from harness.judge import readings
-from harness.judge.metrics import Metrics
 from harness.records.golden import GoldenRecord
+from harness.records.metrics import Metrics
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 from harness.units import TERA, format_bytes, format_share, grouped, ranks_text

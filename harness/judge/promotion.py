@@ -11,7 +11,6 @@ from harness.judge.coverage import coverage_of, measured_device
 from harness.judge.derive import combine, derive
 from harness.judge.gate import default_thresholds
 from harness.judge.likeness import SOFTWARE, measured_on
-from harness.judge.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import relative_spread
 from harness.predict.flops import FORMULA_VERSION
@@ -23,6 +22,7 @@ from harness.records.golden import (
     differences_text,
     setting_differences,
 )
+from harness.records.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.units import format_percent

@@ -7,6 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from harness.experiment.experiment import MIN_STEPS
+from harness.records.metrics import Peak, RunClocks
 from harness.records.rank import (
     CLOCK_REASONS,
     IDLE,
@@ -72,16 +73,6 @@ def is_victim(failure: Failure) -> bool:
     return failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
 
 
-@dataclass(frozen=True)
-class Peak:
-    """Bytes of the worst rank, and its pipeline stage. ``missing_ranks`` have no reading, and may have more."""
-
-    value: int
-    rank: int
-    stage: int
-    missing_ranks: tuple[int, ...] = ()
-
-
 def worst_rank(ranks: Sequence[RankRecord], world_size: int, read: Callable[[RankRecord], int | None]) -> Peak | None:
     """Return the largest reading over ranks (the lowest rank if equal); None without a reading."""
     readings = {rank.rank: value for rank in ranks if (value := read(rank)) is not None}
@@ -129,21 +120,6 @@ def bare_uuid(uuid: str) -> str:
 # A slow disk or a busy driver may delay a sample. After a longer gap, a part of the window is unknown.
 _LONGEST_GAP_S = 10.0
 _GAP_IN_INTERVALS = 5
-
-
-@dataclass(frozen=True)
-class RunClocks:
-    """The rank with the lowest median SM clock, and the rank with the largest share (0 to 1) of time at the power cap.
-
-    For repeats, both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` if
-    the times of steps or samples were not recorded: the figures then cover the whole run.
-    """
-
-    sm_clock_mhz: float | None
-    slowest_rank: int | None
-    power_cap_share: float | None
-    most_capped_rank: int | None
-    over: str
 
 
 def rank_clocks(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from harness.judge import readings
 from harness.judge.coverage import measured_device
 from harness.judge.gate import default_thresholds
-from harness.judge.metrics import Metrics
-from harness.judge.readings import Peak
 from harness.judge.statistics import MIN_RUNS
+from harness.records.metrics import Metrics, Peak
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData, SweepData

@@ -11,7 +11,6 @@ from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.software import Software
-from harness.judge.metrics import Metrics
 from harness.launch.environment import Host, this_host
 from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
@@ -23,6 +22,7 @@ from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
+from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
 from harness.records.trace import calibration_path, find_calibration

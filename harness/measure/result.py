@@ -8,11 +8,11 @@ from harness.judge import readings
 from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict
-from harness.judge.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line, whole_run
 from harness.measure.values import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.records.golden import GoldenRecord
+from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 from harness.show import figures
@@ -158,7 +158,7 @@ def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
         if value is None:
             continue
         summary = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
-        peak = getattr(metrics, metric.name) if metric.unit == "bytes" else None
+        peak = metrics.peaks.get(metric.name)
         rows.append((
             metric.title,
             f"at least {figures.figure(metric, value)}" if peak and not is_whole else figures.figure(metric, value),

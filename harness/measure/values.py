@@ -15,13 +15,13 @@ from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
 from harness.judge.differences import Difference
 from harness.judge.gate import Comparison, Finding, Outcome
-from harness.judge.metrics import Metrics
 from harness.judge.plausible import doubts_of
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.prediction import RunPrediction, error_of, whole_run
 from harness.measure.understanding import Understood
+from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, LoggedThroughput, NodeSample, Provenance, RunRecord, Status

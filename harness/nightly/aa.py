@@ -9,12 +9,12 @@ from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import MIN_STEPS
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Verdict, default_thresholds
-from harness.judge.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import of_variances
 from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
 from harness.nightly.values import AA_ALPHA, AaFinding, AaVerdict, CaseRun
 from harness.predict.flops import model_flops_per_step
+from harness.records.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
 from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase, aa_label
 from harness.records.run import RunRecord
 from harness.units import counted, first_line, format_percent, format_share

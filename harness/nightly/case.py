@@ -13,7 +13,6 @@ from harness.judge.derive import derive
 from harness.judge.differences import Difference, differences
 from harness.judge.gate import Comparison, Finding, Verdict, default_thresholds
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
-from harness.judge.metrics import BY_NAME, Metric, Metrics, speed_of
 from harness.nightly.evidence import Reference
 from harness.nightly.known_noise import KnownNoise, known_noise
 from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
@@ -22,6 +21,7 @@ from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdi
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn
+from harness.records.metrics import BY_NAME, Metric, Metrics, speed_of
 from harness.records.run import Provenance, RunRecord
 from harness.units import first_line, utc_time
 

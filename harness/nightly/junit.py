@@ -9,10 +9,10 @@ from xml.etree import ElementTree as Xml
 
 from harness.errors import ExitCode
 from harness.judge.gate import Verdict
-from harness.judge.metrics import BY_NAME
 from harness.nightly.remarks import aa_lines, story
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import SPEED, finding_text, one_line
+from harness.records.metrics import BY_NAME
 from harness.show.page import visible
 
 RUN = "run"

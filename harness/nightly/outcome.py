@@ -8,8 +8,8 @@ from datetime import date
 from harness.errors import ExitCode
 from harness.history.record import CaseOutcome
 from harness.judge.gate import Verdict
-from harness.judge.metrics import BY_NAME
 from harness.nightly.values import CaseFinding, CaseRun
+from harness.records.metrics import BY_NAME
 from harness.records.night import ExpectedFailureRecord, NightRun
 from harness.records.run import RunRecord
 from harness.units import format_percent, grouped

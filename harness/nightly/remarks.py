@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judge.gate import Verdict
-from harness.judge.metrics import BY_NAME
 from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict, is_open
 from harness.nightly.words import finding_text, is_red, one_line, outcome_text, p_text
+from harness.records.metrics import BY_NAME
 from harness.units import format_percent, format_share, grouped
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.judge.gate import Finding, Verdict, compare_values
-from harness.judge.metrics import Metric
 from harness.nightly.evidence import Reference, evidence_of
 from harness.nightly.known_noise import KnownNoise
 from harness.nightly.values import CaseFinding, Evidence
+from harness.records.metrics import Metric
 from harness.units import counted, format_percent, format_share
 
 

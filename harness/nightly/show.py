@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from harness.batch.plan import BatchDisplay
 from harness.errors import ExitCode
-from harness.judge.metrics import BY_NAME, cell_figure
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import aa_lines, next_steps, story
@@ -26,6 +25,7 @@ from harness.nightly.words import (
     threshold_text,
     worst_memory,
 )  # fmt: skip
+from harness.records.metrics import BY_NAME, cell_figure
 from harness.records.night import NightPlan
 from harness.show import json
 from harness.show.figures import ABSENT, cap_figure, clock_figure, figure

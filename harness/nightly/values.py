@@ -10,9 +10,9 @@ from harness.errors import ExitCode
 from harness.history.record import CaseOutcome, HistoryRecord
 from harness.judge.differences import Difference
 from harness.judge.gate import Finding
-from harness.judge.metrics import GateKind, Metrics, Speed
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
+from harness.records.metrics import GateKind, Metrics, Speed
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan
 from harness.records.run import REPLAYED, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at

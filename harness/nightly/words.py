@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from harness.errors import ExitCode
 from harness.judge.gate import Verdict
-from harness.judge.metrics import BY_NAME
 from harness.nightly.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
+from harness.records.metrics import BY_NAME
 from harness.show.figures import ABSENT, figure
 from harness.units import counted, format_percent, format_share
 

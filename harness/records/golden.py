@@ -15,18 +15,13 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.records.metrics import BY_NAME
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.reading import Keys, RefusedError, one_of
 from harness.records.redact import redact
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
 from harness.units import counted, utc_time
-
-METRIC_NAMES = (
-    "tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes",
-    "peak_device_bytes", "counted_flops_per_step", "mfu", "hfu",
-)  # fmt: skip
-"""The metrics that a golden may hold: those of the table `judge.metrics.METRICS`."""
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
 """The values that a golden may hold: from the MFU of a toy to the FLOPs of a step of the largest job."""
@@ -78,7 +73,7 @@ class GoldenRecord(Frozen):
     recompute: str
     fingerprint: str | None = None
     spec: dict[str, object] = Field(default_factory=dict)
-    metrics: dict[Annotated[str, one_of(METRIC_NAMES, "no such metric")], GoldenMetric]
+    metrics: dict[Annotated[str, one_of(BY_NAME, "no such metric")], GoldenMetric]
     measured_on: MeasuredOn
     formula_version: str | None = None
     run_ids: tuple[str, ...] = ()

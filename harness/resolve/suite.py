@@ -11,13 +11,14 @@ from pydantic import BeforeValidator, Field
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
+from harness.records.metrics import METRICS
 from harness.records.reading import FileModel, RefusedError
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import recompute_policy
 from harness.units import grouped
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
-THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+THRESHOLD_METRICS = tuple(metric.name for metric in METRICS if metric.gate in ("time", "memory"))
 """Metrics whose allowed worsening a case may set: those gated by a fraction."""
 
 
@@ -42,7 +43,7 @@ class ExpectedFailure(FileModel):
 class SuiteCase:
     """One case. ``name`` is unique in the suite and safe as a folder's; ``request.gpu`` may be empty.
 
-    ``thresholds``: allowed relative worsening by metric name (a gated row of `judge.metrics`), where it is
+    ``thresholds``: allowed relative worsening by metric name (a gated row of `records.metrics`), where it is
     not the GPU row's. ``is_golden_required``: without a golden the case is inconclusive, else it passes and says so.
     """
 

@@ -5,8 +5,7 @@ import io
 from collections.abc import Collection, Iterable, Sequence
 
 from harness.judge.gate import Finding
-from harness.judge.metrics import Metric, Summary
-from harness.judge.readings import RunClocks
+from harness.records.metrics import Metric, RunClocks, Summary
 from harness.records.rank import RankClocks
 from harness.units import format_bytes, format_percent, format_seconds
 

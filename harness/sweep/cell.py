@@ -9,13 +9,13 @@ from harness.judge.compare import compare_runs
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison
 from harness.judge.likeness import is_for
-from harness.judge.metrics import Metrics, Speed, speed_of
 from harness.judge.plausible import doubts_of
 from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
 from harness.records.gating import GateOptions
 from harness.records.goldens import find_golden
+from harness.records.metrics import Metrics, Speed, speed_of
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator
 
 from harness.judge.gate import Finding, Verdict
-from harness.judge.metrics import METRICS, Metrics, Speed
 from harness.judge.saving import RankSaving
 from harness.judge.statistics import CONFIDENCE
 from harness.measure.values import Launch, NotPredicted, Predicted, PredictedAndMeasured
+from harness.records.metrics import METRICS, Metrics, Speed
 from harness.records.prediction import PredictionRecord
 from harness.records.redact import redact_shapes
 from harness.records.sweep import Axis, Cell, SweepPlan

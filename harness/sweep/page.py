@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.judge.metrics import BY_NAME
+from harness.records.metrics import BY_NAME
 from harness.records.prediction import PredictionRecord
 from harness.records.store import RECORD
 from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of

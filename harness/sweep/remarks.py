@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.judge.gate import Comparison
-from harness.judge.metrics import BY_NAME
 from harness.judge.statistics import MIN_RUNS
+from harness.records.metrics import BY_NAME
 from harness.records.redact import redact_shapes
 from harness.show.figures import capacities_text, change, figure
 from harness.sweep.cell import oom_text

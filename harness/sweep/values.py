@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.gate import Comparison
-from harness.judge.metrics import Metric, Metrics, Speed, cell_figure
 from harness.judge.saving import MemorySaving
 from harness.judge.statistics import TimeChange
+from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
 from harness.records.sweep import SweepPlan
 from harness.units import GIB, format_bytes

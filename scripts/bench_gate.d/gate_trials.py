@@ -9,10 +9,10 @@ from gate_draws import Drawn, Scenario, draws
 from scipy.stats import binomtest
 
 from harness.judge.gate import Verdict, compare_values
-from harness.judge.metrics import METRICS
 from harness.nightly.known_noise import KnownNoise, known_noise
 from harness.nightly.rules import SMALLEST_EFFECT, SUSPICION_SHARE, NightBefore, TimeLimits, is_suspicious, judge_time
 from harness.nightly.values import FALSE_ALARMS_PER_NIGHT
+from harness.records.metrics import METRICS
 
 CASES_PER_NIGHT = 50
 THRESHOLD = 0.05

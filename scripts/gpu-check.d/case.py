@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from harness.judge.derive import derive
-from harness.judge.readings import Peak
+from harness.records.metrics import Peak
 from harness.records.run import RunRecord
 
 # skipped: this machine cannot carry the check out; not_run: a later sitting can.

@@ -1,11 +1,20 @@
-"""A row is enough: a GPU type and a module that only their tables know are planned for, checked and completed."""
+"""A row is enough: a GPU type and a module that only their tables know are planned for, checked and completed.
+
+A metric that only its table knows is shown and gated.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from harness.judge.derive import derive
+from harness.records.goldens import golden_text
+from harness.records.metrics import BY_NAME
+from harness.records.store import read_run
 
 WITH_ROWS = """
 from dataclasses import replace
@@ -17,14 +26,21 @@ GPUS["r200"] = replace(h100, name="r200", title="R200", name_pattern="R200", mem
 MODULES["router"] = RecomputeModule(
     "router", lambda layers: layers.moe or "the model has no router", switches=("mlp.router_recompute",)
 )
+import harness.records.metrics as table
+
+of = ("peak_allocated_bytes",)
+table.BY_NAME["spare_bytes"] = table.Metric("spare_bytes", "Spare", "bytes", "lower", "memory", of, lambda peak: 2 * peak)
+table.METRICS = tuple(table.BY_NAME.values())
 from harness.app import main
 main()
 """
+REPLAYS = Path(__file__).parents[1] / "data/replay"
 
 
-def mbr_perf(*arguments, **environment):
-    program = [sys.executable, "-c", WITH_ROWS, *arguments]
-    done = subprocess.run(program, capture_output=True, text=True, env=os.environ | environment, check=True)
+def mbr_perf(*arguments, code=0, **environment):
+    program = [sys.executable, "-c", WITH_ROWS, *map(str, arguments)]
+    done = subprocess.run(program, capture_output=True, text=True, env=os.environ | environment, check=False)
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 
@@ -54,3 +70,29 @@ def test_both_are_completed(line, offered):
         "_MBR_PERF_COMPLETE": "complete_bash",
     }
     assert mbr_perf(**words) == f"{offered}\n"
+
+
+@pytest.mark.slow
+def test_a_metric_is_shown_and_gated(tmp_path, make_golden):
+    job = ("-mr", REPLAYS / "replayed.yaml", "-g", "cpu", "--launcher", "replay", "--from", REPLAYS / "ok")
+    assert "Spare" in mbr_perf("run", *job, "--results_dir", tmp_path)
+    [run] = tmp_path.glob("runs/*")
+    peak = BY_NAME["peak_allocated_bytes"].read(derive(read_run(run)))
+    golden = json.loads(golden_text(make_golden(read_run(run), {"peak_allocated_bytes": peak})))
+    golden["metrics"] = {"spare_bytes": {"value": 2 * peak}}
+    (tmp_path / "golden.json").write_text(json.dumps(golden))
+    assert verdict_on_spare(run, tmp_path / "golden.json", code=0) == "pass"
+    without_memory(run / "record.json")
+    assert verdict_on_spare(run, tmp_path / "golden.json", code=6) == "inconclusive"
+
+
+def verdict_on_spare(run, golden, code):
+    findings = json.loads(mbr_perf("compare", run, golden, "--json", code=code))["comparison"]
+    return next(finding["verdict"] for finding in findings if finding["metric"] == "spare_bytes")
+
+
+def without_memory(path):
+    """Take the reading of one rank away, but not that of the rank with the peak."""
+    record = json.loads(path.read_text())
+    min(record["ranks"], key=lambda rank: rank["memory"]["max_allocated_bytes"])["memory"] = None
+    path.write_text(json.dumps(record))

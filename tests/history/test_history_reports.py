@@ -9,7 +9,7 @@ from harness.history.changes import ChangePoint, trend
 from harness.history.chart import trend_picture
 from harness.history.run import history_csv
 from harness.history.series import series_of
-from harness.judge.metrics import BY_NAME
+from harness.records.metrics import BY_NAME
 from harness.show.figures import csv_text, sparkline
 
 METRIC = BY_NAME["tflops_per_gpu"]

@@ -9,7 +9,7 @@ from harness.history.cases import case_summaries, named_case
 from harness.history.changes import change_text, changes, notable
 from harness.history.record import HistoryFigure
 from harness.history.series import nights_of, series_of
-from harness.judge.metrics import METRICS
+from harness.records.metrics import METRICS
 
 
 @pytest.fixture

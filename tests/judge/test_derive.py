@@ -4,8 +4,8 @@ import pytest
 
 from harness.experiment.experiment import MeasureSpec
 from harness.judge.derive import combine, derive, summarize
-from harness.judge.readings import Peak
 from harness.predict.flops import model_flops_per_step, recompute_flops_per_step
+from harness.records.metrics import Peak
 from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, NodeSample
 

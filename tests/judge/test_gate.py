@@ -10,8 +10,8 @@ from harness.errors import BadRequestError
 from harness.judge.derive import derive
 from harness.judge.gate import Thresholds, Verdict, compare_values, default_thresholds, judge, no_golden
 from harness.judge.likeness import Likeness
-from harness.judge.metrics import METRICS
 from harness.predict.flops import model_flops_per_step
+from harness.records.metrics import METRICS
 from harness.records.rank import MemoryRecord, StepRecord
 
 UPSTREAM = json.loads((Path(__file__).parents[1] / "data/bridge/evaluate.json").read_text())

@@ -11,11 +11,10 @@ from harness.history.record import history_record
 from harness.judge.compare import compare_runs
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict
-from harness.judge.metrics import METRICS
 from harness.judge.plausible import SHORTEST_STEP_S, doubts_of, impossible, impossible_golden, impossible_series
 from harness.judge.promotion import promote
 from harness.records.gating import GateOptions
-from harness.records.golden import METRIC_NAMES, GoldenRecord, MeasuredOn, golden_text
+from harness.records.golden import GoldenRecord, MeasuredOn, golden_text
 from harness.records.goldens import GoldenSearch, read_golden
 from harness.records.rank import Device, MemoryRecord
 from harness.units import GIB
@@ -144,10 +143,6 @@ def test_a_golden_of_an_unknown_gpu_is_checked_as_far_as_possible(make_record, m
 )
 def test_figures_of_a_log_are_compared_with_the_gpu_of_its_golden(gpu, dtype, step, peak, num_problems):
     assert len(impossible_series("the log", [step], {"Peak": peak}, gpu, dtype)) == num_problems
-
-
-def test_a_golden_may_hold_the_metrics_of_the_table():
-    assert tuple(metric.name for metric in METRICS) == METRIC_NAMES
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from harness.errors import ExitCode
 from harness.judge.derive import combine, derive
 from harness.judge.differences import Difference
 from harness.judge.gate import Verdict
-from harness.judge.metrics import METRICS
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.records.collect import collect
+from harness.records.metrics import METRICS
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document

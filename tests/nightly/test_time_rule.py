@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from harness.judge.metrics import METRICS
 from harness.nightly.evidence import Reference
 from harness.nightly.known_noise import KnownNoise, known_noise
 from harness.nightly.rules import NightBefore, TimeLimits, is_suspicious, judge_time
+from harness.records.metrics import METRICS
 
 THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
 SHAPE = [0.99, 1.01, 1.0, 1.005, 0.995]

@@ -9,10 +9,10 @@ from harness.errors import BadRequestError
 from harness.golden.export import of_run
 from harness.history.record import history_record
 from harness.judge.derive import derive
-from harness.judge.metrics import SUMMARY_METRICS
 from harness.judge.promotion import promote
 from harness.launch.environment import this_host
 from harness.measure.calibration_runs import CalibrationRequest, calibrate
+from harness.records.metrics import SUMMARY_METRICS
 from harness.records.rank import Device
 from harness.records.store import write_record
 from tests.conftest import build_rank, build_record, build_spec

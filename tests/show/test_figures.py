@@ -3,7 +3,7 @@
 import pytest
 
 from harness.judge.gate import Finding, Verdict
-from harness.judge.metrics import BY_NAME, Summary
+from harness.records.metrics import BY_NAME, Summary
 from harness.show.figures import allowed_change, change, figure, spread
 
 

@@ -5,7 +5,7 @@ from operator import gt
 
 import altair as alt
 
-from harness.judge.metrics import BY_NAME
+from harness.records.metrics import BY_NAME
 from harness.show.charts import drawing as look
 from harness.show.charts import plane
 from harness.show.charts.drawing import memory_unit, shortened

@@ -5,9 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from harness.judge.readings import Peak, RunClocks
-from harness.predict.flops import FORMULA_VERSION
-
 Better = Literal["higher", "lower", "equal"]
 GateKind = Literal["time", "memory", "exact"]
 
@@ -32,6 +29,31 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """Bytes of the worst rank, and its pipeline stage. ``missing_ranks`` have no reading, and may have more."""
+
+    value: int
+    rank: int
+    stage: int
+    missing_ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunClocks:
+    """The rank with the lowest median SM clock, and the rank with the largest share (0 to 1) of time at the power cap.
+
+    For repeats, both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` if
+    the times of steps or samples were not recorded: the figures then cover the whole run.
+    """
+
+    sm_clock_mhz: float | None
+    slowest_rank: int | None
+    power_cap_share: float | None
+    most_capped_rank: int | None
+    over: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
 
@@ -54,7 +76,7 @@ class Metrics:
     recompute_flops_per_step: int
     clocks: RunClocks | None = None
     problems: dict[str, str] = field(default_factory=dict)
-    formula_version: str = FORMULA_VERSION
+    formula_version: str
     num_runs: int = 1
 
     @property
@@ -69,43 +91,53 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table. ``gate``: the threshold that applies; None: reported only. ``read``: of the figure."""
+    """A row of the table. ``gate``: the threshold that applies; None: reported only.
+
+    ``of``: the figures that ``value`` gets, for a metric that is no field of :class:`Metrics`. Their problems are its
+    problems.
+    """
 
     name: str
     title: str
     unit: str
     better: Better
     gate: GateKind | None
-    read: Callable[[Metrics], float | None]
+    of: tuple[str, ...] = ()
+    value: Callable[..., float] = float
 
     @property
     def kind(self) -> GateKind:
         """Return the kind of figure. Rows without a gate are the throughput in other units."""
         return self.gate or "time"
 
+    def read(self, metrics: Metrics) -> float | None:
+        """Return the median of steps, or the peak of ranks; None where a figure is absent."""
+        figures = [_number(getattr(metrics, name)) for name in self.of or (self.name,)]
+        if any(figure is None for figure in figures):
+            return None
+        return self.value(*figures) if self.of else figures[0]
 
-def _median(summary: Summary | None) -> float | None:
-    return None if summary is None else summary.median
 
-
-def _bytes(peak: Peak | None) -> int | None:
-    return None if peak is None else peak.value
+def _number(figure: Summary | Peak | float | None) -> float | None:
+    match figure:
+        case Summary(median=value) | Peak(value=value):
+            return value
+        case _:
+            return figure
 
 
 # Step time and token rate are throughput in other units. Gates on them would report a change three times.
 METRICS: tuple[Metric, ...] = (
-    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", lambda m: _median(m.tflops_per_gpu)),
-    Metric("step_time_s", "Step time", "s", "lower", None, lambda m: _median(m.step_time_s)),
-    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None,
-           lambda m: _median(m.tokens_per_s_per_gpu)),
-    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory",
-           lambda m: _bytes(m.peak_allocated_bytes)),
-    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", lambda m: _bytes(m.peak_reserved_bytes)),
-    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", lambda m: _bytes(m.peak_device_bytes)),
-    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", lambda m: m.counted_flops_per_step),
-    Metric("mfu", "MFU", "fraction", "higher", None, lambda m: m.mfu),
-    Metric("hfu", "HFU", "fraction", "higher", None, lambda m: m.hfu),
-)  # fmt: skip
+    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time"),
+    Metric("step_time_s", "Step time", "s", "lower", None),
+    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None),
+    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory"),
+    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory"),
+    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory"),
+    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact"),
+    Metric("mfu", "MFU", "fraction", "higher", None),
+    Metric("hfu", "HFU", "fraction", "higher", None),
+)
 BY_NAME = {metric.name: metric for metric in METRICS}
 SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
 
@@ -130,11 +162,11 @@ def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
     """Return the speed of repeats, with ``tokens_per_gpu`` per step; None without runs."""
     if not runs:
         return None
-    times = _all([_median(run.step_time_s) for run in runs])
+    times = _all([_number(run.step_time_s) for run in runs])
     mean_s = statistics.fmean(times) if times else None
     return Speed(
         step_time_s=mean_s,
-        tflops_per_gpu=_rate([_median(run.tflops_per_gpu) for run in runs]),
+        tflops_per_gpu=_rate([_number(run.tflops_per_gpu) for run in runs]),
         tokens_per_s_per_gpu=tokens_per_gpu / mean_s if mean_s else None,
         mfu=_rate([run.mfu for run in runs]),
         hfu=_rate([run.hfu for run in runs]),
