@@ -209,12 +209,10 @@ class Draft(Generic[Asked]):
 
     @property
     def may_run(self) -> bool:
-        """Return whether it is legal and no duplicate of another draft."""
         return not self.problem and self.twin is None
 
     @property
     def blocking(self) -> tuple[Finding, ...]:
-        """Findings of the rules that forbid it."""
         return tuple(finding for finding in self.checked.findings if finding.blocks) if self.checked else ()
 
 

@@ -179,7 +179,6 @@ def examples() -> Mapping[str, tuple[str, ...]]:
 
 
 def _command(block: tuple[str, ...]) -> str:
-    """Return one word, or two if the first names a group."""
     first = shlex.split(block[0])
     return " ".join(first[:2]) if first[0] in _GROUPS else first[0]
 

@@ -51,7 +51,6 @@ class Watched:
 
     @property
     def is_open(self) -> bool:
-        """A run of the job is not committed yet."""
         return runs_of(self.job).due is not None
 
 
@@ -159,7 +158,6 @@ class _Look:
         return state
 
     def _show_steps(self, watch: Watched, run: JobRun, now: float) -> None:
-        """Show the steps that the ranks of every node report in the shared folder."""
         spec = run.spec
         if run.run_id not in watch.heartbeats:
             ranks = range(spec.num_gpus)

@@ -130,7 +130,6 @@ class JobPerEntry(Generic[Entry]):
             return False
 
     def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
-        """Cancel the jobs and collect their runs. The wait is bounded."""
         still_open = [watch for watch in watching if watch.is_open]
         for watch in still_open:
             controller.cancel(watch.submitted)

@@ -74,7 +74,6 @@ class JobState(Shown):
 
     @property
     def has_ended(self) -> bool:
-        """Nothing of the job runs any more."""
         return self.kind in ENDED
 
     @property

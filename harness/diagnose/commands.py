@@ -96,7 +96,6 @@ def _must_unregister(spec: ExperimentSpec) -> bool:
 
 
 def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
-    """Return the options that name the job and its size."""
     words = [*_recipe(spec, sources), "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype]
     selecting = [word for name in _SELECTING if name in sources for word in sources[name].split(" ", 1)]
     return [*words, "-ng", str(spec.num_gpus), *selecting]
@@ -114,7 +113,6 @@ def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
 
 
 def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the options and values that the command line or a sweep set."""
     found: dict[str, list[str]] = {}
     for path, source in sources.items():
         if path in _HANDLED or not source.startswith("--"):

@@ -43,7 +43,6 @@ class Situation:
 
     @property
     def plan(self) -> Outlook | None:
-        """Return the outlook if something must change."""
         is_open = self.outlook is not None and not self.outlook.fits_already
         return self.outlook if is_open and self.case is self.given else None
 
@@ -55,7 +54,6 @@ def fixes(known: Situation) -> tuple[Fix, ...]:
 
 
 def _settings(known: Situation) -> list[Fix]:
-    """Ask for the job's settings if they are missing or the rules refuse them."""
     case = known.given
     if is_doubted(case, known.rulings):
         refused = findings_text(known.rulings.job)
@@ -97,7 +95,6 @@ def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix
 
 
 def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
-    """Offer a run without CUDA graphs if private pools hold much memory."""
     figures = case.verdict.figures
     pools, there = (figures.private_pool_bytes, figures.total_bytes) if figures else (None, None)
     if not pools or not there or pools < threshold("pool_share") * there:
@@ -149,7 +146,6 @@ def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
 
 
 def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
-    """Offer more pipeline stages, as far as the rules accept them."""
     start = f"No recompute setting is predicted to fit into {format_bytes(budget_bytes)}"
     text = f"{start}: spread the model (PP before TP: it costs less time)"
     spec = case.spec
@@ -171,7 +167,6 @@ def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
 
 
 def _next_of_class(known: Situation) -> list[Fix]:
-    """Offer the next experiment of the class if no change of settings helps, or if the cause is unknown."""
     case = known.case
     of_class = known.oom_class in ("killed", "cuda_graph_pools", "outside_allocator")
     is_other_oom = case.has_oom and not is_device_oom(case)

@@ -115,7 +115,6 @@ def _ending(
 
 
 def _beside(first: FirstFailure | None, broken: NotFinite | None, cause: NotFinite | None) -> Iterator[str]:
-    """Yield what is true besides the cause."""
     if broken is not None and cause is None:
         yield f"Not finite: {_divergence(broken)}."
     if first is not None and cause is not None:
@@ -157,7 +156,6 @@ def _of_divergence(broken: NotFinite) -> OomVerdict:
 
 
 def _divergence(broken: NotFinite) -> str:
-    """Return what is not finite, since which iteration, on which rank, and on which line."""
     row = broken.first
     rank = "" if row.rank is None else f"rank {row.rank}, "
     more = f"; {broken.count} of the {broken.of} iterations from there on" if broken.of > 1 else ""
@@ -175,7 +173,6 @@ def _shown(value: float | None) -> str:
 
 
 def _others(first: FirstFailure | None) -> Iterator[str]:
-    """Yield how many other ranks failed, in the same way or because of the first."""
     same, victims = (first.also, first.victims) if first else ((), ())
     for failures, how in ((same, "in the same way"), (victims, "probably because of this failure")):
         names = [f"rank {failure.rank}" if failure.rank is not None else failure.where for failure in failures]

@@ -108,7 +108,6 @@ def _has_nan(record: RunRecord) -> bool:
 
 
 def _messages(record: RunRecord) -> list[Message]:
-    """Return the last lines that failed ranks wrote."""
     found = [Message(record.failure, record.run_id)] if record.failure else []
     for rank in record.ranks:
         if rank.failure:

@@ -80,7 +80,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
 
 
 def _own_snapshot(case: Case, inputs: Inputs) -> Path | None:
-    """Return the snapshot that the failed rank of a run left with `--snapshot_on_oom`."""
     if inputs.run is None or not case.has_oom or case.failed is None or case.failed.rank is None:
         return None
     path = inputs.run.folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"

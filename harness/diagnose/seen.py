@@ -84,7 +84,6 @@ def slow_with_full_recompute(case: Case) -> str:
 
 
 def _by_flops(case: Case) -> str:
-    """Return recompute's share of the FLOPs as text."""
     if case.prediction is None or not case.prediction.model_flops or case.status != "ok":
         return ""
     executed = case.prediction.model_flops + case.prediction.recompute_flops

@@ -69,7 +69,6 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
 
 
 def _before_training(case: Case, stage: StagePrediction) -> str:
-    """Compare with the parts that exist before the first step."""
     parts = {"weights": stage.weights, "gradients": stage.gradients, "optimizer": stage.optimizer}
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     needed = needed_bytes(case)

@@ -38,7 +38,6 @@ class Symptom:
         return Recognised(self.id, self.symptom, cause, self.confirm, fix, evidence, message is not None)
 
     def _seen(self, case: Case) -> str:
-        """Return the evidence in the settings and figures, if a function looks for it."""
         look: Callable[[Case], str] | None = getattr(seen, self.id, None)
         return look(case) if look else ""
 

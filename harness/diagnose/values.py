@@ -90,17 +90,14 @@ class Case:
 
     @property
     def modules(self) -> frozenset[str]:
-        """Return the modules of selective recompute; empty without a spec."""
         return frozenset(getattr(self.spec.recompute, "modules", ())) if self.spec else frozenset()
 
     @property
     def is_on_cpu(self) -> bool:
-        """Return whether it is known to have run on CPU ranks."""
         return self.spec is not None and self.spec.gpu_type.is_cpu
 
     @property
     def has_oom(self) -> bool:
-        """Return whether it ran out of memory."""
         return self.verdict.is_oom
 
     @property
@@ -112,7 +109,6 @@ class Case:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Return the highest allocated peak of any rank, in bytes."""
         return max((rank.allocated_bytes for rank in self.ranks if rank.allocated_bytes is not None), default=None)
 
 
@@ -154,13 +150,11 @@ class Fix:
     @computed_field
     @property
     def bridge(self) -> str | None:
-        """Overrides of Megatron-Bridge."""
         return self.setting.bridge if self.setting else None
 
     @computed_field
     @property
     def megatron_lm(self) -> str | None:
-        """Arguments of Megatron-LM."""
         return self.setting.megatron_lm if self.setting else None
 
     @computed_field
@@ -223,7 +217,6 @@ class Diagnosis(Document):
 
     @property
     def is_conclusive(self) -> bool:
-        """Return whether the kind of failure is known."""
         return self.verdict.oom_class is not None
 
     @computed_field

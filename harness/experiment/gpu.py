@@ -31,7 +31,6 @@ class Precision:
 
     @property
     def params_bytes(self) -> int:
-        """Return the bytes of one element of ``params_dtype``."""
         return 4 if self.params_dtype == "fp32" else 2
 
     @property

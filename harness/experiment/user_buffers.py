@@ -68,7 +68,6 @@ class UserBuffers(Frozen):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the known configurations with exactly these buffers; two may be equal."""
         return tuple(name for name, buffers in NAMED.items() if buffers == self)
 
     def __str__(self) -> str:

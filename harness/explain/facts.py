@@ -229,7 +229,6 @@ def _numbers(record: RunRecord, metrics: Metrics) -> dict[str, float]:
 
 
 def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> dict[Group, Facts]:
-    """Return clocks and other processes, if the GPUs of the ranks were sampled."""
     devices = own_devices(record)
     if not devices:
         return {}

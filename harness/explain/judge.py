@@ -157,7 +157,6 @@ def _metric_fit(metric: str, estimate: Estimate | None, change: Change | None) -
 
 
 def _fit(measured: float, expected: float | None, sign: int | None) -> tuple[Fit, str]:
-    """Say whether sign and size agree."""
     change = format_percent(measured)
     direction = sign if expected is None else (expected > 0) - (expected < 0)
     if direction is None:

@@ -144,7 +144,6 @@ class Cause(Shown):
     @computed_field
     @property
     def can_explain(self) -> bool:
-        """Return whether it can explain the change of any metric."""
         return any(each.fit not in ("nothing", "no") for each in self.says)
 
 

@@ -238,7 +238,6 @@ def _limit(figures: AllocatorFigures) -> _Found | None:
 
 
 def _neighbour(figures: AllocatorFigures, who: Occupants) -> _Found | None:
-    """Match other processes, without which the request would fit."""
     tried, free, foreign = figures.tried_bytes, figures.free_bytes, who.foreign_bytes
     if tried is None or free is None:
         return None
@@ -270,7 +269,6 @@ def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> _Fou
 
 
 def _room(figures: AllocatorFigures) -> _Found | None:
-    """Match a request for which the device had room when torch wrote the message."""
     tried, free = figures.tried_bytes, figures.free_bytes
     if tried is None or free is None or tried > free or _live_share(figures) >= threshold("full_share"):
         return None
@@ -300,7 +298,6 @@ def _fragmentation(figures: AllocatorFigures, *, has_segments: bool) -> _Found |
 
 
 def _pools(figures: AllocatorFigures) -> str:
-    """Return the private pools in words, if they are large."""
     pools, total = figures.private_pool_bytes or 0, figures.total_bytes or 0
     if not total or pools < threshold("pool_share") * total:
         return ""

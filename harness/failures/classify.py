@@ -102,7 +102,6 @@ def mentioned(text: str) -> OomVerdict:
 
 
 def _quoted(message: str) -> str:
-    """Return the first line without secrets and not too long."""
     text = redact(first_line(message))
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED].rstrip()} ..."
 

@@ -101,7 +101,6 @@ def shape(text: str) -> bytes:
 
 @cache
 def _shapes() -> tuple[tuple[tuple[bytes, ...], Entry], ...]:
-    """Return the shapes of each entry's words."""
     return tuple((tuple(shape(word_of(pattern)) for pattern in each.patterns), each) for each in entries())
 
 

@@ -79,7 +79,6 @@ class RankFailure:
 
     @property
     def where(self) -> str:
-        """The file and line of the best evidence."""
         return self.evidence[0].where
 
 
@@ -265,7 +264,6 @@ class FailureScan:
         self.listed.append(entry)
 
     def _keep(self, key: _Key, failure: RankFailure) -> None:
-        """Keep the first failure of each key."""
         if key not in self.found:
             self.found[key] = failure
             # A program survives what it only printed. A traceback may be older than the iterations that follow it.

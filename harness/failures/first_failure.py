@@ -126,7 +126,6 @@ def _who(failure: RankFailure) -> str:
 
 
 def _without_secrets(failure: RankFailure) -> RankFailure:
-    """Redact the failure's text: a log contains whatever programs printed."""
     evidence = tuple(replace(line, text=redact(line.text)) for line in failure.evidence)
     return replace(failure, text=redact(failure.text), evidence=evidence)
 

@@ -45,7 +45,6 @@ class AllocatorFigures:
 
     @property
     def reserved_bytes(self) -> int | None:
-        """Bytes that the caching allocator holds."""
         if self.allocated_bytes is None or self.unallocated_bytes is None:
             return None
         return self.allocated_bytes + self.unallocated_bytes
@@ -100,7 +99,6 @@ class OomVerdict:
 
     @property
     def next_experiment(self) -> str:
-        """What to run to confirm or avoid the failure."""
         return self.advice or str(table()["advice"][self.oom_class])
 
     @property

@@ -61,7 +61,6 @@ def _refuse_unmodelled(a: Arguments, name: str) -> None:
 
 
 def _is_idle(a: Arguments, name: str) -> bool:
-    """Return whether an argument that is not at its default changes nothing because of the others."""
     if name == "eval_micro_batch_size":
         sizes = a.get(name), a.get("micro_batch_size")
         return isinstance(sizes[0], int) and isinstance(sizes[1], int) and sizes[0] <= sizes[1]

@@ -35,7 +35,6 @@ class ExportDocument(json.Document):
 
     @property
     def text(self) -> str:
-        """The text of the file."""
         return bridge_text(self.document)
 
 
@@ -99,7 +98,6 @@ def of_run(run: RunRecord) -> ExportDocument:
 
 
 def _steps(run: RunRecord) -> dict[int, Document]:
-    """Return the slowest rank's time of every step, and the resulting throughput."""
     window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
     if window.missing or not window.seconds:
         raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_remedy(run))

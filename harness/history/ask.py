@@ -93,7 +93,6 @@ def add(
 
 
 def _require_sense(asked: HistoryOptions) -> None:
-    """Raise one BadRequestError for all options that contradict each other."""
     from harness.errors import BadRequestError, raise_all
     from harness.show.charts.drawing import require_chart
 

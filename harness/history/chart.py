@@ -124,7 +124,6 @@ def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
 
 
 def _edge_layers(history: CaseHistory) -> list[alt.Chart]:
-    """Return a line where each level begins, with the change."""
     marks: list[look.Row] = [
         {
             "time": utc_time(found.started_at).isoformat(),

@@ -97,7 +97,6 @@ def _since(series: Series, when: datetime | None) -> Series:
 
 
 def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
-    """Return the points, or why no search was made."""
     values = [value for _, value in measured]
     least = 2 * MIN_NIGHTS
     if len(values) < least:

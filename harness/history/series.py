@@ -29,12 +29,10 @@ class Night:
 
     @cached_property
     def counted(self) -> tuple[HistoryRecord, ...]:
-        """Return the runs behind the figures."""
         return tuple(record for record in self.records if record.status == "ok" and not record.suspect)
 
     @property
     def started_at(self) -> str:
-        """Return the start of the first run."""
         return self.records[0].started_at
 
     @property

@@ -47,7 +47,6 @@ _AS_MEASURED = WindowOptions()
 
 
 def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
-    """Return the wrong option, or all given options if they contradict each other."""
     return ", ".join(f"--{name}" for name in (place or given))
 
 
@@ -142,7 +141,6 @@ def compare_stored(
 def _of_each(
     find: Callable[[RunRecord, Metrics], Sequence[str]], records: Sequence[RunRecord], each: Sequence[Metrics]
 ) -> list[str]:
-    """Return the sentences that ``find`` returns for the runs, each once."""
     found = (text for record, metrics in zip(records, each, strict=True) for text in find(record, metrics))
     return list(dict.fromkeys(found))
 

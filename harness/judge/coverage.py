@@ -21,7 +21,6 @@ class Coverage:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all expected ranks finished."""
         ranks = self.record.ranks
         return len(ranks) >= self.record.spec.num_gpus and all(rank.finished for rank in ranks)
 

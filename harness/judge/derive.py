@@ -92,7 +92,6 @@ def summarize(values: Sequence[float], window: tuple[int, int]) -> Summary | Non
 
 
 def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
-    """Return the FLOPs that all ranks counted in a step; None unless every rank counted."""
     counted = [rank.counted_flops_per_step for rank in ranks if rank.counted_flops_per_step is not None]
     return sum(counted) if len(counted) == world_size else None
 

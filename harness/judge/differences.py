@@ -36,7 +36,6 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """``torch: golden 2.9.1, here 2.10.0``."""
         return difference_text(self.name, self.before, self.after)
 
 

@@ -216,7 +216,6 @@ def _request_problems(records: Sequence[RunRecord], reason: str, author: str) ->
 
 
 def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
-    """Refuse runs that differ in settings, machine or software."""
     traits: dict[str, set[str]] = {
         "settings (fingerprint)": {record.fingerprint for record in records},
         "counted FLOPs": {str(metrics.counted_flops_per_step) for metrics in each},

@@ -42,7 +42,6 @@ class MemorySaving:
 
     @property
     def is_noise(self) -> bool:
-        """Return whether identical runs can differ by as much."""
         return abs(self.saved_bytes) <= self.noise_bytes
 
 

@@ -181,7 +181,6 @@ class LaunchPlan:
 
     @property
     def locked_clocks(self) -> tuple[str, ...]:
-        """Return the sampler's options that lock clocks; empty if it locks none."""
         sampler = self.sampler or ()
         places = [sampler.index(name) for name in (GPU_CLOCK, MEMORY_CLOCK) if name in sampler]
         return tuple(word for place in places for word in sampler[place : place + 2])

@@ -86,7 +86,6 @@ def adopted(marker: str) -> tuple[Process, ...]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the process's initial environment; empty if it is gone or belongs to another user."""
     try:
         return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):

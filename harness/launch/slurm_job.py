@@ -111,7 +111,6 @@ class SlurmJob:
 
     @property
     def warning_s(self) -> int:
-        """Return how many seconds before the time limit Slurm signals the job."""
         limit = self.record.slurm.time_limit_minutes
         return WARNING_S if limit >= _SHORT_LIMIT_MINUTES else limit * 60 // 4
 

@@ -99,7 +99,6 @@ def _require_locked(plan: LaunchPlan, sampler: subprocess.Popen[bytes]) -> None:
 
 
 def _reset_clocks(plan: LaunchPlan) -> None:
-    """Reset the clocks that a killed sampler left locked."""
     assert plan.sampler is not None
     python, module = plan.sampler[0], plan.sampler[1 : plan.sampler.index("sample")]
     reset = start_process(plan, (python, *module, "reset", *plan.locked_clocks), plan.sampler_log)

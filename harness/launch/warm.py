@@ -197,7 +197,6 @@ class WarmParents:
 
 
 def _key(plan: LaunchPlan) -> Key:
-    """Return the settings that a parent cannot change once it has imported."""
     given = {variable.name: variable.value for variable in plan.env} | set_by_torchrun(plan)
     return plan.python, plan.without_gpu, tuple(sorted(given.items()))
 

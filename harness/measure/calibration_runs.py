@@ -95,14 +95,12 @@ def _one_gpu(records: Sequence[RunRecord]) -> str:
 
 
 def _needed(records: Sequence[RunRecord]) -> Iterator[tuple[TraceKind, Sequence[TraceCase]]]:
-    """Yield the traces of every run that takes part."""
     for spec in (record.spec for record in records if not _unfit(record)):
         kind = trace_kind(spec)
         yield kind, Composer(spec, kind[0]).cases()
 
 
 def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Observation | str:
-    """Return the observation of a run for the fit, or why the run is not used."""
     why = _unfit(record)
     if why:
         return why
@@ -128,7 +126,6 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
 
 
 def _software(record: RunRecord) -> Software | None:
-    """Return the software that the ranks recorded, if they did."""
     versions = next((rank.versions for rank in record.ranks if rank.versions), None)
     if versions is None:
         return None
@@ -148,7 +145,6 @@ def _unfit(record: RunRecord) -> str:
 
 
 def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
-    """Allocated bytes of the worst rank of every stage."""
     found: dict[int, int] = {}
     for rank in record.ranks:
         value = readings.allocated(rank)
@@ -215,7 +211,6 @@ def _calibration(
 
 
 def _versions(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
-    """Return every package with all its versions among the runs."""
     every = (each for record in records for each in record.provenance.versions.items())
     found = grouped((name, version) for name, version in every if version)
     return {name: tuple(sorted(set(versions))) for name, versions in sorted(found.items())}

@@ -57,7 +57,6 @@ def _is_measuring(top: Path) -> bool:
 
 
 def _runs(top: Path) -> Iterator[Path]:
-    """Yield the run folders that were begun in ``top``, or ``top`` itself."""
     pattern = OWNER if top.parent.name == "runs" else f"*/*/*/{OWNER}"
     yield from (path.parent for path in top.glob(pattern))
 

@@ -120,7 +120,6 @@ def run_page(run: RunDocument, *, with_request: bool = True) -> Page:
 
 
 def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
-    """Yield the class of the out-of-memory error, its certainty, and the next experiment."""
     if oom is not None:
         yield Line(f"Out of memory, class: {oom.oom_class} ({oom.confidence}): {oom.reason}", hang=2)
         yield Line(f"Next: {oom.next_experiment}", hang=2)
@@ -132,7 +131,6 @@ def compare_page(verdict: CompareDocument) -> Page:
 
 
 def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Yield the findings, the differences and the reasons. Only a note if there is no golden."""
     golden = comparison.golden
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
@@ -172,7 +170,6 @@ def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
 
 
 def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
-    """One line per reason, with all metrics that share it."""
     for reason, shared in grouped(pairs).items():
         yield Line(f"{', '.join(shared)}: {reason}", hang=2)
 

@@ -235,7 +235,6 @@ class Checked(Settled):
 
     @property
     def exit_code(self) -> ExitCode:
-        """2 if any finding forbids the start."""
         return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
 
 

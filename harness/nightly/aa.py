@@ -84,7 +84,6 @@ def _unfit(case: Case) -> str:
 
 
 def _more_steps(why: str) -> str:
-    """Return further advice for a window that is too short."""
     return ", or give a case more steps: max_steps in its request" * (_TOO_SHORT in why)
 
 
@@ -191,7 +190,6 @@ def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, li
 
 
 def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
-    """Return the first doubt about each kind of metric."""
     found: dict[GateKind, str] = {}
     for finding in findings:
         metric = BY_NAME[finding.metric]

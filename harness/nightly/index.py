@@ -55,7 +55,6 @@ def _entry(folder: Path) -> NightEntry:
 
 
 def _judged(entry: NightEntry, read: dict[str, Any]) -> NightEntry:
-    """Return the entry with what the index shows of ``report/night.json``."""
     shard = f" shard {read['shard']}" if read["shard"] else ""
     due = f", {counted(read['num_runs_missing'], 'run')} missing" if read["num_runs_missing"] else ""
     outcome = f"{read['outcome']} (exit {read['exit_code']}{due})"

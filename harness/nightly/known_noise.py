@@ -81,7 +81,6 @@ class KnownNoise:
 
     @property
     def knows_nights(self) -> bool:
-        """Return whether there are enough nights to know how nights differ."""
         return self.night_df >= MIN_NIGHTS - 1
 
     @property

@@ -106,7 +106,6 @@ def _unusable(cases: tuple[CaseOutlook, ...]) -> Iterable[str]:
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Lines on cases that share one golden."""
     return shared_golden_lines(
         (case.name, f"{case.spec.gpu}/{case.spec.slug}", case.expected.outcome if case.expected else None)
         for case in (item.case for item in cases)

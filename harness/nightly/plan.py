@@ -91,7 +91,6 @@ def chosen_suite(request: NightRequest) -> Suite:
 
 
 def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
-    """Return the problems of the launch, for all cases."""
     found = [*launcher_problems(launch), *launch.problems]
     if launch.launcher == "replay" and launch.replay_from is None:
         found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))

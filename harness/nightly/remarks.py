@@ -51,7 +51,6 @@ def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
 
 
 def _kind(run: CaseRun) -> str:
-    """Return purpose and status, with the named fault or the reason for its start."""
     status = run.record.status if run.record else "never finished"
     because = "; ".join(one_line(text) for text in (run.infrastructure, run.reason) if text)
     return f"{run.purpose} {status}{f' ({because})' if because else ''}"
@@ -96,7 +95,6 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:
-    """Return the names of the differences from the golden because of which a metric has no verdict."""
     reasons = {text for finding in case.findings for text in finding.reason.split("; ")}
     return tuple(each.name for each in case.drift if not each.accepted and each.text in reasons)
 

@@ -180,7 +180,6 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
 
 
 def _section(case: CaseVerdict) -> Section:
-    """Return the section of one case. An HTML page folds it unless the case needs attention."""
     shown = story(case)
     style: Style = "plain" if case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
     lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))

@@ -69,7 +69,6 @@ def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None =
 
 
 def _predicted(plan: Plan) -> dict[str, tuple[str, ExperimentSpec, Prediction]]:
-    """Return predicted settings by the canonical text of their recompute."""
     return {
         canonical_text(row.candidate.spec.recompute): (row.text, row.candidate.spec, row.prediction)
         for row in plan.rows

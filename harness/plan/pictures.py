@@ -57,7 +57,6 @@ def write_html(path: Path, plan: Plan, layout: str, page: Page) -> None:
 
 
 def _about(plan: Plan, layout: str) -> list[str]:
-    """Return the request and its layout."""
     rows = dict(request_rows(plan.spec))
     return [rows["Recipe"], f"{layout}: {rows['Parallelism']}" if layout else rows["Parallelism"]]
 

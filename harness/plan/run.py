@@ -34,7 +34,6 @@ class Layout:
 
     @property
     def row(self) -> Row | None:
-        """The recommended setting."""
         return self.plan.recommended if self.plan else None
 
 

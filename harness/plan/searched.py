@@ -33,7 +33,6 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """Return the layout in one line."""
         return self.sizes.name
 
     @property

@@ -125,7 +125,6 @@ def _step(found: Prediction) -> str:
 
 
 def _of(read: Callable[[Prediction], str]) -> Callable[[Row], str]:
-    """Read a row's prediction."""
     return lambda row: read(row.prediction) if row.prediction else ""
 
 

@@ -81,7 +81,6 @@ class Metrics:
 
     @property
     def peaks(self) -> dict[str, Peak | None]:
-        """Return the three peaks by the names of their metrics."""
         return {
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,

@@ -209,7 +209,6 @@ def _unknown_key(place: _Place) -> Iterator[Fault]:
 
 
 def _tags(model: type[BaseModel]) -> Iterator[tuple[str, object]]:
-    """Yield the fields that can hold one value only: they choose the model in a union."""
     for name, info in model.model_fields.items():
         words = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
         if len(words) == 1:

@@ -30,7 +30,6 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
 
 
 def _wanted(request: Request, points: list[OperatingPoint]) -> dict[str, str]:
-    """Return the fields of a point's key that the request chooses; without a task, pretraining if a point has it."""
     usual = "pretrain" if any(point.key.task == "pretrain" for point in points) else None
     wanted = {
         "task": request.task or usual,

@@ -193,7 +193,6 @@ class PointKey(Frozen):
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """Return the names of the shared settings, in the order in which they apply."""
         return (self.profile,) if isinstance(self.profile, str) else self.profile or ()
 
 

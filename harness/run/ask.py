@@ -38,7 +38,6 @@ class AbOptions:
 
 
 def _dry_run(request: "RunRequest", display: "Display") -> None:
-    """Print what would run. Writes and starts nothing."""
     from harness.launch.environment import this_host
     from harness.launch.plan import LaunchPlan
     from harness.measure.prediction import cached_prediction

@@ -84,7 +84,6 @@ class Listing:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """Return every item as a line."""
         return tuple(item if isinstance(item, Line) else Line(item, hang=self.hang) for item in self.items)
 
 
@@ -226,7 +225,6 @@ class Page:
 
     @property
     def closing(self) -> Line | None:
-        """Return the answer as a line; None where there is none."""
         if not self.answer:
             return None
         return self.answer if isinstance(self.answer, Line) else Line(self.answer, "strong", hang=2)

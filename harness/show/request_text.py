@@ -78,7 +78,6 @@ def _parallelism(spec: ExperimentSpec) -> str:
 
 
 def _overlap(spec: ExperimentSpec) -> str:
-    """Return the user buffers of tp_comm_overlap."""
     tokens, width = spec.user_buffer_shape
     buffers = spec.kernels.tp_comm_overlap_cfg
     names = described_buffers(buffers) if buffers else "transformer-engine's defaults"

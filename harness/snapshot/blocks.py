@@ -57,7 +57,6 @@ class Blocks:
 
     @property
     def private_pools(self) -> tuple[PrivatePool, ...]:
-        """Return the pools, the largest first."""
         rows = sorted(self.pools.items(), key=lambda item: -item[1][0])[:_MOST_POOLS]
         return tuple(PrivatePool(pool=name, reserved_bytes=r, allocated_bytes=a) for name, (r, a) in rows)
 

@@ -90,7 +90,6 @@ def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory
 
 
 def _holders(live: Mapping[Owner, Live]) -> tuple[Holder, ...]:
-    """Return the holders, the largest first."""
     owners = sorted(live.items(), key=lambda item: (-item[1].num_bytes, item[0]))
     kept, rest = owners[:MOST_HOLDERS], [held for _, held in owners[MOST_HOLDERS:]]
     if rest:

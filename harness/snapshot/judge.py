@@ -46,7 +46,6 @@ def _fragmentation(device: DeviceMemory, failure: FailedRequest, room: int, tota
 
 
 def _unallocated(device: DeviceMemory, failure: FailedRequest) -> int:
-    """Return the free bytes in the shared pool when the request failed."""
     if failure.is_now:
         return device.releasable_bytes + device.stranded_bytes
     used = failure.allocated_then_bytes + (device.rounding_bytes or 0) + device.private_free_bytes

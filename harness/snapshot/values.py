@@ -66,7 +66,6 @@ class DeviceMemory(Frozen):
 
     @property
     def private_reserved_bytes(self) -> int:
-        """Sum the reserved bytes of all private pools."""
         return sum(pool.reserved_bytes for pool in self.private_pools)
 
 
@@ -122,7 +121,6 @@ class SnapshotSummary(Frozen):
 
     @property
     def fullest(self) -> DeviceMemory | None:
-        """Return the device with the most reserved memory."""
         return max(self.devices, key=lambda device: (device.reserved_bytes, device.has_history), default=None)
 
 

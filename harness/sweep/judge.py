@@ -124,7 +124,6 @@ def _room(cells: Sequence[CellVerdict], margin: float) -> str:
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
-    """Describe the limit that all cells share, or say that each has its own."""
     sizes = {cell.capacity_bytes for cell in cells if cell.spec}
     return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 

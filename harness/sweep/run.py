@@ -202,13 +202,11 @@ def answer_job(job: JobRecord, display: SweepDisplay) -> ExitCode:
 
 
 def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
-    """Return the folders of the jobs that were submitted for it, oldest first."""
     folders = job_dirs(SWEEP_FOLDERS.home(sweep_dir, results))
     return [folder for folder in folders if read_job(folder).subject == str(sweep_dir) and read_submitted(folder)]
 
 
 def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatch:
-    """Return the sweep. BadRequestError while a job is still at work on it."""
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results).absolute()
     batch, controller = SweepBatch(sweep_dir, host, read_sweep(sweep_dir).plan), Slurm(host.shell)
     for job_dir in _jobs_of(sweep_dir, results) if batch.due() else ():

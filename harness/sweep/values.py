@@ -140,7 +140,6 @@ class CellVerdict:
 
     @property
     def cost_s(self) -> float | None:
-        """Return the mean of ``costs_s``; None without any."""
         return fmean(self.costs_s) if self.costs_s else None
 
     @property
@@ -150,7 +149,6 @@ class CellVerdict:
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Return the memory limit per rank of this cell in bytes; None if unknown."""
         return self.spec.capacity_bytes if self.spec else None
 
     def figure(self, metric: Metric) -> float | None:
@@ -159,13 +157,11 @@ class CellVerdict:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Return the peak allocated bytes of the worst rank."""
         peak = self.metrics.peak_allocated_bytes if self.metrics else None
         return peak.value if peak else None
 
     @property
     def is_comparable(self) -> bool:
-        """Return whether time and memory are known and not in doubt."""
         return self.status == "ok" and not self.doubts and self.cost_s is not None and self.peak_bytes is not None
 
 

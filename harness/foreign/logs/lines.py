@@ -105,7 +105,6 @@ def _all_lines(
 
 
 def _standard_input() -> BufferedReader:
-    """Return standard input, or the stream that a caller put in its place."""
     stream = sys.stdin.buffer
     return stream if isinstance(stream, BufferedReader) else BufferedReader(cast(RawIOBase, stream))
 

@@ -89,7 +89,6 @@ def inline_svg(drawn: Picture) -> tuple[str, float]:
 
 
 def _untitled(drawn: Picture) -> dict[str, object]:
-    """Return the specification for a page, which has the title as a heading."""
     spec: dict[str, object] = json.loads(drawn.vega_lite or "{}")
     spec.pop("title", None)
     return spec | {"description": f"{drawn.title}. {drawn.caption}"}

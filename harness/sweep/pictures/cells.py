@@ -271,7 +271,6 @@ def _lines(data: SweepData, verdict: SweepVerdict) -> Iterable[_Line]:
 
 
 def _seconds(run: RunRecord) -> dict[int, float]:
-    """Return the seconds of the steps that every rank recorded."""
     spec = run.spec
     windows = (window_of(run.ranks, spec.num_gpus, step, step + 1) for step in range(spec.measure.max_steps))
     return {window.start: window.seconds[0] for window in windows if window.seconds}
@@ -285,7 +284,6 @@ def _thinned(seconds: dict[int, float], num_lines: int) -> list[tuple[int, float
 
 
 def _shades(lines: Sequence[_Line]) -> list[look.Row]:
-    """Return the grey areas before and after the window of each cell."""
     measures = {line.cell: line.run.spec.measure for line in lines}
     areas = [
         (cell, *area)

@@ -50,7 +50,6 @@ def predicted_and_measured(verdict: SweepVerdict) -> Picture:
 
 
 def _changes(cell: CellVerdict, label: str) -> list[look.Row]:
-    """Return the predicted and measured change of the step time in percent, the latter with its interval."""
     assert cell.predicted is not None
     own = zip(_COLOUR, (cell.predicted.overhead, cell.predicted.measured_overhead), strict=True)
     rows: list[look.Row] = [

@@ -68,7 +68,6 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
 
 
 def _figures(cell: CellVerdict) -> tuple[int, float] | None:
-    """Return peak and throughput; None where the cell has not both."""
     rate = cell.speed.tokens_per_s_per_gpu if cell.speed and cell.status == "ok" else None
     return None if rate is None or cell.peak_bytes is None else (cell.peak_bytes, rate)
 
