@@ -25,7 +25,7 @@ class Software(Frozen):
     """The software of a job. None: not installed, and for ``megatron_core`` also unknown. ``gpu`` is a row of GPUS.
 
     A ``gpu`` that differs from the request's own is what the machine really has. ``apex``: whether its kernel for
-    weight gradients can be imported; None if nobody looked.
+    weight gradients can be imported; None if nobody looked. ``assumed``: transformer-engine's version is a guess.
     """
 
     megatron_core: str | None = None
@@ -34,6 +34,7 @@ class Software(Frozen):
     python: str | None = None
     gpu: str | None = None
     apex: bool | None = None
+    assumed: bool = False
 
 
 def parse_assume(text: str, installed: Software) -> Software:
@@ -52,6 +53,8 @@ def parse_assume(text: str, installed: Software) -> Software:
             known = value != "none" if name == "apex" else value
             values[_ASSUMABLE[name]] = None if known == "none" else known
     raise_all(problems)
+    if "transformer_engine" in values:
+        values["assumed"] = False
     return installed.model_copy(update=values)
 
 

@@ -72,7 +72,7 @@ def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Softwar
     )
     assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
     note = f"{where}: {assumed} (change this with --assume of `mbr-perf check`)"
-    return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE}), (note,)
+    return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE, "assumed": True}), (note,)
 
 
 def _has(gpu: str, found: Detection) -> bool:

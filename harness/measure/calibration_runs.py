@@ -15,7 +15,7 @@ from harness.predict.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.predict.device import device_needs
 from harness.predict.exact import planner_fingerprint, traced_with
 from harness.predict.experts import at_pace
-from harness.predict.model_states import steps_with_torch_adam
+from harness.predict.model_states import adam_of
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, calibrated
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
@@ -121,7 +121,7 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
         outside=_outside(record),
         step_s=metrics.step_time_s.median if metrics.step_time_s and timed else None,
         busiest=busiest,
-        torch_adam=steps_with_torch_adam(spec, _software(record)),
+        adam=adam_of(spec, _software(record)),
     )
 
 

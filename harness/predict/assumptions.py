@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.predict.model_states import Adam
 
 # Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per
 # expert, which follows the load from step to step, published peaks of 100 steps stay below 1.25, the usual capacity
@@ -201,12 +202,12 @@ APEX_MISSING = Assumption(
 
 
 def assumptions(
-    spec: ExperimentSpec, implementation: Implementation, *, torch_adam: bool = False, apex: bool | None = None
+    spec: ExperimentSpec, implementation: Implementation, *, adam: Adam = "fused", apex: bool | None = None
 ) -> tuple[Assumption, ...]:
-    """Return the assumptions that apply to ``spec``; ``torch_adam`` as in `model_states`, ``apex`` as in `Software`."""
+    """Return the assumptions that apply to ``spec``; ``adam`` as in `model_states`, ``apex`` as in `Software`."""
     rows = (*ASSUMPTIONS, *(() if apex else (APEX_THERE if apex is None else APEX_MISSING,)))
     found = tuple(row for row in rows if row.applies(spec, implementation))
-    return (*found, TORCH_ADAM) if torch_adam else found
+    return (*found, TORCH_ADAM) if adam == "torch" else found
 
 
 def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from statistics import median
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import stage_memory
+from harness.predict.model_states import Adam
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, Constants, calibrated
 from harness.predict.time_model import LIKELY, Efficiency, likely_seconds
 from harness.records.trace import FittedConstant
@@ -117,7 +118,7 @@ class Observation:
 
     ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every
     rank that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with
-    the most tokens on average (`at_pace`), which sets the pace; None where routing is even. ``torch_adam`` as in
+    the most tokens on average (`at_pace`), which sets the pace; None where routing is even. ``adam`` as in
     `model_states`.
     """
 
@@ -128,7 +129,7 @@ class Observation:
     outside: tuple[int, ...] = ()
     step_s: float | None = None
     busiest: tuple[tuple[ChunkCost, ...], ...] | None = None
-    torch_adam: bool = False
+    adam: Adam = "fused"
 
     def predicted_s(self, efficiency: Efficiency) -> float:
         """Return the predicted step time at these efficiencies, in seconds."""
@@ -136,9 +137,7 @@ class Observation:
 
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
         """Return the predicted peak in bytes of each measured stage."""
-        stages = (
-            stage_memory(self.spec, pp_rank, self.costs[pp_rank], torch_adam=self.torch_adam) for pp_rank in self.peaks
-        )
+        stages = (stage_memory(self.spec, pp_rank, self.costs[pp_rank], adam=self.adam) for pp_rank in self.peaks)
         return {stage.pp_rank: constants.added_to(stage).total for stage in stages}
 
     def peak_error(self, constants: Constants) -> float | None:

@@ -63,7 +63,7 @@ class ExactTracing:
         answers = side_by_side(self._answer, requests, num, self.stop)
         traced = {stage.pp_rank: stage for stages, _ in answers for stage in stages}
         problems = {rank: why for _, lost in answers for rank, why in lost.items()}
-        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problems, torch_adam=row.prediction.torch_adam))
+        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problems, adam=row.prediction.adam))
 
     def _answer(self, request: ExactRequest) -> tuple[list[ExactStage], dict[int, str]]:
         """Return the traced stages, and by pipeline rank why the others are missing."""

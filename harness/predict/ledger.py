@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters, PassSizes
-from harness.predict.model_states import ModelStates, model_states
+from harness.predict.model_states import Adam, ModelStates, model_states
 from harness.predict.schedule import Event, Instant, Pass, Schedule, fullest_instants, schedule_of
 from harness.units import MIB, grouped
 
@@ -128,11 +128,11 @@ class StageMemory:
 
 
 def stage_memory(
-    spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, torch_adam: bool = False
+    spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, adam: Adam = "fused"
 ) -> StageMemory:
-    """Return the ledger of one stage; ``chunks`` in order of virtual stages, ``torch_adam`` as in `model_states`."""
+    """Return the ledger of one stage; ``chunks`` in order of virtual stages, ``adam`` as in `model_states`."""
     parameters = Parameters.total(chunk.parameters for chunk in chunks)
-    states = model_states(spec, parameters, torch_adam=torch_adam)
+    states = model_states(spec, parameters, adam=adam)
     schedule = schedule_of(spec, pp_rank)
     overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
     moments = _moments(spec, schedule, chunks, states)

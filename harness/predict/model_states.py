@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec, StateDtype
 from harness.experiment.software import Software
 from harness.predict.compose import Parameters
+from harness.units import parse_version
 
 _SMALLEST_UNIT = 1_000_000_000
 
@@ -105,29 +107,36 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     return StateBytes(gradient, master + moments, cast, widened)
 
 
+Adam = Literal["fused", "torch", "whole"]
+
+
 def _adam_owns_master(spec: ExperimentSpec) -> bool:
-    recipe = spec.precision.transformer_config.get("fp8_recipe")
-    return spec.optimizer.main_params_dtype != "fp32" or recipe in (None, "delayed")
+    recipe, optimizer = spec.precision.transformer_config.get("fp8_recipe"), spec.optimizer
+    masters = optimizer.main_params_dtype != "fp32" or recipe in (None, "delayed")
+    return optimizer.use_precision_aware_optimizer and masters
 
 
-def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bool = False) -> ModelStates:
+def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "fused") -> ModelStates:
     """Return the states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them.
 
-    ``torch_adam``: torch's own AdamW runs the optimizer step, see :func:`steps_with_torch_adam`.
+    ``adam`` as in :func:`adam_of`.
     """
-    per = state_bytes(spec)
-    owned = owned_parameters(spec, parameters)
+    per, p = state_bytes(spec), spec.parallelism
+    owned = stepped = owned_parameters(spec, parameters)
+    if adam == "whole":
+        stepped = parameters.dense * p.tensor_model_parallel_size, parameters.expert * p.expert_tensor_size
     sharded, total = sum(owned), parameters.dense + parameters.expert
     shards = spec.ddp.use_megatron_fsdp
-    widened = per.widened + (_SIZE["fp32"] if torch_adam and not shards else 0)
+    kept_beside = 0 if _adam_owns_master(spec) or spec.precision.params_dtype == "fp32" else _SIZE["fp32"]
+    widened = per.widened + (_SIZE["fp32"] if adam == "torch" and not shards else 0)
     gathered, fetched, queued = gathered_bytes(spec, parameters, per.gradient) if shards else (0, 0, 0)
     kept = sharded / total if shards and total else 1.0
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
-        optimizer=round(per.optimizer * sharded),
+        optimizer=round(kept_beside * sharded + (per.optimizer - kept_beside) * sum(stepped)),
         step_transient=round(
-            per.cast * sharded + max(widened * _stepped_at_once(spec, owned), 2 * _quantised_at_once(spec, owned))
+            per.cast * sharded + max(widened * _stepped_at_once(spec, stepped), 2 * _quantised_at_once(spec, owned))
         ),
         gathered=gathered,
         fetched=fetched,
@@ -149,14 +158,20 @@ def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
     return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
 
 
-def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bool:
-    """Return whether torch's AdamW runs on a GPU: megatron-core's fallback without transformer-engine.
+def adam_of(spec: ExperimentSpec, software: Software | None) -> Adam:
+    """Return which Adam steps.
 
-    mbr-perf does not check for Apex, which has a fused Adam too.
+    ``torch``: torch's AdamW, megatron-core's fallback on a GPU without transformer-engine. mbr-perf does not check for
+    Apex, which has a fused Adam too. ``whole``: the FusedAdam of transformer-engine 2.10 and 2.11 makes its states in
+    `param.shape`, which a DTensor of Megatron-FSDP has whole, over its data-parallel and its tensor-parallel ranks
+    (https://github.com/NVIDIA/TransformerEngine/issues/2424). A release that is only assumed is not taken for those.
     """
     if software is None or software.megatron_core is None or spec.gpu_type.is_cpu:
-        return False
-    return software.transformer_engine is None
+        return "fused"
+    if software.transformer_engine is None:
+        return "torch"
+    is_whole = (2, 10) <= parse_version(software.transformer_engine).release[:2] <= (2, 11)
+    return "whole" if is_whole and spec.ddp.use_megatron_fsdp and not software.assumed else "fused"
 
 
 def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:

@@ -13,7 +13,7 @@ from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.predict.experts import at_pace
 from harness.predict.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.predict.ledger import StageMemory, library_bytes, stage_memory
-from harness.predict.model_states import steps_with_torch_adam
+from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
@@ -85,7 +85,7 @@ class Prediction:
 
     ``uneven_bytes``: the peak with uneven routing. ``job_class``, ``num_rows``: the class of jobs behind the range, and
     how many measured cases it has. ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per
-    step over all GPUs. ``torch_adam`` as in `model_states`.
+    step over all GPUs. ``adam`` as in `model_states`.
     """
 
     spec: ExperimentSpec
@@ -98,7 +98,7 @@ class Prediction:
     model_flops: int
     recompute_flops: int
     assumptions: tuple[Assumption, ...]
-    torch_adam: bool = False
+    adam: Adam = "fused"
 
     @property
     def worst(self) -> StageMemory:
@@ -202,16 +202,16 @@ def predict(
     apex = software.apex if software else None
     composer = replace(composer or Composer(spec, implementation), apex=apex is not False)
     costs = composer.chunk_costs(traces)
-    torch_adam = steps_with_torch_adam(spec, software)
-    stages = _stages(spec, costs, constants, torch_adam=torch_adam)
-    rows = assumptions(spec, implementation, torch_adam=torch_adam, apex=apex)
+    adam = adam_of(spec, software)
+    stages = _stages(spec, costs, constants, adam=adam)
+    rows = assumptions(spec, implementation, adam=adam, apex=apex)
     if constants.origin:
         rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
     peak = max(stage.total for stage in stages)
     uneven, busiest = peak, costs
     if imbalanced:
         most = composer.chunk_costs(imbalanced)
-        unevenly = _stages(spec, most, constants, torch_adam=torch_adam)
+        unevenly = _stages(spec, most, constants, adam=adam)
         uneven = max(peak, *(stage.total for stage in unevenly))
         busiest = at_pace(spec, costs, most)
     job_class, found = spread_of(spec, peak)
@@ -231,14 +231,14 @@ def predict(
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,
-        torch_adam=torch_adam,
+        adam=adam,
     )
 
 
 def _stages(
-    spec: ExperimentSpec, costs: tuple[tuple[ChunkCost, ...], ...], constants: Constants, *, torch_adam: bool
+    spec: ExperimentSpec, costs: tuple[tuple[ChunkCost, ...], ...], constants: Constants, *, adam: Adam
 ) -> tuple[StageMemory, ...]:
-    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
+    stages = (stage_memory(spec, pp_rank, chunks, adam=adam) for pp_rank, chunks in enumerate(costs))
     return tuple(map(constants.added_to, stages))
 
 
@@ -282,14 +282,14 @@ def exact_peaks(
     traced: Mapping[int, ExactStage],
     problems: Mapping[int, str],
     *,
-    torch_adam: bool = False,
+    adam: Adam = "fused",
 ) -> tuple[ExactPeak, ...]:
     """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
 
-    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a
+    ``adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a
     schedule sees them.
     """
-    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
+    stages = (stage_memory(spec, pp_rank, chunks, adam=adam) for pp_rank, chunks in enumerate(costs))
     return tuple(
         _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank, ""))
         for stage, chunks in zip(stages, costs, strict=True)

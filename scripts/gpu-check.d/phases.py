@@ -13,7 +13,7 @@ from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.predict.ledger import stage_memory
-from harness.predict.model_states import steps_with_torch_adam
+from harness.predict.model_states import adam_of
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.units import format_percent
@@ -84,7 +84,7 @@ def predicted(
         costs = composer.chunk_costs(traces.even)
     except MissingTraceError as error:
         raise MissingTraceError(traces.why_missing(composer, f"not traced: {error}")) from error
-    stage = stage_memory(spec, 0, costs[0], torch_adam=steps_with_torch_adam(spec, software))
+    stage = stage_memory(spec, 0, costs[0], adam=adam_of(spec, software))
     left = sum(chunk.sizes.lingering for chunk in costs[0])  # by backward passes
     return {
         "weights": stage.weights,

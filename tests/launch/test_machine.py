@@ -99,7 +99,8 @@ WITHOUT_TE = pytest.mark.skipif(
 @WITHOUT_TE
 def test_transformer_engine_is_assumed_only_where_the_job_runs_elsewhere(machine):
     elsewhere, notes = software_for("h100", machine())
-    assert (elsewhere.transformer_engine is not None, len(notes)) == (True, 1)
+    assert (elsewhere.transformer_engine is not None, elsewhere.assumed, len(notes)) == (True, True, 1)
+    assert not software_for("h100", machine(), f"transformer-engine={elsewhere.transformer_engine}")[0].assumed
     here, notes = software_for("h100", machine(H100))
     assert (here.transformer_engine, notes) == (None, ())
     assert software_for("cpu", machine()) == (installed_software(), ())

@@ -60,7 +60,7 @@ def test_the_optimizer_step_counts_what_backward_passes_left_and_the_temporaries
     composer = Composer(spec, TE)
     chunks = composer.chunk_costs(by_hand(composer.cases()).even)[1]
     left = (replace(chunks[0], sizes=replace(chunks[0].sizes, lingering=5000)), *chunks[1:])
-    plain, other = stage_memory(spec, 1, chunks), stage_memory(spec, 1, left, torch_adam=True)
+    plain, other = stage_memory(spec, 1, chunks), stage_memory(spec, 1, left, adam="torch")
     assert other.peaks["optimizer step"] - plain.peaks["optimizer step"] == 5000 + 4 * 20_000
     assert (other.peak, other.activations, other.transient) == ("optimizer step", 5000, 2 * 4 * 20_000)
     assert parts(other) == other.total

@@ -2,7 +2,7 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.predict.compose import Parameters
-from harness.predict.model_states import model_states, state_bytes, steps_with_torch_adam
+from harness.predict.model_states import adam_of, model_states, state_bytes
 
 BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
 
@@ -51,26 +51,41 @@ def test_states_are_widened_for_one_optimizer_at_a_time(spec_of, moe_spec):
 
 
 def test_torchs_adam_holds_the_root_of_the_second_moment_of_all_that_it_steps_at_once(spec_of, moe_spec):
-    states = model_states(spec_of(ddp=BF16_GRADIENTS), Parameters(dense=1200), torch_adam=True)
+    states = model_states(spec_of(ddp=BF16_GRADIENTS), Parameters(dense=1200), adam="torch")
     assert states.step_transient == (4 + 4) * 1200 / 2
     # experts over EP 8 have an optimizer of their own: two copies of every expert, four data-parallel ranks
-    states = model_states(moe_spec, Parameters(dense=1200, expert=1200), torch_adam=True)
+    states = model_states(moe_spec, Parameters(dense=1200, expert=1200), adam="torch")
     assert states.step_transient == 4 * 1200 / 2
 
 
+TE_211 = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
+
+
 @pytest.mark.parametrize(
-    ("gpu", "software", "expected"),
+    ("gpu", "software", "fsdp", "expected"),
     [
-        ("h100", Software(megatron_core="0.16.1"), True),
-        ("h100", Software(megatron_core="0.16.1", transformer_engine="2.11"), False),
-        ("h100", Software(), False),  # nobody looked
-        ("h100", None, False),
-        ("cpu", Software(megatron_core="0.16.1"), False),
+        ("h100", Software(megatron_core="0.16.1"), False, "torch"),
+        ("h100", TE_211, False, "fused"),
+        ("h100", TE_211, True, "whole"),
+        ("h100", TE_211.model_copy(update={"assumed": True}), True, "fused"),
+        ("h100", TE_211.model_copy(update={"transformer_engine": "2.9.0"}), True, "fused"),
+        ("h100", TE_211.model_copy(update={"transformer_engine": "2.12.0"}), True, "fused"),
+        ("h100", Software(), False, "fused"),  # nobody looked
+        ("h100", None, True, "fused"),
+        ("cpu", Software(megatron_core="0.16.1"), False, "fused"),
     ],
 )
-def test_torchs_adam_steps_on_a_gpu_without_transformer_engine(spec_of, gpu, software, expected):
+def test_the_software_decides_which_adam_steps(spec_of, gpu, software, fsdp, expected):
     dtype = "bf16" if gpu == "h100" else "fp32"
-    assert steps_with_torch_adam(spec_of(gpu=gpu, compute_dtype=dtype), software) is expected
+    spec = spec_of(gpu=gpu, compute_dtype=dtype, ddp={"use_megatron_fsdp": fsdp})
+    assert adam_of(spec, software) == expected
+
+
+def test_moments_of_whole_tensors_are_as_many_on_every_rank_of_fsdp(spec_of):
+    """TP 4 and 8 shards: what this rank's 1200 parameters are a part of."""
+    spec = spec_of(ddp=BF16_GRADIENTS | {"use_megatron_fsdp": True}, parallelism={"tensor_model_parallel_size": 4})
+    optimizer = [model_states(spec, Parameters(1200, 0, 2400), adam=adam).optimizer for adam in ("fused", "whole")]
+    assert optimizer == [(4 + 8) * 1200 / 8, 4 * 1200 / 8 + 8 * 4 * 1200]
 
 
 def test_fp8_weights_are_cast_to_bf16_together_inside_the_step(spec_of):

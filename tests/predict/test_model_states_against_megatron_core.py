@@ -79,5 +79,5 @@ def test_states_take_the_bytes_that_megatron_core_gives_them(specs, real, name):
     # buffers are padded to a multiple of 128 elements and ranks; the step counters of Adam are four bytes each
     assert found["stepped"] == pytest.approx(states.total, rel=0.005)
     assert found["copied"] == pytest.approx(states.step_transient, rel=0.005, abs=4096)
-    with_root = model_states(spec, Parameters(found["dense"], found["expert"]), torch_adam=True)
+    with_root = model_states(spec, Parameters(found["dense"], found["expert"]), adam="torch")
     assert found["stepping"] == pytest.approx(with_root.step_transient, rel=0.005)

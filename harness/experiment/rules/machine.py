@@ -59,6 +59,12 @@ def _two_allocators(s: Situation) -> Values | None:
     return {"old": old, "new": new} if old is not None and new is not None and old != new else None
 
 
+def _whole_moments(s: Situation) -> Values | None:
+    if not s.spec.ddp.use_megatron_fsdp or s.te_before("2.10") or not s.te_before("2.12"):
+        return None
+    return {"counted": "only its shard, for this release is assumed" if s.software.assumed else "them whole"}
+
+
 def _weights_offloaded(s: Situation) -> bool:
     if not s.spec.offload.offload_modules or s.te_before("2.10"):
         return False
@@ -131,10 +137,9 @@ ENVIRONMENT = (
          "unset it, or use a larger value",
          ARGUMENTS, "source",
          "FSDP requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset."),
-    Rule("B21", "warning",
-         lambda s: s.spec.ddp.use_megatron_fsdp and s.te_before("2.12") and not s.te_before("2.10"),
+    Rule("B21", "warning", _whole_moments,
          "transformer-engine {s.software.transformer_engine} keeps Adam's moments whole on every megatron-fsdp rank; "
-         "predictions count this rank's shard",
+         "predictions count {counted}",
          "use transformer-engine 2.12 or newer",
          "https://github.com/NVIDIA/TransformerEngine/issues/2424", "issue"),
     Rule("ENV00", "note", lambda s: s.software.megatron_core is None,
