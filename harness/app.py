@@ -15,7 +15,7 @@ import typer.main
 
 from harness import __version__
 from harness.cli import completion
-from harness.cli.commands import App, HelpedGroup, PlanCommand, SweepCommand, WholeShortOptions
+from harness.cli.commands import App, HelpedGroup, PlanCommand, SweepCommand, WholeShortOptions, answers_first
 from harness.cli.help import tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
@@ -132,15 +132,15 @@ def show_help(
     app(args=[*(command or ()), "--help"], prog_name="mbr-perf")
 
 
-app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(plan.plan)
-app.command("check", cls=WholeShortOptions, rich_help_panel=_PREDICT)(run.check)
-app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(run.run)
-app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(sweep.sweep)
-app.command("report", rich_help_panel=_MEASURE)(sweep.report)
-app.command("nightly", rich_help_panel=_MEASURE)(nightly.nightly)
+app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))
+app.command("check", cls=WholeShortOptions, rich_help_panel=_PREDICT)(answers_first(run.check))
+app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_first(run.run))
+app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(answers_first(sweep.sweep))
+app.command("report", rich_help_panel=_MEASURE)(answers_first(sweep.report))
+app.command("nightly", rich_help_panel=_MEASURE)(answers_first(nightly.nightly))
 app.add_typer(history.app, name="history", rich_help_panel=_MEASURE)
-app.command("diagnose", cls=WholeShortOptions, rich_help_panel=_EXPLAIN)(diagnose.diagnose)
-app.command("compare", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(compare.compare)
+app.command("diagnose", cls=WholeShortOptions, rich_help_panel=_EXPLAIN)(answers_first(diagnose.diagnose))
+app.command("compare", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(answers_first(compare.compare))
 app.command("explain", rich_help_panel=_EXPLAIN)(explain.explain)
 app.command("import", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(import_command.import_log)
 app.command("snapshot", rich_help_panel=_EXPLAIN)(snapshot.snapshot)

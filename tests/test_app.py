@@ -140,7 +140,7 @@ def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
             "mbr-perf run",
         ),
         (("golden", "diff", "HEAD:a"), "Missing argument 'AFTER'", "mbr-perf golden diff"),
-        (("run", "-mq", "llama"), "did you mean -m or", "mbr-perf run"),
+        (("run", "-mq", "llama"), "did you mean -q or -m or", "mbr-perf run"),
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_is_a_wrong_request(mbr_perf, typed, expected, help_of):

@@ -23,7 +23,7 @@ from harness.plan.show_layouts import layouts_page
 from harness.records.gating import GateOptions
 from harness.records.goldens import GoldenSearch
 from harness.records.sweep import read_sweep
-from harness.show.page import Page
+from harness.show.page import LONGEST_ANSWER, Page
 from harness.show.terminal import Console, print_page
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
@@ -149,7 +149,9 @@ def printed(mbr_perf, monkeypatch):
 def drawn(page, width, color_system=None):
     """The page as a terminal of ``width`` columns, or a pipe, gets it."""
     out, of = io.StringIO(), {} if width == "pipe" else {"width": int(width), "force_terminal": True}
-    print_page(Console(file=out, highlight=False, no_color=not color_system, color_system=color_system, **of), page)
+    print_page(
+        Console(file=out, highlight=False, no_color=not color_system, color_system=color_system, **of), page.brief
+    )
     return _trimmed(out.getvalue())
 
 
@@ -170,7 +172,9 @@ def holds_at_every_width(texts):
         for whole in (_FIGURE, _PATH):
             assert set(whole.findall(shown)) <= set(whole.findall(texts["pipe"]))
         if width != "pipe":
-            wide = [line for line in shown.splitlines() if len(line) > int(width)]
+            first, *others = shown.splitlines()
+            wide = [line for line in others if len(line) > int(width)]
+            assert len(first) <= LONGEST_ANSWER
             assert [line for line in wide if not _TO_COPY.search(line)] == []
         assert shown.splitlines().count(shown.splitlines()[0]) == 1
 

@@ -4,13 +4,13 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import typer
 import typer.core
 
 from harness.cli import help as helped
-from harness.errors import raise_all
+from harness.errors import BadRequestError, raise_all
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHORT = re.compile(r"-[A-Za-z][^=]+")
@@ -32,6 +32,35 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
 
     return decorate
 
+
+def answers_first(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command whose page has an answer, so that it takes -q and -v. BadRequestError for both or --json."""
+
+    def call(*, quiet: bool, verbose: bool, **options: Any) -> None:
+        if quiet + verbose + options.get("as_json", False) > 1:
+            problem = "-q, -v and --json each say how much to print"
+            raise BadRequestError(problem, remedy="give one of them; --json has everything")
+        from harness.show.page import AMOUNT
+
+        before = AMOUNT.set("answer" if quiet else "all" if verbose else "usual")
+        try:
+            command(**options)
+        finally:
+            AMOUNT.reset(before)
+
+    taken = inspect.signature(command)
+    call.__signature__ = taken.replace(parameters=[*taken.parameters.values(), *_AMOUNTS])  # type: ignore[attr-defined]
+    call.__annotations__ = {**command.__annotations__, **{each.name: each.annotation for each in _AMOUNTS}}
+    call.__doc__, call.__name__ = command.__doc__, command.__name__
+    return call
+
+
+def _amount(name: str, help: str) -> inspect.Parameter:
+    option = typer.Option(f"--{name}", f"-{name[0]}", help=help, rich_help_panel="Output")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+
+
+_AMOUNTS = (_amount("quiet", "Print line 1 only."), _amount("verbose", "Print all details."))
 
 _OF_A_START = (
     "memory_snapshot", "snapshot_on_oom", "force", "enable_nsys", "pytorch_profiler", "profiling_ranks",

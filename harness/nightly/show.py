@@ -41,6 +41,7 @@ from harness.show.page import (
     Span,
     Style,
     Table,
+    answer_line,
     listing,
     style_of,
     tabled,
@@ -56,7 +57,7 @@ def night_page(verdict: NightVerdict) -> Page:
         headline=headline(verdict),
         about=about(verdict),
         notes=verdict.plan.notes,
-        answer=answer(verdict),
+        answer=answer_line(answer(verdict)),
         footer=f"{verdict.night_dir}",
         blocks=(
             listing(aa_lines(verdict)),

@@ -51,7 +51,7 @@ def html(page: Page) -> str:
     scripts = _scripts([block for block in page.blocks if isinstance(block, Picture)])
     title = f"{page.title}: {page.headline}" if page.headline else page.title
     about = ". ".join(part for part in (page.headline, page.about) if part)
-    answer = page.closing
+    answer = page.first_line
     parts = [
         "<header>",
         f"<h1>{escape(page.title)}</h1>",

@@ -35,7 +35,7 @@ def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
     Without them only the captions are written.
     """
     about = ". ".join(part for part in (page.headline, page.about) if part)
-    answer = page.closing
+    answer = page.first_line
     parts = [
         f"{'#' * level} {as_markdown(page.title)}" if page.title else "",
         f"**{_inline(answer.words, bold=False)}**" if answer else "",

@@ -1,9 +1,13 @@
 """The page: a command's answer as one value, which is written to a terminal, a pipe, Markdown or HTML."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
+
+from harness.units import counted, shortened
 
 # Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -18,6 +22,11 @@ def on_one_line(text: str) -> str:
     r"""``text`` as :func:`visible`, with a line break as ``\n``: nothing in it can look like a line of ours."""
     return visible(text).replace("\n", "\\n")
 
+
+Amount = Literal["answer", "usual", "all"]
+AMOUNT: ContextVar[Amount] = ContextVar("AMOUNT", default="usual")
+"""How much of a page stdout gets: line 1 (-q), what a reader needs, everything (-v)."""
+LONGEST_ANSWER = 160
 
 Style = Literal[
     "plain", "strong", "dim", "good", "better", "doubt", "bad", "worse", "failed", "oom", "expected", "chosen"
@@ -105,7 +114,7 @@ class Column:
 
     0 stays. ``optional``: left out where no cell says anything. ``long``: HTML and terminals may fold its cells.
     ``whole``: nobody may. ``lost``: the table's ``instead`` does not show it either, so a terminal that drops it names
-    it.
+    it. ``detail``: terminals show it with -v only.
     """
 
     title: str
@@ -115,6 +124,7 @@ class Column:
     long: bool = False
     whole: bool = False
     lost: bool = False
+    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,28 +201,38 @@ class Only:
 
 
 @dataclass(frozen=True)
+class Details:
+    """Blocks that terminals show with -v only. Otherwise their last line counts them: ``num`` of ``noun``."""
+
+    num: int
+    noun: str
+    blocks: "tuple[Block, ...]"
+
+
+@dataclass(frozen=True)
 class Gap:
     """A blank line at terminals; several are one."""
 
 
 GAP = Gap()
-Block = str | Line | Listing | Facts | Table | Section | Code | Picture | Only | Gap
+Block = str | Line | Listing | Facts | Table | Section | Code | Picture | Only | Details | Gap
 
 
 def blocks_for(blocks: Iterable[Block], *writers: str) -> Iterator[Block]:
-    """Yield the blocks that one of ``writers`` shows, those of :class:`Only` among the others."""
+    """Yield the blocks that one of ``writers`` shows, those of :class:`Only` and :class:`Details` among the others."""
     for block in blocks:
-        if not isinstance(block, Only):
+        if not isinstance(block, Only | Details):
             yield block
-        elif block.where in writers:
+        elif isinstance(block, Details) or block.where in writers:
             yield from blocks_for(block.blocks, *writers)
 
 
 @dataclass(frozen=True)
 class Page:
-    """The answer to a command. A terminal prints ``answer`` last, in bold; HTML and Markdown first, below the title.
+    """The answer to a command. ``answer`` is line 1 at a terminal; in HTML and Markdown it stands below the title.
 
-    ``headline`` stands beside the title, ``about`` below it. ``footer`` is small print of HTML.
+    ``headline`` stands beside the title, ``about`` below it. ``footer`` is small print of HTML. At a terminal, title
+    and notes of a page with an answer are details.
     """
 
     blocks: tuple[Block, ...]
@@ -224,10 +244,54 @@ class Page:
     footer: str = ""
 
     @property
-    def closing(self) -> Line | None:
+    def first_line(self) -> Line | None:
         if not self.answer:
             return None
-        return self.answer if isinstance(self.answer, Line) else Line(self.answer, "strong", hang=2)
+        return self.answer if isinstance(self.answer, Line) else Line(self.answer, "strong", whole=True)
+
+    @property
+    def brief(self) -> "Page":
+        """Return the page without its details. Its last line counts them: ``5 notes, 9 assumptions: -v``."""
+        left = Counter({"note": len(self.notes)} if self.answer else {})
+        blocks = tuple(_brief(self.blocks, left))
+        counts = ", ".join(counted(num, noun) for noun, num in left.items() if num)
+        if self.answer:
+            return Page((*blocks, Line(f"{counts}: -v", "dim")) if counts else blocks, answer=self.answer)
+        return replace(self, blocks=blocks)
+
+
+def _brief(blocks: Iterable[Block], left: Counter[str]) -> Iterator[Block]:
+    """Yield what is no detail; count the rest in ``left``."""
+    for block in blocks:
+        match block:
+            case Details():
+                left[block.noun] += block.num
+            case Table():
+                whole = block.filled()
+                kept = [at for at, column in enumerate(whole.columns) if not column.detail]
+                left["column"] += len(whole.columns) - len(kept)
+                yield whole.only(kept)
+            case _:
+                yield block
+
+
+def answer_line(first: Words, *more: str) -> Line:
+    """Return line 1 of an answer: ``first``, and those of ``more`` for which 160 characters have room."""
+    parts, room = list(spans(first)), LONGEST_ANSWER - len(plain(first))
+    for text in filter(None, more):
+        if len(text) <= room:
+            parts.append(Span(text))
+            room -= len(text)
+    if room < 0:
+        last = parts[-1]
+        parts[-1] = replace(last, text=shortened(last.text, len(last.text) + room))
+    return Line(tuple(parts), "strong", whole=True)
+
+
+def details(noun: str, lines: Iterable[str | Line], *, title: str = "") -> Details:
+    """Return lines that are details, each counted as one ``noun``; with ``title`` as a section."""
+    made = Listing(tuple(lines))
+    return Details(len(made.items), noun, (Section(title, (made,)),) if title and made.items else (made,))
 
 
 def table(

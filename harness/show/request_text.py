@@ -1,6 +1,7 @@
 """Shows the request as text and as a table, and what the rules find in it."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.errors import ExitCode
@@ -9,7 +10,21 @@ from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.records.run import RunRecord
-from harness.show.page import GAP, Block, Column, Facts, Line, Listing, Page, Span, Style, Table
+from harness.show.page import (
+    GAP,
+    Block,
+    Column,
+    Details,
+    Facts,
+    Line,
+    Listing,
+    Page,
+    Span,
+    Style,
+    Table,
+    answer_line,
+    details,
+)  # fmt: skip
 from harness.units import counted, grouped
 
 if TYPE_CHECKING:
@@ -160,7 +175,7 @@ def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
         yield path, value
 
 
-_STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt", "note": "dim"}
+_STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt"}
 
 
 def check_page(
@@ -172,35 +187,58 @@ def check_page(
     notes: Iterable[str],
     sources: Mapping[str, str] | None = None,
 ) -> Page:
-    """Return the request, what its recompute does, every finding, one closing line."""
-    counted = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in _counts(findings).items())
-    verdict = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
+    """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
+    problems = [finding for finding in findings if finding.severity != "note"]
+    counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
+    legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
+    worst = _first(problems)
+    about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
+    answer = answer_line((legal, about))
+    facts = request_facts(spec, effective)
+    core = [f"{finding.id}: {finding.mcore_text}" for finding in findings if finding.mcore_text]
     return Page(
         (
-            request_facts(spec, effective),
-            Listing(tuple(f"Note: {note}" for note in notes), hang=6),
+            *(
+                block
+                for each in sorted(problems, key=lambda each: each is not worst)
+                for block in _finding(each, is_said=each is worst and len(about) <= _ROOM)
+            ),
             *((GAP, explanation(spec, sources)) if sources else ()),
-            *(block for finding in findings for block in _finding(finding)),
+            GAP,
+            Details(len(facts.rows), "setting", (facts,)),
+            details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *notes]),
+            details("message", core, title="megatron-core's own words"),
         ),
-        answer=Line((verdict, f" (exit {int(exit_code)})  {counted}"), whole=True),
+        answer=answer,
     )
 
 
-def _counts(findings: Iterable[Finding]) -> dict[str, int]:
-    """Count each kind; forced errors apart, and only if there are any."""
-    words = [_word(finding) for finding in findings]
-    forced = {"forced error": n} if (n := words.count("forced")) else {}
-    return forced | {severity: words.count(severity) for severity in _STYLES}
+_ROOM = 150
 
 
-def _word(finding: Finding) -> str:
-    return "forced" if finding.overridden else finding.severity
+def _first(problems: Sequence[Finding]) -> Finding | None:
+    """Return the problem for line 1: an error, if there is one, and one that the line has room for."""
+    errors = [finding for finding in problems if finding.blocks] or problems
+    return next(
+        (each for each in errors if len(each.message) < _ROOM - len("2 errors, 1 warning. MCORE")), [*errors, None][0]
+    )
 
 
-def _finding(finding: Finding) -> Iterator[Block]:
-    yield GAP
-    yield Line((Span(_word(finding), _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
+def request_words(spec: ExperimentSpec) -> str:
+    """Return the recipe, GPUs, layout and recompute in one line."""
+    words = (spec.compute_dtype, _gpus(spec), _parallelism(spec), f"recompute {spec.recompute.text}")
+    return f"{spec.recipe} {spec.task}, {', '.join(words)}"
+
+
+def _counts(findings: Iterable[Finding]) -> Counter[str]:
+    """Count each kind; forced errors apart."""
+    return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
+
+
+def _finding(finding: Finding, *, is_said: bool) -> Iterator[Block]:
+    """Yield the problem and how to mend it; ``is_said``: line 1 has told the problem."""
+    word = "forced" if finding.overridden else finding.severity
+    if not is_said:
+        yield Line((Span(word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
     if finding.fix:
-        yield Line(f"  fix: {finding.fix}", hang=7)
-    if finding.mcore_text:
-        yield Line(f"  megatron-core: {finding.mcore_text}", "dim", hang=4)
+        yield Line(f"{finding.id} fix: {finding.fix}" if is_said else f"  fix: {finding.fix}", hang=7)

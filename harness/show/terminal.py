@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import rich.console
@@ -67,8 +68,10 @@ def narrate(*blocks: Block) -> None:
 
 
 def show_page(answer: Page) -> None:
-    """Print the answer to stdout."""
-    print_page(Console(highlight=False), answer)
+    """Print as much of the answer to stdout as -q or -v asks for."""
+    amount = page.AMOUNT.get()
+    shown = answer if amount == "all" else answer.brief
+    print_page(Console(highlight=False), replace(shown, blocks=()) if amount == "answer" and answer.answer else shown)
 
 
 def show_blocks(*blocks: Block) -> None:
@@ -77,7 +80,7 @@ def show_blocks(*blocks: Block) -> None:
 
 
 def print_page(console: Console, answer: Page) -> None:
-    """Show the page from its title to its answer. Nothing is folded or cut without a terminal."""
+    """Show the page from its answer to its end. Nothing is folded or cut without a terminal."""
     _Writer(console).write(answer)
 
 
@@ -114,15 +117,15 @@ class _Writer:
         self._gap = self._began = False
 
     def write(self, answer: Page) -> None:
+        if answer.first_line:
+            self._line(answer.first_line)
+            self._gap = True
         if answer.title:
             self._line(Line(f"{answer.title}: {answer.headline}" if answer.headline else answer.title, "strong"))
         self._blocks(
             [*([answer.about] if answer.about else []), *(Line(f"Note: {note}", hang=6) for note in answer.notes)]
         )
         self._blocks(answer.blocks)
-        if answer.closing:
-            self._gap = True
-            self._line(answer.closing)
 
     def _blocks(self, blocks: Iterable[Block], indent: int = 0) -> None:  # noqa: C901 (an arm per kind of block)
         for block in blocks_for(blocks, "terminal"):

@@ -23,6 +23,7 @@ from harness.show.page import (
     Span,
     Table,
     Words,
+    answer_line,
     listing,
     style_of,
     tabled,
@@ -94,7 +95,7 @@ def sweep_page(
         headline=headline(verdict),
         about=f"Recipe {verdict.plan.recipe} on {verdict.plan.gpu}, {started} UTC.",
         notes=verdict.notes,
-        answer=answer,
+        answer=answer_line(answer),
         blocks=(
             Only("pages", origin.facts),
             GAP,

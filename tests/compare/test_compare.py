@@ -59,7 +59,7 @@ def invoke(results, *arguments):
 def test_the_exit_code_is_the_verdict(results, golden, tflops, options, code, outcome):
     done = invoke(results, golden(tflops), *options)
     assert done.exit_code == code
-    assert done.stdout.splitlines()[-1] == f"{outcome} (exit {code})  {RUN_ID}"
+    assert done.stdout.splitlines()[0] == f"{outcome} (exit {code})  {RUN_ID}"
 
 
 def test_memory_has_its_own_threshold(results, tmp_path, make_record, make_golden):

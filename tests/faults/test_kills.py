@@ -17,7 +17,7 @@ def test_a_killed_rank_is_named_and_the_steps_of_all_are_kept(run, only_run, gon
         code, out, _ = running.ended()
     record = read_run(only_run())
     assert code == 3
-    assert out.splitlines()[-1].startswith("FAILED (exit 3)")
+    assert out.splitlines()[0].startswith("FAILED (exit 3)")
     assert record.status == "failed"
     assert record.failure.startswith("rank 1 (stage 1) failed")
     assert record.failure.endswith("killed by SIGKILL")

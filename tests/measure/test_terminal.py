@@ -93,7 +93,7 @@ def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
     text = printed(record, make_golden(record, {"tflops_per_gpu": 709.0, "peak_allocated_bytes": 58e9}))
     assert "Suspect: GPU 0 was throttled" in text
     assert "TFLOP/s/GPU, Peak allocated: suspect: GPU 0 was throttled" in text
-    assert text.splitlines()[-1].startswith("INCONCLUSIVE (exit 6)")
+    assert text.splitlines()[0].startswith("INCONCLUSIVE (exit 6)")
 
 
 def test_a_run_that_was_out_of_memory_has_a_least_peak_and_no_change(make_spec, make_rank, make_record, make_golden):

@@ -47,7 +47,7 @@ def _trained(tmp_path_factory):
 def test_it_trains_and_passes(trained):
     done, run_dir = trained
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].split()[0] == "OK"
+    assert done.stdout.splitlines()[0].split()[0] == "OK"
     assert str(run_dir) in done.stdout
 
 

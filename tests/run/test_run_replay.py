@@ -51,7 +51,7 @@ def _golden(replayed, make_golden, tmp_path):
 def test_a_good_run_passes_and_says_that_nothing_was_compared(replay):
     answer = replay("ok")
     assert answer.code == 0
-    assert answer.out.splitlines()[-1].startswith("OK (exit 0). No golden values to compare with.")
+    assert answer.out.splitlines()[0].startswith("OK (exit 0). No golden values to compare with.")
     assert "Not compared: no golden for these settings" in answer.out
     assert "core_attn: 2 of 2 layers" in answer.err
 
@@ -165,7 +165,7 @@ def test_a_golden_that_is_required_must_be_there(replay, tmp_path):
     (tmp_path / "none").mkdir()
     required = replay("ok", "--require_golden")
     assert required.code == 6
-    assert required.out.splitlines()[-1].startswith("INCONCLUSIVE (exit 6)")
+    assert required.out.splitlines()[0].startswith("INCONCLUSIVE (exit 6)")
     assert replay("ok", "--golden_values_path", tmp_path / "none").code == 6
 
 

@@ -56,7 +56,7 @@ def test_a_wrong_request_says_what_is_wrong_and_what_to_do(mbr_perf, tmp_path, a
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (("-mq", "3"), "no such option: -mq (did you mean -m or -ms or -mr?)"),
+        (("-mq", "3"), "no such option: -mq (did you mean -q or -m or -ms?)"),
         (("--recompute_modles", "mlp"), "No such option: --recompute_modles"),
         (("--max_steps", "many"), "--max_steps: 'many' is not a whole number"),
     ],

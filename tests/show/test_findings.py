@@ -37,41 +37,40 @@ def printed(make_spec):
 
 
 def test_a_finding_is_its_id_the_fix_and_megatron_cores_words(printed):
-    lines = printed(REFUSED)
-    at = lines.index("error R09: mla_up_proj needs multi-latent attention")
-    assert lines[at + 1 : at + 3] == [
-        "  fix: drop mla_up_proj",
-        "  megatron-core: mla_up_proj in recompute_modules is only supported with multi_latent_attention.",
-    ]
+    lines = printed(REFUSED, WASTEFUL)
+    assert lines[2:5] == ["R09 fix: drop mla_up_proj", "warning R10: frees almost nothing", "  fix: drop core_attn"]
+    assert "R09: mla_up_proj in recompute_modules is only supported with multi_latent_attention." in lines
 
 
 @pytest.mark.parametrize(
-    ("findings", "closing"),
+    ("findings", "verdict"),
     [
-        ((), "LEGAL (exit 0)  0 errors, 0 warnings, 0 notes"),
-        ((REFUSED, WASTEFUL, KNOWN), "ILLEGAL (exit 2)  1 error, 1 warning, 1 note"),
-        ((FORCED, WASTEFUL), "LEGAL (exit 0)  1 forced error, 0 errors, 1 warning, 0 notes"),
-        ((FORCED, FORCED, REFUSED), "ILLEGAL (exit 2)  2 forced errors, 1 error, 0 warnings, 0 notes"),
+        ((), "LEGAL: llama3_70b sft, fp8_cs, 32 x H100 80GB SXM, "),
+        ((WASTEFUL, REFUSED, KNOWN), "ILLEGAL: 1 warning, 1 error. R09: mla_up_proj needs multi-latent attention"),
+        ((FORCED, WASTEFUL), "LEGAL: 1 forced error, 1 warning. R09: "),
+        ((FORCED, FORCED, REFUSED), "ILLEGAL: 2 forced errors, 1 error. R09: "),
     ],
 )
-def test_the_last_line_is_the_verdict(printed, findings, closing):
-    assert printed(*findings)[-1] == closing
+def test_the_first_line_is_the_verdict_with_the_worst_problem(printed, findings, verdict):
+    assert printed(*findings)[0].startswith(verdict)
 
 
 def test_a_forced_error_is_called_forced(printed):
-    assert "forced R09: mla_up_proj needs multi-latent attention" in printed(FORCED)
+    assert "forced R09: mla_up_proj needs multi-latent attention" in printed(
+        REFUSED.model_copy(update={"id": "A"}), FORCED
+    )
 
 
 def test_brackets_are_text(printed):
-    assert "note ENV02: megatron-core [bold]0.21[/bold] is newer" in printed(KNOWN)
+    assert "ENV02: megatron-core [bold]0.21[/bold] is newer" in printed(KNOWN)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_at_a_terminal_nothing_is_wider_and_further_lines_are_indented(printed, width):
     long = WASTEFUL.model_copy(update={"message": "word " * 60, "fix": "act " * 60})
     lines = printed(long, REFUSED, width=width, terminal=True, notes=("seen " * 50,))
-    assert max(map(len, lines)) <= width
-    assert sum(line.startswith("      seen") for line in lines) == sum("seen" in line for line in lines) - 1
+    assert max(map(len, lines[1:])) <= width
+    assert sum(line.startswith("  seen") for line in lines) == sum("seen" in line for line in lines) - 1
     assert sum(line.startswith("       act") for line in lines) == sum("act " in line for line in lines) - 1
 
 

@@ -19,6 +19,8 @@ from harness.show.page import (
     Section,
     Span,
     Table,
+    answer_line,
+    details,
     plain,
     style_of,
     table,
@@ -60,11 +62,28 @@ def cells(page: Page, width: int) -> list[list[str]]:
     return [re.split(r" {2,}", line.strip()) for line in at_terminal(page, width).splitlines()]
 
 
-def test_a_pipe_gets_the_title_first_and_the_answer_last():
+def test_a_pipe_gets_the_answer_first():
     assert piped(PAGE) == [
-        "A sweep: 2 cells", "On cpu.", "Note: a note", "", "Cell   Step", "none  1.0 s", "mlp   1.2 s", "", "About", "first",
-        "second", "mbr-perf diagnose 'a b'", "at a terminal", "", "Use mlp.",
+        "Use mlp.", "", "A sweep: 2 cells", "On cpu.", "Note: a note", "", "Cell   Step", "none  1.0 s", "mlp   1.2 s", "", "About", "first",
+        "second", "mbr-perf diagnose 'a b'", "at a terminal",
     ]  # fmt: skip
+
+
+def test_without_details_the_last_line_counts_them():
+    rows = table(("Cell", Column("Step", detail=True)), [("none", "1.0 s")])
+    page = Page((rows, details("note", ("b", "c")), details("run", ("d",)), "to copy"), notes=("a",), answer="Use mlp.")
+
+    assert piped(page.brief) == ["Use mlp.", "", "Cell", "none", "to copy", "3 notes, 1 column, 1 run: -v"]
+    assert piped(Page(("a",), answer="Use mlp.").brief) == ["Use mlp.", "", "a"]
+    assert "- d" in markdown(page)
+
+
+def test_line_1_of_an_answer_has_no_more_than_160_characters():
+    line = answer_line((Span("PASS", "good"), ": 3 s"), f", {'a' * 150}", ", golden 3 s")
+
+    assert plain(line.words) == "PASS: 3 s, golden 3 s"
+    assert len(plain(answer_line((Span("FAILED", "failed"), ": " + "a " * 200)).words)) == 160
+    assert at_terminal(Page((), answer=line), 20) == "PASS: 3 s, golden 3 s\n"
 
 
 def test_markdown_has_the_answer_below_the_title():
