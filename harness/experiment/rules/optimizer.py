@@ -53,6 +53,13 @@ RULES = (
          "manual_gc_interval {s.spec.train.manual_gc_interval} has no effect without manual_gc",
          "set train.manual_gc, or drop train.manual_gc_interval",
          ARGUMENTS, "source"),
+    Rule("B22", "error",
+         lambda s: s.spec.ddp.use_megatron_fsdp and s.spec.ddp.average_in_collective and s.spec.model.moe is None,
+         "megatron-fsdp of megatron-core {s.mcore_name} cannot build a dense model with average_in_collective: it asks "
+         "for the experts' group",
+         "use ddp.average_in_collective=false",
+         "distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:376 at core_v0.18.0", "run",
+         "'NoneType' object has no attribute 'size'", since="0.18"),
     Rule("B06", "error", lambda s: s.spec.precision.fp8_param_gather and not _has_sharded_optimizer(s),
          "{s.spec.compute_dtype} keeps parameters in FP8, which needs the distributed optimizer's master copies",
          "set optimizer.use_distributed_optimizer",
