@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.scripted_cuda import environment  # noqa: E402
 
 DEVICE_NAME = "Scripted NVIDIA H100 80GB HBM3"
 GIB = 2**30
+MCORE = os.environ.get("SCRIPTED_CUDA_MCORE", "0.16")
 # What ranks do not inherit of their own accord; named with --pass_env, so that no record or fingerprint has it.
 _PASSED = (
     "LD_PRELOAD",
@@ -37,7 +38,7 @@ class Machine:
     num_devices: int = 8
     device_bytes: int = 80 * GIB
     busy: bool = False
-    mcore: str = field(default_factory=lambda: os.environ.get("SCRIPTED_CUDA_MCORE", "0.16"))
+    mcore: str = MCORE
 
     def variables(self) -> dict[str, str]:
         """Return the environment of commands on this machine, made of this process's own."""

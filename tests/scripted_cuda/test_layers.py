@@ -1,7 +1,6 @@
 """Layers of every kind take the same bytes under real transformer-engine, by torch's own allocator, as in the tracer."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from harness.records.trace import TraceFile, TraceRequest
 from tests.engine.tracing import models
 from tests.real_te.exceptions import HISTORY, MIB, Listed, unexplained
 from tests.real_te.layer_cases import layer_cases
-from tests.scripted_cuda.lane import CHECKOUT, Machine
+from tests.scripted_cuda.lane import CHECKOUT, MCORE, Machine
 
-_OTHER_CORE = os.environ.get("SCRIPTED_CUDA_MCORE", "0.16") != "0.16"
 pytestmark = [
-    pytest.mark.cuda, pytest.mark.slow, pytest.mark.skipif(_OTHER_CORE, reason="the tracer runs megatron-core 0.16 here")
+    pytest.mark.cuda, pytest.mark.slow, pytest.mark.skipif(MCORE != "0.16", reason="the tracer runs megatron-core 0.16 here")
 ]  # fmt: skip
 
 PRECISIONS = {"bf16", "fp8_cs", "fp8_ds", "fp8_sc"}

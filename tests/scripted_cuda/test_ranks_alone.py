@@ -2,9 +2,12 @@
 
 import pytest
 
+from harness.experiment.software import Software
 from harness.launch.environment import this_host
+from harness.predict.prediction import predict
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing
+from tests.scripted_cuda.lane import MCORE
 from tests.scripted_cuda.one_rank import spec_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.slow]
@@ -25,27 +28,36 @@ def found(machine, rank, steps, job):
     ("offload", "peak", "host", "copied"),
     [
         # torch rounds every pinned block up to a power of two
-        ("offload.cpu_offloading_num_layers=2", 33102397952, 2493644852, 2283929632),
-        ("offload.offload_modules=[core_attn,attn_proj] env.NVTE_CPU_OFFLOAD_V1=1", 34883011584, 939524100, 939524096),
+        ("offload.cpu_offloading_num_layers=2", 33102397952, 2493644848, 2283929632),
+        ("offload.offload_modules=[core_attn,attn_proj] env.NVTE_CPU_OFFLOAD_V1=1", 34883011584, 939524096, 939524096),
     ],
 )
 def test_offloaded_activations_lie_in_host_memory(machine, offload, peak, host, copied):
     settings = f"kernels.transformer_impl=transformer_engine cuda_graph.impl=none {offload}"
     job = JOB | {"num_gpus": "1", "global_batch_size": "2", "set": settings}
     rank = found(machine, 0, 3, job)
-    assert (rank["peak_allocated_bytes"][1:], rank["host_peak_bytes"]) == ([peak] * 2, host)
+    assert rank["peak_allocated_bytes"][1:] == [peak] * 2
+    assert rank["host_peak_bytes"] == pytest.approx(host, abs=8)  # a few flags of either release
     composer = Composer(spec_of(job), "transformer_engine")
     traces = Tracing(this_host(), None).traces(composer.cases(), "transformer_engine")
     ((chunk,),) = composer.chunk_costs(traces.even)
     assert chunk.copied == copied
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_megatron_fsdp_shards_all_but_the_moments_of_transformer_engine(machine, rank):
+def test_megatron_fsdp_shards_all_but_the_moments_of_transformer_engine(machine):
     """Two processes fail in its `validate_uneven_dtensor`: it reads what the other rank sent. FusedAdam 2.11 asks for whole shapes."""
-    settings = "kernels.transformer_impl=local optimizer.use_precision_aware_optimizer=false ddp.use_megatron_fsdp=true"
+    settings = (
+        "kernels.transformer_impl=local optimizer.use_precision_aware_optimizer=false ddp.use_megatron_fsdp=true "
+        "ddp.average_in_collective=false"  # megatron-core 0.19 asks a dense model for its experts' group
+    )
     job = JOB | {"num_gpus": "2", "global_batch_size": "4", "set": settings}
-    answer = found(machine, rank, 3, job)
-    parameters = answer["num_parameters"]
-    assert answer["after_build_bytes"] == pytest.approx(parameters * (2 + 2 + 4) / 2, rel=1e-3)
-    assert answer["peak_allocated_bytes"][1:] == [42204889600] * 2
+    answer = found(machine, 1, 3, job)
+    assert answer["after_build_bytes"] == pytest.approx(answer["num_parameters"] * (2 + 2 + 4) / 2, rel=1e-3)
+    # 0.16 has three layers whole at the loss
+    peak = {"0.16": 42204889600, "0.19": 40896069632}[MCORE]
+    assert answer["peak_allocated_bytes"][1:] == [peak] * 2
+    spec = spec_of(job)
+    traces = Tracing(this_host(), None).traces(Composer(spec, "local").cases(), "local")
+    software = Software(megatron_core=answer["versions"]["megatron-core"], transformer_engine="2.11.0")
+    low, high = predict(spec, "local", traces.even, software=software).range_bytes
+    assert low < peak < high

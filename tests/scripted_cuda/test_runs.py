@@ -12,6 +12,7 @@ from harness.records.store import read_run
 from tests.conftest import build_golden
 from tests.faults.at_work import Run
 from tests.scripted_cuda.conftest import LOCAL, RUN
+from tests.scripted_cuda.lane import MCORE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.slow]
 
@@ -64,17 +65,20 @@ def test_reserved_depends_on_segments_and_on_side_streams(machine, whole_run, ch
 
 
 @pytest.mark.parametrize(
-    ("graphs", "peak", "reserved"),
+    ("graphs", "figures"),
     [
-        (("transformer_engine", "--cuda_graph_scope", "attn", "-ms", "8"), 32.96, 33.68),
-        (("local", "-ms", "6"), 29.02, 33.94),
-        (("full_iteration", "-ms", "6"), 33.02, 36.01),
+        (
+            ("transformer_engine", "--cuda_graph_scope", "attn", "-ms", "8"),
+            {"0.16": (32.96, 33.68), "0.19": (32.96, 33.68)},
+        ),
+        (("local", "-ms", "6"), {"0.16": (29.02, 33.94), "0.19": (28.70, 34.00)}),
+        (("full_iteration", "-ms", "6"), {"0.16": (33.02, 36.01), "0.19": (33.02, 33.14)}),
     ],
 )
-def test_megatron_core_captures_graphs_with_private_pools(machine, whole_run, graphs, peak, reserved):
+def test_megatron_core_captures_graphs_with_private_pools(machine, whole_run, graphs, figures):
     ran = whole_run(machine(num_devices=1), *TE, *ONE, "--cuda_graph_impl", *graphs)
     assert ran.code == 0
-    assert ran.peaks() == [peak] and ran.peaks("max_reserved_bytes") == [reserved]
+    assert (*ran.peaks(), *ran.peaks("max_reserved_bytes")) == figures[MCORE]
 
 
 def test_offloaded_activations_leave_the_device(machine, whole_run):
@@ -96,9 +100,8 @@ def test_an_ab_of_the_allocator_runs_both_and_measures_no_time(machine):
 
 def test_a_run_passes_its_memory_gate(machine, whole_run, tmp_path):
     here = machine(num_devices=1)
-    first = whole_run(
-        here, *LOCAL, *ONE, "-ms", "6", "--sample_interval_ms", "3"
-    )  # steps are short: kernels take no time
+    # Enough steps for a sample among them: kernels take no time, and other work may hold the sampler up.
+    first = whole_run(here, *LOCAL, *ONE, "-ms", "60", "--sample_interval_ms", "3")
     record, golden = read_run(str(first.folders[0])), tmp_path / "golden.json"
     golden.write_text(
         golden_text(build_golden(record, {"peak_allocated_bytes": record.ranks[0].memory.max_allocated_bytes}))
@@ -154,4 +157,4 @@ def test_communication_of_experts_that_overlaps_runs_by_megatron_cores_schedule_
     words = [f"{name}={value}" for name, value in job.items()]
     found = machine(num_devices=1).one_rank("0", "2", *words, "num_gpus=256", "global_batch_size=512", "balanced=1")
     assert found["failure"] is None and found["coordinates"]["pp"] == 0
-    assert found["peak_allocated_bytes"][1] == pytest.approx(59.22 * 2**30, rel=0.001)
+    assert found["peak_allocated_bytes"][1] == pytest.approx({"0.16": 59.22, "0.19": 59.16}[MCORE] * 2**30, rel=0.0005)
