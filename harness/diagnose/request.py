@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from harness.errors import BadRequestError, raise_all
 from harness.foreign.logs.sources import STDIN, Passage
-from harness.records.folders import folders, named, nearest_folder, results_dir
+from harness.records.folders import folder_named, folders, named, results_dir
 from harness.records.references import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
@@ -83,7 +83,7 @@ def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
     """Return the kind of a reference and its value. BadRequestError for a sweep and for other kinds of results."""
     if reference == STDIN:
         return "log", reference
-    path = located(reference, results)
+    path = _located(reference, results)
     if path.is_dir() and (path / SWEEP).is_file():
         _refuse_sweep(path)
     if path.name == RECORD or (path.is_dir() and is_committed(path)):
@@ -96,27 +96,14 @@ def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
     return "log", reference
 
 
-def located(reference: str, results: Path | None) -> Path:
-    """Return the path, or the result whose id begins or ends with ``reference``. BadRequestError: neither exists."""
-    path = Path(reference)
-    if path.exists():
-        return path
-    root = results_dir(results)
-    every = [folder for kind in ("runs", "sweeps") for folder in folders(root / kind)]
-    found = named(reference, every)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listed = ", ".join(folder.name for folder in found[-5:])
-        raise BadRequestError(
-            f"{reference!r} is ambiguous: {len(found)} runs and sweeps match", remedy=f"name one of: {listed}"
-        )
-    refuse_other_kinds(reference, _TAKEN, results)
-    raise BadRequestError(
-        f"{reference}: no such file or folder, and no run with that id in {root}",
-        remedy=nearest_folder(reference, every)
-        or "name a run, a log, a folder of logs, a snapshot, or - for standard input",
-    )
+def _located(reference: str, results: Path | None) -> Path:
+    if Path(reference).exists():
+        return Path(reference)
+    parents = [results_dir(results) / kind for kind in ("runs", "sweeps")]
+    if not any(named(reference, folders(parent)) for parent in parents):
+        refuse_other_kinds(reference, _TAKEN, results)
+    remedy = "name a run, a log, a folder of logs, a snapshot, or - for standard input"
+    return folder_named(reference, "run, log or snapshot", *parents, remedy=remedy)
 
 
 def _refuse_sweep(folder: Path) -> NoReturn:

@@ -262,8 +262,8 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
             *_refusals(draft.settled),
             *ended.notes,
         ),
-        prediction=prediction.kept.prediction,
-        no_prediction=prediction.kept.reason,
+        prediction=prediction.prediction,
+        no_prediction=prediction.reason,
         imported=imported,
         provenance=Provenance(  # the job did not run on this machine
             started_at=draft.times.started_at,

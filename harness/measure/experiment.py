@@ -15,7 +15,7 @@ from harness.launch.replay import Plan
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.launched import Ran
 from harness.measure.megatron_answer import megatron_finding
-from harness.measure.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
+from harness.measure.prediction import KeptPrediction, misfit_line, prediction_line
 from harness.measure.understanding import RunRequest, Understood, rule_problem
 from harness.records import folders
 from harness.records.gating import GateOptions
@@ -37,7 +37,7 @@ class Display:
     as_json: bool = False
     explain: bool = False
 
-    def plan(self, understood: Understood, prediction: RunPrediction, plan: Plan | SlurmJob | None = None) -> None:
+    def plan(self, understood: Understood, prediction: KeptPrediction, plan: Plan | SlurmJob | None = None) -> None:
         """Show a dry run: the plan, the settings, the effect of recompute, and the prediction.
 
         ``plan``: if it is not this node's launch.
@@ -48,9 +48,8 @@ class Display:
 
             json.answer(run_plan_document(understood, prediction, plan))
             return
-        record = prediction.prediction.record() if prediction.prediction else None
-        line = prediction_line(record, prediction.reason)
-        misfit = misfit_line(record, understood.spec)
+        line = prediction_line(prediction.prediction, prediction.reason)
+        misfit = misfit_line(prediction.prediction, understood.spec)
         submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
         script = Code(f"{plan.render().rstrip()}{submission}")
         sources = () if self.explain else (GAP, explanation(understood.spec, understood.sources))

@@ -22,9 +22,9 @@ from harness.measure.understanding import Understood
 from harness.records.collect import LaunchOutcome, collect
 from harness.records.disk import disk_faults_reported
 from harness.records.night import NIGHTS
-from harness.records.rank import OWNER, RankRecord, placed
+from harness.records.rank import OWNER, placed
 from harness.records.redact import redact
-from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord, no_time
+from harness.records.run import REPLAYED, RunRecord, no_time
 from harness.records.store import RECORD, write_atomically, write_record
 
 _KINDS = ("runs", "sweeps", NIGHTS)
@@ -144,7 +144,8 @@ def _launched(
     write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
     if understood.spec.engine is not None:
         keep_config(understood.spec.engine, run_dir)
-    write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
+    number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
+    write_atomically(run_dir / f"plan{number}.txt", redact(understood.plan.render()))
     if nodes.node_rank == 0:
         claim(run_dir)
     others = _others(launch)
@@ -167,19 +168,18 @@ def _others(launch: Launch) -> tuple[str, ...]:
     return others_at_work(launch.run_dir) if isinstance(plan, LaunchPlan) and spec.gpu_type.is_cpu else ()
 
 
-def _plan_name(nodes: Nodes) -> str:
-    """Return the file name of this node's plan; nodes share the folder. The first node's name has no number."""
-    return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
-
-
 def _record(
     launch: Launch, clock: Clock, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
 ) -> RunRecord:
-    understood = launch.understood
-    spec = understood.spec
+    understood, plan, spec = launch.understood, launch.understood.plan, launch.understood.spec
     collected = collect(launch.run_dir, spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure = status_of(outcome, ranks)
+    origin = provenance(clock, plan, ranks, collected.nodes, understood.host)
+    unmeasured = no_time(ranks)
+    if isinstance(plan, ReplayPlan):
+        unmeasured = redact(f"{REPLAYED}{plan.source}: nothing was measured")
+    notes = (*understood.notes, *([unmeasured] if unmeasured else []), *outcome.notes, *late_nodes, *collected.notes)
     return RunRecord(
         run_id=launch.run_id,
         status=status,
@@ -192,22 +192,8 @@ def _record(
         failure=failure,
         findings=understood.findings,
         suspect=suspicions(spec, understood.effective, collected, ranks),
-        notes=(*understood.notes, *_unmeasured_note(understood, ranks), *outcome.notes, *late_nodes, *collected.notes),
+        notes=notes,
         prediction=kept.prediction,
         no_prediction=kept.reason,
-        provenance=_provenance(launch, clock, ranks, collected.nodes),
+        provenance=origin if launch.command is None else origin.model_copy(update={"command": launch.command}),
     )
-
-
-def _provenance(
-    launch: Launch, clock: Clock, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
-) -> Provenance:
-    found = provenance(clock, launch.understood.plan, ranks, nodes, launch.understood.host)
-    return found if launch.command is None else found.model_copy(update={"command": launch.command})
-
-
-def _unmeasured_note(understood: Understood, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    plan = understood.plan
-    if isinstance(plan, ReplayPlan):
-        return (redact(f"{REPLAYED}{plan.source}: nothing was measured"),)
-    return tuple(filter(None, [no_time(ranks)]))

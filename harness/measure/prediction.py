@@ -17,7 +17,7 @@ from harness.launch.replay import ReplayPlan
 from harness.measure.understanding import Understood
 from harness.predict.exact import why_of_another_planner
 from harness.predict.model_states import least_bytes
-from harness.predict.prediction import BUILT_IN, Constants, Prediction, calibrated
+from harness.predict.prediction import BUILT_IN, Constants, calibrated
 from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
@@ -25,7 +25,8 @@ from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
-from harness.records.trace import calibration_path, find_calibration
+from harness.records.strict_json import read_document
+from harness.records.trace import Calibration, calibration_path
 from harness.units import first_line, format_bytes, format_percent, format_seconds, grouped
 
 # A run waits at most this long for its prediction.
@@ -34,18 +35,6 @@ _PATIENCE_S = 120.0
 NOT_TRACED = "no trace yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
 # The ranks have priority over a tracer that runs at the same time.
 _NICENESS = 15
-
-
-@dataclass(frozen=True)
-class RunPrediction:
-    """A prediction, or the reason why there is none."""
-
-    prediction: Prediction | None
-    reason: str = ""
-
-    @property
-    def kept(self) -> "KeptPrediction":
-        return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
 
 
 @dataclass(frozen=True)
@@ -75,50 +64,50 @@ def predicting(
         return
     first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
     ready = predict_with(first, spec, software)
-    before_start(ready.kept)
+    before_start(ready)
     if ready.prediction or not first.cached_only:
-        yield lambda _: ready.kept
+        yield lambda _: ready
         return
     stop = Event()
     beside = _tracing(understood.host, niceness=_NICENESS, stop=stop)
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(predict_with, beside, spec, software)
         try:
-            yield lambda signal: _awaited(coming, signal).kept
+            yield lambda signal: _awaited(coming, signal)
         finally:
             stop.set()
 
 
-def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPrediction:
+def _awaited(coming: "Future[KeptPrediction]", signal: int | None) -> KeptPrediction:
     """An interrupted run does not wait for its prediction. Interrupting the wait keeps the run."""
     if signal is not None and not coming.done():
-        return RunPrediction(None, "interrupted before the tracer was done")
+        return KeptPrediction(None, "interrupted before the tracer was done")
     try:
         return coming.result()
     except KeyboardInterrupt:
-        return RunPrediction(None, "interrupted before the tracer was done")
+        return KeptPrediction(None, "interrupted before the tracer was done")
 
 
-def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
+def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> KeptPrediction:
     """Return the prediction of a settled request from cached traces, without starting a tracer."""
     return predict_with(_tracing(host, cached_only=True), spec, software)
 
 
-def predict(spec: ExperimentSpec, software: Software, host: Host | None = None) -> RunPrediction:
+def predict(spec: ExperimentSpec, software: Software, host: Host | None = None) -> KeptPrediction:
     """Predict one settled request with built-in constants. Does not raise."""
     return predict_with(_tracing(host or this_host()), spec, software, use_calibration=False)
 
 
 def predict_with(
     tracing: Tracing, spec: ExperimentSpec, software: Software, *, use_calibration: bool = True
-) -> RunPrediction:
+) -> KeptPrediction:
     """Like :func:`predictions` for one request."""
     return predictions((spec,), software, tracing, use_calibration=use_calibration)[0]
 
 
 def predictions(
     specs: Sequence[ExperimentSpec], software: Software, tracing: Tracing, *, use_calibration: bool = True
-) -> tuple[RunPrediction, ...]:
+) -> tuple[KeptPrediction, ...]:
     """Predict settled requests with the kept calibrations of their GPU types. Makes each trace once.
 
     Never raises for a request that may run: a run must not fail because of its prediction.
@@ -138,17 +127,18 @@ def predictions(
 
 def _predicted(
     spec: ExperimentSpec, traces: Traces | str, software: Software, *, use_calibration: bool
-) -> RunPrediction:
+) -> KeptPrediction:
     if isinstance(traces, str):
-        return RunPrediction(None, traces)
+        return KeptPrediction(None, traces)
     implementation = settled_implementation(spec)
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
-        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
+        made = predicted(spec, implementation, traces.even, traces.uneven, software, constants)
+        return KeptPrediction(made.record())
     except MissingTraceError:
-        return RunPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
+        return KeptPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
-        return RunPrediction(None, first_line(str(error)))
+        return KeptPrediction(None, first_line(str(error)))
 
 
 def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
@@ -214,12 +204,11 @@ def constants_for(gpu: str, results: Path | None = None) -> Constants:
 
     BadRequestError for a file that cannot be read.
     """
-    found = find_calibration(gpu, results)
-    if found is None:
-        return BUILT_IN
     path = calibration_path(gpu, results)
-    other = why_of_another_planner(found)
-    if other:
+    if not path.exists():
+        return BUILT_IN
+    found = read_document(path, Calibration)
+    if other := why_of_another_planner(found):
         return replace(BUILT_IN, origin=f"built-in constants: mbr-perf ignores {path}: {other}; calibrate again")
     names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
     runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"

@@ -55,7 +55,8 @@ class Declared:
 
 def software_lines(software: Software, declared: Declared, gpus: Detection) -> Iterator[Line]:
     """Check torch and megatron-core; on a machine with GPUs also transformer-engine and CUDA."""
-    yield _torch(software.torch, declared)
+    needed, _ = declared.bounds("megatron-core", "torch")
+    yield _at_least("torch", software.torch, max(needed or TRAINING["torch"], TRAINING["torch"], key=parse_version))
     yield _megatron_core(software.megatron_core)
     if gpus.gpus:
         yield _transformer_engine(software.transformer_engine, declared)
@@ -63,32 +64,21 @@ def software_lines(software: Software, declared: Declared, gpus: Detection) -> I
             yield cuda_line(software.torch, cuda_of(software.torch, declared.requirements.get("torch", ())), gpus.cuda)
 
 
-def _torch(version: str | None, declared: Declared) -> Line:
-    needed, _ = declared.bounds("megatron-core", "torch")
-    least = max(needed or TRAINING["torch"], TRAINING["torch"], key=parse_version)
+def _at_least(name: str, version: str | None, least: str) -> Line:
     if version is None:
-        return _missing("torch")
-    if parse_version(version) < parse_version(least):
-        return Line("torch", "problem", f"{version} is older than {least}", f"pip install 'torch>={least}'")
-    return Line("torch", "ok", version)
-
-
-def _megatron_core(version: str | None) -> Line:
-    name, least = "megatron-core", TRAINING["megatron-core"]
-    if version is None:
-        return _missing(name)
+        found = "not installed: this machine can check and judge, but cannot plan or train"
+        return Line(name, "warning", found, TRAIN_EXTRA)
     if parse_version(version) < parse_version(least):
         return Line(name, "problem", f"{version} is older than {least}", f"pip install '{name}>={least}'")
-    if parse_version(version) >= parse_version(NEWEST_MEGATRON_CORE):
-        found = f"{version} is newer than the releases that the rules cover (0.16 to 0.20)"
-        return Line(name, "warning", found, f"pip install '{name}<0.21', or do not rely on missing findings")
     return Line(name, "ok", version)
 
 
-def _missing(name: str) -> Line:
-    return Line(
-        name, "warning", "not installed: this machine can check and judge, but cannot plan or train", TRAIN_EXTRA
-    )
+def _megatron_core(version: str | None) -> Line:
+    name = "megatron-core"
+    if version and parse_version(version) >= parse_version(NEWEST_MEGATRON_CORE):
+        found = f"{version} is newer than the releases that the rules cover (0.16 to 0.20)"
+        return Line(name, "warning", found, f"pip install '{name}<0.21', or do not rely on missing findings")
+    return _at_least(name, version, TRAINING[name])
 
 
 def _transformer_engine(version: str | None, declared: Declared) -> Line:

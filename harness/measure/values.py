@@ -19,7 +19,7 @@ from harness.judge.plausible import doubts_of
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
-from harness.measure.prediction import RunPrediction, error_of, whole_run
+from harness.measure.prediction import KeptPrediction, error_of, whole_run
 from harness.measure.understanding import Understood
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord, StagePrediction
@@ -171,10 +171,9 @@ class RunPlanDocument(Document):
     plan: Launch
 
 
-def run_plan_document(understood: Understood, prediction: RunPrediction, plan: Plan | SlurmJob) -> RunPlanDocument:
+def run_plan_document(understood: Understood, prediction: KeptPrediction, plan: Plan | SlurmJob) -> RunPlanDocument:
     """Document of a dry run. ``plan``: the launch on this node, or the submitted job."""
-    record = prediction.prediction.record() if prediction.prediction else None
-    shown = prediction_document(record, prediction.reason)
+    shown = prediction_document(prediction.prediction, prediction.reason)
     return RunPlanDocument.of(understood, prediction=shown, plan=launch_document(plan))
 
 

@@ -140,10 +140,9 @@ def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
         }
     if draft.problem or checked is None:
         return RefusedCase.model_validate(words | {"refused": draft.problem})
-    if request.launch.launcher == "replay":
-        kept = KeptPrediction(None, _REPLAYED)
-    else:
-        kept = cached_prediction(checked.spec, checked.software, host).kept
+    kept = KeptPrediction(None, _REPLAYED)
+    if request.launch.launcher != "replay":
+        kept = cached_prediction(checked.spec, checked.software, host)
     return PlannedCase.model_validate(words | {"prediction": kept.prediction, "no_prediction": kept.reason})
 
 

@@ -76,20 +76,20 @@ def nearest_folder(typed: str, among: Iterable[Path]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def folder_named(start: str, parent: Path, kind: str) -> Path:
-    """Return the only folder of ``parent`` that :func:`named` finds. BadRequestError for none or several."""
-    every = folders(parent)
+def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Path:
+    """Return the only folder in ``parents`` that :func:`named` finds. BadRequestError for none or several.
+
+    ``kinds``: what the folders hold, such as ``run or sweep``. ``remedy``: for a name that no folder's is like.
+    """
+    every, where = [path for parent in parents for path in folders(parent)], os.path.commonpath(parents)
     found = named(start, every)
     if len(found) == 1:
         return found[0]
     if found:
         listed = ", ".join(path.name for path in found[-5:])
-        raise BadRequestError(
-            f"{kind} {start!r} matches {len(found)} {kind}s in {parent}", remedy=f"name one of: {listed}"
-        )
-    newest = ", ".join(path.name for path in every[-3:])
+        raise BadRequestError(f"{start!r} matches {len(found)} folders in {where}", remedy=f"name one of: {listed}")
+    newest = f"the newest are: {', '.join(path.name for path in every[-3:])}" if every else f"{where} has none yet"
     raise BadRequestError(
-        f"no {kind} {start!r}: it is neither a path nor the start of a {kind}'s id in {parent}",
-        remedy=nearest_folder(start, every)
-        or (f"the newest {kind}s are: {newest}" if newest else f"this folder has no {kind}s yet"),
+        f"no {kinds} {start!r}: it is neither a path nor the start of an id in {where}",
+        remedy=nearest_folder(start, every) or remedy or newest,
     )

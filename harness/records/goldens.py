@@ -48,12 +48,10 @@ class GoldenChange:
     after: str | int | float | None
 
 
-def golden_dir(override: Path | None = None) -> Path:
-    """Return the folder to read goldens from: ``override``, the checkout's ``results/golden``, or the wheel's."""
-    if override is not None:
-        return override
+def golden_dir(override: Path | None = None, *, default: Path = _SHIPPED) -> Path:
+    """Return the folder of goldens: ``override``, the checkout's ``results/golden``, or else the wheel's."""
     checkout = checkout_dir()
-    return checkout / "results" / "golden" if checkout else _SHIPPED
+    return override or (checkout / "results" / "golden" if checkout else default)
 
 
 def require_golden_dir(override: Path | None) -> None:
@@ -64,9 +62,7 @@ def require_golden_dir(override: Path | None) -> None:
 
 def writable_golden_dir(override: Path | None = None) -> Path:
     """Return the folder to write goldens to: ``override``, the checkout's, or ``./results/golden``."""
-    if override is not None:
-        return override
-    return (checkout_dir() or Path()) / "results" / "golden"
+    return golden_dir(override, default=Path("results/golden"))
 
 
 def golden_path(folder: Path, spec: ExperimentSpec) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.records.folders import folders, named, nearest_folder
+from harness.records.folders import folder_named, folders
 from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
 from harness.records.run import RunRecord
@@ -200,13 +200,6 @@ def find_stored(reference: str | Path, results: Path) -> Stored:
                 f"{path}: not a run, sweep or night", remedy=f"the folder has none of {', '.join(_MARKS)}"
             )
         return stored(path.absolute())
-    name = str(reference)
-    every = [path for folder in FOLDERS for path in folders(results / folder)]
-    found = named(name, every)
-    if len(found) == 1:
-        return stored(found[0])
-    if found:
-        names = ", ".join(path.name for path in found[-5:])
-        raise BadRequestError(f"{name!r} matches {len(found)} folders in {results}", remedy=f"name one of: {names}")
-    hint = nearest_folder(name, every) or "`mbr-perf results list` prints all of them"
-    raise BadRequestError(f"no run, sweep or night {name!r} in {results}", remedy=hint)
+    parents = [results / folder for folder in FOLDERS]
+    remedy = "`mbr-perf results list` prints all of them"
+    return stored(folder_named(str(reference), "run, sweep or night", *parents, remedy=remedy))

@@ -213,7 +213,7 @@ def job_dir_of(reference: str, results: Path | None = None) -> Path:
         return Path(reference)
     root = results_dir(results)
     numbered = [folder for folder in job_dirs(root) if _number(folder) == reference]
-    return numbered[-1] if numbered else folder_named(reference, root / JOBS, "job")
+    return numbered[-1] if numbered else folder_named(reference, "job", root / JOBS)
 
 
 def _number(folder: Path) -> str | None:

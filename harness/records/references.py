@@ -32,7 +32,7 @@ def folder_of(reference: str | Path, kind: Kind, results: Path | None = None) ->
         return path
     if not named(str(reference), folders(parent)):
         refuse_other_kinds(reference, (kind,), results)
-    return folder_named(str(reference), parent, kind)
+    return folder_named(str(reference), kind, parent)
 
 
 def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results: Path | None = None) -> None:

@@ -15,7 +15,6 @@ from harness.experiment.gpu import PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
 from harness.records.folders import results_dir
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
-from harness.records.strict_json import read_document
 
 Phase = Literal["forward", "backward", "recompute"]
 OpKind = Literal["gemm", "attention", "elementwise", "comm"]
@@ -265,9 +264,3 @@ class Probe(Frozen):
 def calibration_path(gpu: str, results: Path | None = None) -> Path:
     """Return the path of a GPU type's calibration."""
     return results_dir(results) / "calibration" / f"{gpu}.json"
-
-
-def find_calibration(gpu: str, results: Path | None = None) -> Calibration | None:
-    """Read the calibration, if there is one. BadRequestError if it cannot be read."""
-    path = calibration_path(gpu, results)
-    return read_document(path, Calibration) if path.exists() else None

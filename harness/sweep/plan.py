@@ -13,7 +13,7 @@ from harness.experiment.model import repeats_problem
 from harness.launch.detection import one_look
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
-from harness.measure.prediction import RunPrediction, predictions
+from harness.measure.prediction import KeptPrediction, predictions
 from harness.measure.understanding import Checked, given_env, launcher_problems, settle
 from harness.predict.search import candidates
 from harness.predict.tracer import Tracing, trace_cache
@@ -84,14 +84,14 @@ def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
 
 
 def planned_cells(
-    axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[RunPrediction], *, prunes: bool
+    axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[KeptPrediction], *, prunes: bool
 ) -> tuple[Cell, ...]:
     """Turn drafts into named cells, to run or refused; ``answers``: predictions of those that may run, in order."""
     changes = [values_of(axes, cell.asked, cell.spec) for cell in drafts]
     names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
     cells = []
     for index, cell in enumerate(drafts):
-        answer = next(answers) if cell.may_run else RunPrediction(None)
+        answer = next(answers) if cell.may_run else KeptPrediction(None)
         fate, reason = _fate(cell, names, answer, prunes=prunes)
         checked = cell.checked
         words = {
@@ -103,7 +103,7 @@ def planned_cells(
             "sources": checked.sources if checked else {},
             "notes": checked.notes if checked else (),
             "findings": checked.findings if checked else (),
-            "prediction": answer.kept.prediction,
+            "prediction": answer.prediction,
             "no_prediction": answer.reason,
         }
         twin = names[cell.twin] if cell.twin is not None else None
@@ -115,14 +115,14 @@ def planned_cells(
     return tuple(cells)
 
 
-def _fate(cell: CellDraft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
+def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, *, prunes: bool) -> tuple[str, str]:
     if cell.twin is not None:
         return "skipped_inert", f"equal in effect to {names[cell.twin]}{_inert(cell)}"
     if cell.problem:
         return "illegal", cell.problem
     capacity = cell.spec.capacity_bytes if cell.spec else None
     if prunes and answer.prediction and capacity is not None and answer.prediction.range_bytes[0] > capacity:
-        low, stage = answer.prediction.range_bytes[0], answer.prediction.worst.pp_rank
+        low, stage = answer.prediction.range_bytes[0], answer.prediction.worst_stage.pp_rank
         return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
     return "run", ""
 
@@ -155,7 +155,7 @@ def plan_sweep(
     running = [checked.spec for checked in _to_run(drafts)]
     few_steps = [few for spec in running if (few := spec.measure.too_few_steps)]
     if request.launch.launcher == "replay":
-        answers: Iterator[RunPrediction] = repeat(RunPrediction(None, _REPLAYED))
+        answers: Iterator[KeptPrediction] = repeat(KeptPrediction(None, _REPLAYED))
     else:
         narrate(f"Predicting {counted(len(running), 'cell')}")
         answers = iter(predictions(running, first.software, Tracing(host, trace_cache(host.shell))))

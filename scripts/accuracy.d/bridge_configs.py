@@ -17,7 +17,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.container_fields import disagreements
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.measure.prediction import RunPrediction, predict_with
+from harness.measure.prediction import KeptPrediction, predict_with
 from harness.measure.understanding import in_one_sentence
 from harness.predict.assumptions import imbalance_of
 from harness.predict.stages import Composer
@@ -135,9 +135,9 @@ def _on_te(spec: ExperimentSpec) -> ExperimentSpec:
     return spec.model_copy(update={"kernels": kernels})
 
 
-def _figures(made: RunPrediction) -> tuple[int, float] | None:
+def _figures(made: KeptPrediction) -> tuple[int, float] | None:
     found = made.prediction
-    return None if found is None or found.time is None else (found.peak_bytes, found.time.likely_s)
+    return None if found is None or found.step_time_s is None else (found.peak_bytes, found.step_time_s)
 
 
 def _table(rows: list[Row]) -> list[str]:

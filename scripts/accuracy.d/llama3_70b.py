@@ -13,6 +13,8 @@ from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.measure.prediction import predict
+from harness.predict.flops import achieved_tflops
+from harness.predict.ranges import class_of
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 
@@ -57,14 +59,14 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
         if made.prediction is None:
             raise RuntimeError(f"{row['name']} {row['recompute']}: {made.reason}")
         predicted, measured = made.prediction.peak_bytes, row["peak_gb"] * 1e9
-        low, high = made.prediction.range_bytes
+        (low, high), seconds = made.prediction.range_bytes, made.prediction.step_time_s
         rows.append(
             {
                 "name": row["name"], "recompute": row["recompute"], "note": row["note"],
-                "class": made.prediction.job_class, "architecture": "80 x 8192, 64 heads", "uneven_bytes": predicted,
+                "class": class_of(spec, predicted).name, "architecture": "80 x 8192, 64 heads", "uneven_bytes": predicted,
                 "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
                 "in_range": low <= measured <= high, "range_bytes": [low, high],
-                "predicted_tflops_per_gpu": made.prediction.tflops_per_gpu,
+                "predicted_tflops_per_gpu": achieved_tflops(made.prediction.model_flops, seconds, spec.num_gpus) if seconds else None,
                 "measured_tflops_per_gpu": row["tflops_per_gpu"],
             }
         )  # fmt: skip

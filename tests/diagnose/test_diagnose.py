@@ -129,8 +129,8 @@ def test_a_sweep_and_a_second_job_are_refused_with_what_to_name(mbr_perf, run, s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere",), "no such file or folder, and no run with that id"),
-        (("nowhere", "elsewhere"), "elsewhere: no such file"),
+        (("nowhere",), "no run, log or snapshot 'nowhere'"),
+        (("nowhere", "elsewhere"), "no run, log or snapshot 'elsewhere'"),
         (("-", "--recompute", "mlp"), "--recompute without a recipe"),
         (("job.log", "-mr", "llama3_8b"), "the GPU type of the job is missing"),
     ],

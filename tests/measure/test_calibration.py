@@ -14,7 +14,7 @@ from harness.predict.exact import planner_fingerprint, traced_with
 from harness.predict.prediction import BUILT_IN
 from harness.records.rank import Coordinates
 from harness.records.store import write_record
-from harness.records.trace import Calibration, FittedConstant, calibration_path, find_calibration
+from harness.records.trace import Calibration, FittedConstant, calibration_path
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 
@@ -77,7 +77,7 @@ def test_a_kept_calibration_is_used_and_named(recorded, host, tmp_path):
     assert constants.origin.startswith("calibrated on 1 run of cpu, ")
     assert "allocator_bytes" in constants.origin
     assert constants_for("cpu", tmp_path / "elsewhere") == BUILT_IN
-    assert find_calibration("h100", tmp_path / "results") is None
+    assert constants_for("h100", tmp_path / "results") == BUILT_IN
 
 
 @pytest.fixture

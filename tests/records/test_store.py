@@ -91,10 +91,10 @@ def test_a_run_is_found_by_the_start_of_its_id_or_by_its_digits(tmp_path, make_r
 def test_an_ambiguous_or_unknown_run_names_candidates(tmp_path, make_record):
     stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
     stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
-    with pytest.raises(BadRequestError, match="matches 2 runs") as ambiguous:
+    with pytest.raises(BadRequestError, match="matches 2 folders") as ambiguous:
         read_run("2026", tmp_path)
     assert "20260305T050607Z-llama3_8b-99999999" in str(ambiguous.value)
-    with pytest.raises(BadRequestError, match="neither a path nor the start of a run's id"):
+    with pytest.raises(BadRequestError, match="neither a path nor the start of an id"):
         read_run("1999", tmp_path)
 
 
