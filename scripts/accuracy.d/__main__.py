@@ -138,7 +138,8 @@ def main() -> int:
         scripted_points.measure(this_host(), options.scripted)
         return int(ExitCode.OK)
     if options.traces:
-        show_blocks(*(Line(str(path), whole=True) for path in traces.write_all(this_host(), _named(options.traces))))
+        folder = None if options.traces == Path() else options.traces
+        show_blocks(*(Line(str(path), whole=True) for path in traces.write_all(this_host(), folder)))
         return int(ExitCode.OK)
     if options.picture:
         return _draw(parser, options.out, options.picture)
@@ -167,10 +168,6 @@ def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
     if name == "cpu":
         return cpu_runs.page(host, options.measured)
     return time(host, keeps=True) if options.fit else COMPARISONS[name](host)
-
-
-def _named(folder: Path) -> Path | None:
-    return None if folder == Path() else folder
 
 
 def _draw(parser: argparse.ArgumentParser, accuracy: Path, folder: Path) -> int:

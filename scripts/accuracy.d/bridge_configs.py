@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import Page, signed
+from page import Page, signed, table
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import Implementation
@@ -52,7 +52,6 @@ class Row:
 
     @property
     def is_alike(self) -> bool:
-        """Return whether both peaks and steps are within ``ALIKE``."""
         return self.differences is not None and all(abs(each) <= ALIKE for each in self.differences)
 
 
@@ -141,13 +140,13 @@ def _figures(made: KeptPrediction) -> tuple[int, float] | None:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    lines = ["| point | ours GB | file GB | peak | step | why they differ |", "|---|---:|---:|---:|---:|---|"]
+    cells = []
     for row in rows:
         if row.is_alike:
             continue
-        peaks = "- | - | - | -"
+        peaks = ["-"] * 4
         if row.ours and row.theirs and row.differences:
             peak, step = row.differences
-            peaks = f"{row.ours[0] / 1e9:.2f} | {row.theirs[0] / 1e9:.2f} | {signed(peak)} | {signed(step)}"
-        lines.append(f"| {row.point} | {peaks} | {'; '.join((*row.differs_in, *([row.why] if row.why else [])))} |")
-    return lines
+            peaks = [f"{row.ours[0] / 1e9:.2f}", f"{row.theirs[0] / 1e9:.2f}", signed(peak), signed(step)]
+        cells.append((row.point, *peaks, "; ".join((*row.differs_in, *([row.why] if row.why else [])))))
+    return table("point | ours GB: | file GB: | peak: | step: | why they differ", cells)

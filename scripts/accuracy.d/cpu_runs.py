@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import Page
+from page import Page, table
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
@@ -69,7 +69,6 @@ def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _measured(variant: Variant, recompute: str, host: Host) -> tuple[ExperimentSpec, dict[int, int]]:
-    """Train a run and return its spec and its peaks in bytes by pipeline stage."""
     record = _run(variant, recompute, host)
     peaks: dict[int, int] = {}
     for rank in record.ranks:
@@ -82,7 +81,6 @@ def _measured(variant: Variant, recompute: str, host: Host) -> tuple[ExperimentS
 def _kept(
     variant: Variant, recompute: str, host: Host, rows: list[dict[str, Any]]
 ) -> tuple[ExperimentSpec, dict[int, int]]:
-    """Return the peaks by pipeline stage of an earlier run."""
     document = _document(variant, recompute, host, "--dryrun")
     own = [row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute)]
     return ExperimentSpec.model_validate_json(json.dumps(document["spec"])), {
@@ -126,21 +124,20 @@ def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
     """Return Markdown lines with the mean and largest error by variant."""
-    lines = ["| variant | stages | mean abs | largest |", "|---|---:|---:|---:|"]
+    cells = []
     for name in dict.fromkeys(row["variant"] for row in rows):
         errors = [abs(row["error"]) for row in rows if row["variant"] == name]
-        lines.append(f"| {name} | {len(errors)} | {sum(errors) / len(errors):.2%} | {max(errors):.2%} |")
-    return lines
+        cells.append((name, len(errors), f"{sum(errors) / len(errors):.2%}", f"{max(errors):.2%}"))
+    return table("variant | stages: | mean abs: | largest:", cells)
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def stages(rows: list[dict[str, Any]]) -> list[str]:
     """Return a Markdown line per stage."""
-    lines = ["| variant | recompute | stage | predicted MB | measured MB | error |", "|---|---|---:|---:|---:|---:|"]
-    return lines + [
-        f"| {r['variant']} | {r['recompute']} | {r['stage']} | {r['predicted_bytes'] / 1e6:.2f} | "
-        f"{r['measured_bytes'] / 1e6:.2f} | {r['error'] * 100:+.2f} % |"
+    return table("variant | recompute | stage: | predicted MB: | measured MB: | error:", (
+        (r["variant"], r["recompute"], r["stage"], *(f"{r[name] / 1e6:.2f}" for name in ("predicted_bytes", "measured_bytes")),
+         f"{r['error'] * 100:+.2f} %")
         for r in rows
-    ]
+    ))  # fmt: skip
 
 
 def page(host: Host, measured: Path | None = None) -> Page:
@@ -150,4 +147,4 @@ def page(host: Host, measured: Path | None = None) -> Page:
     within = sum(error <= 0.01 for error in errors)
     headline = f"{within} of {len(rows)} stages within 1 %, the worst off by {errors[-1] * 100:.2f} %."
     title = "Predicted and measured peaks: runs on a processor"
-    return Page(title, headline, {"rows": rows}, summary(rows), table(rows))
+    return Page(title, headline, {"rows": rows}, summary(rows), stages(rows))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from page import Page, signed
+from page import Page, signed, table
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
@@ -68,15 +68,11 @@ def spec_of(case: dict[str, Any]) -> ExperimentSpec | None:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| model | GPUs | layout | predicted GB | Bridge GB | Megatron-LM GB | activations GB | Bridge's | |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    cells = []
     for row in rows:
         ours, theirs = row["predicted_activation_bytes"], row["bridge_activation_bytes"]
-        lines.append(
-            f"| {row['model']} | {row['num_gpus']} | {row['layout']} | {row['predicted_bytes'] / 1e9:.1f} | "
-            f"{row['bridge_bytes'] / 1e9:.1f} | {row['megatron_lm_bytes'] / 1e9:.1f} | {ours / 1e9:.1f} | "
-            f"{theirs / 1e9:.1f} | {signed(theirs / ours - 1)} |"
-        )
-    return lines
+        sizes = (row["predicted_bytes"], row["bridge_bytes"], row["megatron_lm_bytes"], ours, theirs)
+        gigabytes = (f"{size / 1e9:.1f}" for size in sizes)
+        cells.append((row["model"], row["num_gpus"], row["layout"], *gigabytes, signed(theirs / ours - 1)))
+    figures = "predicted GB: | Bridge GB: | Megatron-LM GB: | activations GB: | Bridge's: | :"
+    return table(f"model | GPUs: | layout | {figures}", cells)

@@ -59,7 +59,6 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted."""
         return self.step.seconds / self.time.likely_s
 
 

@@ -7,7 +7,7 @@ from statistics import geometric_mean, mean
 from typing import Any
 
 from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
-from page import plain, signed
+from page import plain, signed, table
 
 from harness.predict.time_model import LEAST_ROWS, WIDENED
 from harness.units import counted
@@ -139,8 +139,9 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "", f"These {len(BOUNDS)} constants are fitted on all rows below by `scripts/accuracy time --fit`; attention's efficiency "
         f"is fixed at {START.attention:g}, the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
         f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; with experts then at least as wide as of dense models:", "",
-        "| class | rows | low | high |", "|---|---:|---:|---:|",
-        *(f"| {name} | {n} | {low:.2f} | {high:.2f} |" for name, (low, high, n) in sorted(found.spreads.items())), "",
+        *table("class | rows: | low: | high:", (
+            (name, n, f"{low:.2f}", f"{high:.2f}") for name, (low, high, n) in sorted(found.spreads.items())
+        )), "",
         *_tables(found),
         "Settings of one model, number of GPUs, precision and sequence whose measured times differ by more than "
         f"{LEAST_DIFFERENCE * 100:.0f} %; time of the first over that of the second:", "", *_pair_table(pairs(found.compared)), "",
@@ -171,27 +172,22 @@ def _floor_text(floor: Floor) -> str:
 
 
 def _step_table(found: Fit, rows: Iterable[Compared]) -> list[str]:
-    table = [
-        "| row | class | measured s | predicted s | range s | error | fitted | |",
-        "|---|---|---:|---:|---|---:|---:|---|",
-    ]
+    cells = []
     for row in rows:
         low, high = found.range_of(row)
         seconds = row.step.seconds
-        table.append(
-            f"| {row.step.name} | {row.kind} | {seconds:.3f} | {row.time.likely_s:.3f} | {low:.3f} to {high:.3f} | "
-            f"{signed(row.error)} | {signed(row.fitted_s / seconds - 1)} | {'; '.join(row.step.taken_as)} |"
-        )
-    return table
+        cells.append((
+            row.step.name, row.kind, f"{seconds:.3f}", f"{row.time.likely_s:.3f}", f"{low:.3f} to {high:.3f}", signed(row.error),
+            signed(row.fitted_s / seconds - 1), "; ".join(row.step.taken_as),
+        ))  # fmt: skip
+    return table("row | class | measured s: | predicted s: | range s | error: | fitted: | ", cells)
 
 
 def _pair_table(found: Iterable[Pair]) -> list[str]:
-    table = ["| first | second | measured | predicted | right |", "|---|---|---:|---:|---|"]
-    return table + [
-        f"| {pair.left.step.name} | {pair.right.step.name} | {signed(pair.measured)} | {signed(pair.predicted)} | "
-        f"{'yes' if pair.is_right else 'no'} |"
+    return table("first | second | measured: | predicted: | right", (
+        (pair.left.step.name, pair.right.step.name, signed(pair.measured), signed(pair.predicted), "yes" if pair.is_right else "no")
         for pair in found
-    ]
+    ))  # fmt: skip
 
 
 def _is_inside(found: Fit, row: Compared) -> bool:

@@ -53,7 +53,6 @@ class Step:
 
     @property
     def experts(self) -> str:
-        """Dense, or with experts."""
         return "experts" if self.spec.model.moe else "dense"
 
     def predicted(self, efficiency: Efficiency) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page import Page, signed
+from page import Page, signed, table
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
@@ -139,12 +139,11 @@ def _compared(row: Row, traced: int) -> Row:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    lines = ["| model, TP 8 | sequence parallel | recompute | formula MB | traced MB | beyond norms |",
-             "|---|---|---|---:|---:|---:|"]  # fmt: skip
-    for r in rows:
-        rest = r["traced_bytes"] - r["formula_bytes"] - r["norm_statistics_bytes"]
-        lines.append(
-            f"| {r['model']} | {'yes' if r['sequence_parallel'] else 'no'} | {r['recompute']} | "
-            f"{r['formula_bytes'] / 1e6:.3f} | {r['traced_bytes'] / 1e6:.3f} | {signed(rest / r['formula_bytes'])} |"
-        )
-    return lines
+    def cells(r: Row) -> tuple[str, ...]:
+        formula, traced, norms = r["formula_bytes"], r["traced_bytes"], r["norm_statistics_bytes"]
+        is_parallel = "yes" if r["sequence_parallel"] else "no"
+        rest = signed((traced - formula - norms) / formula)
+        return r["model"], is_parallel, r["recompute"], f"{formula / 1e6:.3f}", f"{traced / 1e6:.3f}", rest
+
+    heads = "model, TP 8 | sequence parallel | recompute | formula MB: | traced MB: | beyond norms:"
+    return table(heads, map(cells, rows))

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from page import Page, plain, signed
+from page import Page, plain, signed, table
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
@@ -46,7 +46,7 @@ def page(source: Path, host: Host) -> Page:
     about = json.loads(source.read_text())["source"]
     notes = [f"- {text}" for text in CAVEATS]
     title = "Predicted and published peaks: Llama3-70B SFT on 32 H100"
-    return Page(title, headline, {"source": about, "rows": rows}, table(rows), [f"Source: {about}", "", *notes])
+    return Page(title, headline, {"source": about, "rows": rows}, peaks(rows), [f"Source: {about}", "", *notes])
 
 
 def compare(path: Path, host: Host) -> list[dict[str, Any]]:
@@ -79,21 +79,15 @@ def _spec(row: dict[str, Any]) -> ExperimentSpec:
     return spec.model_copy(update={"recompute": parse_recompute(row["recompute"]), "kernels": kernels})
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def peaks(rows: list[dict[str, Any]]) -> list[str]:
     """Return the peaks, and the cost of each setting relative to the first row, which is more reliable than seconds."""
-    lines = [
-        "| layout | recompute | predicted GB | measured GB | error | in range | cost predicted | cost measured | |",
-        "|---|---|---:|---:|---:|---|---:|---:|---|",
-    ]
-    base = rows[0]
-    for row in rows:
-        costs = [_cost(base[key], row[key]) for key in ("predicted_tflops_per_gpu", "measured_tflops_per_gpu")]
-        lines.append(
-            f"| {row['name']} | {row['recompute']} | {row['predicted_bytes'] / 1e9:.1f} | "
-            f"{row['measured_bytes'] / 1e9:.1f} | {row['error'] * 100:+.1f} % | {'yes' if row['in_range'] else 'no'} | "
-            f"{costs[0]} | {costs[1]} | {row['note']} |"
-        )
-    return lines
+    sizes, rates = (("predicted" + unit, "measured" + unit) for unit in ("_bytes", "_tflops_per_gpu"))
+    heads = "predicted GB: | measured GB: | error: | in range | cost predicted: | cost measured: | "
+    return table(f"layout | recompute | {heads}", (
+        (row["name"], row["recompute"], *(f"{row[size] / 1e9:.1f}" for size in sizes), signed(row["error"]),
+         "yes" if row["in_range"] else "no", *(_cost(rows[0][rate], row[rate]) for rate in rates), row["note"])
+        for row in rows
+    ))  # fmt: skip
 
 
 def _cost(base: float | None, value: float | None) -> str:

@@ -1,6 +1,7 @@
 """The result of a comparison: figures for programs, a page for people, one headline for the index."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ class Page:
     def markdown(self) -> str:
         """Return the whole page."""
         return "\n".join([f"# {self.title}", "", self.headline, "", *self.summary, "", *self.details]).rstrip() + "\n"
+
+
+def table(heads: str, rows: Iterable[Iterable[object]]) -> list[str]:
+    """Return a Markdown table. ``heads``: names between bars; a colon ends the name of a column of numbers."""
+    names = heads.split(" | ")
+    marks = "|".join("---:" if name.endswith(":") else "---" for name in names)
+    head = " |".join(f" {title}" if (title := name.removesuffix(":")) else "" for name in names)
+    return [f"|{head} |", f"|{marks}|", *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
 def signed(share: float) -> str:

@@ -38,12 +38,10 @@ class Case:
 
     @property
     def implementation(self) -> Implementation:
-        """Return whose layers ran."""
         return settled_implementation(self.spec)
 
     @property
     def model(self) -> str:
-        """Return the kind of model: dense, with experts, with latent attention."""
         moe, mla = self.spec.model.moe, self.spec.model.mla
         return "MLA and MoE" if mla and moe else "MLA" if mla else "MoE" if moe else "dense"
 
@@ -74,12 +72,10 @@ class Compared:
 
     @property
     def memory(self) -> StageMemory:
-        """Return the predicted ledger of the stage."""
         return self.prediction.stages[self.case.stage]
 
     @property
     def predicted(self) -> int:
-        """Return the predicted peak of the stage in bytes."""
         return self.memory.total
 
     @property
@@ -95,7 +91,6 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Return predicted / measured - 1."""
         return self.predicted / self.measured - 1
 
     @property
@@ -113,7 +108,6 @@ class Compared:
 
     @property
     def is_in_range(self) -> bool:
-        """Return whether the measurement is inside the predicted range."""
         low, high = self.range_bytes
         return low <= self.measured <= high
 

@@ -8,7 +8,7 @@ from statistics import mean
 
 import published
 from arguments import TREATMENTS
-from page import Page, plain, signed
+from page import Page, plain, signed, table
 from published import Compared
 from tables import ClassError, by_class, case_table, class_error, class_table, reason_table
 
@@ -116,11 +116,8 @@ def _class_of(row: Compared) -> str:
 
 def _attention_table(compared: list[Compared]) -> list[str]:
     def kernel(row: Compared) -> str:
-        spec, suffix = (
-            row.case.spec,
-            "" if row.case.spec.compute_dtype == "bf16" else f", {row.case.spec.compute_dtype}",
-        )
-        name = spec.kernels.attention_backend
+        spec = row.case.spec
+        suffix, name = "" if spec.compute_dtype == "bf16" else f", {spec.compute_dtype}", spec.kernels.attention_backend
         if row.case.implementation == "local":
             return f"megatron-core's own layers{suffix}"
         return f"{'cuDNN' if name == 'auto' else name} attention{suffix}"
@@ -135,11 +132,9 @@ def _causes(causes: Iterable[str]) -> list[str]:
 
 def _argument_table(treated: dict[str, list[str]]) -> list[str]:
     """Return Markdown lines of all arguments of the compared rows by what became of them."""
-    lines = [f"| {name} | {len(found)}: {', '.join(found)} |" for name, found in treated.items() if found]
+    rows = ((name, f"{len(found)}: {', '.join(found)}") for name, found in treated.items() if found)
     return [
         "Any other argument leaves its row out by name.",
         "",
-        "| what became of an argument | arguments |",
-        "|---|---|",
-        *lines,
+        *table("what became of an argument | arguments", rows),
     ]

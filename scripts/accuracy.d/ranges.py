@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from h100_fit import percentile
-from page import Page, plain, signed
+from page import Page, plain, signed, table
 
 from harness.predict.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, RatioError, Spread
 from harness.records.store import write_atomically
@@ -217,17 +217,14 @@ _NOTES = (
 
 
 def _table(rows: Sequence[Residual], made: dict[Any, Spread], covered: dict[Any, float | None]) -> list[str]:
-    lines = [
-        "| class | cases | models | lower | higher | higher, from uneven routing | width | inside, own model left out | nearest |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
-    ]
+    cells = []
     for kind in CLASSES:
         found, share = made[kind.name], covered[kind.name]
         num_models = len({row.model for row in rows if row.kind == kind.name})
         nearest = kind.nearest if found.num_rows < ENOUGH_ROWS else ""
-        lines.append(
-            f"| {kind.name} | {found.num_rows} | {num_models} | {signed(found.lower)} | {signed(found.higher)} | "
-            f"{signed(found.higher_uneven)} | {plain(found.higher - found.lower)} | "
-            f"{'-' if share is None else plain(share)} | {nearest or ''} |"
-        )
-    return lines
+        ends = map(signed, (found.lower, found.higher, found.higher_uneven))
+        inside = "-" if share is None else plain(share)
+        width = plain(found.higher - found.lower)
+        cells.append((kind.name, found.num_rows, num_models, *ends, width, inside, nearest or ""))
+    figures = "lower: | higher: | higher, from uneven routing: | width: | inside, own model left out:"
+    return table(f"class | cases: | models: | {figures} | nearest", cells)

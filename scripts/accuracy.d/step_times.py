@@ -12,7 +12,7 @@ import h100_page
 import published
 from h100_fit import Fit, percentile
 from korthikanti import Predictor, Row, alone, spec_of
-from page import Page, plain, signed
+from page import Page, plain, signed, table
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
@@ -238,32 +238,29 @@ def _points(share: float) -> str:
 
 
 def _cost_table(rows: Iterable[Row], unit: str, scale: float) -> list[str]:
-    lines = [f"| setting | predicted {unit} | published {unit} | error | predicted cost | published cost |",
-             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
-    return lines + [
-        f"| {r['name']} | {r['predicted_s'] * scale:.2f} | {r['measured_s'] * scale:.2f} | {signed(r['error'])} | "
-        f"{signed(r['predicted_cost'])} | {signed(r['measured_cost'])} |"
+    heads = f"setting | predicted {unit}: | published {unit}: | error: | predicted cost: | published cost:"
+    shares = ("error", "predicted_cost", "measured_cost")
+    return table(heads, (
+        (r["name"], *(f"{r[name] * scale:.2f}" for name in ("predicted_s", "measured_s")), *(signed(r[name]) for name in shares))
         for r in rows
-    ]
+    ))  # fmt: skip
 
 
 def _setting_table(rows: Iterable[Row]) -> list[str]:
-    lines = ["| recompute | predicted cost | published cost |", "|---|---:|---:|"]
-    return lines + [f"| {r['name']} | {signed(r['predicted_cost'])} | {signed(r['measured_cost'])} |" for r in rows]
+    heads = "recompute | predicted cost: | published cost:"
+    return table(heads, ((r["name"], signed(r["predicted_cost"]), signed(r["measured_cost"])) for r in rows))
 
 
 def _step_table(rows: Iterable[Row]) -> list[str]:
-    lines = ["| run | predicted s | range | published s | error |", "|---|---:|---|---:|---:|"]
-    return lines + [
-        f"| {r['name']} | {r['predicted_s']:.2f} | {r['range_s'][0]:.2f} to {r['range_s'][1]:.2f} | "
-        f"{r['measured_s']:.2f} | {signed(r['error'])} |"
+    return table("run | predicted s: | range | published s: | error:", (
+        (r["name"], f"{r['predicted_s']:.2f}", " to ".join(f"{end:.2f}" for end in r["range_s"]), f"{r['measured_s']:.2f}", signed(r["error"]))
         for r in rows
-    ]
+    ))  # fmt: skip
 
 
 def _layout_table(rows: Iterable[Row]) -> list[str]:
-    lines = ["| first | second | predicted | published | error |", "|---|---|---:|---:|---:|"]
-    return lines + [
-        f"| {r['first']} | {r['second']} | {r['predicted']:.2f} | {r['measured']:.2f} | {signed(r['error'])} |"
-        for r in rows
-    ]
+    heads = "first | second | predicted: | published: | error:"
+    rows_of = (
+        (r["first"], r["second"], f"{r['predicted']:.2f}", f"{r['measured']:.2f}", signed(r["error"])) for r in rows
+    )
+    return table(heads, rows_of)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
 
-from page import plain, signed
+from page import plain, signed, table
 from published import Compared
 
 
@@ -53,36 +53,29 @@ def class_error(kind: str, members: list[Compared]) -> ClassError:
 
 def class_table(title: str, rows: Iterable[ClassError]) -> list[str]:
     """Return a Markdown line per class."""
-    lines = [
-        f"| {title} | cases | runs | mean | mean abs | median abs | p90 abs | worst | too low | in range |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    return lines + [
-        f"| {r.kind} | {r.num_cases} | {r.num_runs} | {signed(r.mean)} | {plain(r.mean_absolute)} | "
-        f"{plain(r.median_absolute)} | {plain(r.p90_absolute)} | {signed(r.worst)} | {r.num_under} | {r.num_in_range} |"
+    heads = "cases: | runs: | mean: | mean abs: | median abs: | p90 abs: | worst: | too low: | in range:"
+    return table(f"{title} | {heads}", (
+        (r.kind, r.num_cases, r.num_runs, signed(r.mean), *map(plain, (r.mean_absolute, r.median_absolute, r.p90_absolute)),
+         signed(r.worst), r.num_under, r.num_in_range)
         for r in rows
-    ]
+    ))  # fmt: skip
 
 
 def case_table(compared: Iterable[Compared]) -> list[str]:
     """Return a Markdown line per case, largest error first."""
-    lines = [
-        "| case | GPU | attention | recompute | predicted GB | measured GB | error | in range | Bridge GB |",
-        "|---|---|---|---|---:|---:|---:|---|---:|",
-    ]
+    cells = []
     for row in sorted(compared, key=lambda r: -abs(r.error)):
         spec = row.case.spec
         gpu = f"{spec.gpu.upper()}{' LTS' if row.case.software == 'lts' else ''}"
         kernel = "local" if row.case.implementation == "local" else spec.kernels.attention_backend
-        lines.append(
-            f"| {row.case.name} | {gpu} | {kernel} | {spec.recompute.text} | {row.predicted / 1e9:.3f} | "
-            f"{row.measured / 1e9:.3f} | {signed(row.error)} | {'yes' if row.is_in_range else 'no'} | "
-            f"{f'{row.rival / 1e9:.3f}' if row.rival else '-'} |"
-        )
-    return lines
+        cells.append((
+            row.case.name, gpu, kernel, spec.recompute.text, f"{row.predicted / 1e9:.3f}", f"{row.measured / 1e9:.3f}", signed(row.error),
+            "yes" if row.is_in_range else "no", f"{row.rival / 1e9:.3f}" if row.rival else "-",
+        ))  # fmt: skip
+    heads = "case | GPU | attention | recompute | predicted GB: | measured GB: | error: | in range | Bridge GB:"
+    return table(heads, cells)
 
 
 def reason_table(title: str, reasons: Mapping[str, str]) -> list[str]:
     """Return Markdown lines of reasons, each with the number of runs."""
-    counts = Counter(reasons.values())
-    return [f"| {title} | runs |", "|---|---:|", *(f"| {reason} | {n} |" for reason, n in counts.most_common())]
+    return table(f"{title} | runs:", Counter(reasons.values()).most_common())

@@ -33,7 +33,6 @@ class BridgePoint:
 
     @property
     def request(self) -> dict[str, object]:
-        """Return the request that `finalise.py` reads."""
         key = self.point.key
         return {
             "file": self.file,

@@ -43,7 +43,6 @@ class Audit:
 
     @property
     def unlisted(self) -> tuple[Difference, ...]:
-        """Return the differences that the table does not list."""
         return tuple(each for each in self.differences if each.kept is None)
 
     @property

@@ -27,7 +27,6 @@ CACHED_GOAL_S = 1.5
 
 
 def _search(name: str, asked: tuple[str, ...], goal: float) -> Result:
-    """Return the seconds of 1,000 layouts in one search."""
     busy = _busy()
     with _empty_cache() as ask:
         run = ask(asked)

@@ -39,7 +39,6 @@ class Cell:
 
     @property
     def training_s(self) -> float:
-        """Return the seconds of its steps and its probe."""
         return sum(self.phases.get(phase, 0.0) for phase in TRAINING)
 
     @property

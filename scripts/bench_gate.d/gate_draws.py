@@ -54,7 +54,6 @@ class Drawn:
 
     @cached_property
     def history(self) -> KnownNoise | None:
-        """Return the noise in all nights so far."""
         return known_noise(self.nights, self.num_before_golden) if self.nights else None
 
 
@@ -107,7 +106,6 @@ def _shifts(rng: np.random.Generator, scenario: Scenario) -> np.ndarray:
 
 
 def _night(rng: np.random.Generator, scenario: Scenario, runs: int, shift: float, times: float = 1.0) -> np.ndarray:
-    """Return the figures of ``runs`` runs of one night."""
     if scenario.heavy_tails:
         deviations = rng.standard_t(_STUDENT_DEGREES, runs) / np.sqrt(_STUDENT_DEGREES / (_STUDENT_DEGREES - 2))
     else:

@@ -79,7 +79,6 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Return whether the value is inside the limit."""
         return self.value <= self.limit if self.is_upper else self.value >= self.limit
 
 

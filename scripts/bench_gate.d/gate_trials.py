@@ -29,7 +29,6 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """Return the share."""
         return self.count / self.num
 
     @property

@@ -56,12 +56,10 @@ class Case:
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether no check was carried out or skipped."""
         return {check.verdict for check in self.checks} <= {"not_run"}
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every check was carried out."""
         return bool(self.checks) and {check.verdict for check in self.checks} <= {"pass", "fail"}
 
 

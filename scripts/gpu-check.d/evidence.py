@@ -100,7 +100,6 @@ class Earlier:
 
     @property
     def notes(self) -> list[str]:
-        """What is left out, a line per reason."""
         return [f"left out, {reason}: {', '.join(names)}" for reason, names in self.left_out.items()]
 
 

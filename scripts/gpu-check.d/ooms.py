@@ -35,7 +35,6 @@ class Way:
 
     @property
     def case(self) -> str:
-        """Return the name of its case."""
         return case_name("oom", self.name, *(("expandable",) if self.expandable_segments else ()))
 
 

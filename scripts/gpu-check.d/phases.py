@@ -50,12 +50,10 @@ class Row:
 
     @property
     def is_measured(self) -> bool:
-        """Return whether the rank measured every phase."""
         return set(self.measured) == set(TOLERANCES)
 
     @property
     def check(self) -> Check:
-        """Whether every judged phase is as predicted."""
         if self.refused_by:
             return Check(self.recompute, "skipped", f"refused by {', '.join(self.refused_by)}")
         if self.problem:

@@ -41,7 +41,6 @@ class Group:
 
     @property
     def case(self) -> str:
-        """Return the name of its case."""
         return case_name(self.shape.name, "planner", self.dtype, self.attention)
 
     @property

@@ -58,7 +58,6 @@ def compare_layouts(runs: Runs, recipes: Path) -> Iterator[Case]:
 
 
 def _why_not(target: Target, layout: Layout) -> str:
-    """Return why a layout is skipped on this machine; empty where it is not."""
     if target.is_rehearsal:
         return f"{checks.GPU_ONLY}: CUDA graphs" if layout.needs_gpu else ""
     if len(target.uuids) < NUM_GPUS:

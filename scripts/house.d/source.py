@@ -43,7 +43,6 @@ def words_of_text(folder: str) -> int:
 
 
 def _read(value: object, *, is_read: bool = False) -> Iterator[str]:
-    """Yield the texts of a table that a user reads."""
     if isinstance(value, str) and is_read:
         yield value
     for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
