@@ -85,7 +85,7 @@ def wait_for(
     A signal ends the wait, not the jobs. RunFailedError if Slurm is unreachable long after a job must have ended.
     """
     began, left = clock(), list(jobs)
-    look = _Look(slurm, display, clock, alone=len(jobs) == 1)
+    look = _Look(slurm, display, clock)
     with closing(display), interruption() as caught:
         while left:
             left = [watch for watch in left if not look.is_done(watch)]
@@ -117,8 +117,8 @@ def wait_and_judge(
 class _Look:
     """Looks at jobs again and again. ``clock``: monotonic, in seconds."""
 
-    def __init__(self, slurm: Slurm, display: JobDisplay, clock: Clock, *, alone: bool) -> None:
-        self._slurm, self._display, self._clock, self._alone = slurm, display, clock, alone
+    def __init__(self, slurm: Slurm, display: JobDisplay, clock: Clock) -> None:
+        self._slurm, self._display, self._clock = slurm, display, clock
 
     def is_done(self, watch: Watched) -> bool:
         """Return whether the job is collected. Records of its runs count more than Slurm's state."""
@@ -164,7 +164,7 @@ class _Look:
             watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, spec.measure.max_steps, now)
         beats = watch.heartbeats[run.run_id]
         if beats.read(now):
-            self._display.step(run.run_id, beats.progress(now), alone=self._alone)
+            self._display.step(run.run_id, beats.progress(now))
 
     def _is_given_up(self, watch: Watched, state: JobState, now: float) -> bool:
         """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""

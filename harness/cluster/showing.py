@@ -1,6 +1,5 @@
 """Shows a job: its submission, its steps, and what to do next. The report goes to stdout, messages to stderr."""
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.run import RunRecord, Status
 from harness.show import json
 from harness.show.page import Line
-from harness.show.progress import PlainLines, Show, step_progress
+from harness.show.progress import Show, step_progress
 from harness.show.terminal import narrate, narration, show_blocks
 
 
@@ -60,7 +59,6 @@ class JobDisplay:
     _steps: ExitStack = field(default_factory=ExitStack)
     _shown: str = ""
     _show: Show | None = None
-    _lines: dict[str, PlainLines] = field(default_factory=dict)
 
     def _answer(self, document: SubmittedDocument, *lines: str) -> None:
         if self.run.as_json:
@@ -106,22 +104,13 @@ class JobDisplay:
             f"judge them: mbr-perf nightly --resume {job.subject}",
         )
 
-    def step(self, run_id: str, progress: Progress, *, alone: bool) -> None:
-        """Show a live bar on a terminal, lines elsewhere. Lines name their run if it is not ``alone``."""
-        show = self._bar(run_id, progress) if alone else self._line(run_id, progress)
-        show(str(progress.phase or "start"), progress.step, progress.last_step_s, progress.eta_s)
-
-    def _bar(self, run_id: str, progress: Progress) -> Show:
+    def step(self, run_id: str, progress: Progress) -> None:
+        """Show a live bar on a terminal; nothing elsewhere."""
         if run_id != self._shown or self._show is None:
             self.close()
             self._show = self._steps.enter_context(step_progress(narration(), progress.num_steps))
             self._shown = run_id
-        return self._show
-
-    def _line(self, run_id: str, progress: Progress) -> Show:
-        if run_id not in self._lines:
-            self._lines[run_id] = PlainLines(narration(), progress.num_steps, time.monotonic, label=f"{run_id}: ")
-        return self._lines[run_id].show
+        self._show(str(progress.phase or "start"), progress.step, progress.last_step_s, progress.eta_s)
 
     def close(self) -> None:
         """Remove the bar from the terminal."""

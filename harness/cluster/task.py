@@ -20,6 +20,7 @@ from harness.records.folders import closed_to_others
 from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job
 from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
+from harness.show.page import AMOUNT
 from harness.show.terminal import narrate
 from harness.units import utc_now
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
     asked = parser.parse_args(argv)
     # When this node is done, srun may kill it because of another node's code. That must not become the job's exit code.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    AMOUNT.set("all")  # nobody sees a bar in the job's log
     try:
         with closed_to_others():
             return int(run_task(asked.job_dir, asked.master_addr, part or _runs))

@@ -23,8 +23,8 @@ from harness.records.store import RECORD, new_run_dir
 from harness.show import json
 from harness.show.page import GAP, Block, Code, Line, Listing
 from harness.show.progress import step_progress
-from harness.show.request_text import explanation, finding_lines, request_facts
-from harness.show.terminal import narrate, narration, shares_terminal, show_blocks, show_page, show_stopped
+from harness.show.request_text import explanation, finding_lines, request_facts, request_words
+from harness.show.terminal import narrate, narration, show_blocks, show_page, show_stopped
 
 if TYPE_CHECKING:
     from harness.measure.values import RunDocument
@@ -57,8 +57,10 @@ class Display:
         show_blocks(*self._about(understood), predicted, GAP, script, *sources)
 
     def understood(self, understood: Understood) -> None:
-        """Before anything starts, show the resolved request and every warning."""
-        narrate(*self._about(understood))
+        """Before anything starts, show the request in one line, and every problem that does not stop it."""
+        findings = finding_lines(each for each in understood.findings if each.severity != "note")
+        sources = (explanation(understood.spec, understood.sources),) if self.explain else ()
+        narrate(Line(request_words(understood.spec), whole=True), findings, *sources)
 
     def warn_of_misfit(self, understood: Understood, kept: KeptPrediction) -> None:
         """Before the ranks start, warn of what does not fit. The run starts anyway."""
@@ -86,7 +88,7 @@ class Display:
         else:
             from harness.measure.result import run_page
 
-            show_page(run_page(verdict, with_request=not shares_terminal()))  # `understood` has shown it there
+            show_page(run_page(verdict))
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:

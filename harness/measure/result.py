@@ -21,19 +21,21 @@ from harness.show.page import (
     GAP,
     Block,
     Column,
-    Facts,
+    Details,
     Line,
     Page,
     Span,
     Table,
     Words,
+    answer_line,
+    details,
     listing,
     style_of,
     table,
     tabled,
 )
-from harness.show.request_text import VALUES, record_facts
-from harness.units import format_seconds, grouped
+from harness.show.request_text import record_facts
+from harness.units import format_bytes, format_seconds, grouped
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
@@ -91,31 +93,61 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
     return Span(f"{rank.failure.kind} {record.when_failed(rank.failure)}".rstrip(), "bad")
 
 
-def run_page(run: RunDocument, *, with_request: bool = True) -> Page:
-    """Return the page of a run from the request to the verdict. The last line is the verdict.
-
-    ``with_request`` False: the reader has seen the request, so the page begins with the id of the run.
-    """
-    record, metrics = run.record, run.metrics
-    predicted = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
+def run_page(run: RunDocument) -> Page:
+    """Return the verdict with step time and peak, the figures that support it, and the folder of the run."""
+    record, metrics, compared = run.record, run.metrics, run.compared
+    whole = whole_run(record, metrics)
     own = [text for text in (throughput_text(record, metrics), own_time_text(record, metrics)) if text]
+    facts, ranks = record_facts(record), tuple(_rank_blocks(record))
+    figures_of = _metrics_table(metrics, is_whole=record.status == "ok")
+    is_bad, is_compared = record.status != "ok", compared.golden is not None
+    more = [prediction_line(record.prediction, record.no_prediction, whole), figures.clock_line(metrics.clocks), *own]
+    missing = _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
+    against = tuple(_comparison_blocks(compared))
+    note = () if is_compared else (f"Not compared: {compared.note}",)
     return Page(
         (
-            record_facts(record) if with_request else Facts((("Run", record.run_id),), VALUES),
-            GAP,
-            *_rank_blocks(record),
-            GAP,
-            _metrics_table(metrics, is_whole=record.status == "ok"),
-            *_by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems),
-            listing(line for line in (figures.clock_line(metrics.clocks), predicted) if line),
+            *(ranks if is_bad else () if is_compared else (figures_of,)),
             listing((f"Suspect: {why}" for why in run.suspect), style="doubt"),
-            listing(f"Note: {note}" for note in (*record.notes, *own)),
-            listing([f"Failure: {record.failure}"] if record.failure else [], style="bad"),
             *_out_of_memory(run.out_of_memory),
+            *(against if is_compared and not is_bad else ()),
             GAP,
-            *_comparison_blocks(run.compared),
+            Line(f"Kept: {run.run_dir}", whole=True),
+            Details(len(facts.rows), "setting", (GAP, facts)),
+            *([] if is_bad else [Details(len(record.ranks), "rank", (GAP, *ranks))]),
+            *([Details(len(compared.findings), "comparison", (GAP, *against))] if is_bad and is_compared else []),
+            *([Details(len(figures_of.rows), "metric", (GAP, figures_of))] if is_bad or is_compared else []),
+            details("note", [*filter(None, more), *missing, *(f"Note: {text}" for text in record.notes), *note]),
         ),
-        answer=_closing(run, str(run.run_dir)),
+        answer=_run_line(run),
+    )
+
+
+def _run_line(run: RunDocument) -> Line:
+    """Return ``PASS: 3.19 s a step, peak 136.1 MiB on rank 0 (predicted 136.3 MiB), golden 136.3 MiB``."""
+    record, metrics, findings = run.record, run.metrics, run.compared.findings
+    is_alone = run.outcome == "pass" and run.golden is None
+    word = Span("OK" if is_alone else run.outcome.upper(), style_of(run.outcome))
+    if record.status != "ok":
+        return answer_line((word, f": {record.failure or record.status}"))
+    why = [f"{BY_NAME[f.metric].title} {figures.change(f)} (allowed {figures.allowed_change(BY_NAME[f.metric], f)})"
+           for f in findings if f.verdict == run.outcome and f.change is not None]  # fmt: skip
+    if run.outcome == "inconclusive":
+        why = [*run.suspect[:1], *(f.reason for f in findings if f.verdict is Verdict.INCONCLUSIVE), run.compared.note][
+            :1
+        ]
+    reason = ", ".join(why) if run.outcome != "pass" else ""
+    seconds, peak = metrics.step_time_s, metrics.peak_allocated_bytes
+    golden = run.compared.golden and run.compared.golden.metrics.get("peak_allocated_bytes")
+    predicted = f" (predicted {format_bytes(record.prediction.peak_bytes)})" if record.prediction else ""
+    parts = [
+        f"{format_seconds(seconds.median)} a step" if seconds else "",
+        f"peak {format_bytes(peak.value)} on rank {peak.rank}{predicted}" if peak else "",
+        f"golden {format_bytes(golden.value)}" if golden else "no golden to compare with" if is_alone else "",
+    ]
+    first, *more = [part for part in (reason, *parts) if part]
+    return answer_line(
+        (word, f": {first}"), *(f"{'; ' if reason and not at else ', '}{part}" for at, part in enumerate(more))
     )
 
 
@@ -136,16 +168,17 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield Line(f"Not compared: {comparison.note}", hang=2)
         return
     what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", f" ({_origin(golden)})")
-    yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
-    yield _comparison_table(comparison.findings, what)
-    judged = ((f.reason, BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
+    stored = [f for f in comparison.findings if f.golden is not None]
+    yield _comparison_table(stored, what)
+    judged = ((f.reason, BY_NAME[f.metric].title) for f in stored if f.reason and _is_judged(f))
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
+    yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
     yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
     yield from _way_out(comparison)
-    yield listing((f"Caveat: {caveat}" for caveat in comparison.likeness.caveats), style="dim")
+    yield details("caveat", (f"Caveat: {caveat}" for caveat in comparison.likeness.caveats))
 
 
 def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:

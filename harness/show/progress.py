@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from rich.markup import escape
@@ -12,11 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from harness.foreign.logs.sources import Passage
-from harness.show.page import on_one_line
+from harness.show.page import AMOUNT, on_one_line
 from harness.show.terminal import Console
 from harness.units import format_seconds
 
-EVERY_S = 10.0
 _PATIENCE_S = 0.5
 _Item = TypeVar("_Item")
 
@@ -24,16 +22,20 @@ Show = Callable[[str, int | None, float | None, float | None], None]
 
 
 @contextmanager
-def step_progress(console: Console, num_steps: int, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
+def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
     """Yield ``show(phase, last finished step or None, seconds of it, seconds left)``, to be called often.
 
-    ``clock`` (seconds) decides when a pipe has waited long enough for another line.
+    A bar on a terminal; nothing elsewhere.
     """
     if not console.is_terminal:
-        yield PlainLines(console, num_steps, clock).show
+        yield _silent
         return
     with _bars(console) as bar:
         yield _shown(bar, bar.add_task("start", total=num_steps, eta=""))
+
+
+def _silent(_phase: str, _step: int | None, _last_step_s: float | None, _eta_s: float | None) -> None:
+    pass
 
 
 def _bars(console: Console) -> Bar:
@@ -48,30 +50,6 @@ def _shown(bar: Bar, task: TaskID, before: str = "") -> Show:
         bar.update(task, description=f"{before}{phase}", completed=0 if step is None else step + 1, eta=eta)
 
     return show
-
-
-@dataclass
-class PlainLines:
-    """A line for every new phase, and for news within one every ``EVERY_S`` seconds; ``label`` begins each."""
-
-    console: Console
-    num_steps: int
-    clock: Callable[[], float]
-    phase: str | None = None
-    step: int | None = None
-    shown_at: float = 0.0
-    label: str = ""
-
-    def show(self, phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
-        """Take what `step_progress` yields."""
-        now = self.clock()
-        if phase == self.phase and (step == self.step or now - self.shown_at < EVERY_S):
-            return
-        self.phase, self.step, self.shown_at = phase, step, now
-        done = "" if step is None else f" {step + 1}/{self.num_steps}"
-        took = "" if last_step_s is None else f", {format_seconds(last_step_s)} per step"
-        left = f", {format_seconds(eta_s)} left" if eta_s else ""
-        self.console.print(f"{self.label}{phase}{done}{took}{left}", markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -144,7 +122,7 @@ class CellProgress(Protocol):
 def cell_progress(
     console: Console, num_runs: int, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[CellProgress]:
-    """Show two bars on a terminal, lines elsewhere. ``num_runs``: runs that are still to be done."""
+    """Show two bars on a terminal; elsewhere a line per finished run with -v. ``num_runs``: runs still to be done."""
     if not console.is_terminal:
         yield _Lines(console, num_runs, clock)
         return
@@ -168,15 +146,17 @@ class _Pace:
 
 class _Lines:
     def __init__(self, console: Console, num_runs: int, clock: Callable[[], float]) -> None:
-        self._console, self._clock, self._pace = console, clock, _Pace(num_runs, clock)
+        self._console, self._pace, self._title = console, _Pace(num_runs, clock), ""
 
-    def start(self, title: str, num_steps: int) -> Show:
-        self.note(f"[{self._pace.num_done + 1}/{self._pace.num_runs}] {title}")
-        return PlainLines(self._console, num_steps, self._clock).show
+    def start(self, title: str, num_steps: int) -> Show:  # noqa: ARG002 (as the bars take it)
+        self._title = title
+        return _silent
 
     def finish(self, line: str) -> None:
         left = self._pace.done()
-        self.note(f"  {line}{f' ({left})' if left else ''}")
+        if AMOUNT.get() == "all":
+            place = f"[{self._pace.num_done}/{self._pace.num_runs}]"
+            self.note(f"{place} {self._title}: {line}{f' ({left})' if left else ''}")
 
     def note(self, line: str) -> None:
         self._console.print(on_one_line(line), markup=False, soft_wrap=True)

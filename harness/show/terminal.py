@@ -98,11 +98,6 @@ def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") 
     show_page(Page((Listing(lines),)))
 
 
-def shares_terminal() -> bool:
-    """Return whether answer and narration both go to a terminal, so that a reader sees one below the other."""
-    return Console().is_terminal and narration().is_terminal
-
-
 def room_for_bars() -> int:
     """Return the columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
     console = Console(highlight=False)

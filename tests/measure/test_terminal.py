@@ -33,8 +33,8 @@ def rows(text, start):
 def test_a_comparison_row_has_both_values_the_change_and_the_allowance(make_record, make_golden):
     record = make_record(seconds=2.5)
     text = printed(record, make_golden(record, {"tflops_per_gpu": 709.93, "peak_allocated_bytes": 50e9}))
-    assert rows(text, "TFLOP/s/GPU")[-1] == "TFLOP/s/GPU 709.64 709.93 -0.0 % -5.0 % pass"
-    assert rows(text, "Peak allocated")[-1] == "Peak allocated 54.02 GiB 46.57 GiB +16.0 % +5.0 % regression"
+    assert rows(text, "TFLOP/s/GPU")[0] == "TFLOP/s/GPU 709.64 709.93 -0.0 % -5.0 % pass"
+    assert rows(text, "Peak allocated")[0] == "Peak allocated 54.02 GiB 46.57 GiB +16.0 % +5.0 % regression"
 
 
 def test_what_was_asked_and_what_of_it_is_inert_stand_side_by_side(make_spec, make_record):
@@ -82,7 +82,6 @@ def test_a_difference_in_what_the_golden_does_not_hold_is_no_way_out(make_spec, 
     cpu, memory = make_spec(gpu="cpu"), {"peak_allocated_bytes": 58e9}
     record, elsewhere = make_record(cpu), make_record(cpu, provenance={"processor": "another processor"})
     text = printed(record, make_golden(elsewhere, memory))
-    assert "TFLOP/s/GPU, Counted work: the golden has no such value" in text
     assert "To judge in spite of" not in text
     timed = make_golden(elsewhere, memory | {"tflops_per_gpu": 0.1})
     assert "To judge in spite of the differences: --accept_difference device_name" in printed(record, timed)
@@ -93,7 +92,7 @@ def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
     text = printed(record, make_golden(record, {"tflops_per_gpu": 709.0, "peak_allocated_bytes": 58e9}))
     assert "Suspect: GPU 0 was throttled" in text
     assert "TFLOP/s/GPU, Peak allocated: suspect: GPU 0 was throttled" in text
-    assert text.splitlines()[0].startswith("INCONCLUSIVE (exit 6)")
+    assert text.splitlines()[0].startswith("INCONCLUSIVE: GPU 0 was throttled; 2.500 s a step, ")
 
 
 def test_a_run_that_was_out_of_memory_has_a_least_peak_and_no_change(make_spec, make_rank, make_record, make_golden):
@@ -105,7 +104,7 @@ def test_a_run_that_was_out_of_memory_has_a_least_peak_and_no_change(make_spec, 
     ranks = (full, make_rank(spec, 1, finished=False, failure=lost))
     record = make_record(spec, ranks=ranks, status="oom")
     text = printed(record, make_golden(record, {"peak_allocated_bytes": 100e9}), width=120)
-    figure, compared, *_ = rows(text, "Peak allocated")
+    compared, *_, figure = rows(text, "Peak allocated")
     assert figure.startswith("Peak allocated at least ")
     assert " - +0.5 % inconclusive" in compared
     assert "ended because rank 0 ran out of memory" in text

@@ -4,6 +4,7 @@ import io
 
 from rich.console import Console
 
+from harness.show.page import AMOUNT
 from harness.show.progress import cell_progress
 
 
@@ -16,30 +17,27 @@ class Clock:
         return self.now
 
 
-def test_a_pipe_gets_a_line_for_each_run_its_steps_and_its_end():
+def piped(amount):
     stream, clock = io.StringIO(), Clock()
-    with cell_progress(Console(file=stream), 3, clock=clock) as progress:
+    before = AMOUNT.set(amount)
+    with cell_progress(Console(file=stream), 2, clock=clock) as progress:
         show = progress.start("none", 4)
         show("step", 1, 0.5, 1.0)
         clock.now = 6.0
         progress.finish("ok: 500 ms per step")
         progress.note("mlp is not tried")
         progress.start("[mlp]", 4)
-    assert stream.getvalue().splitlines() == [
-        "[1/3] none",
-        "step 2/4, 500.0 ms per step, 1.000 s left",
-        "  ok: 500 ms per step (12.000 s left)",
-        "mlp is not tried",
-        "[2/3] [mlp]",
-    ]
-
-
-def test_nothing_is_left_after_the_last_run():
-    stream = io.StringIO()
-    with cell_progress(Console(file=stream), 1) as progress:
-        progress.start("none", 4)
         progress.finish("ok")
-    assert stream.getvalue().splitlines()[-1] == "  ok"
+    AMOUNT.reset(before)
+    return stream.getvalue().splitlines()
+
+
+def test_a_pipe_gets_a_line_for_each_finished_run_with_details():
+    assert piped("all") == ["[1/2] none: ok: 500 ms per step (6.000 s left)", "mlp is not tried", "[2/2] [mlp]: ok"]
+
+
+def test_a_pipe_gets_no_progress_without_details():
+    assert piped("usual") == ["mlp is not tried"]
 
 
 def test_a_terminal_keeps_the_ends_of_runs_above_the_bars():

@@ -193,7 +193,6 @@ def test_a_sweep_that_was_killed_and_resumed_answers_like_an_unbroken_one(record
     resumed = mbr_perf("sweep", "--resume", folder, "--json")
     assert comparable(resumed) == comparable(unbroken)
     assert resumed.code == unbroken.code == 3
-    assert "[1/5] core_attn" in resumed.err
     assert (folder / "cells" / "002" / "0.incomplete-1" / "ranks").is_dir()
 
 
