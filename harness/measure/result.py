@@ -125,30 +125,39 @@ def run_page(run: RunDocument) -> Page:
 
 def _run_line(run: RunDocument) -> Line:
     """Return ``PASS: 3.19 s a step, peak 136.1 MiB on rank 0 (predicted 136.3 MiB), golden 136.3 MiB``."""
-    record, metrics, findings = run.record, run.metrics, run.compared.findings
-    is_alone = run.outcome == "pass" and run.golden is None
+    record, is_alone = run.record, run.outcome == "pass" and run.golden is None
     word = Span("OK" if is_alone else run.outcome.upper(), style_of(run.outcome))
     if record.status != "ok":
         return answer_line((word, f": {record.failure or record.status}"))
-    why = [f"{BY_NAME[f.metric].title} {figures.change(f)} (allowed {figures.allowed_change(BY_NAME[f.metric], f)})"
-           for f in findings if f.verdict == run.outcome and f.change is not None]  # fmt: skip
-    if run.outcome == "inconclusive":
-        why = [*run.suspect[:1], *(f.reason for f in findings if f.verdict is Verdict.INCONCLUSIVE), run.compared.note][
-            :1
-        ]
-    reason = ", ".join(why) if run.outcome != "pass" else ""
-    seconds, peak = metrics.step_time_s, metrics.peak_allocated_bytes
-    golden = run.compared.golden and run.compared.golden.metrics.get("peak_allocated_bytes")
-    predicted = f" (predicted {format_bytes(record.prediction.peak_bytes)})" if record.prediction else ""
-    parts = [
-        f"{format_seconds(seconds.median)} a step" if seconds else "",
-        f"peak {format_bytes(peak.value)} on rank {peak.rank}{predicted}" if peak else "",
-        f"golden {format_bytes(golden.value)}" if golden else "no golden to compare with" if is_alone else "",
-    ]
-    first, *more = [part for part in (reason, *parts) if part]
+    reason = _why(run)
+    first, *more = [reason, *_line_figures(run)] if reason else _line_figures(run)
+    texts = [*more, *(["no golden to compare with"] if is_alone else [])]
     return answer_line(
-        (word, f": {first}"), *(f"{'; ' if reason and not at else ', '}{part}" for at, part in enumerate(more))
+        (word, f": {first}"), *(f"{', ' if at or not reason else '; '}{text}" for at, text in enumerate(texts))
     )
+
+
+def _why(run: RunDocument) -> str:
+    """Return the changes beyond a threshold, or why nothing is concluded."""
+    found = [finding for finding in run.compared.findings if finding.verdict == run.outcome != "pass"]
+    if run.outcome == "inconclusive":
+        return next(iter([*run.suspect, *(finding.reason for finding in found), run.compared.note]))
+    return ", ".join(
+        f"{BY_NAME[f.metric].title} {figures.change(f)} (allowed {figures.allowed_change(BY_NAME[f.metric], f)})"
+        for f in found
+    )
+
+
+def _line_figures(run: RunDocument) -> list[str]:
+    seconds, peak, golden = run.metrics.step_time_s, run.metrics.peak_allocated_bytes, run.compared.golden
+    shown = [f"{format_seconds(seconds.median)} a step"] if seconds else []
+    if peak:
+        record = run.record.prediction
+        predicted = f" (predicted {format_bytes(record.peak_bytes)})" if record else ""
+        shown.append(f"peak {format_bytes(peak.value)} on rank {peak.rank}{predicted}")
+    if golden and (stored := golden.metrics.get("peak_allocated_bytes")):
+        shown.append(f"golden {format_bytes(stored.value)}")
+    return shown or ["nothing was measured"]
 
 
 def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:

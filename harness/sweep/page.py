@@ -24,13 +24,14 @@ from harness.show.page import (
     Table,
     Words,
     answer_line,
+    details,
     listing,
     style_of,
     tabled,
 )  # fmt: skip
 from harness.show.provenance import command_text, machine_facts, run_table
 from harness.show.request_text import paste_lines, request_rows
-from harness.sweep.remarks import closing_lines, headline, remarks
+from harness.sweep.remarks import answer, change_text, closing_lines, headline, remarks
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
@@ -83,29 +84,23 @@ def sweep_page(
     verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "", origin: Origin | None = None
 ) -> Page:
     """Return the judged sweep, finished or not. ``undrawn``: why there are no pictures."""
-    *basis, answer = closing_lines(verdict)
     started = verdict.plan.started_at[:16].replace("T", " ")
     found, origin = remarks(verdict), origin or Origin()
-    about = Section(
-        "About the cells",
-        (Listing(tuple(Line(remark.line, "bad" if remark.is_bad else "plain", 2) for remark in found)),),
-    )
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
         about=f"Recipe {verdict.plan.recipe} on {verdict.plan.gpu}, {started} UTC.",
         notes=verdict.notes,
-        answer=answer_line(answer),
+        answer=answer(verdict),
         blocks=(
             Only("pages", origin.facts),
-            GAP,
             Only("html", (Section("Cells", ()),)),
             cell_table(verdict),
             GAP,
-            listing(basis),
+            Listing(tuple(Line(remark.line, "bad", 2) for remark in found if remark.is_bad)),
             *pictures,
             Only("html", (undrawn,)),
-            *([about] if found else []),
+            details("remark", [*closing_lines(verdict), *(each.line for each in found if not each.is_bad)]),
             *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
             Only("html", origin.runs),
         ),
@@ -124,29 +119,29 @@ def cell_table(verdict: SweepVerdict) -> Table:
                 Column("", optional=True),
                 lambda cell: RECOMMENDED * (cell.name == use) + PARETO * (cell.name in verdict.pareto),
             ),
-            (Column("#", right=True), lambda cell: f"{cell.index}"),
+            (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
             (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
             (Column(step, right=True, optional=True), _metric("step_time_s")),
-            (Column(versus, right=True, optional=True), _change),
+            (Column(versus, right=True, optional=True), lambda cell: change_text(cell, interval=False)),
             (Column("95 % interval", right=True, drop=2, optional=True), _interval),
             (Column("Allocated", right=True, optional=True), _allocated),
-            (Column("Rank", right=True, drop=4, optional=True), _worst),
+            (Column("Rank", right=True, drop=4, optional=True, detail=True), _worst),
             (Column("Saved", right=True, drop=1, optional=True), _saved),
-            (Column("ms per GiB saved", right=True, drop=4, optional=True), trade_text),
-            (Column("Reserved", right=True, drop=7, optional=True), _metric("peak_reserved_bytes")),
-            (Column("Device used", right=True, drop=7, optional=True), _metric("peak_device_bytes")),
-            (Column("TFLOP/s/GPU", right=True, drop=5, optional=True), _metric("tflops_per_gpu")),
+            (Column("ms per GiB saved", right=True, drop=4, optional=True, detail=True), trade_text),
+            (Column("Reserved", right=True, drop=7, optional=True, detail=True), _metric("peak_reserved_bytes")),
+            (Column("Device used", right=True, drop=7, optional=True, detail=True), _metric("peak_device_bytes")),
+            (Column("TFLOP/s/GPU", right=True, drop=5, optional=True, detail=True), _metric("tflops_per_gpu")),
             (
-                Column("SM clock", right=True, drop=8, optional=True),
+                Column("SM clock", right=True, drop=8, optional=True, detail=True),
                 lambda cell: clock_figure(cell.metrics.clocks if cell.metrics else None),
             ),
             (
-                Column("Power cap", right=True, drop=8, optional=True),
+                Column("Power cap", right=True, drop=8, optional=True, detail=True),
                 lambda cell: cap_figure(cell.metrics.clocks if cell.metrics else None),
             ),
-            (Column("Predicted", right=True, drop=6, optional=True), _predicted),
-            (Column("Pred. error", right=True, drop=6, optional=True), _error),
+            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted),
+            (Column("Pred. error", right=True, drop=6, optional=True, detail=True), _error),
         ],
     )
 
@@ -156,10 +151,6 @@ def status_text(cell: CellVerdict) -> str:
     if cell.status == "ok":
         return "ok, in doubt" if cell.doubts else "ok, no margin" if cell.fits is False else "ok"
     return cell.status.replace("_", " ").replace("oom", "OOM")
-
-
-def _change(cell: CellVerdict) -> str:
-    return format_percent(cell.versus.time.fraction) if cell.versus and cell.versus.time else ABSENT
 
 
 def _interval(cell: CellVerdict) -> str:
@@ -223,8 +214,10 @@ def plan_page(plan: SweepPlan) -> Page:
             *((Column(title, right=True), _predicted_column(read)) for title, read in _PREDICTED.items()),
         ],
     )
-    lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan), *_planned_runs(plan)]
-    return Page(title=plan.title, notes=plan.notes, blocks=(cells, GAP, listing(lines)))
+    lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan)]
+    return Page(
+        title=plan.title, notes=plan.notes, answer=answer_line(_planned_runs(plan)), blocks=(cells, GAP, listing(lines))
+    )
 
 
 _PREDICTED: dict[str, Callable[[PredictionRecord], str]] = {
@@ -240,8 +233,8 @@ def _predicted_column(read: Callable[[PredictionRecord], str]) -> Callable[[Cell
 
 
 def summary_lines(plan: SweepPlan) -> list[str]:
-    """Return the plan in few lines: title, notes, cells that do not run."""
-    return [plan.title, *(f"Note: {note}" for note in plan.notes), *_planned_runs(plan), *_reasons(plan)]
+    """Return how many cells run, and why others do not."""
+    return [_planned_runs(plan), *_reasons(plan)]
 
 
 def _reasons(plan: SweepPlan) -> list[str]:
@@ -261,7 +254,7 @@ def _memory(plan: SweepPlan) -> str:
     return f"Memory: {format_bytes(plan.capacity_bytes)} per rank"
 
 
-def _planned_runs(plan: SweepPlan) -> list[str]:
+def _planned_runs(plan: SweepPlan) -> str:
     running = sum(cell.fate == "run" for cell in plan.cells)
     repeats = f", {plan.repeats} times each, interleaved" if plan.repeats > 1 else ""
-    return [f"{running} of {len(plan.cells)} cells run{repeats}; the control is {plan.control}"]
+    return f"{running} of {len(plan.cells)} cells run{repeats}; the control is {plan.control}"

@@ -7,7 +7,8 @@ from harness.judge.gate import Comparison
 from harness.judge.statistics import MIN_RUNS
 from harness.records.metrics import BY_NAME
 from harness.records.redact import redact_shapes
-from harness.show.figures import capacities_text, change, figure
+from harness.show.figures import ABSENT, capacities_text, change, figure
+from harness.show.page import Line, answer_line
 from harness.sweep.cell import oom_text
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes, format_percent, grouped
@@ -61,16 +62,48 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
         if members
         else "Pareto set: empty"
     )
-    return (memory, *_basis(verdict), front, _answer(verdict))
+    return (memory, *_basis(verdict), front, f"{verdict.recommendation.tie}. {verdict.recommendation.why}".lstrip(". "))
 
 
-def _answer(verdict: SweepVerdict) -> str:
-    use, why = verdict.recommendation.cell, verdict.recommendation.why
-    if verdict.num_due:
-        return f"Unfinished, so no recommendation yet: {why}"
-    if use and verdict.recommendation.tie:
-        return f"{verdict.recommendation.tie}. By memory: use (*) {use}. {why}"
-    return f"Use (*) {use}. {why}" if use else f"No recommendation. {why}"
+def answer(verdict: SweepVerdict) -> Line:
+    """Return ``Use mlp: the fastest of 3 that fit, +20.1 % time (+18.0 to +22.1 %), ... Control none, 3 repeats``."""
+    best = verdict.recommendation
+    if verdict.num_due or best.cell is None:
+        return answer_line(f"{'Unfinished' if verdict.num_due else 'No recommendation'}: {best.why}")
+    cell, num_fit = (
+        verdict.cell(best.cell),
+        sum(each.is_comparable and each.fits is not False for each in verdict.cells),
+    )
+    fit = f"with {verdict.plan.margin * 100:g} % of memory to spare" if cell.capacity_bytes else "that ran"
+    among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only setting {fit}"
+    tie = f"No difference in time is established; by memory: use {best.cell}"
+    versus, against = cell.versus, "reference" if verdict.reference_why else "control"
+    changes = [] if cell.is_control or not versus else [
+        f"{change_text(cell)} time" if versus.time else "",
+        f"{_saved_text(versus.memory.saved_bytes)} memory" if versus.memory else "",
+    ]  # fmt: skip
+    repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""
+    return answer_line(
+        tie if best.tie else f"Use {best.cell}: {among}",
+        *(f", {text}" for text in changes if text),
+        f", peak {format_bytes(cell.peak_bytes or 0)}",
+        f". {against.capitalize()} {verdict.reference or verdict.plan.control}{repeats}.",
+    )
+
+
+def change_text(cell: CellVerdict, *, interval: bool = True) -> str:
+    """Return ``+20.1 % (+18.0 to +22.1 %)``; absent without a comparison."""
+    time = cell.versus.time if cell.versus else None
+    if time is None:
+        return ABSENT
+    if time.interval is None or not interval:
+        return format_percent(time.fraction)
+    low, high = map(format_percent, time.interval)
+    return f"{format_percent(time.fraction)} ({low.removesuffix(' %')} to {high})"
+
+
+def _saved_text(saved_bytes: int) -> str:
+    return f"{'-' if saved_bytes >= 0 else '+'}{format_bytes(abs(saved_bytes))}"
 
 
 def _basis(verdict: SweepVerdict) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """Judges a sweep from its folder, shows its plan, progress and answer, and writes its reports."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
@@ -16,9 +16,9 @@ from harness.show import json
 from harness.show.charts.drawing import obstacle, png
 from harness.show.html import html
 from harness.show.markup import markdown
-from harness.show.page import Line, Picture
+from harness.show.page import GAP, Line, Picture, details
 from harness.show.progress import counted_off
-from harness.show.terminal import narrate, narration, show_blocks, show_page, show_stopped
+from harness.show.terminal import narrate, narration, show_page, show_stopped
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import Origin, origin_of, plan_page, summary_lines, sweep_page
@@ -213,6 +213,6 @@ def report_sweep(request: ReportRequest) -> None:
 
 
 def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:
-    """Show the answer as a page, and the paths of its reports."""
-    show_page(sweep_page(verdict))
-    show_blocks(*(Line(f"Report: {path}", whole=True) for path in reports))
+    """Show the answer as a page, with the path of its first report."""
+    page, lines = sweep_page(verdict), [Line(f"Report: {path}", whole=True) for path in reports]
+    show_page(replace(page, blocks=(*page.blocks, GAP, *lines[:1], details("report", lines[1:]))))
