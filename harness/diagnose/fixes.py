@@ -84,7 +84,7 @@ def _try_allocator(case: Case, rulings: Rulings) -> Fix:
         )
         refusal = rulings.refusal(case.spec) if case.spec else ""
         return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
-    text = "Only an A/B proves it: run the same job without and with expandable segments, and change nothing else."
+    text = "Try expandable segments first: run the same job without and with them, and change nothing else."
     if case.spec is not None:
         return _unless_refused(text, trial_command(case), rulings.refusal(*trial_specs(case.spec)))
     return Fix(f"{text} With CUDA graphs, also set NCCL_GRAPH_REGISTER=0.", _EXPORT)

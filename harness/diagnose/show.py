@@ -2,64 +2,87 @@
 
 from collections.abc import Iterator
 
-from harness.diagnose.values import Case, Diagnosis
+from harness.diagnose.values import Case, Diagnosis, Fix
 from harness.failures.verdict import AllocatorFigures
-from harness.show.page import Facts, Line, Page
+from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details, plain
 from harness.show.request_text import paste_lines
 from harness.units import format_bytes, shortened
 
 _LABEL = 10
-_MOST_NOTES = 3
+_INDENT = 3
+_MOST_STEPS = 3
 _LONGEST = 240
+_NAMES = {
+    "not_oom": "Not memory", "other_process": "Another process has the memory", "capacity": "Too little memory",
+    "outside_allocator": "Memory outside torch's allocator", "self_imposed_limit": "Memory limit of the job",
+    "cuda_graph_pools": "Pools of CUDA graphs", "bad_size": "Impossible size",
+}  # fmt: skip
 
 
 def diagnosis_page(answer: Diagnosis) -> Page:
-    """Return the whole answer, the most important first."""
+    """Return the failure and the first step; then the rank, its numbers and what to try. Evidence is a detail."""
+    symptoms = (
+        f"{row.symptom[:1].upper()}{row.symptom[1:]}: {row.evidence.rstrip('.')}. "
+        f"Cause: {row.cause}; to confirm: {row.confirm}"
+        for row in answer.symptoms
+    )
+    case, steps = answer.case, [_step(number, fix) for number, fix in enumerate(answer.fixes, start=1)]
+    found, said = case.verdict.figures, [shortened(case.failed.message, _LONGEST)] if case.failed else []
+    facts = (
+        ("Where", _where(answer)),
+        ("Numbers", numbers(found) if found else ""),
+        ("Next", "" if steps else _nothing(answer)),
+    )
     return Page(
-        tuple(
-            row if isinstance(row, Line) else Facts((row,), _LABEL, "strong" if row[0] == "Failure" else "plain")
-            for row in _lines(answer)
-        )
+        (
+            Facts(tuple(fact for fact in facts if fact[1]), _LABEL),
+            *(line for step in steps[:_MOST_STEPS] for line in step),
+            details("step", [line for step in steps[_MOST_STEPS:] for line in step]),
+            details("setting", [f"Job: {_title(case)}"]),
+            details("message", said),
+            details("fact", answer.evidence),
+            details("known symptom", symptoms),
+            details("note", case.notes),
+        ),
+        answer=_failure(answer),
     )
 
 
-def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
-    """Yield facts, and commands to copy, which must stay on one line."""
-    yield "Job", _title(answer.case)
-    yield from _failure(answer)
-    for label, texts in (("Evidence", answer.evidence), ("Notes", answer.case.notes[:_MOST_NOTES])):
-        for number, text in enumerate(texts):
-            yield label if number == 0 else "", text
-    for number, row in enumerate(answer.symptoms):
-        yield "Known" if number == 0 else "", f"{row.symptom[:1].upper()}{row.symptom[1:]}: {row.evidence.rstrip('.')}."
-        yield "", f"  cause: {row.cause}; to confirm: {row.confirm}"
-    for number, fix in enumerate(answer.fixes, start=1):
-        yield "Next" if number == 1 else "", f"{number}. {fix.text}"
-        if fix.command:
-            yield Line(f"{'':{_LABEL + 3}}{fix.command}", whole=True)
-        if fix.setting:
-            yield from paste_lines(fix.setting, _LABEL + 3)
-    if not answer.fixes:
-        yield "Next", _nothing(answer)
+def _step(number: int, fix: Fix) -> tuple[Line, ...]:
+    """Return what to try, and commands to copy."""
+    command = [Line(f"{'':{_INDENT}}{fix.command}", whole=True)] if fix.command else []
+    setting = paste_lines(fix.setting, _INDENT) if fix.setting else ()
+    return (Line(f"{number}. {fix.text}", hang=_INDENT), *command, *setting)
 
 
-def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
-    case = answer.case
+def _failure(answer: Diagnosis) -> Line:
+    """Return ``Fragmentation (high): 18.20 GiB are reserved ... Try first: ...``."""
+    case, verdict = answer.case, answer.verdict
     if case.status == "ok" and case.failed is None and not case.has_nan:
-        yield "Failure", "none: the job ended well"
-    elif not answer.is_conclusive:
-        yield "Failure", f"unknown: {answer.verdict.reason}"
-    else:
-        yield "Failure", f"{answer.verdict.oom_class} ({answer.verdict.confidence}): {answer.verdict.reason}"
-    if case.failed is not None:
-        failed = case.failed
-        unnamed = "the whole job" if answer.verdict.oom_class in ("time_limit", "node_failure") else "unknown rank"
-        rank = unnamed if failed.rank is None else f"rank {failed.rank}"
-        known = ", ".join(part for part in (rank, failed.place, failed.when) if part)
-        yield "Where", f"{known} ({failed.where})"
-        yield "", shortened(case.failed.message, _LONGEST)
-    if case.verdict.figures is not None and (text := numbers(case.verdict.figures)):
-        yield "Numbers", text
+        return answer_line((Span("No failure", "good"), ": the job ended well."))
+    name = _NAMES.get(verdict.oom_class or "", (verdict.oom_class or "unknown").replace("_", " ").capitalize())
+    sure = f" ({verdict.confidence})" if answer.is_conclusive else ""
+    line = (Span(name, "bad"), f"{sure}: {verdict.reason.rstrip('.')}.")
+    room = LONGEST_ANSWER - len(plain(line))
+    return answer_line(line, next((text for text in _first_steps(answer) if len(text) <= room), ""))
+
+
+def _first_steps(answer: Diagnosis) -> Iterator[str]:
+    """Yield the first step in one sentence, then shorter."""
+    for fix in answer.fixes[:1]:
+        sentence = fix.text.partition(". ")[0].rstrip(".")
+        before, _, after = sentence.partition(": ")
+        yield f" Next: {sentence}."
+        yield f" Next: {after.partition(',')[0] if fix.setting else before}."
+
+
+def _where(answer: Diagnosis) -> str:
+    failed = answer.case.failed
+    if failed is None:
+        return ""
+    unnamed = "the whole job" if answer.verdict.oom_class in ("time_limit", "node_failure") else "unknown rank"
+    rank = unnamed if failed.rank is None else f"rank {failed.rank}"
+    return f"{', '.join(part for part in (rank, failed.place, failed.when) if part)} ({failed.where})"
 
 
 def numbers(figures: AllocatorFigures) -> str:

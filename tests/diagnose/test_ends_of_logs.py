@@ -75,7 +75,7 @@ def test_a_kill_in_a_training_that_did_not_end_or_of_a_task_is_the_failure(diagn
 def test_an_empty_log_is_called_empty(mbr_perf, tmp_path, text):
     (tmp_path / "train.log").write_text(text)
     answer = mbr_perf("diagnose", tmp_path / "train.log")
-    assert (answer.code, "unknown: the log is empty" in answer.out) == (6, True)
+    assert (answer.code, "Unknown: the log is empty" in answer.out) == (6, True)
     assert "See whether the job started" in answer.out and "pass the logs of all ranks" not in answer.out
 
 
