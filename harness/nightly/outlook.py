@@ -16,7 +16,7 @@ from harness.records.prediction import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, Text, at
-from harness.show.page import GAP, Column, Page, listing, tabled
+from harness.show.page import GAP, Column, Page, answer_line, listing, tabled
 from harness.units import counted, format_bytes
 
 
@@ -38,8 +38,9 @@ class CaseOutlook:
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """Return the table of `nightly --dryrun`, and why cases do not run or have no golden."""
     refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
-    lines = [*refused, *_unusable(cases), *_shared(cases), _total(plan)]
-    return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(lines)))
+    lines = [*refused, *_unusable(cases), *_shared(cases)]
+    blocks = (tabled(cases, _COLUMNS), GAP, listing(lines))
+    return Page(title=plan.title, notes=plan.notes, answer=answer_line(_total(plan)), blocks=blocks)
 
 
 def _of_spec(read: Callable[[ExperimentSpec], str]) -> Callable[[CaseOutlook], str]:

@@ -9,7 +9,7 @@ from harness.batch.plan import BatchDisplay
 from harness.errors import ExitCode
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
-from harness.nightly.remarks import aa_lines, next_steps, story
+from harness.nightly.remarks import aa_lines, further_command, next_steps, story
 from harness.nightly.values import CaseFinding, CaseVerdict, NightDocument, NightVerdict
 from harness.nightly.words import (
     SPEED,
@@ -33,6 +33,7 @@ from harness.show.page import (
     GAP,
     Block,
     Column,
+    Details,
     Line,
     Listing,
     Only,
@@ -42,6 +43,7 @@ from harness.show.page import (
     Style,
     Table,
     answer_line,
+    details,
     listing,
     style_of,
     tabled,
@@ -60,12 +62,12 @@ def night_page(verdict: NightVerdict) -> Page:
         answer=answer_line(answer(verdict)),
         footer=f"{verdict.night_dir}",
         blocks=(
-            listing(aa_lines(verdict)),
-            GAP,
-            *([case_table(verdict.cases)] if verdict.cases else []),
-            *_details(verdict.cases),
+            *_tables(verdict.cases),
             *_next(verdict),
-            Only("terminal", (GAP, f"Night: {verdict.night_dir}")),
+            GAP,
+            Only("terminal", (f"Night: {verdict.night_dir}",)),
+            details("A/A line", aa_lines(verdict)),
+            *_details(verdict.cases),
         ),
     )
 
@@ -76,12 +78,25 @@ def _next(verdict: NightVerdict) -> Iterable[Block]:
         yield from (GAP, Listing(steps))
 
 
+def _tables(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
+    """Yield the table; at a terminal that of the cases that need attention, each with its reason and a command."""
+    red, green = ([case for case in cases if is_red(case) is wanted] for wanted in (True, False))
+    yield Only("pages", (case_table(cases),) if cases else ())
+    yield Only("terminal", (*([case_table(red)] if red else []), GAP, Listing(tuple(filter(None, map(_cause, red))))))
+    yield Details(len(green), "further case", (Only("terminal", (GAP, *([case_table(green)] if green else []))),))
+
+
+def _cause(case: CaseVerdict) -> Line | None:
+    command, reason = further_command(case), next(iter(story(case).explanation), "")
+    return Line(f"{case.planned.name}: {command or reason}", hang=2, whole=bool(command)) if command or reason else None
+
+
 def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
     """Yield the cases that need attention; on an HTML page the others, too."""
     red = tuple(_section(case) for case in cases if is_red(case))
     green = tuple(_section(case) for case in cases if not is_red(case))
     if red:
-        yield Section("Cases that need attention", red)
+        yield Details(len(red), "explanation", (Section("Cases that need attention", red),))
     if green:
         yield Only("html", (Section(f"{'The other' if red else 'All'} cases", green),))
 
@@ -112,19 +127,19 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
                 lambda case: Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected)),
             ),
             (Column("TFLOP/s/GPU", right=True), _speed),
-            (Column("Golden", right=True, drop=2, lost=True), _golden),
+            (Column("Golden", right=True, drop=2, detail=True, lost=True), _golden),
             (Column("Change", right=True), _change),
             (
-                Column("Evidence", drop=4, optional=True, whole=True, lost=True),
+                Column("Evidence", drop=4, detail=True, optional=True, whole=True, lost=True),
                 lambda case: evidence_text(finding_of(case, SPEED)),
             ),
             (Column("Peak memory", right=True, drop=1, lost=True), _memory),
             (
-                Column("SM clock", right=True, drop=3, optional=True, lost=True),
+                Column("SM clock", right=True, drop=3, detail=True, optional=True, lost=True),
                 lambda case: clock_figure(case.metrics.clocks if case.metrics else None),
             ),
             (
-                Column("Power cap", right=True, drop=3, optional=True, lost=True),
+                Column("Power cap", right=True, drop=3, detail=True, optional=True, lost=True),
                 lambda case: cap_figure(case.metrics.clocks if case.metrics else None),
             ),
             (Column("Remark", drop=5, long=True), remark_text),

@@ -57,24 +57,29 @@ def about(verdict: NightVerdict) -> str:
 
 
 def answer(verdict: NightVerdict) -> str:
-    """Return the summary line: outcome, exit code and the cases that need attention, the worst first."""
+    """Return ``REGRESSION in 1 of 12 cases: llama3_8b.mlp (TFLOP/s/GPU -8.1 %, allowed 5 %)``, the worst case first."""
     worst = sorted(filter(is_red, verdict.cases), key=lambda case: _WORST_FIRST.index(case.outcome))
     aa = [f"the A/A of {verdict.aa.case}"] if verdict.aa and not verdict.aa.holds else []
     red = [*aa, *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
-    named = f"look at {_some(red)}" if red else "no case needs attention"
+    named = _some(red) if red else "no case needs attention"
     parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
-    return f"{word} (exit {int(verdict.exit_code)}): {'; '.join(filter(None, parts))}{due}"
+    num = sum(case.outcome == verdict.outcome for case in worst)
+    of = f" in {num} of {counted(len(verdict.cases), 'case')}" if num and not stopped else ""
+    return f"{word}{of}: {'; '.join(filter(None, parts))}{due}"
 
 
 def _with_change(case: CaseVerdict) -> str:
-    """Return ``dense.none (Peak allocated +9.2 %)`` for a regression, else the name of the case."""
+    """Return ``dense.none (Peak allocated +9.2 %, allowed 5 %)`` for a regression, else the name of the case."""
     found = (each for each in case.findings if each.verdict is Verdict.REGRESSION and each.change is not None)
     worst = next(found, None) if case.outcome == "regression" else None
-    change = f" ({BY_NAME[worst.metric].title} {format_percent(worst.change or 0.0)})" if worst else ""
-    return f"{case.planned.name}{change}"
+    if worst is None:
+        return case.planned.name
+    is_beyond = worst.threshold and abs(worst.change or 0.0) > worst.threshold
+    allowed = f", allowed {(worst.threshold or 0.0) * 100:g} %" if is_beyond else ""
+    return f"{case.planned.name} ({BY_NAME[worst.metric].title} {format_percent(worst.change or 0.0)}{allowed})"
 
 
 def _some(names: Sequence[str]) -> str:

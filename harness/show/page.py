@@ -266,6 +266,8 @@ def _brief(blocks: Iterable[Block], left: Counter[str]) -> Iterator[Block]:
         match block:
             case Details():
                 left[block.noun] += block.num
+            case Only(where="terminal"):
+                yield from _brief(block.blocks, left)
             case Table():
                 whole = block.filled()
                 kept = [at for at, column in enumerate(whole.columns) if not column.detail]

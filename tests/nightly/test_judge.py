@@ -145,7 +145,7 @@ def test_most_cases_slower_at_once_are_a_doubt_until_something_repeats_it(materi
     assert (doubted.outcome, doubted.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert doubted.shared is not None and doubted.shared.is_doubt
     assert "3 of 3 cases are slower tonight, the median by 9.2 %" in doubted.cases[0].reason
-    assert answer(doubted).startswith("INCONCLUSIVE (exit 6): all cases: -9.2 %, not yet repeated; look at slow0")
+    assert answer(doubted).startswith("INCONCLUSIVE in 3 of 3 cases: all cases: -9.2 %, not yet repeated; slow0")
 
     confirmed = [
         replace(case, runs=[*case.runs[:2], replace(case.runs[2], purpose="confirm")])
@@ -155,7 +155,7 @@ def test_most_cases_slower_at_once_are_a_doubt_until_something_repeats_it(materi
     ]
     one = judge(confirmed)
     assert (one.outcome, one.exit_code) == ("regression", ExitCode.REGRESSION)
-    assert answer(one).startswith("REGRESSION (exit 5): all cases: -9.2 %; look at slow0")
+    assert answer(one).startswith("REGRESSION in 3 of 3 cases: all cases: -9.2 %; slow0")
 
 
 def test_some_slower_cases_are_regressions_of_their_own(material):

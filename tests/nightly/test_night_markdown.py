@@ -34,7 +34,7 @@ def test_every_case_is_a_row_and_every_red_one_a_heading(night):
     assert text.count("\n#### ") == 6
 
 
-@pytest.mark.parametrize(("room", "begins"), [(60_000, "## "), (1_000, "**FAILED (exit 3): look at ")])
+@pytest.mark.parametrize(("room", "begins"), [(60_000, "## "), (1_000, "**FAILED in 3 of 9 cases: ")])
 def test_a_summary_is_appended_whole_or_as_its_answer(tmp_path, night, room, begins):
     path = tmp_path / "summary.md"
     path.write_text("x" * (SUMMARY_LIMIT_BYTES - room))

@@ -54,7 +54,9 @@ def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
 
 
 def test_cases_with_too_few_steps_are_named_before_the_night(mbr_perf):
-    notes = [line for line in mbr_perf("nightly", "cpu_smoke", "--dryrun").out.splitlines() if "will count" in line]
+    notes = [
+        line for line in mbr_perf("nightly", "cpu_smoke", "--dryrun", "-v").out.splitlines() if "will count" in line
+    ]
     assert len(notes) == 1
     assert notes[0].startswith("Note: dense.none, dense.mlp, dense.core_attn,layernorm: only 2 of 3 steps will count")
 
