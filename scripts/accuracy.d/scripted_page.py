@@ -32,7 +32,7 @@ def page(folder: Path) -> Page:
     return Page(
         "Predicted peaks and torch's CUDA allocator", headline, {"rows": every},
         [*_NOTES, "", *_by_model(rows)],
-        ["## Large differences", "", *_causes(large, rows), "", *_table("All rows", rows),
+        [*_graphs([row for row in rows if row.get("peak_capture_bytes")]), "## Large differences", "", *_causes(large, rows), "", *_table("All rows", rows),
          *(["", "## Ranks that did not run", "", *failed] if failed else [])],
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ _UNKNOWN = "not explained yet"
 
 def cause(row: dict[str, Any], last: int) -> str:
     """Return why a large difference stands; ``last``: the point's last stage."""
-    if row.get("peak_before_graphs_bytes"):
+    if row.get("peak_capture_bytes"):
         return _GRAPHS
     is_last, has_experts = row["stage"] == last, row["point"].startswith(("deepseek", "kimi", "qwen3_"))
     if error(row) < 0:
@@ -87,6 +87,19 @@ def _by_model(rows: Sequence[dict[str, Any]]) -> list[str]:
         worst = max((error(row) for row in own), key=abs)
         lines.append(f"| {point} | {count} | {signed(worst)} | {'; '.join(own[0]['left_out'])} |")
     return lines
+
+
+def _graphs(rows: Sequence[dict[str, Any]]) -> list[str]:
+    lines = [
+        "## CUDA graphs", "", "Eager steps come first, then the capture; reserved is that of all steps.", "",
+        "| point | stage | eager GiB | capture | replayed | predicted | reserved |", "|---|---:|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    names = ("eager", "capture", "allocated")
+    for row in rows:
+        sizes = [row[f"peak_{name}_bytes"] for name in names]
+        sizes += [row["predicted_peak_bytes"], row["peak_reserved_bytes"]]
+        lines.append(f"| {row['point']} | {row['stage']} | {' | '.join(f'{size / 2**30:.2f}' for size in sizes)} |")
+    return [*lines, ""]
 
 
 def _causes(large: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[str]:

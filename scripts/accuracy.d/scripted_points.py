@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,11 +36,12 @@ IN_FULL = (
     "llama3_8b_pretrain_bf16_8", "llama3_70b_sft_bf16_32", "llama31_405b_pretrain_bf16_512",
     "qwen3_30b_a3b_pretrain_bf16_16", "qwen3_235b_a22b_pretrain_bf16_256", "deepseek_v3_pretrain_bf16_1024",
 )  # fmt: skip
+_FLEX = "kernels.moe_token_dispatcher_type=alltoall"
 # What a scripted GPU cannot run, and why; a rank runs without it, and is predicted without it.
 _LEFT_OUT = {
     "kernels.tp_comm_overlap=false": (True, "user buffers (they need multicast or CUDA IPC)"),
     "parallelism.defer_embedding_wgrad_compute=false": (True, "deferred embedding gradients (they need Apex)"),
-    "kernels.moe_token_dispatcher_type=alltoall": ("flex", "the flex dispatcher (it needs DeepEP or HybridEP)"),
+    _FLEX: ("flex", "the flex dispatcher (it needs DeepEP or HybridEP)"),
 }
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
@@ -51,8 +52,9 @@ _DEVICE_BYTES = 1 << 39  # what fits no H100 is measured, too
 class Row:
     """One stage of a point under one setting. Bytes of torch's allocator; None where the rank failed, with its ``failure``.
 
-    Under CUDA graphs ``peak_allocated_bytes`` is that of replayed steps, and ``peak_before_graphs_bytes`` that of the eager
-    steps and the capture before them. ``peak_reserved_late_bytes``: side streams are always behind, so that a block that one used is free at the next
+    Under CUDA graphs ``peak_allocated_bytes`` is that of replayed steps, ``peak_eager_bytes`` that of the steps before the
+    capture, and ``peak_capture_bytes`` that of the step that begins with it; reserved is that of all.
+    ``peak_reserved_late_bytes``: side streams are always behind, so that a block that one used is free at the next
     synchronisation only. A GPU lies between it and ``peak_reserved_bytes``.
     """
 
@@ -61,7 +63,8 @@ class Row:
     stage: int
     predicted_peak_bytes: int
     peak_allocated_bytes: int | None = None
-    peak_before_graphs_bytes: int | None = None
+    peak_eager_bytes: int | None = None
+    peak_capture_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     peak_reserved_late_bytes: int | None = None
     num_microbatches: int = 0
@@ -109,6 +112,8 @@ def _runnable(name: str, asked: dict[str, Any], host: Host) -> Point:
     left_out = {
         text: why for text, (value, why) in _LEFT_OUT.items() if at_path(published, text.partition("=")[0]) == value
     }
+    if "layernorm" in published.recompute.text and published.cuda_graph.impl != "none" and _FLEX in left_out:
+        left_out["cuda_graph.impl=none"] = "CUDA graphs (rule G35 forbids them without the flex dispatcher)"
     enough = min(2 * published.parallelism.pipeline_model_parallel_size, published.num_microbatches)
     while published.num_microbatches % enough:
         enough += 1
@@ -121,20 +126,21 @@ def _spec(asked: dict[str, Any], host: Host) -> ExperimentSpec:
     return settle(run_request(Experiment(**asked), JudgeOptions(), LaunchOptions()), host).spec
 
 
-def planned(point: Point, *, only_own: bool) -> list[SettingRow]:
-    """Return the legal settings of a point that are to be measured."""
+def planned(point: Point, kept: Iterable[str], *, only_own: bool) -> list[SettingRow]:
+    """Return the legal settings of a point that are to be measured, or whose rows are ``kept``."""
     own = point.spec.recompute.text
-    found = plan(Experiment(**point.asked), only=(own,) if only_own else (), assume="apex=none").settings
-    legal = [row for row in found if row.legal and row.stages and (row.recompute == own or not only_own)]
+    only = (own, *sorted({*kept} - {own})) if only_own else ()
+    found = plan(Experiment(**point.asked), only=only, assume="apex=none").settings
+    legal = [row for row in found if row.legal and row.stages and (row.recompute in only or not only_own)]
     blocks = [setting.recompute for setting in legal if setting.recompute.startswith("full:block:")]
     between = set(blocks) - {own, *blocks[:1], *blocks[len(blocks) // 2 :][:1], *blocks[-1:]}
     return [setting for setting in legal if setting.recompute not in between]
 
 
-def due(point: Point, setting: SettingRow) -> list[Row]:
-    """Return rows without measurement: the first stage, the last one and the one predicted fullest."""
+def due(point: Point, setting: SettingRow, kept: Iterable[int] = ()) -> list[Row]:
+    """Return rows without measurement: the first stage, the last one, the one predicted fullest, and those ``kept``."""
     totals = [stage.total for stage in setting.stages]
-    stages = sorted({0, len(totals) - 1, totals.index(max(totals))})
+    stages = sorted({0, len(totals) - 1, totals.index(max(totals)), *kept})
     return [
         Row(point.name, setting.recompute, stage, totals[stage], num_microbatches=point.spec.num_microbatches, left_out=point.left_out)
         for stage in stages
@@ -163,11 +169,13 @@ def measured(point: Point, row: Row) -> Row:
                 last = [line for line in str(error).splitlines() if line.strip()][-1]
                 return replace(row, failure=last, seconds=round(time.monotonic() - start, 1))
     calm, *late = found
-    peaks = calm["peak_allocated_bytes"]
-    graphs = point.spec.cuda_graph.impl != "none"
+    peaks, graph = calm["peak_allocated_bytes"], point.spec.cuda_graph
+    if graph.impl != "none":
+        eager, captured = max(peaks[: graph.warmup_steps]), peaks[graph.warmup_steps]
+        row = replace(row, peak_eager_bytes=eager, peak_capture_bytes=captured)
+        peaks = peaks[-1:]
     return replace(
-        row, peak_allocated_bytes=peaks[-1] if graphs else max(peaks),
-        peak_before_graphs_bytes=max(peaks) if graphs else None, peak_reserved_bytes=max(calm["peak_reserved_bytes"]),
+        row, peak_allocated_bytes=max(peaks), peak_reserved_bytes=max(calm["peak_reserved_bytes"]),
         peak_reserved_late_bytes=max(late[0]["peak_reserved_bytes"]) if late else None, seconds=round(time.monotonic() - start, 1),
         versions=tuple(calm["versions"].items()),
     )  # fmt: skip
@@ -191,11 +199,15 @@ def measure(host: Host, names: Sequence[str]) -> None:
     ]:
         rows = read(point.name)
         try:
-            wanted = [row for setting in planned(point, only_own=only_own) for row in due(point, setting)]
+            wanted = [
+                row
+                for setting in planned(point, {name for name, _ in rows}, only_own=only_own)
+                for row in due(point, setting, {stage for name, stage in rows if name == setting.recompute})
+            ]
         except BadRequestError as error:  # no rank runs what no plan is made for
             narrate(f"{point.name}: {error.message}")
             continue
-        rows |= {(row.setting, row.stage): asdict(row) | _as_kept(row, rows) for row in wanted}
+        rows = {(row.setting, row.stage): asdict(row) | _as_kept(row, rows) for row in wanted}
         missing = [row for row in wanted if rows[row.setting, row.stage]["peak_allocated_bytes"] is None]
         narrate(f"{point.name}: {len(missing)} of {len(wanted)} ranks to run")
         with ThreadPoolExecutor(2) as pool:

@@ -77,6 +77,12 @@ def balance_routing() -> None:
 
     token_dispatcher.sort_chunks_by_idxs = sorted_chunks
 
+    def counts_on_the_host(dispatcher, _point, counts=None):
+        """Count again after a replayed graph: it returns tensors, and these counts are none."""
+        return dispatcher.preprocess(dispatcher.routing_map) if counts is None else counts
+
+    token_dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = counts_on_the_host
+
 
 def believe_shards() -> None:
     """Drop Megatron-FSDP's check of its shards: it reads what other ranks sent and what a kernel found."""

@@ -81,6 +81,12 @@ def _skipped_in_capture(s: Situation) -> Values | None:
     return joined(named=[m for m in captured if not s.quantized or m == "core_attn"])
 
 
+def _lost_norm_checkpoint(s: Situation) -> bool:
+    """The node of the experts looks for the checkpoint of a pre-MLP norm that no replayed step makes."""
+    recomputed = "layernorm" in s.modules and not pre_mlp_norm_stays_in_graph(s.spec)
+    return recomputed and s.overlaps_experts and s.graph.impl == "transformer_engine"
+
+
 def _local_attn(s: Situation) -> bool:
     return s.graphs_locally and "attn" in s.graph.scope
 
@@ -221,4 +227,8 @@ RULES = (
          "cuda_graph_scope full_iteration captures the whole step, so it excludes every part",
          "use --cuda_graph_scope full_iteration alone, or drop it",
          "Megatron-Bridge scripts/performance/utils/overrides.py at 067f987", "harness"),
+    Rule("G35", "error", _lost_norm_checkpoint,
+         "layernorm recompute fails in the first replayed step with overlap_moe_expert_parallel_comm",
+         "drop layernorm, the graphs, or the overlap",
+         "models/gpt/fine_grained_callables.py:537", "run", "'NoneType' object is not iterable"),
 )  # fmt: skip

@@ -189,6 +189,8 @@ CASES = [Case(*row) for row in (
      keeps(graph="transformer_engine")),
     ("G32", "warning", "dense", breaks(graph="transformer_engine", scope=("attn", "mamba")), keeps(scope=("attn",))),
     ("G34", "error", "dense", breaks(graph="local", scope=("full_iteration", "attn")), keeps(scope=("full_iteration",))),
+    ("G35", "error", "moe", breaks(ep=2, overlap=True, graph="transformer_engine", scope=("attn",), recompute="layernorm"),
+     keeps(recompute="none")),
     ("G33", "warning", "dense", breaks(scope=("attn",)), keeps(graph="transformer_engine")),
     ("P01", "error", "dense", breaks(sp=True), keeps(tp=2)),
     ("P03", "error", "dense", breaks(num_gpus=3, tp=3, gbs=3, model__num_query_groups=3, model__num_attention_heads=16,
