@@ -56,9 +56,8 @@ def _offloads(spec: ExperimentSpec) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
-        "CUDA graphs: what the captured parts of layers save lies in private pools; the peak is that of steps after "
-        "the capture, "
-        "which leaves the pools out, or of the capture itself; the device holds both",
+        "CUDA graphs: the peak is that of replayed steps, which leaves out the private pools; the device holds these, "
+        "too, and before them the eager steps and the capture",
         _graphs,
     ),
     Assumption(

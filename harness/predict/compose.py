@@ -114,9 +114,10 @@ class Piece:
     modules leave as it runs. ``received``: of what its modules offload, the input that the schedule keeps where the
     chunk received it. ``lingering``: bytes that its backward pass leaves behind until it runs again
     (`ChunkTrace.lingering_bytes`). ``runs_again``: its backward pass runs what lingers a second time, and so replaces
-    what an earlier one left. ``captured``: what its captured parts save in the private pools of CUDA graphs; not in
-    ``saved``. ``copied``: bytes that its offloaded modules copy to the host and back. ``shared_behind``: what lingers
-    of it and is also among the ``backward_over`` of the layer before: a gradient of its input, which is that layer's
+    what an earlier one left. ``captured``: what it saves in eager steps and replayed graphs do not allocate; not in
+    ``saved``. ``pool``: what its captured parts save and hand on in private pools. ``static``: what they read.
+    ``copied``: bytes that its offloaded modules copy to the host and back. ``shared_behind``: what lingers of it and is
+    also among the ``backward_over`` of the layer before: a gradient of its input, which is that layer's
     output gradient.
     """
 
@@ -134,6 +135,8 @@ class Piece:
     runs_again: bool = False
     shared_behind: int = 0
     captured: int = 0
+    pool: int = 0
+    static: int = 0
     copied: int = 0
 
 
@@ -256,8 +259,8 @@ class ChunkCost:
     """One model chunk of a rank. ``sizes`` holds everything, ``body`` leaves the output layer and loss out.
 
     ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
-    ``largest_unit``: what the largest of its layers saves. ``captured``: what its layers save in private pools of CUDA
-    graphs. ``copied``: bytes of a micro-batch that go to the host and come back.
+    ``largest_unit``: what the largest of its layers saves. ``captured``, ``pool``, ``static``: as of its layers.
+    ``copied``: bytes of a micro-batch that go to the host and come back.
     """
 
     sizes: PassSizes
@@ -270,6 +273,8 @@ class ChunkCost:
     has_loss: bool
     largest_unit: int = 0
     captured: int = 0
+    pool: int = 0
+    static: int = 0
     copied: int = 0
 
 
@@ -304,6 +309,8 @@ def compose(
         has_loss=ends.last is not None,
         largest_unit=max((unit.saved for unit in units), default=0),
         captured=sum(unit.captured for unit in units),
+        pool=sum(unit.pool for unit in units),
+        static=sum(unit.static for unit in units),
         copied=sum(unit.copied for unit in units) + max(_away(units, window), default=0),
     )
 

@@ -80,7 +80,9 @@ def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
     return size * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
 
 
-PeakName = Literal["schedule", "loss and logits", "optimizer step", "graph capture"]
+PeakName = Literal["schedule", "loss and logits", "optimizer step", "eager steps", "graph capture"]
+
+_BEFORE_REPLAY: tuple[PeakName, ...] = ("eager steps", "graph capture")
 
 
 class Moment(NamedTuple):
@@ -88,7 +90,8 @@ class Moment(NamedTuple):
 
     ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
     layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what
-    Megatron-FSDP gathers for it.
+    Megatron-FSDP gathers for it. ``captured``, ``pool``, ``static``: of the captured layers of all micro-batches in
+    flight, as in `Piece`; not in ``total``.
     """
 
     activations: int
@@ -96,6 +99,9 @@ class Moment(NamedTuple):
     transient: int
     in_loss: bool
     direction: Pass
+    captured: int = 0
+    pool: int = 0
+    static: int = 0
 
     @property
     def total(self) -> int:
@@ -105,10 +111,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates.
+    """Peak of one pipeline stage. The parts add up to ``total``, the fullest of the candidates in ``peaks``.
 
+    Under CUDA graphs ``peaks`` also has those of the eager steps and of the capture; ``total`` is of later steps.
     ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers
-    save in private pools of CUDA graphs, which torch counts as reserved and not as allocated once they are captured.
+    save and hand on in private pools of CUDA graphs: reserved, and no longer allocated once they are captured.
     """
 
     pp_rank: int
@@ -126,6 +133,11 @@ class StageMemory:
     parameters: Parameters
     pool: int = 0
 
+    @property
+    def whole_run(self) -> int:
+        """Return the peak of all steps and of the capture."""
+        return max(self.total, *(self.peaks.get(name, 0) for name in _BEFORE_REPLAY))
+
 
 def stage_memory(
     spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, adam: Adam = "fused"
@@ -135,23 +147,19 @@ def stage_memory(
     states = model_states(spec, parameters, adam=adam)
     schedule = schedule_of(spec, pp_rank)
     overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
-    moments = _moments(spec, schedule, chunks, states)
+    eager = _moments(spec, schedule, chunks, states)
+    pool, static = (max(sizes) for sizes in zip(*((moment.pool, moment.static) for moment in eager), strict=True))
+    moments = tuple(moment._replace(activations=moment.activations + static) for moment in eager)
     passes = grouped((moment.direction, states.total + overhead + moment.total) for moment in moments)
     fullest = max(moments, key=lambda moment: moment.total)
     # What backward passes leave, alive between steps, until the next forward pass replaces it.
-    left, pool = sum(chunk.sizes.lingering for chunk in chunks), _pool_bytes(schedule, chunks)
-    peaks = _peaks(states, overhead, left, moments)
-    capture = pool + max((chunk.body.backward_peak for chunk in chunks if chunk.captured), default=0)
-    if pool:
-        peaks["graph capture"] = states.total + overhead + capture
-    if capture > max(fullest.total, left + states.step_transient):
-        fullest = fullest._replace(activations=pool, logits=0, transient=capture - pool, in_loss=False)
-        name: PeakName = "graph capture"
-    elif peaks["optimizer step"] >= states.total + overhead + fullest.total:
-        fullest = fullest._replace(activations=left, logits=0, transient=states.step_transient, in_loss=False)
-        name = "optimizer step"
-    else:
-        name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
+    left = sum(chunk.sizes.lingering for chunk in chunks) + static
+    step = Moment(left, 0, states.step_transient, in_loss=False, direction="backward")
+    before = _before_replay(spec, states, chunks, eager, left + pool) if pool else {}
+    peaks = _peaks(states, overhead, {"optimizer step": step, **before}, moments)
+    name: PeakName = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
+    if step.total >= fullest.total:
+        fullest, name = step, "optimizer step"
     return StageMemory(
         pp_rank=pp_rank,
         weights=states.weights,
@@ -170,26 +178,31 @@ def stage_memory(
     )
 
 
-def _pool_bytes(schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> int:
-    """The most bytes in private pools. Graphs are captured in the order of the schedule and hold what is in flight."""
-    captured = [chunk.captured for chunk in chunks]
-    if not any(captured):
-        return 0
-    most: int = max(
-        sum(map(mul, instant.in_flight, captured))
-        + (instant.event.direction == "forward") * captured[instant.event.chunk]
-        for instant in fullest_instants(schedule, _alike(chunks))
-    )
-    return most
+def _before_replay(
+    spec: ExperimentSpec, states: ModelStates, chunks: tuple[ChunkCost, ...], moments: tuple[Moment, ...], held: int
+) -> dict[PeakName, Moment]:
+    """Return the fullest eager moment, and the last moment of the capture, beside what graphs have ``held`` by then.
 
-
-def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment, ...]) -> dict[PeakName, int]:
-    standing = states.total + overhead
-    peaks: dict[PeakName, int] = {
-        "schedule": standing + _bare(moments),
-        "optimizer step": standing + left + states.step_transient,
+    Without warm-up steps nothing is eager. Else the capture runs after an optimizer step, whose copies of gradients
+    live until the next step begins.
+    """
+    moments = tuple(moment._replace(activations=moment.activations + moment.captured) for moment in moments)
+    running = max(chunk.body.backward_peak for chunk in chunks if chunk.pool)
+    if not spec.cuda_graph.warmup_steps:
+        return {"graph capture": Moment(held, 0, running, in_loss=False, direction="backward")}
+    return {
+        "eager steps": max(moments, key=lambda moment: moment.total),
+        "graph capture": Moment(held, 0, states.copies + running, in_loss=False, direction="backward"),
     }
+
+
+def _peaks(
+    states: ModelStates, overhead: int, at_once: dict[PeakName, Moment], moments: tuple[Moment, ...]
+) -> dict[PeakName, int]:
+    standing = states.total + overhead
+    peaks: dict[PeakName, int] = {"schedule": standing + _bare(moments)}
     losses = [moment.total for moment in moments if moment.in_loss]
+    peaks |= {name: standing + moment.total for name, moment in at_once.items()}
     return peaks | ({"loss and logits": standing + max(losses)} if losses else {})
 
 
@@ -211,6 +224,7 @@ def _moments(
     waiting = deferred_bytes(spec) if schedule.num_deferred else 0
     saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
     outputs = [int(_keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
+    graphs = [(chunk.captured, chunk.pool, chunk.static) for chunk in chunks]
 
     def moment(instant: Instant) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
@@ -220,6 +234,10 @@ def _moments(
         of_loss = sum(map(mul, instant.in_flight, with_loss)) + begins * running.sizes.saved - held
         buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
+        in_graphs = [
+            sum(map(mul, instant.in_flight, of_chunks)) + begins * of_chunks[event.chunk]
+            for of_chunks in zip(*graphs, strict=True)
+        ]
         logits = of_loss + max(0, sizes - body) + instant.deferred * waiting
         in_layers = states.fetched + (0 if begins else states.queued)
         in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs
@@ -229,6 +247,9 @@ def _moments(
             transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, in_layers),
             in_loss=running.has_loss,
             direction=event.direction,
+            captured=in_graphs[0],
+            pool=in_graphs[1],
+            static=in_graphs[2],
         )
 
     return tuple(map(moment, fullest_instants(schedule, _alike(chunks))))

@@ -49,6 +49,7 @@ _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 class ModelStates:
     """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only.
 
+    Of it, ``copies`` of gradients in fp32 live on until the next step begins.
     What Megatron-FSDP holds while passes run, beside its shards: ``gathered``, whole weights outside of layers;
     ``fetched``, those of layers; ``queued``, whole gradients. The last two are nothing at the loss.
     """
@@ -57,6 +58,7 @@ class ModelStates:
     gradients: int
     optimizer: int
     step_transient: int
+    copies: int = 0
     gathered: int = 0
     fetched: int = 0
     queued: int = 0
@@ -138,6 +140,7 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "
         step_transient=round(
             per.cast * sharded + max(widened * _stepped_at_once(spec, stepped), 2 * _quantised_at_once(spec, owned))
         ),
+        copies=round(per.cast * sharded),
         gathered=gathered,
         fetched=fetched,
         queued=queued,

@@ -112,10 +112,11 @@ class Prediction:
 
     @property
     def pool_bytes(self) -> int:
-        """Return the bytes of private pools of CUDA graphs that the fullest device holds beyond the peak."""
-        steps = (max(size for name, size in stage.peaks.items() if name != "graph capture") for stage in self.stages)
-        held = max(peak + stage.pool for peak, stage in zip(steps, self.stages, strict=True))
-        return max(0, held - self.peak_bytes) if any(stage.pool for stage in self.stages) else 0
+        """Return the bytes that the fullest device holds beyond the peak for CUDA graphs.
+
+        Replayed steps have private pools beside them; eager steps come first, and then the capture.
+        """
+        return max(max(stage.total + stage.pool, stage.whole_run) for stage in self.stages) - self.peak_bytes
 
     @property
     def tflops_per_gpu(self) -> float | None:

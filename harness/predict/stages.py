@@ -124,23 +124,40 @@ class Composer:
         return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
 
     def _captured(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
-        """The layer with what its captured parts save in private pools.
+        """The layer with its captured parts in private pools, outputs included (megatron-core 0.16 `cuda_graphs.py`).
 
-        Their outputs are static buffers and stay counted.
+        A static input stands for the hidden state that these parts read. With attention goes a mask, and with the
+        router the norm before it, whose output the router saves. Tokens for the all-to-all dispatcher are an output.
         """
         single, scope = book[self._make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
-        parts = [single.attention_bytes] if not scope or "attn" in scope else []
-        if not scope or ("moe" if has_experts(kind) else "mlp") in scope:
-            parts.append(single.mlp_bytes)
-        captured = min(piece.saved, sum(max(0, size - single.hidden_bytes) for size in parts))
-        return replace(piece, saved=piece.saved - captured, captured=captured)
+        hidden, is_moe, has_attention = single.hidden_bytes, has_experts(kind), not scope or "attn" in scope
+        pool = single.attention_bytes * has_attention
+        if not scope or ("moe" if is_moe else "mlp") in scope:
+            pool += single.mlp_bytes
+        elif is_moe and "moe_router" in scope:
+            pool += hidden
+        if not pool:
+            return piece
+        captured, batch = min(piece.saved, pool + hidden), self.spec.batch
+        mask = batch.micro_batch_size * batch.seq_length**2 // self.spec.parallelism.context_parallel_size
+        return replace(
+            piece, saved=piece.saved - captured, captured=captured, pool=pool + self._handed_on(kind, hidden),
+            static=hidden + mask * has_attention,
+        )  # fmt: skip
+
+    def _handed_on(self, kind: LayerKind, hidden: int) -> int:
+        """Return the bytes of dispatched tokens that a graph hands to the all-to-all dispatcher."""
+        moe = self.spec.model.moe
+        if moe is None or "moe_preprocess" not in self.spec.cuda_graph.scope or self.spec.kernels.has_flex_dispatcher:
+            return 0
+        return hidden * moe.moe_router_topk * has_experts(kind)
 
     def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
         """The layer as nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
 
         A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the
         gradients of the dispatched tokens and of that output live on beside attention, also those of the layer that ran
-        before.
+        before. Tokens that a graph hands to the all-to-all dispatcher stay, in eager steps too (`should_free_input`).
         """
         moe = self.spec.model.moe
         if moe is None or not has_experts(kind):
@@ -149,7 +166,8 @@ class Composer:
         shared = hidden * (moe.moe_shared_expert_intermediate_size is not None)
         dispatched = hidden * (1 if self.spec.kernels.has_flex_dispatcher else moe.moe_router_topk)
         over = piece.backward_over + 2 * (dispatched + shared)
-        return replace(piece, saved=piece.saved + shared, backward_over=over)
+        captured = piece.captured + self._handed_on(kind, hidden) * bool(piece.pool)
+        return replace(piece, saved=piece.saved + shared, backward_over=over, captured=captured)
 
     def _unit(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
         """Return the layer as it runs: with what offloading, CUDA graphs and overlapped communication change."""

@@ -40,7 +40,7 @@ NOT_COMPARED = (
     "ddp.align_grad_reduce", "ddp.align_param_gather", "ddp.average_in_collective", "ddp.bucket_size", "optimizer.clip_grad",
     "model.layernorm_epsilon", "model.rotary_base", "model.mtp_loss_scaling_factor", "model.moe.moe_router_topk_scaling_factor",
     "model.moe.moe_router_bias_update_rate", "model.mla.rotary_scaling_factor", "model.mla.mscale",
-    "model.mla.mscale_all_dim", "model.mla.apply_rope_fusion", "train.manual_gc", "train.manual_gc_interval", "cuda_graph.warmup_steps",
+    "model.mla.mscale_all_dim", "model.mla.apply_rope_fusion", "train.manual_gc", "train.manual_gc_interval",
 )  # fmt: skip
 
 

@@ -45,7 +45,6 @@ _NOTES = (
 )
 
 
-_GRAPHS = "CUDA graphs: what replayed steps hold beside the private pools is not explained yet"
 _TWO_HEADS = "multi-token prediction without Apex: two weight gradients of the output layer wait for each other"
 _ROUTING = "experts: the trace counts a routing map of 2.5 MiB per micro-batch and layer; the dispatcher keeps its latest alone"
 _HEAD = "likely: without Apex the output layer's weight gradient is counted in the fullest moment of the loss, which comes before it here"
@@ -54,8 +53,6 @@ _UNKNOWN = "not explained yet"
 
 def cause(row: dict[str, Any], last: int) -> str:
     """Return why a large difference stands; ``last``: the point's last stage."""
-    if row.get("peak_capture_bytes"):
-        return _GRAPHS
     is_last, has_experts = row["stage"] == last, row["point"].startswith(("deepseek", "kimi", "qwen3_"))
     if error(row) < 0:
         return _TWO_HEADS if is_last and row["point"].startswith("deepseek") else _UNKNOWN
@@ -91,14 +88,16 @@ def _by_model(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _graphs(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
-        "## CUDA graphs", "", "Eager steps come first, then the capture; reserved is that of all steps.", "",
-        "| point | stage | eager GiB | capture | replayed | predicted | reserved |", "|---|---:|---:|---:|---:|---:|---:|",
+        "## CUDA graphs", "",
+        "GiB. Eager steps come first, then the capture; the table above compares replayed steps. `held` is the predicted peak of the "
+        "fullest stage with private pools beside it, or the eager steps or the capture if they are fuller.", "",
+        "| point | setting | stage | eager | capture | replayed | reserved | predicted | held |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]  # fmt: skip
-    names = ("eager", "capture", "allocated")
+    names = ("peak_eager", "peak_capture", "peak_allocated", "peak_reserved", "predicted_peak", "predicted_held")
     for row in rows:
-        sizes = [row[f"peak_{name}_bytes"] for name in names]
-        sizes += [row["predicted_peak_bytes"], row["peak_reserved_bytes"]]
-        lines.append(f"| {row['point']} | {row['stage']} | {' | '.join(f'{size / 2**30:.2f}' for size in sizes)} |")
+        sizes = " | ".join(f"{row[f'{name}_bytes'] / 2**30:.2f}" for name in names)
+        lines.append(f"| {row['point']} | {row['setting']} | {row['stage']} | {sizes} |")
     return [*lines, ""]
 
 

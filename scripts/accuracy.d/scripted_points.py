@@ -54,6 +54,7 @@ class Row:
 
     Under CUDA graphs ``peak_allocated_bytes`` is that of replayed steps, ``peak_eager_bytes`` that of the steps before the
     capture, and ``peak_capture_bytes`` that of the step that begins with it; reserved is that of all.
+    ``predicted_held_bytes``: of the fullest stage, the predicted peak with what graphs hold beyond it.
     ``peak_reserved_late_bytes``: side streams are always behind, so that a block that one used is free at the next
     synchronisation only. A GPU lies between it and ``peak_reserved_bytes``.
     """
@@ -62,6 +63,7 @@ class Row:
     setting: str
     stage: int
     predicted_peak_bytes: int
+    predicted_held_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_eager_bytes: int | None = None
     peak_capture_bytes: int | None = None
@@ -141,8 +143,12 @@ def due(point: Point, setting: SettingRow, kept: Iterable[int] = ()) -> list[Row
     """Return rows without measurement: the first stage, the last one, the one predicted fullest, and those ``kept``."""
     totals = [stage.total for stage in setting.stages]
     stages = sorted({0, len(totals) - 1, totals.index(max(totals)), *kept})
+    held = (setting.peak_bytes or 0) + setting.graph_pool_bytes if setting.graph_pool_bytes else None
     return [
-        Row(point.name, setting.recompute, stage, totals[stage], num_microbatches=point.spec.num_microbatches, left_out=point.left_out)
+        Row(
+            point.name, setting.recompute, stage, totals[stage], held, num_microbatches=point.spec.num_microbatches,
+            left_out=point.left_out,
+        )
         for stage in stages
     ]  # fmt: skip
 
@@ -222,7 +228,7 @@ def _as_kept(row: Row, kept: dict[tuple[str, int], dict[str, Any]]) -> dict[str,
     """What was measured of the same job, without its prediction."""
     found = kept.get((row.setting, row.stage), {})
     same = found.get("num_microbatches") == row.num_microbatches and tuple(found.get("left_out", ())) == row.left_out
-    return {name: value for name, value in found.items() if name != "predicted_peak_bytes"} if same else {}
+    return {name: value for name, value in found.items() if not name.startswith("predicted_")} if same else {}
 
 
 def _brief(row: Row) -> str:
