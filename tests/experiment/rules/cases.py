@@ -21,7 +21,6 @@ def breaks(**changes: Any) -> dict[str, Any]:
 
 
 def keeps(**changes: Any) -> dict[str, Any]:
-    """Changes to the violating request that repair it."""
     return changes
 
 
@@ -102,8 +101,7 @@ CASES = [Case(*row) for row in (
     ("F04", "error", "dense", breaks(offload_modules=("attn_proj",)), keeps(offload_modules=("attn_proj", "core_attn"))),
     ("F05", "error", "dense", breaks(offload_modules=("core_attn",), impl="local"), keeps(impl="auto")),
     ("F06", "error", "dense", breaks(offload_modules=("core_attn",), env__NVTE_CPU_OFFLOAD_V1="0"), keeps(te="2.9.0")),
-    ("F06", "error", "dense", breaks(offload_modules=("core_attn",), rank_env={}),
-     keeps(env__NVTE_CPU_OFFLOAD_V1="1")),
+    ("F06", "error", "dense", breaks(offload_modules=("core_attn",), rank_env={}), keeps(env__NVTE_CPU_OFFLOAD_V1="1")),
     ("F07", "warning", "dense", breaks(offload_modules=("core_attn",), recompute="core_attn"), keeps(recompute="mlp")),
     ("F08", "warning", "dense", breaks(offload_modules=("core_attn",), recompute="full:block:2"), keeps(recompute="mlp")),
     ("F09", "error", "moe", breaks(offload_modules=("moe_act",), recompute="moe"), keeps(recompute="layernorm")),
@@ -189,8 +187,8 @@ CASES = [Case(*row) for row in (
      keeps(graph="transformer_engine")),
     ("G32", "warning", "dense", breaks(graph="transformer_engine", scope=("attn", "mamba")), keeps(scope=("attn",))),
     ("G34", "error", "dense", breaks(graph="local", scope=("full_iteration", "attn")), keeps(scope=("full_iteration",))),
-    ("G35", "error", "moe", breaks(ep=2, overlap=True, graph="transformer_engine", scope=("attn",), recompute="layernorm"),
-     keeps(recompute="none")),
+    ("G35", "error", "moe", breaks(ep=2, overlap=True, graph="transformer_engine", scope=("attn",),
+                                   recompute="layernorm"), keeps(recompute="none")),
     ("G33", "warning", "dense", breaks(scope=("attn",)), keeps(graph="transformer_engine")),
     ("P01", "error", "dense", breaks(sp=True), keeps(tp=2)),
     ("P03", "error", "dense", breaks(num_gpus=3, tp=3, gbs=3, model__num_query_groups=3, model__num_attention_heads=16,
