@@ -16,7 +16,7 @@ import typer.main
 from harness import __version__
 from harness.cli import completion
 from harness.cli.commands import App, HelpedGroup, PlanCommand, SweepCommand, WholeShortOptions, answers_first
-from harness.cli.help import tasks_text
+from harness.cli.help import LENGTH, tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
 from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
@@ -127,9 +127,16 @@ def show_help(
             metavar="COMMAND", autocompletion=completion.commands, help="As you type it: `run`, `golden promote`."
         ),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also options that other options or --set say, and Megatron-Bridge's.")
+    ] = False,
 ) -> None:
     """Show the help of a command; without one, list all commands."""
-    app(args=[*(command or ()), "--help"], prog_name="mbr-perf")
+    before = LENGTH.set("all" if everything else "long")
+    try:
+        app(args=[*(command or ()), "--help"], prog_name="mbr-perf")
+    finally:
+        LENGTH.reset(before)
 
 
 app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))

@@ -107,6 +107,7 @@ class HelpedCommand(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as typer does, but report all unreadable values at once, each with its option and its text."""
         typed = list(args)
+        before = helped.LENGTH.set("short" if "-h" in args else helped.LENGTH.get())
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter:
@@ -114,6 +115,8 @@ class HelpedCommand(typer.core.TyperCommand):
 
             raise_all(unreadable(self, ctx, typed))
             raise
+        finally:
+            helped.LENGTH.reset(before)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write plain text: rich takes longer to import."""

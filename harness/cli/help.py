@@ -1,10 +1,12 @@
 """How commands look in help: options and commands in groups by purpose, and three examples."""
 
 import inspect
+import re
 import shutil
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from contextvars import ContextVar
+from typing import Any, Literal
 
 from harness.cli.examples import TASKS, examples
 from harness.units import grouped
@@ -14,6 +16,25 @@ _OTHER = "Options"
 _LEAST_WIDTH = 20
 _WIDEST = 28  # a longer name stands on a line of its own
 _Row = tuple[str, tuple[str, str]]
+
+LENGTH: ContextVar[Literal["short", "long", "all"]] = ContextVar("LENGTH", default="long")
+"""Of the help of a command: ``-h``, ``--help``, ``help COMMAND --all``."""
+_JOB = ("model_recipe_name", "gpu", "compute_dtype", "num_gpus", "task", "recompute", "tensor_model_parallel_size",
+        "pipeline_model_parallel_size")  # fmt: skip
+_OFTEN = {
+    "run": (*_JOB, "max_steps", "repeats", "ab", "dryrun"),
+    "check": (*_JOB, "megatron_args", "bridge_config", "assume", "explain"),
+    "sweep": (*_JOB[:5], "over", "file", "repeats", "max_minutes", "resume", "results_dir", "dryrun"),
+    "plan": (*_JOB[:6], "bridge_config", "hf", "over", "fit_into", "html"),
+    "nightly": ("suite", "only", "resume", "aa", "repeats", "junit", "html", "golden_dir", "dryrun", "results_dir"),
+    "diagnose": (*_JOB, "megatron_args", "no_plan", "results_dir"),
+    "compare": ("log", "golden", "timing_threshold", "memory_threshold", "accept_differences", "check_loss",
+                "fail_on_improvement", "actuals", "results_dir"),
+    "import": (*_JOB, "log", "started_at", "results_dir"),
+}  # fmt: skip
+"""What people use, by the names of parameters; every command with answers also has -q, -v and --json."""
+_TWINS = ("recompute_granularity", "recompute_method", "distribute_saved_activations", "point_gpu")
+"""Options that another option or a --set says, too."""
 
 
 def takes_experiment(command: Any) -> bool:
@@ -27,16 +48,40 @@ def write_command(command: Any, ctx: Any, formatter: Any) -> None:
     Options of no panel come last. Examples are never wrapped.
     """
     command.format_usage(ctx, formatter)
-    _write_help(command, formatter)
-    _write_panels(formatter, [("Arguments", record) for _, record in _records(command, ctx, "argument")])
-    options = _records(command, ctx, "option")
-    if takes_experiment(command):
-        from harness.cli.bridge import help_rows
+    length, often = LENGTH.get(), _OFTEN.get(command.name or "")
+    if length == "short" and often:
+        _write_often(command, ctx, formatter, often)
+    else:
+        _write_help(command, formatter)
+        _write_panels(formatter, [("Arguments", record) for _, record in _records(command, ctx, "argument")])
+        options = _records(command, ctx, "option", but=() if length == "all" else _TWINS)
+        if takes_experiment(command) and length == "all":
+            from harness.cli.bridge import help_rows
 
-        options += [("As in Megatron-Bridge", row) for row in help_rows()]
-    _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
+            options += [("As in Megatron-Bridge", row) for row in help_rows()]
+        _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
     lines = examples().get(ctx.command_path.removeprefix(f"{_PROGRAM} "), ())
     formatter.write("\nExamples:\n" + "".join(f"  {_PROGRAM} {line}\n" for line in lines) if lines else "")
+
+
+def _write_often(command: Any, ctx: Any, formatter: Any, often: Collection[str]) -> None:
+    """Write the first sentence of the docstring and of each option that people use."""
+    formatter.write(f"\n{_wrapped(_sentence(command.help or ''), 2, formatter.width)}\n")
+    names = (*often, "as_json", "quiet", "verbose")
+    hidden = {each.name for each in command.params} - set(names)
+    rows = [
+        ("Most used", (name, _sentence(text)))
+        for kind in ("argument", "option")
+        for _, (name, text) in _records(command, ctx, kind, but=hidden)
+        if "--help" not in name
+    ]
+    _write_panels(formatter, rows)
+    formatter.write(f"\nAll options: {_PROGRAM} {command.name} --help\n")
+
+
+def _sentence(text: str) -> str:
+    first, *_ = re.split(r"(?<!e\.g)\. ", " ".join(text.split()))
+    return f"{first.removesuffix('.')}."
 
 
 def write_group(group: Any, ctx: Any, formatter: Any) -> None:
@@ -64,15 +109,15 @@ def tasks_text() -> str:
 {tasks}
 
 All commands:                {_PROGRAM} --help
-One command, with examples:  {_PROGRAM} help plan
+One command, with examples:  {_PROGRAM} plan -h
 What there is to ask for:    {_PROGRAM} recipes list
 This machine:                {_PROGRAM} doctor"""
 
 
-def _records(command: Any, ctx: Any, kind: str) -> list[_Row]:
+def _records(command: Any, ctx: Any, kind: str, but: Collection[str] = ()) -> list[_Row]:
     rows = []
     for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
+        record = None if parameter.name in but else parameter.get_help_record(ctx)
         if record is not None and parameter.param_type_name == kind:
             name = record[0].partition(" <")[0] if parameter.metavar else record[0]  # ` <list[str]>` behind a metavar
             rows.append((getattr(parameter, "rich_help_panel", None) or _OTHER, (name, record[1])))

@@ -173,11 +173,11 @@ def test_a_value_that_looks_like_an_option_of_bridge_stays_a_value():
 
 
 def test_help_shows_the_options_that_set_something(mbr_perf):
-    shown = mbr_perf("plan", "--help").out.partition("\nAs in Megatron-Bridge:\n")[2].partition("\n\n")[0]
+    shown = mbr_perf("help", "plan", "--all").out.partition("\nAs in Megatron-Bridge:\n")[2].partition("\n\n")[0]
     assert "--use_megatron_fsdp BOOL" in shown
     assert "ddp.use_megatron_fsdp" in shown
     assert len(shown.splitlines()) <= 20
-    assert "As in Megatron-Bridge" not in mbr_perf("compare", "--help").out
+    assert "As in Megatron-Bridge" not in mbr_perf("help", "compare", "--all").out
 
 
 # The parse cases recorded with Megatron-Bridge's parser: what it takes, we take with the same value.

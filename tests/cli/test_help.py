@@ -65,13 +65,32 @@ def test_help_of_a_command_equals_its_option(mbr_perf, words):
 
 
 def test_help_groups_options_by_purpose_and_ends_with_the_examples(mbr_perf):
-    help_of_run = mbr_perf("run", "--help").out
+    help_of_run = mbr_perf("help", "run", "--all").out
     titles = re.findall(r"^(\S.*):$", help_of_run, re.MULTILINE)
     assert titles == ["Model and GPUs", "Your own job (instead of -mr)", "Sizes and batch", "Parallelism", "Memory",
                       "Recompute, offloading, CUDA graphs", "Profiling and clocks", "Engine", "Judging", "Launching",
                       "Slurm (with --launcher slurm)", "Output", "As in Megatron-Bridge",
                       "Options", "Examples"]  # fmt: skip
     assert help_of_run.endswith("".join(f"  mbr-perf {line}\n" for line in examples()["run"]))
+
+
+@pytest.mark.parametrize("command", ["run", "check", "sweep", "plan", "nightly", "diagnose", "compare", "import"])
+def test_short_help_has_the_options_that_people_use_on_40_lines(mbr_perf, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, long, whole = (
+        mbr_perf(*words).out for words in ((command, "-h"), (command, "--help"), ("help", command, "--all"))
+    )
+    options = [set(re.findall(r"^  (?:-\w+, )*(--\w+)", text, re.MULTILINE)) for text in (short, long, whole)]
+    assert len(short.splitlines()) <= 40
+    assert 9 <= len(options[0]) <= 15
+    assert options[0] <= options[1] <= options[2]
+    assert short.endswith("".join(f"  mbr-perf {line}\n" for line in examples()[command]))
+
+
+def test_spelling_twins_and_what_set_says_are_in_the_whole_help_only(mbr_perf):
+    only_whole = ("--recompute_method", "--use_megatron_fsdp")
+    assert [name in mbr_perf("run", "--help").out for name in only_whole] == [False, False]
+    assert [name in mbr_perf("help", "run", "--all").out for name in only_whole] == [True, True]
 
 
 def test_help_lists_every_command_with_a_whole_sentence_and_breaks_no_word(mbr_perf):
