@@ -178,6 +178,16 @@ def test_the_picture_of_the_readme_shows_the_kept_h100_peaks():
     assert "](results/examples/h100_peaks.svg)" in (ROOT / "README.md").read_text()
 
 
+def test_the_readme_cites_the_ranks_on_scripted_gpus_as_they_are_kept():
+    kept = json.loads((KEPT / "scripted_gpu.json").read_text())["headline"]
+    cited = re.search(
+        r"\[(\d+) ranks of (\d+) H100 points\].* by ([\d.]+) % \(median\), ([\d.]+) % \(worst\)",
+        (ROOT / "README.md").read_text(),
+    )
+    assert cited is not None
+    assert list(cited.groups()) == re.findall(r"[\d.]+(?= ranks| H100| % \(m| % \(w)", kept)
+
+
 def test_the_table_of_the_readme_is_what_is_kept():
     functional = json.loads((KEPT / "megatron_lm.json").read_text())["cases"]
     others = json.loads((KEPT / "other_published.json").read_text())["cases"]
