@@ -49,7 +49,9 @@ _TWO_HEADS = "multi-token prediction without Apex: two weight gradients of the o
 _ROUTING = "experts: the trace counts a routing map of 2.5 MiB per micro-batch and layer; the dispatcher keeps its latest alone"
 _HEAD = "likely: without Apex the output layer's weight gradient is counted in the fullest moment of the loss, which comes before it here"
 _GRAPHS = "optimizer step: the transposed copy of the largest FP8 weight, and hidden states that the interleaved schedule still holds"
-_TWO_AT_ONCE = "overlapped experts: 136 MiB come with a second micro-batch beside the first; one alone is predicted within 0.1 %"
+_TWO_AT_ONCE = (
+    "overlapped experts: 136 MiB come with a second micro-batch beside the first; one alone is predicted within 0.1 %"
+)
 _UNKNOWN = "not explained yet"
 
 
