@@ -214,11 +214,8 @@ def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
     from harness.show.page import visible
 
     for problem in error.problems if isinstance(error, BadRequestError) else (error,):
-        print(f"error: {visible(redact_shapes(_LONG_WORD.sub(_shortened, str(problem))))}", file=sys.stderr)
-
-
-def _shortened(word: re.Match[str]) -> str:
-    return f"{word[1]}... ({len(word[0])} characters)"
+        short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
+        print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
 
 
 def _too_long(error: OSError, arguments: Sequence[str]) -> HarnessError:

@@ -159,7 +159,6 @@ class NodeOfJob:
             time.sleep(_POLL_S)
 
     def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
-        """Plan the launch. One BadRequestError for all reasons that forbid the run on this node."""
         how, software, run_dir = self.job.launch, software_for(run.spec.gpu, self.host)[0], Path(run.run_dir)
         how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
         understood = understood_again(run, LaunchRequest(run.spec, run_dir, self.host, nodes, how), software)

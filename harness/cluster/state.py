@@ -83,7 +83,6 @@ class JobState(Shown):
 
     @property
     def text(self) -> str:
-        """Return one line for people: Slurm's words, and what a waiting job waits for."""
         if self.kind == "unreachable":
             return f"unknown: {self.reason}"
         if self.kind == "purged":

@@ -130,7 +130,6 @@ def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
 
 
 def _received(node: NodeOfJob) -> int:
-    """Return the signal that ends the job; 0 if none came."""
     return int(node.caught.signal or 0)
 
 

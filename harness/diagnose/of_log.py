@@ -199,7 +199,6 @@ def _place(first: FirstFailure) -> str:
 
 
 def _ranks(log: ForeignLog, first: FirstFailure | None, spec: ExperimentSpec | None) -> tuple[RankFigures, ...]:
-    """Return the peaks of ranks that reported memory, and the ranks that ran out of it."""
     full = set()
     if first is not None and first.failure.kind == "oom":
         full = {failure.rank for failure in (first.failure, *first.also) if failure.rank is not None}

@@ -91,7 +91,6 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
 
 
 def _texts(numbers: Mapping[str, float], *names: str) -> Facts:
-    """Return numbers as they are shown: ``1980 MHz``, ``5.8 %``."""
     units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
     known = [(name, numbers[name]) for name in names if name in numbers]
     return {name: f"{value:.0f} {units[name]}" if name in units else f"{value * 100:.1f} %" for name, value in known}

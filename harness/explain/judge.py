@@ -71,7 +71,6 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
 
 
 def _said(change: Change, *, has_changed: bool, is_settled: bool) -> Iterator[tuple[int, str]]:
-    """Yield what there is to say of one metric, each with its place in the verdict."""
     if change.change is None:
         yield 4, "measured on one side only"
     elif not moved(change):

@@ -35,7 +35,6 @@ class Named:
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """Return the experiment behind it; None for a published golden."""
         return self.run.spec if self.run is not None else spec_like(self.golden) if self.golden is not None else None
 
     def side(self, like: ExperimentSpec | None = None) -> Side:

@@ -94,7 +94,6 @@ def _difference(row: DifferenceRow) -> str:
 
 
 def _says(cause: Cause) -> list[str]:
-    """Return one line per statement, with all metrics that it holds for."""
     metrics = grouped(
         (fit.text, BY_NAME[fit.metric].title)
         for fit in cause.says
@@ -106,7 +105,6 @@ def _says(cause: Cause) -> list[str]:
 
 
 def _within(title: str) -> str:
-    """Return the title for use inside a sentence; a unit stays as it is."""
     return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 

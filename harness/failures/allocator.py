@@ -203,7 +203,6 @@ def _live_share(figures: AllocatorFigures) -> float:
 
 
 def _spare(figures: AllocatorFigures) -> float:
-    """Return the share of the device that is reserved but unallocated."""
     return (figures.unallocated_bytes or 0) / figures.total_bytes if figures.total_bytes else 0.0
 
 

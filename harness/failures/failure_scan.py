@@ -288,6 +288,5 @@ def _month_first(time: str | None) -> str | None:
 
 
 def _from_message(text: str) -> str:
-    """Return the text from the beginning of torch's message in it."""
     start = (message_start(text) or 0) if len(text) > MAX_TEXT else 0
     return text[start : start + MAX_TEXT]

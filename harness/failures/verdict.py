@@ -108,7 +108,6 @@ class OomVerdict:
 
     @property
     def line(self) -> str:
-        """``class: fragmentation (high)``."""
         return f"class: {self.oom_class} ({self.confidence})"
 
 

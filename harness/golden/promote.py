@@ -113,7 +113,6 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
 
 
 def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
-    """Read all named runs. BadRequestError names every unknown one."""
     from harness.errors import Problems
 
     problems = Problems()

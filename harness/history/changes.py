@@ -28,7 +28,6 @@ class ChangePoint:
 
     @property
     def fraction(self) -> float:
-        """Return the change of the level, as a fraction of the earlier level."""
         return (self.after - self.before) / self.before
 
 

@@ -230,7 +230,6 @@ def _slowdowns(reasons: Iterable[int]) -> tuple[str, ...]:
 
 
 def _of_busy(looks: Sequence[tuple[float | None, int | None]]) -> dict[str, Any]:
-    """Return the median clock and the share of time at the power cap, over the samples of a busy GPU."""
     clocks = [clock for clock, _ in looks if clock is not None]
     capped = [bool(reasons & POWER_CAP) for _, reasons in looks if reasons is not None]
     return {
@@ -241,7 +240,6 @@ def _of_busy(looks: Sequence[tuple[float | None, int | None]]) -> dict[str, Any]
 
 
 def _coverage(samples: ClockSamples, span: tuple[float, float]) -> dict[str, Any]:
-    """Return the length of the window and the longest time without a sample."""
     start, end = span
     edges = [start, *(at for at in samples.times_s if start < at < end), end]
     gaps = [after - before for before, after in pairwise(samples.times_s)]

@@ -208,7 +208,6 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
 
 
 def _profiler_problems(spec: ExperimentSpec, host: Host) -> list[BadRequestError]:
-    """Return a problem if ranks of this machine are to run under an nsys that it does not have."""
     if spec.measure.profiler != "nsys" or which("nsys", path=host.shell.get("PATH")):
         return []
     remedy = "install Nsight Systems and put its folder on PATH, or use --pytorch_profiler"

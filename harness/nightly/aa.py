@@ -72,7 +72,6 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
 
 
 def _unfit(case: Case) -> str:
-    """Say why its runs will have no times; empty if they will."""
     if isinstance(case, RefusedCase):
         return f"refused: {case.refused}"
     if case.expected and case.expected.outcome in ("oom", "failed"):

@@ -105,7 +105,6 @@ def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspi
 
 
 def _next_number(plan: NightPlan, case: NightCase) -> int:
-    """Return the first number after the repeats and the A/A runs."""
     return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in case.runs)])
 
 

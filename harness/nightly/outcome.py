@@ -146,7 +146,6 @@ def expectation(
 
 
 def _findings_text(findings: Sequence[CaseFinding]) -> str:
-    """Return ``TFLOP/s/GPU -5.1 %, Peak allocated +0.0 %: driver_version: ...``: each reason once."""
     changes = ("" if finding.change is None else f" {format_percent(finding.change)}" for finding in findings)
     metrics = grouped(
         (each.reason, f"{BY_NAME[each.metric].title}{change}") for each, change in zip(findings, changes, strict=True)
@@ -155,11 +154,6 @@ def _findings_text(findings: Sequence[CaseFinding]) -> str:
 
 
 def case_runs(runs: Iterable[NightRun]) -> tuple[CaseRun, ...]:
-    """Return the runs as the judge takes them, each with the named fault that ended it, if one did."""
+    """Return the runs with the named fault that ended each, if one did."""
     faults = ((run, infrastructure_fault(run.record) if run.record else None) for run in runs)
-    return tuple(
-        CaseRun(
-            run.number, run.purpose, run.reason, run.run_dir, run.record, fault.name if fault else "", run.cancelled
-        )
-        for run, fault in faults
-    )
+    return tuple(CaseRun(**vars(run), infrastructure=fault.name if fault else "") for run, fault in faults)

@@ -164,18 +164,13 @@ def night_html(verdict: NightVerdict) -> str:
 
 
 def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
-    """Yield the runs with the name of their case; the A/A comes last."""
     yield from ((case.planned.name, case.runs) for case in verdict.cases)
     if verdict.aa:
         yield f"A/A of {verdict.aa.case}", verdict.aa.runs
 
 
-def _json(verdict: NightVerdict) -> str:
-    return json.text(NightDocument.of_night(verdict)) + "\n"
-
-
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
-    JUDGED: _json,
+    JUDGED: lambda verdict: json.text(NightDocument.of_night(verdict)) + "\n",
     "night.md": night_markdown,
     "night.html": night_html,
     "junit.xml": night_junit,

@@ -13,7 +13,7 @@ from harness.judge.gate import Finding
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import GateKind, Metrics, Speed
-from harness.records.night import Case, ExpectedFailureRecord, NightPlan
+from harness.records.night import Case, ExpectedFailureRecord, NightPlan, NightRun
 from harness.records.run import REPLAYED, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
 
@@ -47,19 +47,10 @@ class CaseFinding(Finding):
 
 
 @dataclass(frozen=True)
-class CaseRun:
-    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if any.
+class CaseRun(NightRun):
+    """A run as the judge takes it. ``infrastructure``: the named fault that ended it, if one did."""
 
-    ``cancelled``: why it failed, if a user cancelled its job.
-    """
-
-    number: int
-    purpose: Purpose
-    reason: str
-    run_dir: Path
-    record: RunRecord | None
     infrastructure: str = ""
-    cancelled: str = ""
 
 
 @dataclass(frozen=True)

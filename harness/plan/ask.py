@@ -204,7 +204,6 @@ def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]"
 
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
-    """Fit the constants, keep them, and show them."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.measure.calibration_runs import CalibrationRequest, calibrate
@@ -229,7 +228,6 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
-    """Return the options as one value. BadRequestError for an invalid --over."""
     from harness.cli.requests import experiment_request, read, require_job
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest

@@ -42,7 +42,6 @@ class Tried:
 
     @cached_property
     def seconds(self) -> float:
-        """Return the predicted step time of that setting; infinite without one."""
         return _seconds(self.row) if self.row else inf
 
     @property
@@ -94,7 +93,6 @@ class Searched:
 
     @property
     def best(self) -> list[Tried]:
-        """Return the layouts with the fastest fitting settings, fastest first."""
         return [each for each in sorted(self.tried.values(), key=lambda each: each.rank) if each.row][:NUM_BEST]
 
     @property
@@ -123,7 +121,6 @@ class Searched:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """Return the best layouts as those of any other plan."""
         return tuple(Layout(each.name, each.settled, each.plan) for each in self.best)
 
 

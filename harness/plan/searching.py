@@ -177,7 +177,6 @@ class _Run:
             yield batch
 
     def _due(self, sizes: Sizes) -> "_Due | None":
-        """Return the layout's request; None if bounds or rules exclude the layout."""
         limits, spec = self._limits(self.base.spec), self.space.spec_of(sizes)
         if limits.capacity_bytes is not None and least_bytes(spec) > limits.capacity_bytes:
             self._ended("weights, gradients and optimizer states alone do not fit")

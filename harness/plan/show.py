@@ -186,7 +186,6 @@ def verdict_text(row: Row) -> Span:
 
 
 def _size(value: float, unit: str) -> str:
-    """Return the number without its unit, which is in the heading."""
     size = value / (MIB if unit == "MiB" else GIB)
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 

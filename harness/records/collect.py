@@ -112,7 +112,6 @@ def collect(run_dir: Path, world_size: int) -> Collected:
 
 
 def _recorded(folder: Path) -> Iterator[str]:
-    """Name the ranks' snapshots and profiles, if any, without reading them."""
     if found := sorted(path.name for path in folder.glob("snapshot_*.pickle")):
         count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
         yield f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"

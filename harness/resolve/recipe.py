@@ -338,5 +338,4 @@ class Request:
 
     @property
     def job_name(self) -> str:
-        """Return the recipe's or the file's name, for folders; empty without either."""
         return self.source.name if self.source else Path(self.model_recipe_name).stem

@@ -199,7 +199,6 @@ def _html_section(section: Section, level: int) -> str:
 
 
 def _figure(picture: Picture, level: int) -> str:
-    """Return a picture below its heading, which replaces the picture's own title."""
     title = f"<h{level}>{escape(picture.title)}</h{level}>"
     if picture.vega_lite is None:
         return f"{title}<p>{escape(picture.caption)}</p>"

@@ -231,7 +231,6 @@ def request_words(spec: ExperimentSpec) -> str:
 
 
 def _counts(findings: Iterable[Finding]) -> Counter[str]:
-    """Count each kind; forced errors apart."""
     return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
 
 

@@ -53,7 +53,6 @@ def load_plain(stream: IO[bytes]) -> object:
 
 
 def _shown(text: str) -> str:
-    """Return text from an untrusted file, to print: short, without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text[:120])
 
 

@@ -84,7 +84,6 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
 
 
 def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str:
-    """Name the cells that are faster, but leave too little memory free."""
     names = [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]
     return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
 

@@ -223,7 +223,6 @@ def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[st
 
 
 def _with_values(axis: SweptAxis, cells: Sequence[Cell]) -> Axis:
-    """Return the axis, with `auto` replaced by its settings."""
     if AUTO not in axis.values or axis.target != RECOMPUTE:
         return Axis(name=axis.name, values=axis.values)
     return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))

@@ -119,7 +119,6 @@ def _instead(target: str) -> str:
 
 
 def _checked(target: str, value: str, place: str) -> str:
-    """Return the value in its canonical spelling. BadRequestError for an invalid value."""
     if not value and not target.startswith("env."):
         raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
     if target == RECOMPUTE:

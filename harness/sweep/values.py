@@ -224,7 +224,6 @@ class SweepVerdict:
 
     @property
     def has_repeats(self) -> bool:
-        """Return whether any cell's speed is the mean of several runs."""
         return any(cell.speed is not None and cell.speed.num_runs > 1 for cell in self.cells)
 
     def counted(self, status: CellStatus) -> int:

@@ -45,7 +45,7 @@ def _case(spec, make_record, make_golden) -> Any:
 
 
 def ended(number, record, purpose="repeat", infrastructure=""):
-    return CaseRun(number, purpose, "", Path(f"runs/{number}"), record, infrastructure)
+    return CaseRun(number, purpose, "", Path(f"runs/{number}"), record, infrastructure=infrastructure)
 
 
 @pytest.fixture(name="failed")
