@@ -129,11 +129,11 @@ def test_what_the_log_contradicts_is_an_error_at_its_line(refused, words, messag
 
 def test_the_next_command_for_a_log_with_arguments_asks_for_the_gpu_type_alone(mbr_perf, log):
     log.write_text(arguments() + OOM.replace("70.00", "76.00"))
-    answer = mbr_perf("diagnose", "job.log")
+    answer = mbr_perf("diagnose", "job.log", "-v")
     assert "Replace GPU with the type of the job's GPUs, e.g. h100." in answer.out
     assert "   mbr-perf diagnose job.log -g GPU\n" in answer.out
     log.write_text(OOM.replace("70.00", "76.00"))
-    assert "diagnose job.log -mr RECIPE -g GPU -c DTYPE" in mbr_perf("diagnose", "job.log").out
+    assert "diagnose job.log -mr RECIPE -g GPU -c DTYPE" in mbr_perf("diagnose", "job.log", "-v").out
 
 
 def test_a_compressed_log_is_imported_with_its_arguments(imported, log):
@@ -177,10 +177,10 @@ def test_arguments_that_mbr_perf_does_not_model_do_not_stop_an_import_with_a_rec
 
 def test_diagnose_takes_the_settings_of_a_failed_job_from_its_log(mbr_perf, log):
     log.write_text(log.read_text() + OOM)
-    answer = mbr_perf("diagnose", "job.log", "-g", "h100", "--no_plan")
+    answer = mbr_perf("diagnose", "job.log", "-g", "h100", "--no_plan", "-v")
     assert answer.code == 0
     assert "Settings from the arguments that job.log prints." in answer.out
-    without_gpu = mbr_perf("diagnose", "job.log")
+    without_gpu = mbr_perf("diagnose", "job.log", "-v")
     assert "job.log prints the settings of the job: add -g, e.g. -g h100" in without_gpu.out
     contradicted = mbr_perf("diagnose", "job.log", "-g", "h100", "-mr", "llama3_8b", "-pp", "4", "--no_plan")
     assert contradicted.code == 2

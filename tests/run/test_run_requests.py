@@ -123,7 +123,7 @@ def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_p
     (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver is gone')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     asked, message = ("-mr", "llama3_8b", "-g", "h100"), "mbr-perf cannot tell whether this machine has h100"
-    checked = " ".join(mbr_perf("check", *asked).out.split())
+    checked = " ".join(mbr_perf("check", *asked, "-v").out.split())
     assert f"{message} (asking NVML failed with exit code 1: the driver is gone): transformer-engine " in checked
     shown = " ".join(mbr_perf("run", *asked, "--dryrun").out.split())
     assert f"{message} (asking NVML failed" in shown

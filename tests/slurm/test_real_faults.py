@@ -52,7 +52,7 @@ def test_a_node_that_dies_is_a_fault_of_the_machines(own_slurm, results):
     assert (running.returncode, record.status) == (3, "failed")
     assert "NODE_FAIL" in record.failure
     assert infrastructure_fault(record).name == "node failed"
-    assert out.splitlines()[0].startswith("FAILED (exit 3")
+    assert out.splitlines()[0].startswith("FAILED: ")
     assert own_slurm.ended(results.job_id())["JobState"] == "NODE_FAIL"
     assert state_of(own_slurm, results).kind == "node_fail"
 

@@ -53,7 +53,7 @@ def test_a_killed_rank_ends_all_nodes_soon_and_is_named(slurm, results):
         killed = time.monotonic()
         out, _ = running.communicate(timeout=90)
     record = read_run(run_dir)
-    assert (running.returncode, out.splitlines()[0].split()[0]) == (3, "FAILED")
+    assert (running.returncode, out.splitlines()[0].split()[0]) == (3, "FAILED:")
     assert record.failure.startswith("rank 1 (stage 1) failed")
     assert "SIGKILL" in record.failure
     assert record.ranks[1].failure.kind == "signal"
