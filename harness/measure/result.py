@@ -95,32 +95,42 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
 
 def run_page(run: RunDocument) -> Page:
     """Return the verdict with step time and peak, the figures that support it, and the folder of the run."""
-    record, metrics, compared = run.record, run.metrics, run.compared
-    whole = whole_run(record, metrics)
-    own = [text for text in (throughput_text(record, metrics), own_time_text(record, metrics)) if text]
-    facts, ranks = record_facts(record), tuple(_rank_blocks(record))
-    figures_of = _metrics_table(metrics, is_whole=record.status == "ok")
-    is_bad, is_compared = record.status != "ok", compared.golden is not None
-    more = [prediction_line(record.prediction, record.no_prediction, whole), figures.clock_line(metrics.clocks), *own]
-    missing = _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
-    against = tuple(_comparison_blocks(compared))
-    note = () if is_compared else (f"Not compared: {compared.note}",)
+    record, facts, ranks = run.record, record_facts(run.record), tuple(_rank_blocks(run.record))
+    table_of, against = (
+        _metrics_table(run.metrics, is_whole=record.status == "ok"),
+        tuple(_comparison_blocks(run.compared)),
+    )
+    parts: list[tuple[int, str, tuple[Block, ...]]] = [
+        (len(record.ranks), "rank", ranks),
+        (len(run.compared.findings), "comparison", against if run.golden else ()),
+        (len(table_of.rows), "metric", (table_of,)),
+    ]
+    support = parts.pop(0 if record.status != "ok" else 1 if run.golden else 2)
     return Page(
         (
-            *(ranks if is_bad else () if is_compared else (figures_of,)),
+            *support[2],
             listing((f"Suspect: {why}" for why in run.suspect), style="doubt"),
             *_out_of_memory(run.out_of_memory),
-            *(against if is_compared and not is_bad else ()),
             GAP,
             Line(f"Kept: {run.run_dir}", whole=True),
             Details(len(facts.rows), "setting", (GAP, facts)),
-            *([] if is_bad else [Details(len(record.ranks), "rank", (GAP, *ranks))]),
-            *([Details(len(compared.findings), "comparison", (GAP, *against))] if is_bad and is_compared else []),
-            *([Details(len(figures_of.rows), "metric", (GAP, figures_of))] if is_bad or is_compared else []),
-            details("note", [*filter(None, more), *missing, *(f"Note: {text}" for text in record.notes), *note]),
+            *(Details(num, noun, (GAP, *blocks)) for num, noun, blocks in parts if blocks),
+            details("note", _notes(run)),
         ),
         answer=_run_line(run),
     )
+
+
+def _notes(run: RunDocument) -> Iterator[str | Line]:
+    record, metrics = run.record, run.metrics
+    yield from filter(None, (
+        prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics)),
+        figures.clock_line(metrics.clocks), throughput_text(record, metrics), own_time_text(record, metrics),
+    ))  # fmt: skip
+    yield from _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
+    yield from (f"Note: {text}" for text in record.notes)
+    if run.golden is None:
+        yield f"Not compared: {run.compared.note}"
 
 
 def _run_line(run: RunDocument) -> Line:

@@ -119,9 +119,8 @@ def _total(plan: NightPlan) -> str:
     runs = counted(sum(case.repeats for case in plan.cases if not case.refused), "run")
     aa = f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
     return (
-        f"{counted(len(plan.cases), 'case')}{f', {refused} of them refused' if refused else ''}; {runs}. Then, for "
-        f"each case, at most {plan.retries} more after an infrastructure fault and {plan.confirm} more to confirm a "
-        f"regression{aa}"
+        f"{counted(len(plan.cases), 'case')}{f', {refused} refused' if refused else ''}; {runs}{aa}; for each case at "
+        f"most {plan.retries} more after a fault and {plan.confirm} to confirm a regression"
     )
 
 

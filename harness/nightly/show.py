@@ -82,13 +82,19 @@ def _tables(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
     """Yield the table; at a terminal that of the cases that need attention, each with its reason and a command."""
     red, green = ([case for case in cases if is_red(case) is wanted] for wanted in (True, False))
     yield Only("pages", (case_table(cases),) if cases else ())
-    yield Only("terminal", (*([case_table(red)] if red else []), GAP, Listing(tuple(filter(None, map(_cause, red))))))
+    yield Only(
+        "terminal",
+        (*([case_table(red)] if red else []), GAP, Listing(tuple(line for case in red for line in _cause(case)))),
+    )
     yield Details(len(green), "further case", (Only("terminal", (GAP, *([case_table(green)] if green else []))),))
 
 
-def _cause(case: CaseVerdict) -> Line | None:
-    command, reason = further_command(case), next(iter(story(case).explanation), "")
-    return Line(f"{case.planned.name}: {command or reason}", hang=2, whole=bool(command)) if command or reason else None
+def _cause(case: CaseVerdict) -> Iterable[Line]:
+    reason, command = next(iter(story(case).explanation), ""), further_command(case)
+    if reason:
+        yield Line(f"{case.planned.name}: {reason}", hang=2)
+    if command:
+        yield Line(f"  {command}", whole=True)
 
 
 def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:

@@ -77,18 +77,22 @@ def answer(verdict: SweepVerdict) -> Line:
     fit = f"with {verdict.plan.margin * 100:g} % of memory to spare" if cell.capacity_bytes else "that ran"
     among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only setting {fit}"
     tie = f"No difference in time is established; by memory: use {best.cell}"
-    versus, against = cell.versus, "reference" if verdict.reference_why else "control"
-    changes = [] if cell.is_control or not versus else [
-        f"{change_text(cell)} time" if versus.time else "",
-        f"{_saved_text(versus.memory.saved_bytes)} memory" if versus.memory else "",
-    ]  # fmt: skip
+    against = "Reference" if verdict.reference_why else "Control"
     repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""
     return answer_line(
         tie if best.tie else f"Use {best.cell}: {among}",
-        *(f", {text}" for text in changes if text),
+        *_changes(cell),
         f", peak {format_bytes(cell.peak_bytes or 0)}",
-        f". {against.capitalize()} {verdict.reference or verdict.plan.control}{repeats}.",
+        f". {against} {verdict.reference or verdict.plan.control}{repeats}.",
     )
+
+
+def _changes(cell: CellVerdict) -> Iterable[str]:
+    versus = None if cell.is_control else cell.versus
+    if versus and versus.time:
+        yield f", {change_text(cell)} time"
+    if versus and versus.memory:
+        yield f", {_saved_text(versus.memory.saved_bytes)} memory"
 
 
 def change_text(cell: CellVerdict, *, interval: bool = True) -> str:

@@ -91,8 +91,8 @@ def test_a_sweep_runs_every_cell_against_the_control_and_recommends_one(recorded
 
 @pytest.mark.slow
 def test_repeats_are_interleaved(recorded, sweep):
-    answer = sweep(recorded(repeats=2), "--repeats", "2")
-    begun = [line.split("] ")[1] for line in answer.err.splitlines() if line.startswith("[")]
+    answer = sweep(recorded(repeats=2), "--repeats", "2", "-v")
+    begun = [line.split("] ")[1].split(": ")[0] for line in answer.err.splitlines() if line.startswith("[")]
     assert begun == [f"{name}, run {n} of 2" for n in (1, 2) for name in SECONDS]
 
 
