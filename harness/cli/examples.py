@@ -52,6 +52,7 @@ nightly --resume NIGHT
 
 compare --log train.log --golden golden.json
 compare --log logs/ --golden golden.json --check_loss
+compare new.log old.log
 compare RUN OTHER_RUN
 
 explain RUN

@@ -1,7 +1,7 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or a training log."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,17 +34,19 @@ class CompareOptions:
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN",
+            metavar="A",
             autocompletion=completion.runs,
-            help="A run folder, a record.json, or the start of a run's id; not with --log.",
+            help="A run (a folder, a record.json, the start of its id) or a training log, finished or not, also .gz, - "
+            "or a folder of logs. Not with --log.",
         ),
     ] = None
     golden: Annotated[
         str | None,
         typer.Argument(
-            metavar="GOLDEN",
+            metavar="B",
             autocompletion=completion.runs_and_goldens,
-            help="A golden by name, file or folder, or another run. Default: the golden of the run's settings.",
+            help="The reference: a golden of mbr-perf, Megatron-Bridge or Megatron-LM, a run or a log. Default: the "
+            "golden of the run's settings.",
         ),
     ] = None
     repeat: Annotated[
@@ -134,12 +136,13 @@ class LossOptions:
 
 @takes(CompareOptions, ForeignOptions, JudgeOptions, LossOptions)
 def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
-    """Compare a run with golden values or with another run, and exit with the verdict.
+    """Judge A against the reference B, each a run, a training log or golden values, and exit with the verdict.
 
-    With --log: compare a training log of Megatron-Bridge or Megatron-LM with their golden values.
+    A log that has not finished is judged up to its last iteration: a regression exits 5, everything else 6.
     """
     from harness.cli.requests import given_options
 
+    what, foreign = _sides(what, foreign, judge)
     if foreign.log:
         _compare_log(what, foreign, judge, loss)
     others = given_options(foreign, loss, but=())
@@ -150,6 +153,25 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, 
             "nothing to compare", remedy="name a RUN, or a training log with --log FILE --golden FILE"
         )
     _compare_run(what, what.run, judge)
+
+
+def _sides(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) -> tuple[CompareOptions, ForeignOptions]:
+    """Return the options with A as ``--log`` where a side is a log, or the golden values are of another tool."""
+    if foreign.log or what.run is None:
+        return what, foreign
+    from harness.compare.sides import is_foreign_golden, kind_of
+
+    kind, reference = kind_of(what.run), what.golden or foreign.foreign_golden or judge.golden_values_path
+    if kind == "golden":
+        problem = f"{what.run}: golden values or a JSON document, not a run or a log"
+        raise BadRequestError(problem, remedy="name what you judge first: mbr-perf compare A B")
+    is_other = what.golden is not None and (kind_of(what.golden) == "log" or is_foreign_golden(what.golden))
+    if kind != "log" and not (is_other and kind == "run"):
+        return what, foreign
+    if reference is None and foreign.actuals is None:
+        raise BadRequestError(f"{what.run}: a log, and nothing to compare it with", remedy="name B: a log, run, golden")
+    golden = foreign.foreign_golden if what.golden is None else Path(what.golden)
+    return replace(what, run=None, golden=None), replace(foreign, log=[what.run], foreign_golden=golden)
 
 
 def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:

@@ -7,17 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from harness.compare.convergence import LossLimits, judge_loss
+from harness.compare.sides import golden_of, kind_of, read_side, require_logs
 from harness.compare.speed import judge_speed, window_of
 from harness.compare.values import COUNTERS, METRIC, ForeignComparison, Window
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.experiment.experiment import MIN_STEPS
-from harness.failures.first_failure import first_failure
+from harness.failures.first_failure import FirstFailure
 from harness.foreign.bridge_goldens import OF_THE_FIRST_REPORT, bridge_report, write_actuals
 from harness.foreign.golden import ForeignGolden
 from harness.foreign.golden_file import Format, read_foreign_golden
 from harness.foreign.log import ForeignLog, RankMemory, WorstRank
-from harness.foreign.logs.sources import log_sources
-from harness.foreign.reader import opened_logs
 from harness.imports.job import failure_sentence
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import (
@@ -32,7 +31,7 @@ from harness.judge.gate import (
 )
 from harness.judge.plausible import impossible_golden, impossible_series
 from harness.measure.logged import contradictions_text, logged_arguments
-from harness.records.golden import spec_like
+from harness.records.golden import differing, spec_like
 from harness.records.goldens import golden_file
 
 _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
@@ -124,14 +123,15 @@ def judge_log(
 ) -> ForeignComparison:
     """Return all findings and the outcome. ``loss_limits`` None: losses are not compared.
 
-    Speed and memory are inconclusive if the log is not of a whole run, or a loss is NaN or missing. ``doubts``: further
-    reasons not to trust them.
+    Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
+    that has not finished is judged up to its last iteration; the verdict is then provisional.
     """
-    steps = window_of(golden, window)
+    provisional = tuple(each.truncated for each in (log, golden.log) if each and each.truncated)
+    last = log.iterations[-1].number if log.truncated else None
+    steps = window_of(golden, window, last)
     speed, (memory, notes) = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
     found = (
         *doubts,
-        log.truncated,
         _restarted_inside(log, steps),
         _other_size(log, golden),
         _other_batch(log, golden, steps),
@@ -146,7 +146,7 @@ def judge_log(
         *(_losses(log, golden, loss_limits) if loss_limits else ()),
     )
     every = (*log.notes, *golden.notes, *_batches_of_ramp(log, steps), *notes)
-    return ForeignComparison(log, golden, steps, Comparison(findings, overall(findings)), doubts, every)
+    return ForeignComparison(log, golden, steps, Comparison(findings, overall(findings)), doubts, every, provisional)
 
 
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Findi
     return [
         finding
         if finding.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE)
-        else replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
+        else replace(finding, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
         for finding in findings
     ]
 
@@ -180,6 +180,20 @@ def _other_settings(logs: tuple[str, ...], golden: ForeignGolden) -> str:
     spec = spec_like(golden.own) if golden.own else None
     logged = logged_arguments(logs) if spec else None
     return contradictions_text(logged, spec, "the golden") if logged and spec else ""
+
+
+# What changes time or memory most stands first.
+_EXPLAINS = ("recompute", "parallelism", "batch", "num_gpus", "compute_dtype", "model", "cuda_graph", "kernels")
+
+
+def _other_arguments(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the settings that differ between the arguments that two logs print; none where one prints none."""
+    sides = [each.texts() if (each := logged_arguments(logs)) else {} for logs in (theirs, ours)]
+    if not all(sides):
+        return ()
+    order = {name: place for place, name in enumerate(_EXPLAINS)}
+    found = sorted(differing(*sides).items(), key=lambda each: order.get(each[0].partition(".")[0], len(order)))
+    return tuple(f"{path}: {here or 'not set'} here, {there or 'not set'} there" for path, (there, here) in found)
 
 
 def _other_size(log: ForeignLog, golden: ForeignGolden) -> str | None:
@@ -238,7 +252,8 @@ def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:
     """Return which losses are missing. Both trainers omit a loss that is NaN."""
     due = [row for row in log.iterations if row.skipped_iterations == 0]
     broken = [row for row in due if row.loss is None or row.is_loss_broken]
-    has_losses = golden.has_loss or any(row.loss is not None for row in due)
+    is_text = log.num_lines > 0  # not a run, whose ranks may record no loss
+    has_losses = (golden.has_loss and is_text) or any(row.loss is not None for row in due)
     if not broken or not has_losses:
         return None
     first = broken[0]
@@ -310,9 +325,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     """
     _require_files(request)
     _require_another_file(request)
-    reader, lines = opened_logs(request.logs)
-    failed = first_failure(lines)
-    log = reader.finish()
+    log, failed = read_side(request.logs)
     written = request.actuals if log.iterations else None
     if written:
         write_actuals(written, log)
@@ -321,18 +334,31 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         code = ExitCode.INCONCLUSIVE if cut else ExitCode.OK
         return ForeignAnswer(log, None, "inconclusive" if cut else "pass", code, written)
     golden = _golden(request.golden, request.form, written)
-    failure = failure_sentence(failed.failure) if failed and _is_cut_short(log) else None
+    failure = failure_sentence(failed.failure) if failed and _failed(failed, log) else None
     doubts = tuple(doubt for doubt in (failure, _other_settings(request.logs, golden)) if doubt)
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, doubts)
-    outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
+    if golden.log is not None:
+        judged = replace(judged, settings=_other_arguments(request.logs, golden.log.sources))
+    final = replace(judged.comparison, outcome=judged.outcome)
+    outcome, exit_code = comparison_outcome(final, fail_on_improvement=request.fail_on_improvement)
     return ForeignAnswer(log, judged, outcome, exit_code, written)
+
+
+# The job's time limit or its user ended it: no failure, if complete steps stand before.
+_ENDED = ("slurm_time_limit", "run_time_limit", "slurm_cancelled", "slurm_step_cancelled", "sigint", "sigterm")
+
+
+def _failed(found: FirstFailure, log: ForeignLog) -> bool:
+    """Return whether the failure ended the job, and no user and no time limit did after complete steps."""
+    is_ended = found.failure.entry in _ENDED and len(log.iterations) >= MIN_STEPS
+    return _is_cut_short(log) and not is_ended
 
 
 def _require_files(request: ForeignRequest) -> None:
     """BadRequestError: logs do not exist; also names a golden that cannot be read."""
     problems = Problems()
     with problems.collecting():
-        log_sources(request.logs)
+        require_logs(request.logs)
     if problems.found and request.golden is not None:
         with problems.collecting():
             _golden(request.golden, request.form, None)
@@ -353,6 +379,8 @@ def _require_another_file(request: ForeignRequest) -> None:
 
 def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
     """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
+    if kind_of(str(path)) in ("log", "run"):
+        return golden_of(read_side((str(path),))[0])
     try:
         return read_foreign_golden(golden_file(path) or path, form)
     except BadRequestError as error:

@@ -12,7 +12,7 @@ from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.judge.gate import Finding, Outcome, Verdict
 from harness.show import figures
 from harness.show.json import Document, Shown, at
-from harness.show.page import Line, Page, Span, listing, style_of, table
+from harness.show.page import Line, Page, Span, answer_line, listing, style_of, table
 from harness.units import counted, format_bytes, grouped
 
 
@@ -92,14 +92,40 @@ def foreign_page(answer: ForeignAnswer) -> Page:
             _golden_line(judged),
             table(("Metric", *_RIGHT, "Verdict"), rows, right=_RIGHT),
             listing(_reasons(findings)),
+            listing(f"Provisional: {each}" for each in judged.provisional),
+            listing(f"Differs: {each}" for each in judged.settings),
             listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in reasons), style="doubt"),
             listing(_worst(log)),
             notes,
         ),
-        answer=Line(
-            (Span(outcome.upper(), style_of(outcome)), f" (exit {int(answer.exit_code)})  {judged.golden.path}")
-        ),
+        answer=_answer(judged),
     )
+
+
+def _answer(judged: ForeignComparison) -> Line:
+    """Return ``REGRESSION: 2.741 s a step, +8.1 %; ...``, with the peak, and whether the verdict is provisional."""
+    by_name, word = {each.metric: each for each in judged.comparison.findings}, judged.comparison.outcome.value
+    shown = [by_name[name] for name in ("step_time_s", "tflops_per_gpu", "peak_allocated_bytes") if name in by_name]
+    texts = [f"{_figure(each)}, {_change(each)}" for each in shown if each.current is not None]
+    return answer_line(
+        (Span(word.upper(), style_of(word)), f": {'; '.join(texts) or 'no figure to compare'}."),
+        *(f" {text[0].upper()}{text[1:]}: provisional." for text in judged.provisional),
+        *(f" {text[0].upper()}{text[1:]}." for text in judged.doubts),
+    )
+
+
+def _figure(finding: Finding) -> str:
+    value = figures.figure(METRIC[finding.metric], finding.current)
+    before, after = {"step_time_s": ("", " a step"), "peak_allocated_bytes": ("peak ", "")}.get(
+        finding.metric, ("", " TFLOP/s/GPU")
+    )
+    return f"{before}{value}{after}"
+
+
+def _change(finding: Finding) -> str:
+    if finding.change is None:
+        return "not compared"
+    return "equal" if abs(finding.change) < 0.0005 else figures.change(finding)
 
 
 def _log_line(log: ForeignLog) -> str:
@@ -185,6 +211,8 @@ class ForeignDocument(Document):
     window: Window | None
     doubts: tuple[str, ...]
     notes: tuple[str, ...]
+    provisional: tuple[str, ...]
+    settings: tuple[str, ...]
     actuals: Path | None
 
 
@@ -194,6 +222,7 @@ def foreign_document(answer: ForeignAnswer) -> ForeignDocument:
     if judged is None:
         doubts = [log.truncated] if log.truncated else []
         more = {"comparison": (), "golden": None, "window": None, "doubts": doubts, "notes": log.notes}
+        more |= {"provisional": (), "settings": ()}
         return ForeignDocument.of(answer, log=Log.read_from(log), **more)
     golden = UsedFile.of(judged.golden, num_steps=len(judged.golden.steps))
     findings = judged.comparison.findings

@@ -54,12 +54,13 @@ class _Side:
         return median(self.values) if self.values else None
 
 
-def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
+def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = None) -> Window:
     """Return the golden's iterations in the window. Steps count from 0; a share is a share of the golden's steps.
 
-    The first step counts only if its number is given, as in Megatron-Bridge. BadRequestError: a value is out of range.
+    The first step counts only if its number is given, as in Megatron-Bridge. ``last``: the last iteration of a log that
+    has not finished; none after it counts. BadRequestError: a value is out of range.
     """
-    numbers = golden.timed
+    numbers = tuple(number for number in golden.timed if last is None or number <= last) or golden.timed
     share, start, end = _asked(options)
     if start is None:
         first = max(1, int(len(numbers) * share))
@@ -75,7 +76,7 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
     Else judge step time, which needs the GPUs and the batch of the golden. An unknown number is not equal: golden
     values of Megatron-LM state neither and judge no time.
     """
-    by_time = not golden.has_throughput
+    by_time = not golden.has_throughput or (golden.log is not None and not _has_throughput(log))
     judged = "step_time_s" if by_time else "tflops_per_gpu"
     by_number = {row.number: row for row in log.iterations}
     findings = []
@@ -91,10 +92,14 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
             or current.problem
             or (_other_job(log, golden, by_number, window) if by_time else None)
         ):
-            findings.append(replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason=problem))
+            findings.append(replace(finding, verdict=Verdict.INCONCLUSIVE, reason=problem))
         else:
             findings.append(finding)
     return tuple(findings)
+
+
+def _has_throughput(log: ForeignLog) -> bool:
+    return any(row.tflops_per_gpu is not None for row in log.iterations)
 
 
 def _other_job(

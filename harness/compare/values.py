@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from harness.foreign.golden import ForeignGolden
 from harness.foreign.log import ForeignLog
-from harness.judge.gate import Comparison, Thresholds
+from harness.judge.gate import Comparison, Thresholds, Verdict
 from harness.records.metrics import BY_NAME, Metric
 
 # In the order of the report. A log names a peak after torch's counter.
@@ -38,7 +38,10 @@ class Window:
 
 @dataclass(frozen=True)
 class ForeignComparison:
-    """A log compared with a golden."""
+    """A log compared with a golden. ``provisional``: which log ends before its job.
+
+    ``settings``: those that differ between the arguments of two logs, those that can explain a change first.
+    """
 
     log: ForeignLog
     golden: ForeignGolden
@@ -46,3 +49,12 @@ class ForeignComparison:
     comparison: Comparison
     doubts: tuple[str, ...]
     notes: tuple[str, ...]
+    provisional: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Verdict:
+        """Return the verdict; inconclusive instead of a provisional pass or improvement."""
+        judged = self.comparison.outcome
+        is_open = self.provisional and judged is not Verdict.REGRESSION
+        return Verdict.INCONCLUSIVE if is_open else judged

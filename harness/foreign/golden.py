@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
-from harness.foreign.log import LogFormat
+from harness.foreign.log import ForeignLog, LogFormat
 from harness.records.golden import GoldenRecord
 from harness.records.strict_json import parse_json
 from harness.units import shortened
@@ -119,7 +119,7 @@ class ForeignGolden:
     of the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
     peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus`` and
     ``global_batch_size``, ``gpu``, ``compute_dtype``: of the job, where the golden states them. ``own``: a golden of
-    mbr-perf as it is in the file.
+    mbr-perf as it is in the file. ``log``: the log that stands for golden values.
     """
 
     path: Path
@@ -135,6 +135,7 @@ class ForeignGolden:
     compute_dtype: str = ""
     notes: tuple[str, ...] = ()
     own: GoldenRecord | None = None
+    log: ForeignLog | None = None
 
     @property
     def timed(self) -> tuple[int, ...]:

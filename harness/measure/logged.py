@@ -45,6 +45,10 @@ class Logged:
     path: str
     settings: Layer
 
+    def texts(self) -> dict[str, str | None]:
+        """Return every setting that has a value as it is written."""
+        return {path: _text(each.value) for path, each in self.settings.items() if each.value is not None}
+
 
 def logged_arguments(logs: Sequence[str]) -> Logged | None:
     """Return the arguments at the head of a job's logs; None without any.

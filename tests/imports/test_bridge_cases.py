@@ -59,7 +59,7 @@ def test_throughput(case, judged):
     )
     thresholds = replace(OF_BRIDGE, time=config["timing_threshold"])
     found = judged(bridge_log(spread(case["current"])), golden_of(spread(case["golden"])), window, thresholds)
-    assert found.comparison.outcome.value == case["outcome"]
+    assert found.outcome.value == case["outcome"]
     if case["agrees"]:
         assert case["outcome"] == VERDICTS[case["upstream"]["passed"]]
 
@@ -72,7 +72,7 @@ def test_memory(case, judged):
     found = judged(
         log, golden_of([700.0] * 10, **case["golden"]), thresholds=replace(OF_BRIDGE, memory=case["threshold"])
     )
-    assert found.comparison.outcome.value == case["outcome"]
+    assert found.outcome.value == case["outcome"]
 
 
 @pytest.mark.parametrize("case", cases("convergence"))
@@ -102,7 +102,7 @@ def test_from_log_to_outcome(case, judged, tmp_path):
             read_foreign_golden(tmp_path / "missing.json")
         return
     found = judged(log, CASES["shared"][case["golden"]], limits=LossLimits())
-    assert found.comparison.outcome.value == case["outcome"]
+    assert found.outcome.value == case["outcome"]
 
 
 def test_every_loss_check_names_its_number_and_its_limit():

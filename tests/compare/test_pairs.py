@@ -1,0 +1,118 @@
+"""`mbr-perf compare A B`: every kind of A against every kind of B."""
+
+import gzip
+import json
+
+import pytest
+
+from harness.records.golden import golden_text
+from harness.records.store import write_record
+from tests.compare.test_compare_logs import bridge_golden, megatron_lm_golden
+from tests.imports.logs import bridge_log, megatron_lm_log
+
+RUN_ID = "20260102T030405Z-llama3_70b-0a1b2c3d"
+LOGS = {"log": (50, 50), "unfinished": (30, 500_000)}
+
+
+@pytest.fixture(name="side")
+def _side(tmp_path, make_record, make_golden):
+    """Write a side of a kind, whose steps take ``seconds``, and return its path."""
+
+    def write(kind, seconds, name):
+        path = tmp_path / f"{name}.{kind}"
+        if kind in LOGS or kind == "gzip":
+            steps, total = LOGS.get(kind, (50, 50))
+            text = megatron_lm_log([seconds] * steps, [1750.0 / seconds] * steps, total=total)
+            text = "using world size: 32\n" + text.replace("global batch size:   128", "global batch size:    32")
+            path.write_bytes(gzip.compress(text.encode()) if kind == "gzip" else text.encode())
+        elif kind == "folder":
+            path.mkdir()
+            (path / "a.log").write_text(bridge_log([1750.0 / seconds] * 50))
+        elif kind == "run":
+            path = tmp_path / name / RUN_ID
+            path.mkdir(parents=True)
+            write_record(path, make_record(seconds=seconds, run_id=RUN_ID))
+        elif kind == "own":
+            values = {"step_time_s": seconds, "tflops_per_gpu": 1775.0 / seconds}
+            path.write_text(golden_text(make_golden(make_record(), values)))
+        elif kind == "bridge":
+            path.write_text(json.dumps(bridge_golden([1750.0 / seconds] * 50)))
+        else:
+            path.write_text(json.dumps(megatron_lm_golden([seconds] * 50)))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "codes"),
+    [  # exit codes of an equal and of a slower A
+        ("log", "log", (0, 5)),
+        ("gzip", "log", (0, 5)),
+        ("log", "gzip", (0, 5)),
+        ("folder", "folder", (0, 5)),
+        ("folder", "bridge", (0, 5)),
+        ("log", "bridge", (0, 5)),
+        ("log", "own", (0, 5)),
+        ("log", "run", (6, 5)),  # the log has no memory, the run has
+        ("run", "log", (0, 5)),
+        ("run", "run", (0, 5)),
+        ("run", "own", (0, 5)),
+        ("unfinished", "log", (6, 5)),
+        ("log", "unfinished", (6, 5)),
+        ("unfinished", "unfinished", (6, 5)),
+        ("unfinished", "bridge", (6, 5)),
+        ("unfinished", "own", (6, 5)),
+        ("unfinished", "run", (6, 5)),
+        ("run", "unfinished", (6, 5)),
+        ("log", "megatron_lm", (6, 6)),  # states neither GPUs nor batch
+        ("run", "bridge", (6, 6)),  # states throughput by another formula, and not its GPUs
+    ],
+)
+def test_a_is_judged_against_b(mbr_perf, side, a, b, codes):
+    for turn, (seconds, code) in enumerate(zip((2.5, 2.8), codes, strict=True)):
+        ours, theirs = side(a, seconds, f"a{turn}"), side(b, 2.5, f"b{turn}")
+        answer = mbr_perf("compare", ours, theirs, "--json")
+        document = json.loads(answer.out)
+        assert (answer.code, document["exit_code"]) == (code, code), document["comparison"]
+        speeds = {row["metric"]: row["change"] for row in document["comparison"] if row["change"] is not None}
+        rate = speeds.get("tflops_per_gpu", 2.5 / (1 + speeds["step_time_s"]) / 2.5 - 1 if speeds else 0)
+        assert code == 6 or rate == pytest.approx(2.5 / seconds - 1, abs=0.02), speeds
+    assert len(mbr_perf("compare", ours, theirs, "-q").out.splitlines()[0]) <= 160
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("slurmstepd: error: *** STEP 4711.0 ON n07 CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT ***", 5),
+        ("KeyboardInterrupt", 5),
+        ("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", 6),
+    ],
+)
+def test_a_job_that_its_user_or_its_time_limit_ended_is_judged(mbr_perf, side, ending, code):
+    ours = side("unfinished", 2.8, "a")
+    ours.write_text(ours.read_text() + ending + "\n")
+    answer = mbr_perf("compare", ours, side("log", 2.5, "b"), "--json")
+    document = json.loads(answer.out)
+    change = next(row["change"] for row in document["comparison"] if row["metric"] == "tflops_per_gpu")
+    assert (answer.code, change) == (code, pytest.approx(2.5 / 2.8 - 1))
+    assert document["provisional"][0].startswith("the log ends at iteration 30 of 500000")
+
+
+def test_settings_that_two_logs_print_differently_are_listed_and_the_likeliest_cause_first(mbr_perf, side):
+    def arguments(rows):
+        lines = "\n".join(f"  {name} {'.' * 30} {value}" for name, value in rows.items())
+        return f"------------------------ arguments ------------------------\n{lines}\n--- end of arguments ---\n"
+
+    common = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "world_size": 32, "bf16": True}
+    ours, theirs = side("log", 2.8, "a"), side("log", 2.5, "b")
+    ours.write_text(arguments({**common, "micro_batch_size": 1, "recompute_granularity": "full",
+                               "recompute_method": "uniform", "recompute_num_layers": 1}) + ours.read_text())  # fmt: skip
+    theirs.write_text(arguments({**common, "micro_batch_size": 2}) + theirs.read_text())
+    settings = json.loads(mbr_perf("compare", ours, theirs, "--json").out)["settings"]
+    assert [text.partition(":")[0] for text in settings][:2] == ["recompute", "batch.micro_batch_size"]
+
+
+def test_a_golden_is_no_a(mbr_perf, side):
+    answer = mbr_perf("compare", side("bridge", 2.5, "a"), side("log", 2.5, "b"))
+    assert (answer.code, "mbr-perf compare A B" in answer.err) == (2, True)
