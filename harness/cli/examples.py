@@ -50,7 +50,6 @@ nightly cpu_smoke --junit junit.xml --html pages
 nightly h100_nightly --only 'llama3_70b*' --dryrun
 nightly --resume NIGHT
 
-compare --log train.log --golden golden.json
 compare --log logs/ --golden golden.json --check_loss
 compare new.log old.log
 compare RUN OTHER_RUN
