@@ -20,6 +20,7 @@ from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECO
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
+from harness.records.rank import SCRIPTED
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
 from harness.records.strict_json import read_document
@@ -166,6 +167,8 @@ def _probed(path: Path, gpu: str) -> dict[str, float]:
     probe = read_document(path, Probe)
     if probe.gpu != gpu:
         raise BadRequestError(f"--probe {path}: of {probe.gpu}, and the runs are of {gpu}")
+    if probe.facts.device.startswith(SCRIPTED):
+        raise BadRequestError(f"--probe {path}: {probe.facts.device} has no rates: its kernels do nothing")
     bounds = {name: BOUNDS[name] for name in (*EFFICIENCIES, *HOST_SECONDS)}
     for name, value in probe.facts.constants.items():
         low, high = bounds.get(name, (inf, inf))

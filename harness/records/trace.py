@@ -247,9 +247,10 @@ class Calibration(Frozen):
 
 
 class ProbedFacts(Frozen):
-    """``constants``: by name of the planner's, shares of data-sheet rates or seconds."""
+    """``constants``: by name of the planner's, shares of data-sheet rates or seconds. ``device``: its name."""
 
     model_config = ConfigDict(extra="ignore")
+    device: str = ""
     constants: dict[str, float]
 
 

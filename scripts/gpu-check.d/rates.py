@@ -1,6 +1,6 @@
 """Measures single operations on a GPU: ``rates.py FOLDER GPU``, a type of ``-g``. On ``cpu`` with tiny sizes.
 
-``FOLDER/rates.json``: ``constants`` as the planner names them, shares of the data sheet's rates and seconds of the host for
+``FOLDER/rates.json``: ``device``, its name; ``constants`` as the planner names them, shares of the data sheet's rates and seconds of the host for
 a call; ``rows``, what a share is the mean of: the constant, work and seconds.
 """
 
@@ -43,7 +43,8 @@ def main() -> int:
         if peak := peaks[name]:
             constants[name] = sum(work for work, _ in measured_of) / sum(s for _, s in measured_of) / peak
     path = Path(sys.argv[1]) / "rates.json"
-    write_atomically(path, json.dumps({"constants": constants, "rows": rows}) + "\n")
+    device = "cpu" if GPU.is_cpu else torch.cuda.get_device_name()
+    write_atomically(path, json.dumps({"device": device, "constants": constants, "rows": rows}) + "\n")
     return 0
 
 

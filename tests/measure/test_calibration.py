@@ -138,12 +138,15 @@ def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path
         ("h100", {"memory": 1.2}, r"memory 1\.2: from 0\.1 to 0\.98"),
         ("h100", {"norm": 3.0}, "norm 3: known: gemm_bf16, "),
         ("h100", {"call_s": "quick"}, "call_s"),
+        ("scripted", {}, "Scripted NVIDIA H100 has no rates"),
     ],
 )
 def test_a_probe_with_impossible_values_is_refused(make_record, host, tmp_path, gpu, constants, problem):
     write_record(tmp_path, make_record())
     probe = tmp_path / "probe.json"
-    probe.write_text(json.dumps({"check": "probe", "gpu": gpu, "facts": {"constants": constants, "rows": []}}))
+    device = "Scripted NVIDIA H100" if gpu == "scripted" else "NVIDIA H100"
+    facts = {"constants": constants, "device": device, "rows": []}
+    probe.write_text(json.dumps({"check": "probe", "gpu": gpu.replace("scripted", "h100"), "facts": facts}))
     with pytest.raises(BadRequestError, match=problem):
         calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json", probe=probe), host)
     assert not (tmp_path / "out.json").exists()

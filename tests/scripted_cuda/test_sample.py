@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.predict.prediction import BOUNDS
 from tests.scripted_cuda.conftest import LOCAL
+from tests.scripted_cuda.lane import DEVICE_NAME
 
 pytestmark = [pytest.mark.cuda, pytest.mark.slow]
 
@@ -62,11 +62,10 @@ def test_a_whole_run_allocates_what_was_predicted(machine, whole_run):
     )
 
 
-def test_the_probe_of_gpu_check_runs_and_rates_of_kernels_that_do_nothing_are_no_constants(machine, tmp_path):
+def test_the_probe_of_gpu_check_runs_and_names_a_device_whose_rates_are_no_constants(machine, tmp_path):
     program = Path(__file__).parents[2] / "scripts" / "gpu-check.d" / "rates.py"
     done = machine(num_devices=1).run(program, tmp_path, "h100")
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "rates.json").read_text())["constants"]
-    rates = ("memory", "gemm_bf16", "gemm_low_precision", "attention")
-    assert min(found[name] for name in rates) > BOUNDS["memory"][1]
-    assert all(low <= found[name] <= high for name, (low, high) in BOUNDS.items() if name in ("launch_s", "call_s"))
+    found = json.loads((tmp_path / "rates.json").read_text())
+    assert found["device"] == DEVICE_NAME
+    assert {"memory", "gemm_bf16", "gemm_low_precision", "attention", "launch_s", "call_s"} == found["constants"].keys()
