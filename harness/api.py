@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness.cli.options import ExperimentOptions as Experiment
 from harness.cli.options import JudgeOptions as Judging
 from harness.errors import BadRequestError
-from harness.experiment.gpu import MARGIN
+from harness.experiment.gpu import SPARE
 
 if TYPE_CHECKING:
     from harness.measure.values import CheckDocument, CompareDocument, RecordedRun
@@ -32,7 +32,7 @@ def _require_experiment(given: object) -> None:
 def plan(
     experiment: Experiment,
     *,
-    margin: float = MARGIN,
+    margin: float = SPARE,
     fit_into_gib: float | None = None,
     max_overhead: float | None = None,
     over: Mapping[str, Sequence[int | None]] | None = None,

@@ -7,7 +7,10 @@ from typing import Literal
 from harness.units import GB, GIB, TERA
 
 MARGIN = 0.06
-"""Share of a GPU's memory that a setting must leave free to be recommended, unless `--margin` says otherwise."""
+"""Share of a GPU's memory that tensors must leave free in a measured run, unless `--margin` says otherwise."""
+
+SPARE = 0.02
+"""Share of a GPU's memory that a plan leaves free beside all that it predicts, unless `--margin` says otherwise."""
 
 PeakKey = Literal["fp32", "bf16", "fp8", "fp4"]
 

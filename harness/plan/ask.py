@@ -27,7 +27,7 @@ class PlanOptions:
     """What must fit, what to vary, and what to print."""
 
     margin: Annotated[float, typer.Option("--margin", rich_help_panel=_PLAN, metavar="FRACTION",
-        help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
+        help="Share of the GPU's memory that must stay free, beside all that is predicted.")] = 0.02
     fit_into: Annotated[float | None, typer.Option("--fit_into", rich_help_panel=_PLAN, metavar="GIB",
         help="Memory to fit into instead of the GPU's, in GiB, e.g. 60.")] = None
     max_overhead: Annotated[float | None, typer.Option("--max_overhead", rich_help_panel=_PLAN, metavar="FRACTION",

@@ -23,8 +23,9 @@ from harness.predict.advice import (
     why_none,
 )
 from harness.predict.device import DeviceNeeds
-from harness.predict.ledger import PeakName
+from harness.predict.ledger import PeakName, StageMemory
 from harness.predict.prediction import Verdict
+from harness.predict.reserved import Held, Source
 from harness.predict.search import Plan, Row
 from harness.records.prediction import StagePrediction
 from harness.records.trace import Calibration
@@ -37,6 +38,19 @@ class StageRow(StagePrediction):
     model_config = ConfigDict(from_attributes=True)
 
     peaks: dict[PeakName, int]
+    reserved_bytes: int | None = None
+    fits_bytes: int | None = None
+    reserved_source: Source | None = None
+
+    @classmethod
+    def of_stage(cls, stage: StageMemory, held: Held) -> Self:
+        """Return the row of a stage."""
+        return cls.model_validate(stage, from_attributes=True).model_copy(
+            update={"reserved_bytes": held.reserved[1], "fits_bytes": held.fits[1], "reserved_source": held.source}
+        )
+
+
+_SIZES = [f"{name}_{what}" for name in ("reserved", "fits", "device") for what in ("bytes", "range_bytes")]
 
 
 class SettingRow(Shown):
@@ -53,11 +67,16 @@ class SettingRow(Shown):
     range_class: str | None = at("prediction", "job_class")
     range_rows: int | None = at("prediction", "num_rows")
     graph_pool_bytes: int | None = at("prediction", "pool_bytes")
+    reserved_bytes: int | None
+    reserved_range_bytes: tuple[int, int] | None
+    fits_bytes: int | None
+    fits_range_bytes: tuple[int, int] | None
+    reserved_source: Source | None = at("prediction", "reserved_source")
     device_bytes: int | None
     device_range_bytes: tuple[int, int] | None
     worst_stage: int | None = at("prediction", "worst", "pp_rank")
     peak: str | None = at("prediction", "worst", "peak")
-    stages: tuple[StageRow, ...] = at("prediction", "stages", default=())
+    stages: tuple[StageRow, ...] = ()
     step_time_s: float | None = at("prediction", "time", "likely_s")
     step_time_range_s: tuple[float, float] | None = at("prediction", "time", "range_s")
     tflops_per_gpu: float | None = at("prediction", "tflops_per_gpu")
@@ -73,12 +92,14 @@ class SettingRow(Shown):
     @classmethod
     def of_row(cls, row: Row, layout: str, needs: DeviceNeeds) -> Self:
         """``layout``: the name of its layout, empty for the only one. ``needs``: of its device beside tensors."""
-        found = row.prediction
-        ends = [end + found.pool_bytes for end in (found.peak_bytes, *found.range_bytes)] if found else []
-        held = [needs.device_bytes(end) for end in ends]
+        found, sizes = row.prediction, dict[str, object]()
+        device = [end + needs.outside_bytes for end in found.reserved] if found else []
+        for name, ends in (("reserved", found.reserved), ("fits", found.fits), ("device", device)) if found else ():
+            sizes |= {f"{name}_bytes": ends[1], f"{name}_range_bytes": (ends[0], ends[2])}
+        stages = zip(found.stages, found.held, strict=True) if found else ()
         return cls.of(
             row, layout=layout, inert_modules=tuple(row.candidate.inert_modules),
-            device_bytes=held[0] if held else None, device_range_bytes=held[1:] or None,
+            stages=[StageRow.of_stage(*each) for each in stages], **dict.fromkeys(_SIZES) | sizes,
             verdict_is_certain=row.is_certain if row.verdict else None,
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ from math import inf
 
 from harness.errors import Problems, closest
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import MARGIN
+from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.predict.exact import ASKED, RECOMMENDED
@@ -23,7 +23,7 @@ class PlanRequest:
     """
 
     asked: Request
-    margin: float = MARGIN
+    margin: float = SPARE
     fit_into_gib: float | None = None
     max_overhead: float | None = None
     over: tuple[tuple[str, tuple[int | None, ...]], ...] = ()

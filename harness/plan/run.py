@@ -16,7 +16,17 @@ from harness.plan.request import PlanRequest, check_plan
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
-from harness.predict.search import Candidates, Limits, Plan, Row, Traces, candidates, plan, required_cases
+from harness.predict.search import (
+    Candidates,
+    Limits,
+    Plan,
+    Row,
+    Traces,
+    candidates,
+    plan,
+    required_cases,
+    with_replays,
+)
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
@@ -120,7 +130,17 @@ def plan_request(
     planned = Planned(tuple(_planned(request, layout, traced) for layout in found), traced_with=traces_note(release))
     if len(found) == 1:
         planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
+    planned = _with_replays(planned)
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def _with_replays(planned: Planned) -> Planned:
+    """Replay the first steps of the best layout; of the first one planned where there is no best."""
+    best = planned.best or next((layout for layout in planned.layouts if layout.plan), None)
+    if best is None or best.plan is None or best.traces is None or best.settled is None:
+        return planned
+    known = replace(best, plan=with_replays(best.plan, best.traces, best.settled.software))
+    return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:

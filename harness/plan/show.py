@@ -9,6 +9,8 @@ from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
 from harness.predict.advice import (
     advice,
+    allocator_note,
+    allocator_text,
     asked_text,
     dominated,
     doubt_text,
@@ -45,10 +47,9 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transie
 _MANY_ROWS = 20
 _MOST_NAMED = 8
 _LEGEND = (
-    "*: recommended; asked: the setting of the request; Device: predicted memory in use on the GPU; Cost: compared "
-    "with the step "
-    "without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces of "
-    "libraries"
+    "*: recommended; asked: the setting of the request; Reserved: by torch's allocator; Fits: the least that it can do "
+    "with; Device: predicted memory in use on the GPU; Cost: compared with the step without recompute; Transient: only "
+    "during the running pass; Overhead: buffers that stay, and workspaces of libraries"
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
@@ -99,7 +100,7 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
     speed = any(row.prediction and row.prediction.hfu for row in rows)
 
     def device(found: Prediction) -> int:
-        return plan.limits.needs.device_bytes(found.peak_bytes + found.pool_bytes)
+        return found.reserved[1] + plan.limits.needs.outside_bytes
 
     def rate(title: str) -> Column:
         return Column(title, right=True, drop=3, lost=True)
@@ -108,6 +109,8 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
         (Column("Recompute"), lambda row: _name(plan, row)),
         (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
         (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
+        (Column(f"Reserved {unit}", right=True, drop=3, lost=True), _of(lambda found: _held(found, 0, unit))),
+        (Column(f"Fits {unit}", right=True, drop=3, lost=True), _of(lambda found: _held(found, 1, unit))),
         (Column(f"Device {unit}", right=True, drop=3, lost=True), _of(lambda found: _size(device(found), unit))),
         (Column("Stage", drop=2, lost=True), _of(lambda found: str(found.worst.pp_rank))),
         (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
@@ -118,6 +121,11 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
         (Column(""), verdict_text),
     ]  # fmt: skip
     return tabled(rows, columns, instead=(Section(parts, (_parts_table(rows, unit),)), GAP))
+
+
+def _held(found: Prediction, what: int, unit: str) -> str:
+    """Return what is reserved (0), or the smallest device (1)."""
+    return _size((found.reserved, found.fits)[what][1], unit)
 
 
 def _step(found: Prediction) -> str:
@@ -196,7 +204,8 @@ def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
     yield _LEGEND
     yield from dict.fromkeys(found.range_basis for found in predicted)
     if plan.limits.needs.outside_bytes:
-        yield f"Beside tensors the device holds {plan.limits.needs.text}"
+        yield allocator_note(plan)
+        yield f"Outside torch's allocator the device holds {plan.limits.needs.text}"
     if not all(found.is_point_known for found in predicted):
         yield "~: the prediction does not model everything; rely on the range"
     if any(verdict_text(row).text == "OOM?" for row in plan.rows):
@@ -258,8 +267,7 @@ def _answer(plan: Plan, whose: str) -> Iterator[Line]:
     what = "step time" if best.prediction.time else "FLOPs"
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
     doubt = "" if best.verdict == "FITS" else f", TIGHT: {doubt_text(plan, best.prediction)}"
-    about = "" if best.prediction.is_point_known else "~"
-    used = f"{plan.limits.use_text(best.prediction.peak_bytes, best.prediction.pool_bytes, about)}{cost}{doubt}"
+    used = f"{plan.limits.use_text(best.prediction)}{cost}{doubt}{allocator_text(best)}"
     yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
     yield from pasted(best, plan.spec)
     others = ((safe_instead(plan), eager(plan)), (riskier_text(plan), plan.riskier))

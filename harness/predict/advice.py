@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
-from harness.predict.prediction import Prediction
+from harness.predict.allocator_settings import asked_settings
+from harness.predict.prediction import Prediction, verdict
 from harness.predict.ranges import cost_error
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
 from harness.units import format_bytes, format_percent, format_seconds
@@ -135,7 +136,28 @@ def asked_text(plan: Plan, whose: str) -> str:
         return f"{whose} setting, {row.text}, is not predicted: {row.reason}"
     time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
     peak = f"{'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.peak_bytes)}"
-    return f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}"
+    return f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}{allocator_text(row)}"
+
+
+def allocator_text(row: Row) -> str:
+    """Say what expandable segments decide, with the bytes that are stranded without them; empty if nothing."""
+    if row.prediction is None or row.otherwise is None:
+        return ""
+    has = asked_settings(row.prediction.spec)[0].expandable_segments
+    without = row.otherwise if has else row.prediction
+    stranded = f"{format_bytes(max(0, without.fits[1] - without.peak_bytes))} are stranded"
+    if has:
+        return f", fits with {_EXPANDABLE}; without, {stranded}"
+    return f", fits with {_ALLOCATOR}={_EXPANDABLE}; as asked, {stranded}" if row.verdict != "FITS" else ""
+
+
+def allocator_note(plan: Plan) -> str:
+    """Say what reserved bytes are made of, and which settings of the allocator they assume."""
+    text = asked_settings(plan.spec)[1]
+    names = [row.text for row in plan.rows if row.prediction and row.prediction.reserved_source == "replayed"]
+    steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
+    settings = f"with {_ALLOCATOR}={text}" if text else "without settings of torch's allocator"
+    return f"Reserved and Fits: {steps}by the class of the job, {settings}"
 
 
 def unmodelled(plan: Plan) -> dict[str, str]:
@@ -162,10 +184,10 @@ def riskier_text(plan: Plan) -> str:
 
 
 def doubt_text(plan: Plan, tight: Prediction) -> str:
-    """Say how far the range of a tight setting reaches, and how many of ten measured jobs of its class would fit."""
-    high, num = format_bytes(tight.range_bytes[1]), tight.num_of_ten_within(plan.limits.budget_bytes or 0)
+    """Say how far the need of a tight setting reaches, and how many of ten measured jobs of its class would fit."""
+    high, num = format_bytes(tight.fits[2]), tight.num_of_ten_within(plan.limits.budget_bytes or 0)
     odds = f"about {num} of 10" if num else "fewer than 1 of 10"
-    return f"the upper end of its range is {high}; {odds} measured jobs of its class would fit"
+    return f"it may need up to {high}; {odds} measured jobs of its class would fit"
 
 
 def _allowed(plan: Plan) -> str:
@@ -174,7 +196,11 @@ def _allowed(plan: Plan) -> str:
 
 def _allocator(plan: Plan, control: Row) -> Advice:
     """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
-    is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
+    is_set, budget = asked_settings(plan.spec)[0].expandable_segments, plan.limits.budget_bytes or 0
+    cured = None if is_set else control.otherwise
+    if cured and verdict(cured.fits, budget) == "FITS":
+        need = f"without recompute {format_bytes(cured.fits[1])} are then enough"
+        return Advice("allocator", f"{_ALLOCATOR}={_EXPANDABLE}: {need}", settles=True)
     if control.verdict == "TIGHT":
         have = "already set" if is_set else "try it first, it costs nothing"
         text = (

@@ -103,6 +103,11 @@ class Allocator:
                 for block in pool.blocks():
                     self._release(block)
 
+    def releasable_bytes(self) -> int:
+        """Return what :meth:`empty_cache` would give back of the default pool without waiting for events."""
+        blocks = (block for pool in self._pools[_DEFAULT_POOL] for block in pool.blocks())
+        return sum(last - first for first, last in map(_releasable, blocks))
+
     # ---- private pools, of CUDA graphs and of MemPool
 
     def begin_pool(self, name: int, streams: tuple[int, ...] | None = None) -> None:
@@ -324,10 +329,9 @@ class Allocator:
 
     def _unmap(self, block: Block) -> None:
         """`unmap_block`: whole pages; what is left of a page at either end stays a free block."""
-        (base, page), pool, end = block.range(), block.pool, block.address + block.num_bytes
-        first = -(-(block.address - base) // page) * page + base
-        last = (end - base) // page * page + base
-        if last <= first:
+        pool, end = block.pool, block.address + block.num_bytes
+        first, last = _releasable(block)
+        if last == first:
             return
         pool.take(block)
         for address, num_bytes in ((block.address, first - block.address), (last, end - last)):
@@ -387,6 +391,17 @@ class Allocator:
         return sorted(
             (head.address, sum(part[1] for part in run), run) for head in heads.values() if (run := mapped_run(head))
         )
+
+
+def _releasable(block: Block) -> tuple[int, int]:
+    """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
+    end = block.address + block.num_bytes
+    if not block.expandable:
+        return block.address if block.is_whole else end, end
+    base, page = block.expandable
+    first = -(-(block.address - base) // page) * page + base
+    last = (end - base) // page * page + base
+    return first, max(first, last)
 
 
 def _new_pools() -> tuple[Pool, Pool]:

@@ -19,9 +19,15 @@ class Event(NamedTuple):
     stream: int = 0
 
 
+_LOOK_EVERY_BYTES = 4 * MIB
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What the requests took. ``failed``: position in the sequence of the first request that failed; it ends there."""
+    """What the requests took. ``failed``: position in the sequence of the first request that failed; it ends there.
+
+    ``least_bytes``: the most that was not a cached segment at any of the fullest moments, looked at every 4 MiB.
+    """
 
     allocated_bytes: int
     reserved_bytes: int
@@ -29,6 +35,7 @@ class Outcome:
     peak_reserved_bytes: int
     num_retries: int
     failed: int | None
+    least_bytes: int = 0
 
 
 def replayed(
@@ -37,6 +44,7 @@ def replayed(
     """Return what the sequence takes from an empty device of ``total_bytes`` that gives at most ``limit_bytes``."""
     allocator, failed = Allocator(settings, Device(limit_bytes, total_bytes)), None
     addresses = dict[int, int]()
+    least = looked_at = 0
     for at, (key, num_bytes, stream) in enumerate(events):
         if num_bytes is None:
             allocator.free(addresses.pop(key))
@@ -46,9 +54,12 @@ def replayed(
         except OutOfDeviceMemoryError:
             failed = at
             break
+        if allocator.allocated > looked_at:
+            looked_at = allocator.allocated + _LOOK_EVERY_BYTES
+            least = max(least, allocator.reserved - allocator.releasable_bytes())
     return Outcome(
         allocator.allocated, allocator.reserved, allocator.peak_allocated, allocator.peak_reserved,
-        allocator.num_retries, failed,
+        allocator.num_retries, failed, least,
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from functools import partial
 from typing import Literal
 
 from harness.errors import BadRequestError, nearest
+from harness.experiment.experiment import ExperimentSpec
+from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.units import MIB
 
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
@@ -89,6 +91,21 @@ def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
     """Return the settings that torch takes from the environment. BadRequestError names the variable and the value."""
     name = next((each for each in VARIABLES if each in environment), None)
     return settings_of(environment[name], where=name) if name else AllocatorSettings()
+
+
+def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
+    """Return the allocator's settings in a run of ``spec``, and their text; BadRequestError if torch refuses them."""
+    name = next((each for each in VARIABLES if each in spec.env), None)
+    if name is None:
+        text = "" if spec.ddp.nccl_ub or spec.gpu_type.is_cpu else EXPANDABLE_SEGMENTS  # as the launcher sets it
+        return settings_of(text), text
+    return settings_of(spec.env[name], where=name), spec.env[name]
+
+
+def inert_notes(spec: ExperimentSpec) -> tuple[str, ...]:
+    """Return what of the allocator's settings has no effect; BadRequestError if torch refuses them."""
+    inert = asked_settings(spec)[0].inert
+    return (f"{ALLOCATOR}: {inert}",) if inert else ()
 
 
 def settings_of(text: str, where: str = VARIABLES[0]) -> AllocatorSettings:

@@ -9,7 +9,10 @@ from math import ceil
 from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.predict.allocator_settings import asked_settings
 from harness.predict.ledger import KIB, user_buffer_bytes
+from harness.predict.model_states import least_bytes
+from harness.predict.reserved import ratios_of
 from harness.predict.schedule import schedule_of
 from harness.units import MIB, format_bytes
 
@@ -17,11 +20,6 @@ from harness.units import MIB, format_bytes
 # first communicator (NVIDIA/nccl issue 1685). A run records it: peak_device_bytes less peak_reserved_bytes and the
 # parts below.
 OUTSIDE_ALLOCATOR_BYTES = 1_000_000_000
-
-# Bytes that torch's allocator reserves per allocated byte, measured on 64 H100 (NVIDIA/Megatron-LM pull request 6429).
-# Blocks belong to the stream that asked for them: with overlapped expert-parallel communication two streams keep blocks
-# of their own.
-RESERVED_RATIO, RESERVED_RATIO_TWO_STREAMS = 1.04, 1.13
 
 # NCCL 2.18 to 2.28. A connection over NVLink allocates its three protocols' buffers at the receiver (LL 512 KiB, LL128
 # 4.7 MiB, Simple 4 MiB) and flags at the sender, both rounded up to 2 MiB.
@@ -162,9 +160,9 @@ def dispatcher_bytes(spec: ExperimentSpec) -> int:
 
 @dataclass(frozen=True)
 class DeviceNeeds:
-    """What a rank's device holds for each allocated byte, and beside torch's allocator.
+    """What a rank's device holds beside torch's allocator. The default is a CPU's: nothing.
 
-    The default is a CPU's: nothing.
+    ``reserved_over_allocated``: of the class of jobs, where no step is replayed.
     """
 
     reserved_over_allocated: float = 1.0
@@ -179,25 +177,16 @@ class DeviceNeeds:
         """Return the memory outside torch's allocator."""
         return self.context_bytes + self.nccl_bytes + self.user_buffer_bytes + self.dispatcher_bytes
 
-    def device_bytes(self, allocated_bytes: int) -> int:
-        """Return the memory in use on the device where tensors take ``allocated_bytes``."""
-        return round(allocated_bytes * self.reserved_over_allocated) + self.outside_bytes
-
-    def room_bytes(self, capacity_bytes: int) -> int:
-        """Return the most bytes of tensors with which the device holds no more than ``capacity_bytes``."""
-        return int((capacity_bytes - self.outside_bytes) / self.reserved_over_allocated)
-
     @property
     def text(self) -> str:
         """Return every part with its size."""
-        cache = f"{(self.reserved_over_allocated - 1) * 100:.0f} % of the tensors as the allocator's cache"
         parts = (
             (self.nccl_bytes, f"of NCCL ({self.num_communicators} communicators)"),
             (self.context_bytes, "of CUDA context and libraries"),
             (self.user_buffer_bytes, "of user buffers"),
             (self.dispatcher_bytes, "of dispatcher buffers"),
         )
-        return ", ".join([cache, *(f"{format_bytes(size)} {what}" for size, what in parts if size)])
+        return ", ".join(f"{format_bytes(size)} {what}" for size, what in parts if size)
 
 
 def device_needs(spec: ExperimentSpec, context_bytes: int = OUTSIDE_ALLOCATOR_BYTES) -> DeviceNeeds:
@@ -206,7 +195,7 @@ def device_needs(spec: ExperimentSpec, context_bytes: int = OUTSIDE_ALLOCATOR_BY
         return DeviceNeeds()
     groups = communicators(spec)
     return DeviceNeeds(
-        reserved_over_allocated=RESERVED_RATIO_TWO_STREAMS if schedule_of(spec, 0).extra_warmup else RESERVED_RATIO,
+        reserved_over_allocated=ratios_of(spec, least_bytes(spec), asked_settings(spec)[0]).reserved[1],
         context_bytes=context_bytes,
         nccl_bytes=sum(group.num_bytes(spec) for group in groups),
         num_communicators=len(groups),

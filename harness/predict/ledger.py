@@ -223,7 +223,7 @@ def _moments(
     beside = max(chunk.largest_unit for chunk in chunks) if schedule.extra_warmup else 0
     waiting = deferred_bytes(spec) if schedule.num_deferred else 0
     saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
-    outputs = [int(_keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
+    outputs = [int(keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
     graphs = [(chunk.captured, chunk.pool, chunk.static) for chunk in chunks]
 
     def moment(instant: Instant) -> Moment:
@@ -306,8 +306,8 @@ def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
     return left
 
 
-def _keeps_outputs(spec: ExperimentSpec) -> bool:
-    """Sent outputs live until their backward pass by request, and when interleaving over gloo (`engine/config.py`)."""
+def keeps_outputs(spec: ExperimentSpec) -> bool:
+    """Return whether sent outputs live until their backward pass: by request, or interleaving over gloo (config.py)."""
     kept = not spec.parallelism.deallocate_pipeline_outputs and spec.parallelism.pipeline_model_parallel_size > 1
     return kept or (spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1)
 

@@ -109,6 +109,16 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     return StateBytes(gradient, master + moments, cast, widened)
 
 
+def state_parts(spec: ExperimentSpec) -> tuple[float, tuple[float, ...]]:
+    """Return the bytes per parameter that the optimizer makes when it is built, and those at the first step's end."""
+    per, optimizer = state_bytes(spec).optimizer, spec.optimizer
+    if not optimizer.use_precision_aware_optimizer:
+        return per - 8, (4, 4)
+    moments = (_SIZE[optimizer.exp_avg_dtype], _SIZE[optimizer.exp_avg_sq_dtype])
+    master = per - sum(moments)
+    return (0, (*moments, master)) if _adam_owns_master(spec) else (master, moments)
+
+
 Adam = Literal["fused", "torch", "whole"]
 
 
@@ -149,11 +159,17 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "
 
 def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
     """Return the numbers of parameters of dense layers and of experts whose optimizer state one rank holds."""
+    dense, expert = shards_of(spec)
+    return parameters.dense / dense, parameters.expert / expert
+
+
+def shards_of(spec: ExperimentSpec) -> tuple[int, int]:
+    """Return over how many ranks the optimizer states of dense layers and of experts are spread."""
     if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
-        return parameters.dense, parameters.expert
+        return 1, 1
     p = spec.parallelism
     ranks = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
-    return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / max(1, spec.num_gpus // ranks)
+    return _dense_data_parallel_size(spec), max(1, spec.num_gpus // ranks)
 
 
 def _dense_data_parallel_size(spec: ExperimentSpec) -> int:

@@ -1,12 +1,13 @@
 """The prediction of one setting with the planner's constants, and its peaks beside those of whole traced steps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.software import Software
+from harness.predict.allocator_settings import asked_settings
 from harness.predict.assumptions import Assumption, assumptions, band
 from harness.predict.compose import ChunkCost
 from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES
@@ -15,6 +16,7 @@ from harness.predict.flops import achieved_tflops, model_flops_per_step, recompu
 from harness.predict.ledger import StageMemory, library_bytes, stage_memory
 from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
+from harness.predict.reserved import Held, Source, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
 from harness.predict.trace_cases import traceable
@@ -83,9 +85,9 @@ Verdict = Literal["FITS", "TIGHT", "OOM"]
 class Prediction:
     """All bytes are of the worst rank of a stage; ``range_bytes`` holds nine of ten peaks of its class.
 
-    ``uneven_bytes``: the peak with uneven routing. ``job_class``, ``num_rows``: the class of jobs behind the range, and
-    how many measured cases it has. ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per
-    step over all GPUs. ``adam`` as in `model_states`.
+    ``held``: what the allocator takes, by stage. ``uneven_bytes``: the peak with uneven routing. ``job_class``,
+    ``num_rows``: the class of jobs behind the range, and how many measured cases it has. ``time`` is None where seconds
+    are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``adam`` as in `model_states`.
     """
 
     spec: ExperimentSpec
@@ -98,7 +100,28 @@ class Prediction:
     model_flops: int
     recompute_flops: int
     assumptions: tuple[Assumption, ...]
+    held: tuple[Held, ...]
     adam: Adam = "fused"
+
+    @property
+    def reserved(self) -> tuple[int, int, int]:
+        """Return the lower end, likely value and upper end of what torch's allocator takes from the fullest device."""
+        return self._ends([held.reserved for held in self.held])
+
+    @property
+    def fits(self) -> tuple[int, int, int]:
+        """Return the same of the smallest device, less what is outside torch's allocator, on which nothing fails."""
+        return self._ends([held.fits for held in self.held])
+
+    def _ends(self, of_stages: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+        lows, likely, highs = zip(*of_stages, strict=True)
+        below, above = (end - self.peak_bytes for end in self.range_bytes)
+        return max(0, max(lows) + below), max(likely), max(highs) + above
+
+    @property
+    def reserved_source(self) -> Source:
+        """Return whether the stage that needs the largest device was replayed."""
+        return max(self.held, key=lambda held: held.fits[1]).source
 
     @property
     def worst(self) -> StageMemory:
@@ -160,8 +183,9 @@ class Prediction:
         return f"Range: {few}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
 
     def num_of_ten_within(self, budget_bytes: int) -> int:
-        """In how many of ten jobs of its class the peak keeps a budget between the predicted peak and its upper end."""
-        room, reach = budget_bytes - self.pool_bytes - self.peak_bytes, self.range_bytes[1] - self.peak_bytes
+        """In how many of ten jobs of its class the need keeps a budget between the predicted need and its upper end."""
+        _, likely, most = self.fits
+        room, reach = budget_bytes - likely, most - likely
         return spreads()[self.job_class].num_of_ten(room / reach if reach else 1.0)
 
     def overhead_over(self, control: "Prediction") -> float:
@@ -233,6 +257,7 @@ def predict(
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,
         adam=adam,
+        held=tuple(estimated(spec, stage, asked_settings(spec)[0]) for stage in stages),
     )
 
 
@@ -243,11 +268,12 @@ def _stages(
     return tuple(map(constants.added_to, stages))
 
 
-def verdict(peak_bytes: int, upper_bytes: int, budget_bytes: int) -> Verdict:
-    """Return FITS if the upper end of the range keeps the budget, TIGHT if only the predicted peak does, else OOM."""
-    if upper_bytes <= budget_bytes:
+def verdict(ends: tuple[int, int, int], budget_bytes: int) -> Verdict:
+    """Return FITS if the upper end of the need keeps the budget, TIGHT if only the likely value does, else OOM."""
+    _, likely, most = ends
+    if most <= budget_bytes:
         return "FITS"
-    return "TIGHT" if peak_bytes <= budget_bytes else "OOM"
+    return "TIGHT" if likely <= budget_bytes else "OOM"
 
 
 @dataclass(frozen=True)

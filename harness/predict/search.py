@@ -1,21 +1,25 @@
 """Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
-from harness.experiment.effective import Implementation, computation, effective_recompute
+from harness.experiment.effective import Implementation, computation, effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import MARGIN
+from harness.experiment.gpu import SPARE
 from harness.experiment.layout import chunks
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute, runs_again
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
+from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.device import DeviceNeeds, device_needs
 from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.predict.ranges import cost_error
+from harness.predict.rank_events import MissingEventsError, Read
+from harness.predict.reserved import Held, estimated, replay
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
@@ -142,50 +146,49 @@ SAME_COST = 0.001
 class Limits:
     """The limits of a setting. ``capacity_bytes`` None: the memory is unknown, and nothing is judged.
 
-    ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
-    ``needs``: what the device holds beside tensors. It must fit beside them, and the margin must stay free of tensors.
+    ``margin``: share of the memory that stays free. ``max_overhead``: share of the step time, None for any.
+    ``needs``: what the device holds outside torch's allocator.
     """
 
     capacity_bytes: int | None
-    margin: float = MARGIN
+    margin: float = SPARE
     max_overhead: float | None = None
     needs: DeviceNeeds = field(default_factory=DeviceNeeds)
 
     @property
     def budget_bytes(self) -> int | None:
-        """Return the largest peak that fits, in bytes."""
+        """Return the bytes that torch's allocator may use."""
         if self.capacity_bytes is None:
             return None
-        return min(int(self.capacity_bytes * (1 - self.margin)), self.needs.room_bytes(self.capacity_bytes))
-
-    @property
-    def _beside_bytes(self) -> int:
-        """Return what tensors leave free of the memory where they take all that fits."""
-        return (self.capacity_bytes or 0) - (self.budget_bytes or 0)
+        return int(self.capacity_bytes * (1 - self.margin)) - self.needs.outside_bytes
 
     @property
     def text(self) -> str:
-        """Describe the memory that a peak must fit into; only for known memory."""
+        """Describe the memory that torch's allocator may use; only for known memory."""
         return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}"
 
-    def use_text(self, peak_bytes: int, pool_bytes: int = 0, mark: str = "") -> str:
-        """Set a peak beside the memory, and say what the device then has in use; ``mark`` precedes both sizes."""
-        pools = f", {format_bytes(pool_bytes)} of it in private pools of CUDA graphs" if pool_bytes else ""
-        device = f", {mark}{format_bytes(self.needs.device_bytes(peak_bytes + pool_bytes))} in use on the device{pools}"
-        return f"{mark}{format_bytes(peak_bytes)} of {self.text}{device if self.needs.outside_bytes else ''}"
+    def use_text(self, found: Prediction) -> str:
+        """Set a peak beside the memory, and say what the device then has in use."""
+        mark, pool = "" if found.is_point_known else "~", found.pool_bytes
+        pools = f", {format_bytes(pool)} of it in private pools of CUDA graphs" if pool else ""
+        device = f", {mark}{format_bytes(found.reserved[1] + self.needs.outside_bytes)} in use on the device{pools}"
+        return f"{mark}{format_bytes(found.peak_bytes)} of {self.text}{device if self.needs.outside_bytes else ''}"
 
     @property
     def free_text(self) -> str:
-        """Describe what stays free of tensors: the margin, or what the device needs beside them if that is more."""
-        capacity = self.capacity_bytes or 0
-        if int(capacity * (1 - self.margin)) <= self.needs.room_bytes(capacity):
-            return f"less {self.margin * 100:g} % margin"
-        return f"less {format_bytes(self._beside_bytes)} beside tensors"
+        """Describe what is kept from torch's allocator: what others hold, and the margin."""
+        outside, margin = self.needs.outside_bytes, f"{self.margin * 100:g} % margin"
+        others = [f"{format_bytes(outside)} outside torch's allocator"] if outside else []
+        return f"less {' and '.join([*others, *([margin] if self.margin or not others else [])])}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One setting. ``prediction`` is None for the ``reason``. ``is_certain``: the whole range has the same verdict."""
+    """One setting. ``prediction`` is None for the ``reason``. ``is_certain``: the whole range has the same verdict.
+
+    ``is_weighed``: its steps were replayed where their requests are known. ``otherwise``: the same with expandable
+    segments where it has none, or without them, if the verdict then differs.
+    """
 
     candidate: Candidate
     prediction: Prediction | None
@@ -193,6 +196,8 @@ class Row:
     overhead: float | None
     reason: str = ""
     is_certain: bool = True
+    is_weighed: bool = False
+    otherwise: Prediction | None = None
 
     @property
     def text(self) -> str:
@@ -282,6 +287,15 @@ def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator
             yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
 
 
+def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
+    """Yield the cases from whose requests for memory every setting of ``spec`` is composed, under any layout."""
+    make, kinds = CaseMaker(spec, implementation), spec.model.layer_kinds
+    for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
+        yield make.layers(kind, policy, 3)
+    for pre, mtp in product((True, False), {False, bool(spec.model.mtp_num_layers)}):
+        yield make.last(kinds[-1], NoRecompute(), pre=pre, mtp=mtp)
+
+
 def _traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
     """Return the policies that `candidates` are composed of, also those that rules, CUDA graphs or layouts forbid."""
     every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation)
@@ -292,11 +306,15 @@ def _traced_policies(spec: ExperimentSpec, implementation: Implementation) -> li
 
 @dataclass(frozen=True)
 class Traces:
-    """The tracer's answers: chunks by key with even and with uneven routing, and reasons for those it declined."""
+    """The tracer's answers: chunks by key with even and with uneven routing, and reasons for those it declined.
+
+    ``requests``: reads the requests for memory of a case, where they are known.
+    """
 
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
     refused: Mapping[str, str]
+    requests: Read | None = None
 
     def why_missing(self, composer: Composer, otherwise: str = "not traced") -> str:
         """Say why a trace of the request is missing; ``otherwise``: where no tracer declined one."""
@@ -332,6 +350,71 @@ def plan(
     return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
 
 
+def with_replays(made: Plan, traces: Traces, software: Software) -> Plan:
+    """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
+
+    Where that changes which setting is recommended, that one is replayed as well.
+    """
+    composer = replace(Composer(made.spec, settled_implementation(made.spec)), apex=software.apex is not False)
+    for _ in range(_MOST_REPLAYED):
+        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made))
+        due = [row for row in asked if row.prediction and not row.is_weighed]
+        if not due:
+            break
+        known = {row.text: _weighed(row, made.limits, composer, traces) for row in due}
+        rows = tuple(known.get(row.text, row) for row in made.rows)
+        made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
+    return made
+
+
+def _is_in_doubt(row: Row, made: Plan) -> bool:
+    """Return whether the allocator may decide about the asked setting, or the one without recompute."""
+    budget, named = made.limits.budget_bytes, (made.spec.recompute.text, NoRecompute().text)
+    if row.prediction is None or budget is None or row.text not in named:
+        return False
+    return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
+
+
+# Settings of a layout whose steps are replayed: a replay costs about a fifth of all predictions together.
+_MOST_REPLAYED = 3
+
+
+def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Row:
+    """Replay a setting, also with and without expandable segments where that may decide."""
+    found, budget = row.prediction, limits.budget_bytes
+    assert found
+    own = composer.with_recompute(row.candidate.spec.recompute)
+    settings, _ = asked_settings(found.spec)
+    found = replace(found, held=_held(found, own, settings, traces, budget))
+    judged, certain = _judged(found, limits)
+    row = replace(row, prediction=found, verdict=judged, is_certain=certain, is_weighed=True)
+    if budget is None or found.spec.gpu_type.is_cpu or found.spec.ddp.nccl_ub:
+        return row
+    other = replace(settings, expandable_segments=not settings.expandable_segments)
+    guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
+    if verdict(guessed.fits, budget) == judged:
+        return row
+    guessed = replace(found, held=_held(guessed, own, other, traces, budget))
+    return row if verdict(guessed.fits, budget) == judged else replace(row, otherwise=guessed)
+
+
+def _held(
+    found: Prediction, composer: Composer, settings: AllocatorSettings, traces: Traces, budget: int | None
+) -> tuple[Held, ...]:
+    """Replay the fullest stage, and others that may exceed the budget."""
+    held = [*found.held]
+    if traces.requests is None:
+        return found.held
+    costs = composer.chunk_costs(traces.even)
+    above = found.range_bytes[1] - found.peak_bytes
+    for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
+        if nth and held[place].fits[2] + above <= (budget or held[place].fits[2] + above):
+            break
+        with suppress(MissingEventsError):
+            held[place] = replay(composer, found.stages[place], costs[place], settings, traces.requests, budget)
+    return tuple(held)
+
+
 def _predicted(
     candidate: Candidate, composer: Composer, traces: Traces, software: Software, constants: Constants
 ) -> tuple[Prediction | None, str]:
@@ -352,10 +435,8 @@ def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | No
     budget = limits.budget_bytes
     if prediction is None or budget is None:
         return None, True
-    low, high = prediction.range_bytes
-    pool = prediction.pool_bytes
-    found = verdict(prediction.peak_bytes + pool, high + pool, budget)
-    return found, found == "FITS" or low + pool > budget
+    found = verdict(prediction.fits, budget)
+    return found, found == "FITS" or prediction.fits[0] > budget
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:

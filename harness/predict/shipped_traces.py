@@ -31,7 +31,7 @@ from harness.records.trace import ChunkTrace, OpCost, TraceCase
 _PACKAGE = Path(harness.__file__).parent
 _TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py")
 _REQUESTS = ("experiment/experiment.py", "experiment/model.py", "experiment/gpu.py", "experiment/recompute.py")
-_NOT_OF_CHUNKS = frozenset({"whole_step.py"})
+_NOT_OF_CHUNKS = frozenset({"whole_step.py", "recording.py"})
 # What megatron-core's layers, ends of the model and their communication consist of.
 _LAYERS = ("*.py", "transformer/**/*.py", "models/gpt/**/*.py", "models/common/**/*.py", "tensor_parallel/**/*.py",
            "fusions/**/*.py", "extensions/**/*.py")  # fmt: skip
@@ -104,7 +104,12 @@ def tracer_code() -> str:
 @cache
 def stand_in_code() -> str:
     """Return a fingerprint of the code that replaces transformer-engine and other compiled kernels."""
-    return _digest(_trees(("engine/stand_in",)))
+    return code_digest(("engine/stand_in",))
+
+
+def code_digest(parts: Iterable[str]) -> str:
+    """Return a fingerprint of sources of this package, files or folders, without comments and docstrings."""
+    return _digest(_trees(parts))
 
 
 @cache
@@ -296,13 +301,14 @@ def packed(about: About, traces: Iterable[tuple[TraceCase, float, CachedTrace]])
         specs.setdefault(address.member, _defaults(case))
     content = BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as archive:
-        _add(archive, "about.json", about.model_dump_json(indent=1))
+        write_member(archive, "about.json", about.model_dump_json(indent=1))
         for member in sorted(members):
-            _add(archive, f"{member}.json", _json(_packed_member(specs[member], members[member])))
+            write_member(archive, f"{member}.json", _json(_packed_member(specs[member], members[member])))
     return content.getvalue()
 
 
-def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+def write_member(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    """Add a member that depends on nothing but its text."""
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     info.compress_type, info.external_attr = zipfile.ZIP_LZMA, 0o644 << 16
     archive.writestr(info, text)

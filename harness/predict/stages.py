@@ -58,11 +58,12 @@ class Composer:
         return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
 
     @cached_property
-    def _make(self) -> CaseMaker:
+    def make(self) -> CaseMaker:
+        """Return the maker of the request's cases."""
         return CaseMaker(self.spec, self.implementation, self._shared.cases)
 
     @cached_property
-    def _policy(self) -> RecomputePolicy:
+    def policy(self) -> RecomputePolicy:
         """The recompute without modules that do nothing: traces are eager; CUDA graphs keep some modules from it."""
         return in_effect(self.spec, self.spec.recompute, self.implementation)
 
@@ -95,7 +96,7 @@ class Composer:
 
     def _cost(self, chunk: Chunk, book: "_Book") -> ChunkCost:
         kind = kind_of(self.spec.model, chunk, 0)
-        single = book[self._make.layers(kind, NoRecompute(), 1)]
+        single = book[self.make.layers(kind, NoRecompute(), 1)]
         frame = book.once(("frame", kind), lambda: frame_piece(single, self._layer(kind, NoRecompute(), book)))
         units = self._units(chunk, book)
         return compose(frame, units, self._ends(chunk, book), single.hidden_bytes, self._window(len(units)))
@@ -107,19 +108,19 @@ class Composer:
 
     def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
         def made() -> Piece:
-            single, double = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
+            single, double = (book[self.make.layers(kind, policy, n)] for n in (1, 2))
             return layer_piece(single, double, runs_again=_runs_dispatcher_again(policy))
 
         return book.once(("layer", kind, policy.text), made)
 
     def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
-        single, double = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
+        single, double = (book[self.make.offloaded(kind, policy, n)] for n in (1, 2))
         return offloaded_piece(kept, single, double)
 
     def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
         """Return the layer with some of its modules on the host."""
-        single, double, triple = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
-        plain = self._make.layers(kind, NoRecompute(), 1)
+        single, double, triple = (book[self.make.offloaded(kind, policy, n)] for n in (1, 2, 3))
+        plain = self.make.layers(kind, NoRecompute(), 1)
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
         return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
 
@@ -129,7 +130,7 @@ class Composer:
         A static input stands for the hidden state that these parts read. With attention goes a mask, and with the
         router the norm before it, whose output the router saves. Tokens for the all-to-all dispatcher are an output.
         """
-        single, scope = book[self._make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
+        single, scope = book[self.make.layers(kind, policy, 1)], self.spec.cuda_graph.scope
         hidden, is_moe, has_attention = single.hidden_bytes, has_experts(kind), not scope or "attn" in scope
         pool = single.attention_bytes * has_attention
         if not scope or ("moe" if is_moe else "mlp") in scope:
@@ -162,7 +163,7 @@ class Composer:
         moe = self.spec.model.moe
         if moe is None or not has_experts(kind):
             return piece
-        hidden = book[self._make.layers(kind, policy, 1)].hidden_bytes
+        hidden = book[self.make.layers(kind, policy, 1)].hidden_bytes
         shared = hidden * (moe.moe_shared_expert_intermediate_size is not None)
         dispatched = hidden * (1 if self.spec.kernels.has_flex_dispatcher else moe.moe_router_topk)
         over = piece.backward_over + 2 * (dispatched + shared)
@@ -187,7 +188,7 @@ class Composer:
         return book.once(("unit", kind, policy.text), made)
 
     def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
-        policy, kinds = self._policy, [self.spec.model.layer_kinds[i] for i in chunk.layers]
+        policy, kinds = self.policy, [self.spec.model.layer_kinds[i] for i in chunk.layers]
         if not isinstance(policy, FullRecompute):
             return _in_place([self._unit(kind, policy, book) for kind in kinds], chunk)
         kept = [self._unit(kind, NoRecompute(), book) for kind in kinds]
@@ -195,7 +196,7 @@ class Composer:
         n = policy.num_layers
         if policy.method == "block":
             return again[:n] + kept[n:]
-        hidden = book[self._make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
+        hidden = book[self.make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
         ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
         return [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
 
@@ -205,13 +206,13 @@ class Composer:
 
     def _first(self, chunk: Chunk, book: "_Book") -> Piece:
         """Return the embedding's piece: the less memory a layer kept, the more the embedding's gradient adds."""
-        policy = self._policy
+        policy = self.policy
         policy = single(policy) if isinstance(policy, FullRecompute) else policy
         kind = kind_of(self.spec.model, chunk, 0)
 
         def made() -> Piece:
-            piece = end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
-            return replace(piece, backward_over=piece.backward_over + self._embedding_sums)
+            piece = end_piece(book[self.make.first(kind, policy)], book[self.make.layers(kind, policy, 1)])
+            return replace(piece, backward_over=piece.backward_over + self.embedding_sums)
 
         return book.once(("first", kind, policy.text), made)
 
@@ -220,19 +221,19 @@ class Composer:
         kind, policy, mtp = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk), bool(chunk.mtp_layers)
 
         def made() -> Piece:
-            alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
-            last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
+            alone = book[self.make.last(kind, policy, pre=False, mtp=mtp)]
+            last = end_piece(alone, book[self.make.layers(kind, policy, 1)])
             if chunk.has_embedding:
-                both = book[self._make.last(kind, policy, pre=True, mtp=mtp)]
-                both_ends = end_piece(both, book[self._make.first(kind, policy)])
+                both = book[self.make.last(kind, policy, pre=True, mtp=mtp)]
+                both_ends = end_piece(both, book[self.make.first(kind, policy)])
                 last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
-            own = self._own_weight_gradient
+            own = self.own_weight_gradient
             return replace(last, persistent=last.persistent - own, backward_over=last.backward_over + own)
 
         return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
 
     @property
-    def _embedding_sums(self) -> int:
+    def embedding_sums(self) -> int:
         """Return the bytes of the fp32 sums that the embedding's backward kernel makes for more than 3,072 tokens.
 
         One per ten tokens and one per token or row of the table (torch 2.6 to 2.13, `EmbeddingBackwardKernel.cu`):
@@ -247,7 +248,7 @@ class Composer:
         return (tokens // _TOKENS_PER_SUM + own) * self.spec.model.hidden_size * 4
 
     @property
-    def _own_weight_gradient(self) -> int:
+    def own_weight_gradient(self) -> int:
         """Return the bytes of the output layer's weight gradient if fusion is on and Apex is missing, else 0."""
         fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
         if self.apex or not fuses:
@@ -258,7 +259,7 @@ class Composer:
 
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
         """Return the recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
-        policy = self._policy
+        policy = self.policy
         if not chunk.mtp_layers:
             return NoRecompute()
         if isinstance(policy, FullRecompute):

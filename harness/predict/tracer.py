@@ -19,7 +19,9 @@ from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.environment import Host
 from harness.launch.machine import TRAIN_EXTRA, installed_software
 from harness.predict.assumptions import imbalance_of
+from harness.predict.rank_events import Read
 from harness.predict.search import Traces
+from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import ShippedTraces, find_shipped, shipped_releases
 from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.predict.tracer_processes import TracerDiedError, TracerProcess, WarmTracers
@@ -81,6 +83,12 @@ class Tracing:
     def _source(self) -> "_Source":
         return _source(self.megatron_core, installed_software()) if self.reads_shipped else _Source(None)
 
+    @cached_property
+    def _requests(self) -> Read | None:
+        installed = installed_software()
+        found = find_events(_release(self.megatron_core, installed), installed) if self.reads_shipped else None
+        return found.read if found else None
+
     def by_kind(self, needed: Iterable[tuple[TraceKind, Iterable[TraceCase]]]) -> dict[TraceKind, Traces]:
         """Trace the cases of several requests, each once, and return the traces by kind. Errors as :meth:`traces`."""
         due: dict[TraceKind, dict[str, TraceCase]] = {}
@@ -111,7 +119,7 @@ class Tracing:
         found = even | unevenly
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
         uneven = {key: chunk for key, chunk in _chunks(found).items() if key not in lost}
-        return Traces(_chunks(even), uneven if experts else None, refused | lost)
+        return Traces(_chunks(even), uneven if experts else None, refused | lost, self._requests)
 
     def _untraceable(self, due: tuple[TraceCase, ...], *, has_some: bool) -> dict[str, str]:
         """Return why the due cases have no trace, by key. BadRequestError if no case has a trace."""
@@ -251,8 +259,12 @@ class _Source:
     is_other: bool = False
 
 
+def _release(release: str | None, installed: Software) -> str:
+    return release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+
+
 def _source(release: str | None, installed: Software) -> _Source:
-    wanted = release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+    wanted = _release(release, installed)
     shipped, reason = find_shipped(wanted, installed)
     reason = reason or (
         f"mbr-perf brings traces for megatron-core {wanted}, but only of the shipped operating points: none has these "
@@ -270,7 +282,7 @@ def _source(release: str | None, installed: Software) -> _Source:
 def traces_note(release: str | None) -> str:
     """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
     installed = installed_software()
-    source, wanted = _source(release, installed), release or installed.megatron_core or ASSUMED_MEGATRON_CORE
+    source, wanted = _source(release, installed), _release(release, installed)
     if source.shipped and source.cannot_trace:
         here = "" if source.is_other else "torch and megatron-core are not installed: "
         other = next((each for each in shipped_releases() if each != wanted), None)

@@ -15,6 +15,7 @@ import korthikanti
 import llama3_70b
 import published_page
 import ranges
+import reserved_page
 import scripted_page
 import scripted_points
 import step_times
@@ -93,6 +94,7 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,
     "scripted_gpu": lambda _host: scripted_page.page(scripted_points.FOLDER),
+    "reserved": reserved_page.page,
     "ranges": lambda _host: ranges.page(FOLDER),
 }
 

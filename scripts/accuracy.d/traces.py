@@ -1,7 +1,7 @@
 """``scripts/accuracy --traces``: traces every shipped point and writes the files that travel with the package."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,15 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
-from harness.predict.search import candidates, every_case
+from harness.predict.search import candidates, event_cases, every_case
+from harness.predict.shipped_events import events_file, packed_events
 from harness.predict.shipped_traces import About, packed, shipped_file
 from harness.predict.trace_cases import CachedTrace, TraceCache
 from harness.predict.tracer import Tracing, cache_folder
+from harness.predict.tracer_processes import TracerProcess
+from harness.records.events import ChunkEvents, EventsFile
 from harness.records.store import write_atomically
-from harness.records.trace import TraceCase
+from harness.records.trace import TraceCase, TraceRequest
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import Request
 from harness.resolve.recipe_file import load_recipe
@@ -26,7 +29,10 @@ from harness.show.terminal import narrate
 
 # Environments of scripts/setup, one per release of megatron-core that traces are shipped for.
 ENVIRONMENTS = ("", "mcore019")
-_HERE = "from harness.predict.shipped_traces import made_here; print(made_here().model_dump_json())"
+_HERE = (
+    "from harness.predict.shipped_events import events_made_here as requests, made_here as traces; "
+    "print(traces().model_dump_json(), requests().model_dump_json(), sep=chr(10))"
+)
 
 
 def write_all(host: Host, folder: Path | None) -> Iterator[Path]:
@@ -34,18 +40,55 @@ def write_all(host: Host, folder: Path | None) -> Iterator[Path]:
     for environment in ENVIRONMENTS:
         setup = ["scripts/setup", "train", *([environment] if environment else [])]
         python = subprocess.run(setup, check=True, capture_output=True, text=True).stdout.strip()
-        yield write(replace(host, python=python), folder)
+        yield from write(replace(host, python=python), folder)
 
 
-def write(host: Host, folder: Path | None) -> Path:
-    """Trace with the megatron-core of ``host.python`` and write its file."""
+def write(host: Host, folder: Path | None) -> Iterator[Path]:
+    """Trace with the megatron-core of ``host.python`` and write its files: traces, and requests for memory."""
     asked = subprocess.run([host.python, "-c", _HERE], check=True, capture_output=True, text=True, env=dict(host.shell))
-    about = About.model_validate_json(asked.stdout)
-    default = shipped_file(about.megatron_core)
+    about, of_requests = (About.model_validate_json(line) for line in asked.stdout.splitlines())
+    yield _written(shipped_file(about.megatron_core), packed(about, traces(about, host)), folder)
+    yield _written(events_file(about.megatron_core), packed_events(of_requests, requests(of_requests, host)), folder)
+
+
+def _written(default: Path, content: bytes, folder: Path | None) -> Path:
     path = folder / default.name if folder else default
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, packed(about, traces(about, host)))
+    write_atomically(path, content)
     return path
+
+
+def requests(about: About, host: Host) -> Iterator[tuple[TraceCase, ChunkEvents]]:
+    """Yield the requests of every case of the shipped points. Reuse those of an earlier call that was interrupted."""
+    due = {case.key: (kind, case) for spec in points(about) for kind in [settled_implementation(spec)]
+           for case in event_cases(spec, kind)}  # fmt: skip
+    yield from recorded(about, host, due)
+
+
+def recorded(
+    about: About, host: Host, due: Mapping[str, tuple[Implementation, TraceCase]]
+) -> Iterator[tuple[TraceCase, ChunkEvents]]:
+    """Yield what the due cases ask for; megatron-core refuses some."""
+    cache = cache_folder(host.shell) / "requests" / f"{about.megatron_core}-{about.tracer}-{about.stand_in}"
+    cache.mkdir(parents=True, exist_ok=True)
+    for kind in sorted({kind for kind, _ in due.values()}):
+        cases = [case for each, case in due.values() if each == kind]
+        missing = [case for case in cases if not (cache / f"{case.key}.json").exists()]
+        for at in range(0, len(missing), _AT_ONCE):
+            narrate(f"megatron-core {about.megatron_core}: {at} of {len(missing)} requests ({kind})")
+            _record(TraceRequest(cases=tuple(missing[at : at + _AT_ONCE]), implementation=kind), host, cache)
+        found = ((case, EventsFile.model_validate_json((cache / f"{case.key}.json").read_text())) for case in cases)
+        yield from ((case, answer.chunks[case.key]) for case, answer in found if answer.chunks)
+
+
+def _record(request: TraceRequest, host: Host, cache: Path) -> None:
+    """Keep each case's answer in a file."""
+    recorder = TracerProcess(host, 7200.0, module="harness.engine.trace_events")
+    answer = EventsFile.model_validate_json(recorder.answer(request.model_dump_json()))
+    for key in (case.key for case in request.cases):
+        parts = {name: {key: found[key]} if key in found else {}
+                 for name, found in (("chunks", answer.chunks), ("refused", answer.refused))}  # fmt: skip
+        write_atomically(cache / f"{key}.json", answer.model_copy(update=parts).model_dump_json())
 
 
 def traces(about: About, host: Host) -> Iterator[tuple[TraceCase, float, CachedTrace]]:

@@ -37,9 +37,9 @@ def planned(make_spec):
 
     def made(verdict: str):
         first = plan(spec, found, traces, Limits(None), TE, SOFTWARE)
-        peak = max(row.prediction.peak_bytes for row in first.rows if row.prediction)
+        peak = max(row.prediction.fits[1] for row in first.rows if row.prediction)
         capacity = peak * 2 if verdict == "FITS" else peak + 10
-        return plan(spec, found, traces, Limits(device_needs(spec).device_bytes(capacity), margin=0.0), TE, SOFTWARE)
+        return plan(spec, found, traces, Limits(device_needs(spec).outside_bytes + capacity, margin=0.0), TE, SOFTWARE)
 
     return made
 

@@ -85,10 +85,10 @@ def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
 
 
 def tight_budget(spec):
-    """A memory that the predicted peak without recompute fits into, and the upper end of its range does not."""
+    """A memory that the likely need without recompute fits into, and its upper end does not."""
     made = planned(spec)
     found = made.control.prediction
-    return made.limits.needs.device_bytes((found.peak_bytes + found.range_bytes[1]) // 2)
+    return round((made.limits.needs.outside_bytes + (found.fits[1] + found.fits[2]) // 2) / (1 - made.limits.margin))
 
 
 def pasted(lines):

@@ -111,7 +111,7 @@ def test_more_copies_never_need_more_memory_on_a_rank(spec, traces):
 
 
 def test_verdicts_change_where_the_device_is_full_to_the_byte(spec, found, traces):
-    """FITS ends where tensors at the upper end of the range, and all that is beside them, fill the device; TIGHT at the point."""
+    """FITS ends where the allocator's need at its upper end, and all that is outside it, fill the device; TIGHT at the point."""
     spec = spec.model_copy(update={"recompute": NoRecompute()})
     control = Candidates(tuple(row for row in found.rows if row.text == "none"), {})
 
@@ -120,9 +120,8 @@ def test_verdicts_change_where_the_device_is_full_to_the_byte(spec, found, trace
         return made.rows[0].verdict, made.rows[0].prediction, made.limits.needs
 
     _, prediction, needs = judged(None)
-    low, high = prediction.range_bytes
-    assert low <= prediction.peak_bytes <= prediction.uneven_bytes
-    assert prediction.peak_bytes < high
-    full, tight = (needs.device_bytes(size) for size in (high, prediction.peak_bytes))
+    assert prediction.range_bytes[0] <= prediction.peak_bytes <= prediction.uneven_bytes
+    assert prediction.peak_bytes <= prediction.fits[1] < prediction.fits[2]
+    full, tight = (size + needs.outside_bytes for size in (prediction.fits[2], prediction.fits[1]))
     verdicts = [judged(size)[0] for size in (full + 2, full - 2, tight + 2, tight - 2)]
     assert verdicts == ["FITS", "TIGHT", "TIGHT", "OOM"]

@@ -27,9 +27,9 @@ def _planned(spec_of, by_hand):
 
 
 def test_a_change_is_predicted_to_need_less_than_the_job_as_it_is(planned):
-    upper = row_of(planned("none"), "full:block:1").prediction.range_bytes[1]
+    upper = row_of(planned("none"), "full:block:1").prediction.fits[2]
     made = planned("none")
-    change = outlook_of(planned("none", made.limits.needs.device_bytes(upper))).change
+    change = outlook_of(planned("none", made.limits.needs.outside_bytes + upper)).change
     assert change.peak_bytes < row_of(planned("none"), "none").prediction.peak_bytes
 
 

@@ -37,8 +37,8 @@ def planned(spec_of, by_hand):
 
 def tight(planned, text: str, slack: int = 10, **limits):
     """A plan whose memory fits the whole range of ``text`` with ``slack`` bytes to spare."""
-    upper = row_of(planned(), text).prediction.range_bytes[1]
-    return planned(capacity_bytes=planned().limits.needs.device_bytes(upper + slack), margin=0.0, **limits)
+    upper = row_of(planned(), text).prediction.fits[2]
+    return planned(capacity_bytes=planned().limits.needs.outside_bytes + upper + slack, margin=0.0, **limits)
 
 
 def without_tight_ones(made):
@@ -85,18 +85,18 @@ def test_a_setting_that_the_tracer_declined_is_a_row_with_the_reason(spec_of, by
     ("peak", "upper", "expected"), [(93, 94, "FITS"), (93, 95, "TIGHT"), (94, 99, "TIGHT"), (95, 99, "OOM")]
 )
 def test_a_setting_fits_with_its_whole_range_and_is_tight_with_its_peak_alone(peak, upper, expected):
-    assert verdict(peak, upper, 94) == expected
+    assert verdict((90, peak, upper), 94) == expected
 
 
 @pytest.mark.parametrize(
     ("capacity", "margin", "budget", "text"),
     [
-        (100 * 10**9, 0.06, 94 * 10**9, "93.13 GiB less 6 % margin"),
-        (100 * 10**9, 0.005, 99 * 10**9, "93.13 GiB less 953.67 MiB beside tensors"),
+        (100 * 10**9, 0.06, 93 * 10**9, "93.13 GiB less 953.67 MiB outside torch's allocator and 6 % margin"),
+        (100 * 10**9, 0.0, 99 * 10**9, "93.13 GiB less 953.67 MiB outside torch's allocator"),
         (None, 0.06, None, None),
     ],
 )
-def test_the_margin_holds_at_least_what_the_device_needs_beside_tensors(capacity, margin, budget, text):
+def test_the_allocator_may_use_what_others_and_the_margin_leave(capacity, margin, budget, text):
     limits = Limits(capacity, margin, needs=DeviceNeeds(context_bytes=10**9))
     assert limits.budget_bytes == budget
     assert text is None or limits.text == text
@@ -152,24 +152,22 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
 
 def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
     none, block = (row_of(planned(), text).prediction for text in ("none", "full:block:1"))
-    budget = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
-    made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
+    budget = (max(none.fits[1], block.fits[2]) + none.fits[2]) // 2
+    made = planned(capacity_bytes=planned().limits.needs.outside_bytes + budget, margin=0.0)
     assert made.recommended.verdict == "FITS"
-    assert made.recommended.prediction.range_bytes[1] <= budget < none.range_bytes[1]
+    assert made.recommended.prediction.fits[2] <= budget < none.fits[2]
     assert (made.riskier.text, made.riskier.verdict, made.riskier.is_certain) == ("none", "TIGHT", False)
-    high, num = format_bytes(none.range_bytes[1]), none.num_of_ten_within(budget)
+    high, num = format_bytes(none.fits[2]), none.num_of_ten_within(budget)
     odds = f"about {num} of 10 measured jobs of its class would fit"
     assert 5 <= num <= 9
-    assert riskier_text(made) == (
-        f"cheaper, but it may not fit: none at +0.0 % (the upper end of its range is {high}; {odds})"
-    )
+    assert riskier_text(made) == (f"cheaper, but it may not fit: none at +0.0 % (it may need up to {high}; {odds})")
     assert (riskier_text(planned()), safe_instead(made)) == ("", "")
 
 
 def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_as_tight(planned):
     smallest = min((row.prediction for row in planned().rows), key=lambda found: found.peak_bytes)
-    budget = (smallest.peak_bytes + smallest.range_bytes[1]) // 2
-    made = planned(capacity_bytes=planned().limits.needs.device_bytes(budget), margin=0.0)
+    budget = (smallest.fits[1] + smallest.fits[2]) // 2
+    made = planned(capacity_bytes=planned().limits.needs.outside_bytes + budget, margin=0.0)
     assert (made.recommended.verdict, made.safe) == ("TIGHT", None)
     assert safe_instead(made) == "no planned setting fits with its whole range"
 

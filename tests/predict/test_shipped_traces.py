@@ -9,6 +9,7 @@ import pytest
 
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.predict.search import candidates, every_case, required_cases
+from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import (
     About,
     ShippedTraces,
@@ -226,11 +227,12 @@ def test_of_a_request_only_the_functions_count_that_the_tracer_calls_however_ind
 @pytest.mark.train
 @pytest.mark.long
 def test_tracing_again_gives_the_same_bytes(tmp_path):
-    program = "import sys; sys.path.insert(0, 'scripts/accuracy.d'); import traces; from pathlib import Path; from harness.launch.environment import this_host; print(traces.write(this_host(), Path(sys.argv[1])))"
+    program = "import sys; sys.path.insert(0, 'scripts/accuracy.d'); import traces; from pathlib import Path; from harness.launch.environment import this_host; print(*traces.write(this_host(), Path(sys.argv[1])))"
     environment = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
     subprocess.run((sys.executable, "-c", program, tmp_path), cwd=ROOT, env=environment, check=True)
     release = made_here().megatron_core
-    assert (tmp_path / shipped_file(release).name).read_bytes() == shipped_file(release).read_bytes()
+    for file in (shipped_file(release), events_file(release)):
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes()
 
 
 def test_every_case_holds_the_settings_that_a_plan_composes(point):

@@ -1,0 +1,397 @@
+"""Composes what a rank asks of torch's allocator over its first steps: build, schedule, optimizer.
+
+The order is that of a real rank (the whole history of a scripted rank, results/accuracy/reserved.md): parameters are
+made one by one and then copied into DDP's buffers, so that their segments are left, cached and of odd sizes, before the
+first step; optimizer states come at its end and settle in segments of activations.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import Chunk
+from harness.experiment.model import LayerKind
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
+from harness.predict.allocator_replay import Event
+from harness.predict.allocator_settings import SMALL_BYTES
+from harness.predict.ledger import keeps_outputs
+from harness.predict.model_states import ModelStates, state_parts
+from harness.predict.schedule import schedule_of
+from harness.predict.stages import Composer
+from harness.predict.trace_cases import base_policies, kind_of
+from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, ChunkEvents, Part, freed, owner_of
+from harness.records.trace import TraceCase
+from harness.units import MIB
+
+# Of DDP's buffers, which megatron-core builds on a stream of its own; the allocator keeps a stream's blocks to itself.
+_BUILD_STREAM = 1
+_WORKSPACE_BYTES = 32 * MIB
+# megatron-core closes a bucket of gradients at so many elements, or at a million a data-parallel rank (DDP 0.16).
+_BUCKET_ELEMENTS, _BUCKET_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
+_NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
+
+
+class MissingEventsError(LookupError):
+    """The requests of a part are not known, or of something that is not composed."""
+
+
+Keys = list[int]
+Read = Callable[[TraceCase], ChunkEvents | None]
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """The rows of a part, as in its events. ``hands_on``: numbers of requests that it does not give back itself."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    hands_on: frozenset[int]
+
+    @staticmethod
+    def of(part: Part) -> "_Passes":
+        """Find what it hands on."""
+        rows = (*part.forward, *part.backward)
+        own = {what for owner, what in (owner_of(row) for row in rows if row <= 0) if owner == OWN}
+        return _Passes(part.forward, part.backward, frozenset(range(sum(row > 0 for row in rows))) - own)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice."""
+
+    passes: tuple[_Passes, ...]
+    stay: tuple[int, ...] = ()
+    again: tuple[_Passes, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChunkParts:
+    """A chunk as units in forward order, its parameters part by part, and what its layers share."""
+
+    units: tuple[_Unit, ...]
+    parameters: tuple[int, ...]
+    experts: tuple[int, ...]
+    shared: tuple[int, ...]
+    has_embedding: bool
+    has_loss: bool
+
+
+def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
+    """Chain the parts of a chunk. MissingEventsError where one is not known."""
+    book = _Book(composer, read)
+    kinds = [composer.spec.model.layer_kinds[i] for i in chunk.layers]
+    single = book.layers(kinds, base_policies(composer.policy)[-1])
+    first, last = book.ends(chunk)
+    parts = (first.before, *(each.layer for each in single), last.behind)
+    shared: Counter[int] = Counter()
+    for each in {id(each): each for each in single}.values():
+        shared |= Counter(each.shared)
+    layers = book.units(single, kinds)
+    return ChunkParts(
+        units=(_Unit((_Passes.of(parts[0]),), parts[0].stay), *layers, _Unit((_Passes.of(parts[-1]),), parts[-1].stay)),
+        parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
+        experts=tuple(chain.from_iterable(part.experts for part in parts)),
+        shared=tuple(shared.elements()),
+        has_embedding=chunk.has_embedding,
+        has_loss=chunk.has_loss,
+    )
+
+
+@dataclass(frozen=True)
+class _Book:
+    """Looks up the chunks whose parts a chunk is chained of."""
+
+    composer: Composer
+    read: Read
+
+    def _found(self, case: TraceCase) -> ChunkEvents:
+        events = self.read(case)
+        if events is None:
+            raise MissingEventsError(case.key)
+        return events
+
+    def layers(self, kinds: Sequence[LayerKind], policy: RecomputePolicy) -> list[ChunkEvents]:
+        """Return a chunk for each layer, whose middle layer it is."""
+        return [self._found(self.composer.make.layers(kind, policy, 3)) for kind in kinds]
+
+    def ends(self, chunk: Chunk) -> tuple[ChunkEvents, ChunkEvents]:
+        """Return the chunks that begin and end as this one. MTP layers have an embedding."""
+        make, model, mtp = self.composer.make, self.composer.spec.model, bool(chunk.mtp_layers)
+        plain = self._found(make.layers(kind_of(model, chunk, 0), NoRecompute(), 3))
+        if not (chunk.has_embedding or chunk.has_loss or mtp):
+            return plain, plain
+        whole = self._found(make.last(model.layer_kinds[-1], NoRecompute(), pre=chunk.has_embedding, mtp=mtp))
+        begins, ends = chunk.has_embedding or mtp, chunk.has_loss or mtp
+        return whole if begins else plain, whole if ends else plain
+
+    def units(self, single: list[ChunkEvents], kinds: Sequence[LayerKind]) -> list[_Unit]:
+        """Return the layers as they run: by themselves, or several under one checkpoint."""
+        policy = self.composer.policy
+        if not isinstance(policy, FullRecompute) or (policy.method, policy.num_layers) == ("uniform", 1):
+            return [_layer(each) for each in single]
+        kept, n = self.layers(kinds, NoRecompute()), policy.num_layers
+        if policy.method == "block":
+            return [_layer(each) for each in (*single[:n], *kept[n:])]
+        return [_checkpointed(single[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
+
+
+def _layer(events: ChunkEvents) -> _Unit:
+    return _Unit((_Passes.of(events.layer),), events.layer.stay)
+
+
+def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> _Unit:
+    passes, again = (tuple(passes for each in chunks for passes in _layer(each).passes) for chunks in (ran, kept))
+    return _Unit(passes, tuple(size for each in ran for size in each.layer.stay), again)
+
+
+class _Memory:
+    """The sequence so far. Requests of the allocator's small pool are only added up: it keeps segments of its own."""
+
+    def __init__(self) -> None:
+        self.alive: dict[int, int] = {}
+        self._events: list[Event] = []
+        self._num = self._small = self._most_small = 0
+
+    def take(self, num_bytes: int, stream: int = 0) -> int:
+        """Ask for bytes; return the name of the request."""
+        self._num += 1
+        self.alive[self._num] = num_bytes
+        if num_bytes > SMALL_BYTES:
+            self._events.append(Event(self._num, num_bytes, stream))
+        else:
+            self._small += num_bytes
+            self._most_small = max(self._most_small, self._small)
+        return self._num
+
+    def take_all(self, sizes: Iterable[float]) -> Keys:
+        """Ask for each of these, without those below a byte."""
+        return [self.take(round(size)) for size in sizes if size >= 1]
+
+    def free(self, *keys: int) -> None:
+        """Give back what is still there."""
+        for key in keys:
+            num_bytes = self.alive.pop(key, None)
+            if num_bytes and num_bytes > SMALL_BYTES:
+                self._events.append(Event(key, None))
+            else:
+                self._small -= num_bytes or 0
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the sequence, after as many bytes of the small pool as it ever has."""
+        small = (Event(-number, SMALL_BYTES) for number in range(1, 1 - -self._most_small // SMALL_BYTES))
+        return (*small, *self._events)
+
+    def run(self, rows: tuple[int, ...], own: "_Requests", before: "_Requests", behind: "_Requests") -> None:
+        """Run a pass of a part, whose requests are added to ``own``."""
+        neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
+        for row in rows:
+            if row > 0:
+                own.keys.append(self.take(row))
+                continue
+            owner, what = owner_of(row)
+            if owner == OWN:
+                self.free(own.keys[what])
+            else:
+                self.free(*neighbours[owner].handed_on(what, self.alive))
+
+
+class _Requests:
+    """The requests of a part for one micro-batch."""
+
+    def __init__(self, hands_on: frozenset[int] = frozenset(), *, is_repeated: bool = False) -> None:
+        self.keys, self._hands_on, self.is_repeated = Keys(), hands_on, is_repeated
+
+    def handed_on(self, num_bytes: int, alive: dict[int, int]) -> Keys:
+        """Return the latest request of this size that a neighbour gives back; none where neighbours do not match."""
+        found = (n for n in reversed(range(len(self.keys))) if n in self._hands_on)
+        return next(([self.keys[n]] for n in found if alive.get(self.keys[n]) == num_bytes), [])
+
+
+class _Chunk:
+    """A chunk as it runs: the requests of each unit for every micro-batch in flight."""
+
+    def __init__(self, parts: ChunkParts, memory: _Memory, output_bytes: int) -> None:
+        self._units, self._memory, self._output_bytes = parts.units, memory, output_bytes
+        self._in_flight: deque[tuple[list[_Requests], Keys]] = deque()
+        self._left: list[Keys] = [[] for _ in parts.units]
+        self._is_first = True
+
+    def forward(self) -> None:
+        """Run the next micro-batch forward."""
+        memory, done = self._memory, list[_Requests]()
+        for unit, left in zip(self._units, self._left, strict=True):
+            memory.free(*left)
+            for size in unit.stay if self._is_first else ():
+                memory.take(size)
+            before = done[-1] if done else _Requests()
+            for inner, passes in enumerate(unit.passes):
+                own = _Requests(passes.hands_on)
+                memory.run(passes.forward, own, before, _Requests())
+                if inner:  # one checkpoint keeps only what went into its first layer
+                    memory.free(*before.keys)
+                before = own
+            done.append(before)
+        self._is_first = False
+        self._in_flight.append((done, [memory.take(self._output_bytes)] if self._output_bytes else []))
+
+    def backward(self) -> None:
+        """Run the oldest micro-batch backward. What it leaves stays until its unit runs again."""
+        memory, behind = self._memory, _Requests()
+        done, output = self._in_flight.popleft()
+        for place in reversed(range(len(self._units))):
+            unit, before = self._units[place], done[place - 1] if place else _Requests()
+            own = self._again(unit, before) or [done[place]]
+            for at in reversed(range(len(own))):
+                memory.run((unit.again or unit.passes)[at].backward, own[at], own[at - 1] if at else before, behind)
+                if behind.is_repeated:
+                    memory.free(*behind.keys)  # also the output that was made a second time
+                behind = own[at]
+            if unit.again:
+                memory.free(*done[place].keys)
+            done[place] = behind
+        memory.free(*output, *chain.from_iterable(self._left))
+        self._left = [[key for key in each.keys if key in memory.alive] for each in done]
+
+    def _again(self, unit: _Unit, before: "_Requests") -> list["_Requests"]:
+        """Run the layers under a checkpoint forward a second time."""
+        own = list[_Requests]()
+        for passes in unit.again:
+            own.append(_Requests(passes.hands_on, is_repeated=True))
+            self._memory.run(passes.forward, own[-1], own[-2] if len(own) > 1 else before, _Requests())
+        return own
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """What a rank asks for beside its chunks, in bytes.
+
+    ``states`` as in the ledger, ``workspaces`` of libraries, ``hidden``: of the states between stages.
+    ``num_elements``: of all parameters, ``gradient_bytes`` of each one's gradient. ``shards``: over how many ranks the
+    states of dense parameters and of experts are spread. ``own_gradient``: of the output layer without Apex;
+    ``embedding_sums``: of the embedding's backward kernel.
+    """
+
+    states: ModelStates
+    workspaces: int
+    hidden: int
+    num_elements: int
+    gradient_bytes: int
+    shards: tuple[int, int]
+    own_gradient: int = 0
+    embedding_sums: int = 0
+
+
+def rank_events(
+    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings
+) -> tuple[Event, ...]:
+    """Return the requests of the first rank of a stage from its build to the end of its second step."""
+    memory = _Memory()
+    owned = _build(spec, pp_rank, chunks, memory, settings)
+    master, in_step = state_parts(spec)
+    memory.take_all(size * master for size in owned)
+    keeps = settings.hidden if keeps_outputs(spec) else 0
+    running = [_Chunk(with_kernels(parts, settings), memory, 0 if parts.has_loss else keeps) for parts in chunks]
+    schedule, buffers = schedule_of(spec, pp_rank), Keys()
+    enough = 2 * max(schedule.pp_size, schedule.group_size or 1)  # every kind of pass, once all that fit are in flight
+    schedule = replace(schedule, num_microbatches=min(enough, schedule.num_microbatches))
+    due = _stays(chunks, settings.workspaces)
+    for step in range(_NUM_STEPS):
+        for event in schedule.events():
+            memory.free(*buffers[event.buffers :])
+            del buffers[event.buffers :]
+            buffers += [memory.take(settings.hidden) for _ in range(event.buffers - len(buffers))]
+            if event.direction == "forward":
+                running[event.chunk].forward()
+                continue
+            memory.take_all(due)
+            due = []
+            running[event.chunk].backward()
+        scratch = memory.take_all(settings.states.step_transient * size / sum(owned) for size in owned)
+        memory.take_all(size * per for size in (owned if step == 0 else ()) for per in in_step)
+        memory.free(*scratch)
+    return memory.events()
+
+
+def _stays(chunks: Sequence[ChunkParts], workspaces: int) -> list[float]:
+    """Return the bytes of what all layers of a rank share, and of its libraries' workspaces."""
+    shared: Counter[int] = Counter()
+    for parts in chunks:
+        shared |= Counter(parts.shared)
+    pieces = range(0, workspaces, _WORKSPACE_BYTES)
+    return [*shared.elements(), *(min(_WORKSPACE_BYTES, workspaces - at) for at in pieces)]
+
+
+def with_kernels(parts: ChunkParts, settings: RankSettings) -> ChunkParts:
+    """Add what kernels ask for and no trace shows: behind the largest request of an end's backward pass."""
+    first, *layers, last = parts.units
+    if parts.has_embedding and settings.embedding_sums:
+        first = _with_scratch(first, settings.embedding_sums)
+    if settings.own_gradient and settings.own_gradient in last.stay:
+        stay = [*last.stay]
+        stay.remove(settings.own_gradient)
+        last = _with_scratch(replace(last, stay=tuple(stay)), settings.own_gradient)
+    return replace(parts, units=(first, *layers, last))
+
+
+def _with_scratch(unit: _Unit, num_bytes: int) -> _Unit:
+    """Ask for bytes for a moment, where the backward pass holds the most."""
+    (passes,) = unit.passes
+    sizes = [row for row in (*passes.forward, *passes.backward) if row > 0]
+    held = [*accumulate(_change(row, sizes) for row in passes.backward)]
+    at = max(range(len(held)), key=held.__getitem__, default=-1) + 1
+    number = sum(row > 0 for row in (*passes.forward, *passes.backward[:at]))
+    later = tuple(_behind(row, number) for row in passes.backward[at:])
+    backward = (*passes.backward[:at], num_bytes, freed(OWN, number), *later)
+    return replace(unit, passes=(_Passes.of(Part(forward=passes.forward, backward=backward)),))
+
+
+def _change(row: int, sizes: list[int]) -> int:
+    """Return the bytes by which a row changes what a part and its neighbours hold."""
+    owner, what = owner_of(row)
+    return row if row > 0 else -(sizes[what] if owner == OWN else what)
+
+
+def _behind(row: int, number: int) -> int:
+    """Return a row after one more request of this number."""
+    owner, what = owner_of(row) if row <= 0 else (BEFORE, 0)
+    return freed(OWN, what + 1) if owner == OWN and what >= number else row
+
+
+def _build(
+    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], memory: _Memory, settings: RankSettings
+) -> list[float]:
+    """Make the parameters and DDP's buffers; return the elements of each parameter whose states this rank has."""
+    made = [[[memory.take(size) for size in kind] for kind in (parts.parameters, parts.experts)] for parts in chunks]
+    stored, owned = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts)), list[float]()
+    bytes_per_element = stored / settings.num_elements
+    for number, (parts, keys) in enumerate(zip(chunks, made, strict=True)):
+        for is_expert, sizes in enumerate((parts.parameters, parts.experts)):
+            if not sizes:
+                continue
+            if spec.optimizer.use_distributed_optimizer:
+                memory.take(sum(sizes), _BUILD_STREAM)
+            elements = [size / bytes_per_element for size in sizes]
+            memory.take(round(sum(elements) * settings.gradient_bytes), _BUILD_STREAM)
+            if spec.optimizer.use_distributed_optimizer:
+                memory.free(*reversed(keys[is_expert]))
+            has_buckets = spec.ddp.overlap_grad_reduce and not pp_rank and not number
+            owned += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
+    return owned
+
+
+def owned_parts(elements: Sequence[float], shards: int, *, has_buckets: bool) -> list[float]:
+    """Return the elements of each parameter in the first of the shards of every bucket, which fill from the last."""
+    least = max(_BUCKET_ELEMENTS, _BUCKET_ELEMENTS_PER_RANK * shards) if has_buckets else sum(elements)
+    owned, bucket = list[float](), list[float]()
+    for place, size in enumerate(reversed(elements), 1):
+        bucket.append(size)
+        if sum(bucket) < least and place < len(elements):
+            continue
+        room = sum(bucket) / shards
+        while room > 0 and bucket:
+            owned.append(min(room, bucket.pop(0)))
+            room -= owned[-1]
+        bucket = []
+    return owned

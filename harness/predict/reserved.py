@@ -1,0 +1,146 @@
+"""What torch's allocator takes of a device: replayed where a rank's requests are known, else by the class of the job.
+
+The figures of classes are in `reserved.json`, which `scripts/accuracy --reserved` writes from ranks on scripted GPUs.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.predict.allocator_replay import fits_bytes, replayed
+from harness.predict.allocator_settings import AllocatorSettings
+from harness.predict.compose import ChunkCost
+from harness.predict.ledger import StageMemory, library_bytes
+from harness.predict.model_states import model_states, shards_of, state_bytes
+from harness.predict.ranges import CLASSES, class_of
+from harness.predict.rank_events import MissingEventsError, RankSettings, Read, chunk_parts, rank_events
+from harness.predict.schedule import schedule_of
+from harness.predict.stages import Composer
+from harness.units import GIB
+
+DATA = Path(__file__).with_name("reserved.json")
+Source = Literal["replayed", "estimated"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What torch's allocator takes for one stage, in bytes, each as lower end, likely value and upper end.
+
+    ``reserved``: what a monitor shows; side streams that are always behind reach its upper end. ``fits``: the smallest
+    device on which nothing fails; before it fails, the allocator waits for every stream and gives cached segments back.
+    """
+
+    reserved: tuple[int, int, int]
+    fits: tuple[int, int, int]
+    source: Source
+
+    def moved(self, num_bytes: int) -> "Held":
+        """Return it for a peak that is so much higher."""
+        (a, b, c), (d, e, f) = self.reserved, self.fits
+        return replace(
+            self,
+            reserved=(a + num_bytes, b + num_bytes, c + num_bytes),
+            fits=(d + num_bytes, e + num_bytes, f + num_bytes),
+        )
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of a class of jobs under one allocator setting: shares of the peak, as `Held`; ``late``: of what is reserved."""
+
+    reserved: tuple[float, float, float]
+    fits: tuple[float, float, float]
+    late: float
+
+
+@cache
+def _ratios() -> dict[str, dict[str, Ratios]]:
+    rows = json.loads(DATA.read_text())["classes"]
+    return {
+        name: {how: Ratios(tuple(row["reserved"]), tuple(row["fits"]), row["late"]) for how, row in settings.items()}
+        for name, settings in rows.items()
+    }
+
+
+def ratios_of(spec: ExperimentSpec, peak_bytes: int, settings: AllocatorSettings) -> Ratios:
+    """Return the ratios of a job's class; of its nearest class where it has no rows."""
+    nearest = {row.name: row.nearest for row in CLASSES}
+    name = class_of(spec, peak_bytes).name
+    while name not in _ratios():
+        name = nearest[name] or CLASSES[-1].name
+    return _ratios()[name]["expandable" if settings.expandable_segments else "native"]
+
+
+def estimated(spec: ExperimentSpec, stage: StageMemory, settings: AllocatorSettings) -> Held:
+    """Return what a stage takes by the ratios of its class.
+
+    CUDA graphs add their private pools to what the step holds outside the capture, and a capture gives nothing back.
+    """
+    if spec.gpu_type.is_cpu:
+        return Held(*(3 * (stage.total,),) * 2, "estimated")
+    peak = max(stage.total + stage.pool, stage.whole_run)
+    found = ratios_of(spec, stage.total, settings)
+    low, likely, high = (round(peak * share) for share in found.reserved)
+    reserved = low, likely, round(high * found.late)
+    fits = low, likely, high
+    if spec.cuda_graph.impl == "none":
+        least, middle, most = (round(peak * share) for share in found.fits)
+        fits = least, middle, most
+    return Held(reserved, fits, "estimated")
+
+
+def is_replayable(spec: ExperimentSpec, pp_rank: int) -> bool:
+    """Return whether the steps of a stage can be composed of requests."""
+    schedule, offloads = (
+        schedule_of(spec, pp_rank),
+        spec.offload.offload_modules or spec.offload.cpu_offloading_num_layers,
+    )
+    special = spec.cuda_graph.impl != "none" or spec.ddp.use_megatron_fsdp or offloads
+    return not (spec.gpu_type.is_cpu or special or schedule.num_deferred or schedule.extra_warmup)
+
+
+def replay(
+    composer: Composer,
+    stage: StageMemory,
+    chunks: tuple[ChunkCost, ...],
+    settings: AllocatorSettings,
+    read: Read,
+    usable_bytes: int | None = None,
+) -> Held:
+    """Replay the first steps of a stage's first rank; MissingEventsError where its requests are not known.
+
+    Where ``usable_bytes`` lie between what the fullest moment needs and what is reserved, the smallest device is
+    sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, at most 2 %
+    less than sought.
+    """
+    spec, pp_rank = composer.spec, stage.pp_rank
+    if not is_replayable(spec, pp_rank):
+        raise MissingEventsError("the stage is not composed")
+    parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[pp_rank]]
+    events = rank_events(spec, pp_rank, parts, _settings(composer, stage, chunks))
+    device = spec.gpu_type.memory_bytes or 80 * GIB
+    free = replayed(events, settings, total_bytes=device)
+    fits = free.least_bytes
+    if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
+        fits = fits_bytes(events, settings, free, device) or free.peak_reserved_bytes
+    late = ratios_of(spec, stage.total, settings).late
+    reserved = free.peak_reserved_bytes
+    held = Held((reserved, reserved, round(reserved * late)), (fits, fits, fits), "replayed")
+    return held.moved(max(0, stage.total - free.peak_allocated_bytes))
+
+
+def _settings(composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...]) -> RankSettings:
+    spec, parameters = composer.spec, stage.parameters
+    return RankSettings(
+        states=model_states(spec, parameters),
+        workspaces=library_bytes(spec, chunks),
+        hidden=chunks[0].hidden_bytes,
+        num_elements=parameters.dense + parameters.expert,
+        gradient_bytes=state_bytes(spec).gradient,
+        shards=shards_of(spec),
+        own_gradient=composer.own_weight_gradient,
+        embedding_sums=composer.embedding_sums,
+    )

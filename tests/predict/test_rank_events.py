@@ -1,0 +1,207 @@
+"""Requests of a rank, composed of recorded layers: beside the ledger, and beside ranks on torch's real allocator."""
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import Software
+from harness.predict.allocator_replay import replayed
+from harness.predict.allocator_settings import AllocatorSettings, asked_settings
+from harness.predict.ledger import stage_memory
+from harness.predict.rank_events import MissingEventsError, chunk_parts, owned_parts
+from harness.predict.reserved import is_replayable, ratios_of, replay
+from harness.predict.shipped_events import (
+    LEAST_BYTES,
+    ShippedEvents,
+    events_file,
+    events_made_here,
+    find_events,
+    packed_events,
+    without_small,
+)
+from harness.predict.shipped_traces import find_shipped
+from harness.predict.stages import Composer
+from harness.records.events import BEFORE, OWN, ChunkEvents, Part, freed, owner_of
+from tests.commands import ROOT
+from tests.predict.test_shipped_traces import ABOUT
+from tests.real_te.shipped_points import IMPLEMENTATION, shipped_points
+
+RELEASE = "0.16.1"
+EXPANDABLE, NATIVE = AllocatorSettings(expandable_segments=True), AllocatorSettings()
+REGENERATE = "the recorder changed: run scripts/accuracy --traces, which takes half an hour, and commit results/traces"
+
+
+@pytest.fixture(name="composed", scope="module")
+def _composed():
+    """The first steps of a stage: what the ledger says of it, and what each setting of the allocator takes."""
+    shipped, events = find_shipped(RELEASE, Software())[0], find_events(RELEASE, Software())
+    assert shipped and events, REGENERATE
+
+    def compose(spec, stage=0, recompute="none", **settings):
+        spec = spec.model_copy(update={"recompute": parse_recompute(recompute)})
+        composer = replace(Composer(spec, IMPLEMENTATION), apex=False)
+        found = {case.key: shipped.read(case, 1.0).chunk for case in composer.cases()}
+        costs = composer.chunk_costs(found)[stage]
+        memory = stage_memory(spec, stage, costs)
+        held = {name: replay(composer, memory, costs, each, events.read) for name, each in settings.items()}
+        return memory, held
+
+    return compose
+
+
+@cache
+def points():
+    return [each.spec for each in shipped_points() if each.spec and not each.refused]
+
+
+def point(recipe, num_gpus):
+    """A shipped point of H100 in bf16."""
+    asked = recipe, num_gpus, "h100", "bf16"
+    return next(spec for spec in points() if (spec.recipe, spec.num_gpus, spec.gpu, spec.compute_dtype) == asked)
+
+
+def test_the_shipped_requests_are_those_of_this_recorder():
+    assert find_events(RELEASE, Software()) is not None, REGENERATE
+    assert events_file(RELEASE).stat().st_size < 1_500_000
+
+
+def test_requests_of_another_recorder_are_not_read(tmp_path, monkeypatch):
+    file = tmp_path / "requests.zip"
+    about = ABOUT.model_copy(update={"tracer": "t-other"})
+    file.write_bytes(packed_events(about, ()))
+    monkeypatch.setattr("harness.predict.shipped_events.events_file", lambda _: file)
+    assert find_events(RELEASE, Software()) is None
+
+
+def scripted(name):
+    rows = json.loads((ROOT / "results" / "scripted_gpu" / f"{name}.json").read_text())["rows"]
+    return [row for row in rows if row["stage"] == 0 and row["peak_reserved_bytes"]]
+
+
+@pytest.mark.parametrize("row", scripted("llama3_8b_pretrain_bf16_8"), ids=lambda row: row["setting"])
+def test_reserved_bytes_are_within_1_percent_of_torchs_allocator(composed, row):
+    spec = point("llama3_8b", 8)
+    held = composed(spec, recompute=row["setting"], found=EXPANDABLE)[1]["found"]
+    assert held.source == "replayed"
+    assert held.reserved[1] == pytest.approx(row["peak_reserved_bytes"], rel=0.01)
+    assert held.fits[1] <= held.reserved[1] <= held.reserved[2]
+
+
+@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("recompute", ["none", "mlp", "full:uniform:2", "full:block:1"])
+def test_a_composed_stage_holds_what_the_ledger_says(composed, stage, recompute):
+    memory, held = composed(point("llama3_70b", 32), stage, recompute, native=NATIVE, expandable=EXPANDABLE)
+    for each in held.values():
+        assert memory.total <= each.fits[1] + 1 <= each.reserved[1] + 1
+        assert each.reserved[1] < 1.08 * memory.total
+    assert held["expandable"].reserved[1] < held["native"].reserved[1]
+
+
+def test_settings_of_the_allocator_decide_what_fits(composed):
+    memory, held = composed(point("llama3_70b", 32), 0, "none", native=NATIVE, expandable=EXPANDABLE)
+    assert memory.total + 1_000_000_000 < held["native"].fits[1]
+    assert held["expandable"].fits[1] < held["native"].fits[1] - 1_000_000_000
+
+
+def test_the_smallest_device_is_sought_where_it_decides(composed):
+    spec = point("llama3_8b", 8)
+    shipped, events = find_shipped(RELEASE, Software())[0], find_events(RELEASE, Software())
+    composer = replace(Composer(spec, IMPLEMENTATION), apex=False)
+    costs = composer.chunk_costs({case.key: shipped.read(case, 1.0).chunk for case in composer.cases()})[0]
+    stage = stage_memory(spec, 0, costs)
+    loose = replay(composer, stage, costs, NATIVE, events.read)
+    between = (loose.fits[1] + loose.reserved[1]) // 2
+    sought = replay(composer, stage, costs, NATIVE, events.read, between)
+    assert loose.fits[1] <= sought.fits[1] <= loose.reserved[1]
+    assert sought.fits[1] < 1.02 * loose.fits[1]
+
+
+def test_what_is_not_composed_says_so(composed):
+    deferring = point("llama3_70b", 32)
+    deferring = deferring.model_copy(
+        update={"parallelism": deferring.parallelism.model_copy(update={"defer_embedding_wgrad_compute": True})}
+    )
+    assert [is_replayable(deferring, stage) for stage in range(4)] == [True, True, True, False]
+    composer = Composer(deferring, IMPLEMENTATION)
+    with pytest.raises(MissingEventsError):
+        chunk_parts(composer, composer.stages[0][0], lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shards", "has_buckets", "owned"),
+    [
+        ([10, 20, 30], 1, False, [30, 20, 10]),
+        ([10, 20, 30], 2, False, [30]),
+        ([10, 20, 30], 4, False, [15]),
+        ([30e6, 20e6, 50e6, 10e6], 2, True, [10e6, 20e6, 20e6, 5e6]),
+    ],
+)  # fmt: skip
+def test_a_rank_has_the_first_part_of_every_bucket_from_the_last_parameter_on(sizes, shards, has_buckets, owned):
+    assert owned_parts(sizes, shards, has_buckets=has_buckets) == owned
+
+
+def test_rows_name_their_owner():
+    assert [owner_of(freed(owner, 7)) for owner in (OWN, BEFORE)] == [(OWN, 7), (BEFORE, 7)]
+    assert freed(OWN, 0) < 0
+
+
+def test_small_requests_are_left_out_and_the_others_numbered_anew(tmp_path):
+    large = LEAST_BYTES
+    part = Part(
+        forward=(16, large, freed(OWN, 0), 2 * large),
+        backward=(freed(OWN, 1), freed(BEFORE, 16), freed(OWN, 2)),
+        stay=(3, large),
+    )
+    kept = without_small(ChunkEvents(before=Part(), layer=part, behind=part, shared=(8, large)))
+    assert kept.layer == Part(forward=(large, 2 * large), backward=(freed(OWN, 0), freed(OWN, 1)), stay=(large,))
+    assert (kept.behind, kept.shared) == (kept.layer, (large,))
+
+
+def test_a_written_chunk_is_read_again(tmp_path):
+    case = next(iter(Composer(point("llama3_8b", 8), IMPLEMENTATION).cases()))
+    chunk = ChunkEvents(
+        before=Part(forward=(1 << 20,)), layer=Part(backward=(1 << 21, freed(OWN, 0))), behind=Part(), shared=(1 << 20,)
+    )
+    file = tmp_path / "requests.zip"
+    file.write_bytes(packed_events(ABOUT, [(case, chunk)]))
+    assert ShippedEvents(file).read(case) == chunk
+
+
+def test_the_launchers_setting_is_assumed_and_an_option_replaces_it(make_spec):
+    spec = make_spec(gpu="h100", compute_dtype="bf16")
+    assert asked_settings(spec)[0].expandable_segments
+    given = spec.model_copy(update={"env": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}})
+    assert asked_settings(given) == (AllocatorSettings(max_split_bytes=128 << 20), "max_split_size_mb:128")
+    assert ratios_of(spec, 10**10, NATIVE).reserved[2] > ratios_of(spec, 10**10, EXPANDABLE).reserved[2]
+
+
+@pytest.mark.train
+def test_recording_again_gives_the_shipped_requests(tmp_path):
+    from harness.launch.environment import this_host
+    from harness.predict.search import event_cases
+    from harness.predict.tracer_processes import TracerProcess
+    from harness.records.events import EventsFile
+    from harness.records.trace import TraceRequest
+
+    here, shipped = events_made_here(), find_events(RELEASE, Software())
+    if here.megatron_core != RELEASE:
+        pytest.skip("another release is installed")
+    cases = tuple({case.key: case for case in event_cases(point("llama3_8b", 8), IMPLEMENTATION)}.values())[:3]
+    recorder = TracerProcess(this_host(), 300.0, module="harness.engine.trace_events")
+    answer = recorder.answer(TraceRequest(cases=cases, implementation=IMPLEMENTATION).model_dump_json())
+    found = EventsFile.model_validate_json(answer).chunks
+    assert {case.key: without_small(found[case.key]) for case in cases} == {
+        case.key: shipped.read(case) for case in cases
+    }
+
+
+def test_a_replay_says_what_the_fullest_moment_needs(composed):
+    from harness.predict.allocator_replay import Event
+
+    mib = 1 << 20
+    events = [Event(1, 40 * mib), Event(2, 60 * mib), Event(1, None), Event(3, 50 * mib)]
+    found = replayed(events, NATIVE)
+    assert (found.peak_reserved_bytes // mib, found.least_bytes // mib) == (150, 110)
