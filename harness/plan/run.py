@@ -25,9 +25,9 @@ from harness.predict.search import (
     candidates,
     plan,
     required_cases,
-    with_replays,
 )
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
+from harness.predict.weighing import with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
 

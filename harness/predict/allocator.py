@@ -9,7 +9,7 @@ import bisect
 import math
 from collections import deque
 
-from harness.predict.allocator_blocks import Block, Device, Pool, link, mapped_run
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, link, mapped_run
 from harness.predict.allocator_settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
@@ -18,12 +18,7 @@ from harness.predict.allocator_settings import (
 )
 from harness.units import format_bytes
 
-Segment = tuple[int, int, list[tuple[int, int, bool]]]
 _DEFAULT_POOL = None
-
-
-class OutOfDeviceMemoryError(Exception):
-    """A request failed after every retry."""
 
 
 class Allocator:
@@ -38,7 +33,7 @@ class Allocator:
         self.reserved = self.allocated = self.active = 0
         self.peak_reserved = self.peak_allocated = self.peak_active = 0
         self.num_retries = self.num_segments = self.num_events = 0
-        self._pools: dict[int | None, tuple[Pool, Pool]] = {_DEFAULT_POOL: _new_pools()}
+        self._pools: dict[int | None, tuple[Pool, Pool]] = {_DEFAULT_POOL: (Pool(is_small=True), Pool(is_small=False))}
         self._num_graphs: dict[int, int] = {}  # of each private pool
         self._captures: list[tuple[int, tuple[int, ...] | None]] = []
         self._allocated: dict[int, Block] = {}
@@ -112,7 +107,7 @@ class Allocator:
 
     def begin_pool(self, name: int, streams: tuple[int, ...] | None = None) -> None:
         """Serve requests of these streams, or of all, from a private pool (`beginAllocateToPool`)."""
-        self._pools.setdefault(name, _new_pools())
+        self._pools.setdefault(name, (Pool(is_small=True), Pool(is_small=False)))
         self._num_graphs[name] = self._num_graphs.get(name, 0) + 1
         self._captures.append((name, streams))
 
@@ -402,7 +397,3 @@ def _releasable(block: Block) -> tuple[int, int]:
     first = -(-(block.address - base) // page) * page + base
     last = (end - base) // page * page + base
     return first, max(first, last)
-
-
-def _new_pools() -> tuple[Pool, Pool]:
-    return Pool(is_small=True), Pool(is_small=False)

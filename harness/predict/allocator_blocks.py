@@ -13,6 +13,11 @@ from harness.predict.allocator_settings import ROUND_LARGE_BYTES
 from harness.units import GIB
 
 _address = attrgetter("address")
+Segment = tuple[int, int, list[tuple[int, int, bool]]]
+
+
+class OutOfDeviceMemoryError(Exception):
+    """A request failed after every retry."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

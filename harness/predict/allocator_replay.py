@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.predict.allocator import Allocator, OutOfDeviceMemoryError
-from harness.predict.allocator_blocks import Device
+from harness.predict.allocator import Allocator
+from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.units import GIB, MIB
 

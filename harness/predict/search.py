@@ -1,11 +1,10 @@
 """Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
-from harness.experiment.effective import Implementation, computation, effective_recompute, settled_implementation
+from harness.experiment.effective import Implementation, computation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.layout import chunks
@@ -14,12 +13,10 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePo
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
-from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.device import DeviceNeeds, device_needs
 from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.predict.ranges import cost_error
-from harness.predict.rank_events import MissingEventsError, Read
-from harness.predict.reserved import Held, estimated, replay
+from harness.predict.rank_events import Read
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
@@ -276,7 +273,7 @@ def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator
     Some of them several times.
     """
     make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
-    for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
+    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
         yield from (make.layers(kind, policy, n) for n in (1, 2))
         if offload.cpu_offloading_num_layers or offload.offload_modules:
             yield from (make.offloaded(kind, policy, n) for n in (1, 2, 3))
@@ -287,16 +284,7 @@ def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator
             yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
 
 
-def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
-    """Yield the cases from whose requests for memory every setting of ``spec`` is composed, under any layout."""
-    make, kinds = CaseMaker(spec, implementation), spec.model.layer_kinds
-    for kind, policy in product(sorted(set(kinds)), _traced_policies(spec, implementation)):
-        yield make.layers(kind, policy, 3)
-    for pre, mtp in product((True, False), {False, bool(spec.model.mtp_num_layers)}):
-        yield make.last(kinds[-1], NoRecompute(), pre=pre, mtp=mtp)
-
-
-def _traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
+def traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
     """Return the policies that `candidates` are composed of, also those that rules, CUDA graphs or layouts forbid."""
     every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation)
     modules = tuple(name for name in MODULES if name in every.modules)
@@ -345,74 +333,9 @@ def plan(
             is_certain=is_certain,
         )
         for candidate, prediction, reason in predicted
-        for found_verdict, is_certain in [_judged(prediction, limits)]
+        for found_verdict, is_certain in [judged(prediction, limits)]
     )
     return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
-
-
-def with_replays(made: Plan, traces: Traces, software: Software) -> Plan:
-    """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
-
-    Where that changes which setting is recommended, that one is replayed as well.
-    """
-    composer = replace(Composer(made.spec, settled_implementation(made.spec)), apex=software.apex is not False)
-    for _ in range(_MOST_REPLAYED):
-        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made))
-        due = [row for row in asked if row.prediction and not row.is_weighed]
-        if not due:
-            break
-        known = {row.text: _weighed(row, made.limits, composer, traces) for row in due}
-        rows = tuple(known.get(row.text, row) for row in made.rows)
-        made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
-    return made
-
-
-def _is_in_doubt(row: Row, made: Plan) -> bool:
-    """Return whether the allocator may decide about the asked setting, or the one without recompute."""
-    budget, named = made.limits.budget_bytes, (made.spec.recompute.text, NoRecompute().text)
-    if row.prediction is None or budget is None or row.text not in named:
-        return False
-    return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
-
-
-# Settings of a layout whose steps are replayed: a replay costs about a fifth of all predictions together.
-_MOST_REPLAYED = 3
-
-
-def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Row:
-    """Replay a setting, also with and without expandable segments where that may decide."""
-    found, budget = row.prediction, limits.budget_bytes
-    assert found
-    own = composer.with_recompute(row.candidate.spec.recompute)
-    settings, _ = asked_settings(found.spec)
-    found = replace(found, held=_held(found, own, settings, traces, budget))
-    judged, certain = _judged(found, limits)
-    row = replace(row, prediction=found, verdict=judged, is_certain=certain, is_weighed=True)
-    if budget is None or found.spec.gpu_type.is_cpu or found.spec.ddp.nccl_ub:
-        return row
-    other = replace(settings, expandable_segments=not settings.expandable_segments)
-    guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
-    if verdict(guessed.fits, budget) == judged:
-        return row
-    guessed = replace(found, held=_held(guessed, own, other, traces, budget))
-    return row if verdict(guessed.fits, budget) == judged else replace(row, otherwise=guessed)
-
-
-def _held(
-    found: Prediction, composer: Composer, settings: AllocatorSettings, traces: Traces, budget: int | None
-) -> tuple[Held, ...]:
-    """Replay the fullest stage, and others that may exceed the budget."""
-    held = [*found.held]
-    if traces.requests is None:
-        return found.held
-    costs = composer.chunk_costs(traces.even)
-    above = found.range_bytes[1] - found.peak_bytes
-    for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
-        if nth and held[place].fits[2] + above <= (budget or held[place].fits[2] + above):
-            break
-        with suppress(MissingEventsError):
-            held[place] = replay(composer, found.stages[place], costs[place], settings, traces.requests, budget)
-    return tuple(held)
 
 
 def _predicted(
@@ -430,7 +353,7 @@ def _predicted(
     return found, ""
 
 
-def _judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | None, bool]:
+def judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | None, bool]:
     """Return the verdict (None if nothing is judged), and whether both ends of the range get the same one."""
     budget = limits.budget_bytes
     if prediction is None or budget is None:

@@ -20,10 +20,10 @@ from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.ledger import stage_memory
 from harness.predict.ranges import class_of
 from harness.predict.rank_events import MissingEventsError, Read
-from harness.predict.search import event_cases
 from harness.predict.shipped_events import events_made_here, without_small
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache
+from harness.predict.weighing import event_cases
 from harness.records.events import ChunkEvents
 from harness.records.store import write_atomically
 from harness.records.trace import TraceCase

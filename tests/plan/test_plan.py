@@ -218,3 +218,52 @@ def _all_of(terminal):
     except OSError:  # Linux: the other end is closed
         pass
     return shown
+
+
+POINT = ("-mr", "llama3_8b", "-g", "h100", "--num_gpus", "8", "--compute_dtype", "bf16", "--only", "none")
+SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+
+
+def settings(plan, *options):
+    done = plan(*POINT, "--json", *options)
+    assert done.code == 0, done.err
+    return json.loads(done.out)["settings"][0]
+
+
+def test_settings_of_the_allocator_change_what_is_reserved_and_what_fits(plan):
+    as_launched, with_them, without = (
+        settings(plan, *more) for more in ((), ("-E", f"{SEGMENTS}:True"), ("-E", f"{SEGMENTS}:False"))
+    )
+    assert as_launched["reserved_bytes"] == with_them["reserved_bytes"] < without["reserved_bytes"]
+    assert as_launched["fits_bytes"] < without["fits_bytes"] <= without["reserved_bytes"]
+    assert {row["reserved_source"] for row in (as_launched, without)} == {"replayed"}
+    assert without["fits_range_bytes"][0] <= without["fits_bytes"] <= without["fits_range_bytes"][1]
+    assert without["stages"][0]["reserved_bytes"] == without["reserved_bytes"]
+    assert without["device_bytes"] > without["reserved_bytes"]
+
+
+def test_the_allocator_decides_where_memory_lies_between_both_needs(plan):
+    needs = [settings(plan, "-E", f"{SEGMENTS}:{value}", "--margin", "0") for value in ("True", "False")]
+    outside = needs[0]["device_bytes"] - needs[0]["reserved_bytes"]
+    most, least = needs[0]["fits_range_bytes"][1], needs[1]["fits_bytes"]
+    between = (max(most, least) + 10_000_000 + outside) / 2**30
+    fit = ("--fit_into", f"{between:.4f}", "--margin", "0")
+    with_them, without = (plan(*POINT, *fit, "-E", f"{SEGMENTS}:{value}") for value in ("True", "False"))
+    assert settings(plan, *fit, "-E", f"{SEGMENTS}:True")["verdict"] == "FITS"
+    assert settings(plan, *fit, "-E", f"{SEGMENTS}:False")["verdict"] in ("TIGHT", "OOM")
+    assert "fits with expandable_segments:True; without, " in with_them.out
+    assert "1. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: without recompute" in without.out
+
+
+@pytest.mark.parametrize("value", ["expandable_segments:maybe", "no_such_setting:1", "max_split_size_mb:1"])
+def test_a_setting_that_torch_refuses_is_refused_before_anything_is_traced(plan, value):
+    done = plan(*POINT, "-E", f"PYTORCH_CUDA_ALLOC_CONF={value}")
+    assert (done.code, done.out) == (2, "")
+    assert f"PYTORCH_CUDA_ALLOC_CONF={value}" in done.err
+    assert "torch says" in done.err
+
+
+def test_a_setting_without_effect_is_named(plan):
+    done = plan(*POINT, "-E", "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8")
+    assert done.code == 0
+    assert "garbage_collection_threshold has no effect" in " ".join(done.out.split())

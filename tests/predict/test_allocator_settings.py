@@ -5,8 +5,8 @@ import math
 import pytest
 
 from harness.errors import BadRequestError
-from harness.predict.allocator import Allocator, OutOfDeviceMemoryError
-from harness.predict.allocator_blocks import Device
+from harness.predict.allocator import Allocator
+from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, evidence, settings_in, settings_of
 from harness.units import GIB, MIB
 from tests.scripted_cuda.allocator_sequences import ACCEPTED, REFUSED

@@ -181,8 +181,8 @@ def test_the_launchers_setting_is_assumed_and_an_option_replaces_it(make_spec):
 @pytest.mark.train
 def test_recording_again_gives_the_shipped_requests(tmp_path):
     from harness.launch.environment import this_host
-    from harness.predict.search import event_cases
     from harness.predict.tracer_processes import TracerProcess
+    from harness.predict.weighing import event_cases
     from harness.records.events import EventsFile
     from harness.records.trace import TraceRequest
 

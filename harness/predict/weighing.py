@@ -1,0 +1,92 @@
+"""Replays the first steps of the settings that a plan names, where the allocator may decide what fits."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import NoRecompute
+from harness.experiment.software import Software
+from harness.predict.allocator_settings import AllocatorSettings, asked_settings
+from harness.predict.prediction import Prediction, verdict
+from harness.predict.rank_events import MissingEventsError
+from harness.predict.reserved import Held, estimated, replay
+from harness.predict.search import Limits, Plan, Row, Traces, judged, recommended, traced_policies
+from harness.predict.stages import Composer
+from harness.predict.trace_cases import CaseMaker
+from harness.records.trace import TraceCase
+
+# Settings of a layout whose steps are replayed: a replay costs about a fifth of all predictions together.
+_MOST_REPLAYED = 3
+
+
+def with_replays(made: Plan, traces: Traces, software: Software) -> Plan:
+    """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
+
+    Where that changes which setting is recommended, that one is replayed as well.
+    """
+    composer = replace(Composer(made.spec, settled_implementation(made.spec)), apex=software.apex is not False)
+    for _ in range(_MOST_REPLAYED):
+        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made))
+        due = [row for row in asked if row.prediction and not row.is_weighed]
+        if not due:
+            break
+        known = {row.text: _weighed(row, made.limits, composer, traces) for row in due}
+        rows = tuple(known.get(row.text, row) for row in made.rows)
+        made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
+    return made
+
+
+def _is_in_doubt(row: Row, made: Plan) -> bool:
+    """Return whether the allocator may decide about the asked setting, or the one without recompute."""
+    budget, named = made.limits.budget_bytes, (made.spec.recompute.text, NoRecompute().text)
+    if row.prediction is None or budget is None or row.text not in named:
+        return False
+    return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
+
+
+def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Row:
+    """Replay a setting, also with and without expandable segments where that may decide."""
+    found, budget = row.prediction, limits.budget_bytes
+    assert found
+    own = composer.with_recompute(row.candidate.spec.recompute)
+    settings, _ = asked_settings(found.spec)
+    found = replace(found, held=_held(found, own, settings, traces, budget))
+    found_verdict, certain = judged(found, limits)
+    row = replace(row, prediction=found, verdict=found_verdict, is_certain=certain, is_weighed=True)
+    if budget is None or found.spec.gpu_type.is_cpu or found.spec.ddp.nccl_ub:
+        return row
+    other = replace(settings, expandable_segments=not settings.expandable_segments)
+    guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
+    if verdict(guessed.fits, budget) == found_verdict:
+        return row
+    guessed = replace(found, held=_held(guessed, own, other, traces, budget))
+    return row if verdict(guessed.fits, budget) == found_verdict else replace(row, otherwise=guessed)
+
+
+def _held(
+    found: Prediction, composer: Composer, settings: AllocatorSettings, traces: Traces, budget: int | None
+) -> tuple[Held, ...]:
+    """Replay the fullest stage, and others that may exceed the budget."""
+    held = [*found.held]
+    if traces.requests is None:
+        return found.held
+    costs = composer.chunk_costs(traces.even)
+    above = found.range_bytes[1] - found.peak_bytes
+    for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
+        if nth and held[place].fits[2] + above <= (budget or held[place].fits[2] + above):
+            break
+        with suppress(MissingEventsError):
+            held[place] = replay(composer, found.stages[place], costs[place], settings, traces.requests, budget)
+    return tuple(held)
+
+
+def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
+    """Yield the cases from whose requests for memory every setting of ``spec`` is composed, under any layout."""
+    make, kinds = CaseMaker(spec, implementation), spec.model.layer_kinds
+    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
+        yield make.layers(kind, policy, 3)
+    for pre, mtp in product((True, False), {False, bool(spec.model.mtp_num_layers)}):
+        yield make.last(kinds[-1], NoRecompute(), pre=pre, mtp=mtp)
