@@ -146,7 +146,7 @@ def stage_memory(
     parameters = Parameters.total(chunk.parameters for chunk in chunks)
     states = model_states(spec, parameters, adam=adam)
     schedule = schedule_of(spec, pp_rank)
-    overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
+    overhead = _overhead(spec, chunks) + (gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
     eager = _moments(spec, schedule, chunks, states)
     pool, static = (max(sizes) for sizes in zip(*((moment.pool, moment.static) for moment in eager), strict=True))
     moments = tuple(moment._replace(activations=moment.activations + static) for moment in eager)
@@ -274,7 +274,7 @@ def deferred_bytes(spec: ExperimentSpec) -> int:
     return (logits + 3 * hidden) * spec.precision.params_bytes
 
 
-def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
+def gathered_inputs_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes of megatron-core's two buffers that gather the output layer's hidden states; they stay."""
     p = spec.parallelism
     if not p.sequence_parallel or p.tensor_model_parallel_size == 1:

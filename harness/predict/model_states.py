@@ -1,5 +1,6 @@
 """Bytes of weights, gradients and optimizer states per rank, also under FSDP."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -9,6 +10,8 @@ from harness.experiment.software import Software
 from harness.predict.compose import Parameters
 from harness.units import parse_version
 
+# megatron-core closes a bucket of gradients at so many elements, or at a million a data-parallel rank (DDP 0.16).
+_BUCKET_ELEMENTS, _BUCKET_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 _SMALLEST_UNIT = 1_000_000_000
 
 
@@ -240,3 +243,19 @@ def least_bytes(spec: ExperimentSpec) -> int:
         expert = num_moe * each // ways
     stored = int(spec.precision.weight_bytes * (dense + expert))
     return model_states(spec, Parameters(dense, expert, stored)).total
+
+
+def owned_parts(elements: Sequence[float], shards: int, *, has_buckets: bool) -> list[float]:
+    """Return the elements of each parameter in the first of the shards of every bucket, which fill from the last."""
+    least = max(_BUCKET_ELEMENTS, _BUCKET_ELEMENTS_PER_RANK * shards) if has_buckets else sum(elements)
+    owned, bucket = list[float](), list[float]()
+    for place, size in enumerate(reversed(elements), 1):
+        bucket.append(size)
+        if sum(bucket) < least and place < len(elements):
+            continue
+        room = sum(bucket) / shards
+        while room > 0 and bucket:
+            owned.append(min(room, bucket.pop(0)))
+            room -= owned[-1]
+        bucket = []
+    return owned

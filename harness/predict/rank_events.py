@@ -16,9 +16,9 @@ from harness.experiment.model import LayerKind
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.predict.allocator_replay import Event
 from harness.predict.allocator_settings import SMALL_BYTES
-from harness.predict.ledger import keeps_outputs
-from harness.predict.model_states import ModelStates, state_parts
-from harness.predict.schedule import schedule_of
+from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
+from harness.predict.model_states import ModelStates, owned_parts, state_parts
+from harness.predict.schedule import Schedule, schedule_of
 from harness.predict.stages import Composer
 from harness.predict.trace_cases import base_policies, kind_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, ChunkEvents, Part, freed, owner_of
@@ -28,8 +28,6 @@ from harness.units import MIB
 # Of DDP's buffers, which megatron-core builds on a stream of its own; the allocator keeps a stream's blocks to itself.
 _BUILD_STREAM = 1
 _WORKSPACE_BYTES = 32 * MIB
-# megatron-core closes a bucket of gradients at so many elements, or at a million a data-parallel rank (DDP 0.16).
-_BUCKET_ELEMENTS, _BUCKET_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 _NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
 
 
@@ -293,25 +291,39 @@ def rank_events(
     memory.take_all(size * master for size in owned)
     keeps = settings.hidden if keeps_outputs(spec) else 0
     running = [_Chunk(with_kernels(parts, settings), memory, 0 if parts.has_loss else keeps) for parts in chunks]
-    schedule, buffers = schedule_of(spec, pp_rank), Keys()
+    schedule = schedule_of(spec, pp_rank)
     enough = 2 * max(schedule.pp_size, schedule.group_size or 1)  # every kind of pass, once all that fit are in flight
-    schedule = replace(schedule, num_microbatches=min(enough, schedule.num_microbatches))
+    if schedule.num_deferred:  # the gradients of all of these wait
+        memory.take(gathered_inputs_bytes(spec))
+    else:
+        schedule = replace(schedule, num_microbatches=min(enough, schedule.num_microbatches))
     due = _stays(chunks, settings.workspaces)
     for step in range(_NUM_STEPS):
-        for event in schedule.events():
-            memory.free(*buffers[event.buffers :])
-            del buffers[event.buffers :]
-            buffers += [memory.take(settings.hidden) for _ in range(event.buffers - len(buffers))]
-            if event.direction == "forward":
-                running[event.chunk].forward()
-                continue
-            memory.take_all(due)
-            due = []
-            running[event.chunk].backward()
+        _run_passes(spec, schedule, running, memory, settings.hidden, due)
         scratch = memory.take_all(settings.states.step_transient * size / sum(owned) for size in owned)
         memory.take_all(size * per for size in (owned if step == 0 else ()) for per in in_step)
         memory.free(*scratch)
     return memory.events()
+
+
+def _run_passes(
+    spec: ExperimentSpec, schedule: Schedule, running: list[_Chunk], memory: _Memory, hidden: int, due: list[float]
+) -> None:
+    """Run the micro-batches of a step. ``due``: what the first backward pass makes."""
+    buffers, waiting = Keys(), Keys()
+    for event in schedule.events():
+        memory.free(*buffers[event.buffers :])
+        del buffers[event.buffers :]
+        buffers += [memory.take(hidden) for _ in range(event.buffers - len(buffers))]
+        if event.direction == "forward":
+            running[event.chunk].forward()
+            continue
+        memory.take_all(due)
+        due.clear()
+        running[event.chunk].backward()
+        if event.chunk + 1 == len(running) and len(waiting) < schedule.num_deferred:
+            waiting.append(memory.take(deferred_bytes(spec)))
+    memory.free(*buffers, *waiting)
 
 
 def _stays(chunks: Sequence[ChunkParts], workspaces: int) -> list[float]:
@@ -378,20 +390,4 @@ def _build(
                 memory.free(*reversed(keys[is_expert]))
             has_buckets = spec.ddp.overlap_grad_reduce and not pp_rank and not number
             owned += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
-    return owned
-
-
-def owned_parts(elements: Sequence[float], shards: int, *, has_buckets: bool) -> list[float]:
-    """Return the elements of each parameter in the first of the shards of every bucket, which fill from the last."""
-    least = max(_BUCKET_ELEMENTS, _BUCKET_ELEMENTS_PER_RANK * shards) if has_buckets else sum(elements)
-    owned, bucket = list[float](), list[float]()
-    for place, size in enumerate(reversed(elements), 1):
-        bucket.append(size)
-        if sum(bucket) < least and place < len(elements):
-            continue
-        room = sum(bucket) / shards
-        while room > 0 and bucket:
-            owned.append(min(room, bucket.pop(0)))
-            room -= owned[-1]
-        bucket = []
     return owned

@@ -94,12 +94,9 @@ def estimated(spec: ExperimentSpec, stage: StageMemory, settings: AllocatorSetti
 
 def is_replayable(spec: ExperimentSpec, pp_rank: int) -> bool:
     """Return whether the steps of a stage can be composed of requests."""
-    schedule, offloads = (
-        schedule_of(spec, pp_rank),
-        spec.offload.offload_modules or spec.offload.cpu_offloading_num_layers,
-    )
+    offloads = spec.offload.offload_modules or spec.offload.cpu_offloading_num_layers
     special = spec.cuda_graph.impl != "none" or spec.ddp.use_megatron_fsdp or offloads
-    return not (spec.gpu_type.is_cpu or special or schedule.num_deferred or schedule.extra_warmup)
+    return not (spec.gpu_type.is_cpu or special or schedule_of(spec, pp_rank).extra_warmup)
 
 
 def replay(

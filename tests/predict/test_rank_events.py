@@ -11,7 +11,8 @@ from harness.experiment.software import Software
 from harness.predict.allocator_replay import replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.ledger import stage_memory
-from harness.predict.rank_events import MissingEventsError, chunk_parts, owned_parts
+from harness.predict.model_states import owned_parts
+from harness.predict.rank_events import MissingEventsError, chunk_parts
 from harness.predict.reserved import is_replayable, ratios_of, replay
 from harness.predict.shipped_events import (
     LEAST_BYTES,
@@ -90,13 +91,13 @@ def test_reserved_bytes_are_within_1_percent_of_torchs_allocator(composed, row):
     assert held.fits[1] <= held.reserved[1] <= held.reserved[2]
 
 
-@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("recompute", ["none", "mlp", "full:uniform:2", "full:block:1"])
 def test_a_composed_stage_holds_what_the_ledger_says(composed, stage, recompute):
     memory, held = composed(point("llama3_70b", 32), stage, recompute, native=NATIVE, expandable=EXPANDABLE)
     for each in held.values():
         assert memory.total <= each.fits[1] + 1 <= each.reserved[1] + 1
-        assert each.reserved[1] < 1.08 * memory.total
+        assert each.reserved[1] < 1.2 * memory.total
     assert held["expandable"].reserved[1] < held["native"].reserved[1]
 
 
@@ -119,13 +120,11 @@ def test_the_smallest_device_is_sought_where_it_decides(composed):
     assert sought.fits[1] < 1.02 * loose.fits[1]
 
 
-def test_what_is_not_composed_says_so(composed):
-    deferring = point("llama3_70b", 32)
-    deferring = deferring.model_copy(
-        update={"parallelism": deferring.parallelism.model_copy(update={"defer_embedding_wgrad_compute": True})}
-    )
-    assert [is_replayable(deferring, stage) for stage in range(4)] == [True, True, True, False]
-    composer = Composer(deferring, IMPLEMENTATION)
+def test_what_is_not_composed_says_so():
+    spec = point("llama3_70b", 32)
+    graphs = spec.model_copy(update={"cuda_graph": spec.cuda_graph.model_copy(update={"impl": "transformer_engine"})})
+    assert (is_replayable(spec, 3), is_replayable(graphs, 3)) == (True, False)
+    composer = Composer(spec, IMPLEMENTATION)
     with pytest.raises(MissingEventsError):
         chunk_parts(composer, composer.stages[0][0], lambda _: None)
 
