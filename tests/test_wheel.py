@@ -111,7 +111,7 @@ def test_it_checks_a_request(elsewhere):
 def test_it_judges_logs(elsewhere):
     assert elsewhere("compare", "--log", "good.log", "--actuals", "golden.json").code == 0
     assert elsewhere("compare", "--log", "slow.log", "--golden", "golden.json").code == 5
-    assert "fragmentation" in elsewhere("diagnose", "oom.log").out
+    assert "Fragmentation" in elsewhere("diagnose", "oom.log").out
 
 
 @pytest.mark.slow

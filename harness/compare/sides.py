@@ -9,6 +9,7 @@ from harness.foreign.log import ForeignLog, Iteration, RankMemory
 from harness.foreign.logs.sources import STDIN, log_sources
 from harness.foreign.reader import opened_logs
 from harness.judge import readings
+from harness.records.references import MARKS
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 
@@ -16,12 +17,14 @@ Kind = Literal["log", "run", "golden", "name"]
 
 
 def kind_of(given: str) -> Kind:
-    """Return what a path is; ``name`` where there is none: the id of a run, or the name of a golden."""
+    """Return what a path is; ``name`` where only the reader of runs can tell: an id, a golden, a night, a sweep."""
     path = Path(given)
     if given == STDIN or path.is_fifo():
         return "log"
     if path.name == RECORD or (path / RECORD).is_file():
         return "run"
+    if path.name in MARKS.values() or any((path / mark).is_file() for mark in MARKS.values()):
+        return "name"
     if path.is_dir():
         return "golden" if any(path.rglob("*.json")) else "log"
     if not path.is_file():

@@ -36,7 +36,7 @@ def _judged(run, stage, golden, mbr_perf, tmp_path):
         stage.let_driver()
 
     def judge(*lines, at_work=lambda running: None, **behaviour):
-        with driver(*lines), run(**behaviour) as running:
+        with driver(*lines), run("-v", **behaviour) as running:
             at_work(running)
             code, out, err = running.ended()
         (run_dir,) = (tmp_path / "results" / "runs").iterdir()

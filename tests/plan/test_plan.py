@@ -61,8 +61,8 @@ def test_the_table_has_a_row_per_setting_and_is_not_cut_when_piped(plan):
 @pytest.mark.train
 def test_a_small_memory_changes_the_answer_and_gives_the_ladder(plan):
     plenty = json.loads(plan(*LLAMA, "--json").out)["settings"]
-    upper = {setting["recompute"]: setting["device_range_bytes"][1] for setting in plenty}
-    enough = upper["full:block:1"] / 1024**3 + 0.001
+    row = next(setting for setting in plenty if setting["recompute"] == "full:block:1")
+    enough = (row["fits_range_bytes"][1] + row["device_bytes"] - row["reserved_bytes"]) / 1024**3 + 0.001
     document = json.loads(plan(*LLAMA, "--json", "--fit_into", f"{enough:.3f}", "--margin", "0").out)
     assert document["recommended"] == "full:block:1"
     assert [step["step"] for step in document["layouts"][0]["advice"]] == ["allocator", "modules", "layers"]
