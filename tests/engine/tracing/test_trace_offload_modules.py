@@ -49,7 +49,7 @@ def chunks(trace, models, composer):
             pairs += [case(f"mixtral/{recompute}/{n}", spec, "moe", num_layers=n)]
             pairs += [case(f"mixtral/{recompute}/{module}/{n}", away(spec, module), "moe", num_layers=n)]
     moe = composer.spec.recompute
-    whole = composer._make.offloaded("moe", moe, 4).model_copy(update={"key": "four"})
+    whole = composer.make.offloaded("moe", moe, 4).model_copy(update={"key": "four"})
     cases = {c.key: c for c in (*pairs, *composer.cases(), whole)}
     file = trace(cases.values(), "transformer_engine")
     assert not file.refused
