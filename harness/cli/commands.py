@@ -24,13 +24,17 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
             values = [group(**{f.name: options[f.name] for f in fields(group)}) for group in groups]
             command(*values)
 
-        parameters = [each for group in groups for each in inspect.signature(group).parameters.values()]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {each.name: each.annotation for each in parameters}
-        call.__doc__, call.__name__ = command.__doc__, command.__name__
-        return call
+        options = [each for group in groups for each in inspect.signature(group).parameters.values()]
+        return _as_command(call, options, command)
 
     return decorate
+
+
+def _as_command(call: _Command, options: list[inspect.Parameter], command: Callable[..., None]) -> _Command:
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in options}
+    call.__doc__, call.__name__ = command.__doc__, command.__name__
+    return call
 
 
 def answers_first(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,11 +52,7 @@ def answers_first(command: Callable[..., None]) -> Callable[..., None]:
         finally:
             AMOUNT.reset(before)
 
-    taken = inspect.signature(command)
-    call.__signature__ = taken.replace(parameters=[*taken.parameters.values(), *_AMOUNTS])  # type: ignore[attr-defined]
-    call.__annotations__ = {**command.__annotations__, **{each.name: each.annotation for each in _AMOUNTS}}
-    call.__doc__, call.__name__ = command.__doc__, command.__name__
-    return call
+    return _as_command(call, [*inspect.signature(command).parameters.values(), *_AMOUNTS], command)
 
 
 def _amount(name: str, help: str) -> inspect.Parameter:

@@ -85,11 +85,9 @@ def estimated(spec: ExperimentSpec, stage: StageMemory, settings: AllocatorSetti
     found = ratios_of(spec, stage.total, settings)
     low, likely, high = (round(peak * share) for share in found.reserved)
     reserved = low, likely, round(high * found.late)
-    fits = low, likely, high
     if spec.cuda_graph.impl == "none":
-        least, middle, most = (round(peak * share) for share in found.fits)
-        fits = least, middle, most
-    return Held(reserved, fits, "estimated")
+        low, likely, high = (round(peak * share) for share in found.fits)
+    return Held(reserved, (low, likely, high), "estimated")
 
 
 def is_replayable(spec: ExperimentSpec, pp_rank: int) -> bool:

@@ -235,7 +235,7 @@ def _counts(findings: Iterable[Finding]) -> Counter[str]:
 
 
 def _finding(finding: Finding, *, is_said: bool) -> Iterator[Block]:
-    """Yield the problem and how to mend it; ``is_said``: line 1 has told the problem."""
+    """Yield the problem and how to mend it; only the latter where ``is_said``: line 1 already names the problem."""
     word = "forced" if finding.overridden else finding.severity
     if not is_said:
         yield Line((Span(word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
