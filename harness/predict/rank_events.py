@@ -377,7 +377,8 @@ def _build(
     """Make the parameters and DDP's buffers; return the elements of each parameter whose states this rank has."""
     made = [[[memory.take(size) for size in kind] for kind in (parts.parameters, parts.experts)] for parts in chunks]
     stored, owned = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts)), list[float]()
-    bytes_per_element = stored / settings.num_elements
+    # rounded: states of exactly the size of a parameter settle in the segment that it leaves
+    bytes_per_element = round(stored / settings.num_elements, 2)
     for number, (parts, keys) in enumerate(zip(chunks, made, strict=True)):
         for is_expert, sizes in enumerate((parts.parameters, parts.experts)):
             if not sizes:

@@ -104,7 +104,7 @@ def test_a_composed_stage_holds_what_the_ledger_says(composed, stage, recompute)
 def test_settings_of_the_allocator_decide_what_fits(composed):
     memory, held = composed(point("llama3_70b", 32), 0, "none", native=NATIVE, expandable=EXPANDABLE)
     assert memory.total + 1_000_000_000 < held["native"].fits[1]
-    assert held["expandable"].fits[1] < held["native"].fits[1] - 1_000_000_000
+    assert held["expandable"].fits[1] < held["native"].fits[1] - 500_000_000
 
 
 def test_the_smallest_device_is_sought_where_it_decides(composed):
@@ -204,3 +204,10 @@ def test_a_replay_says_what_the_fullest_moment_needs(composed):
     events = [Event(1, 40 * mib), Event(2, 60 * mib), Event(1, None), Event(3, 50 * mib)]
     found = replayed(events, NATIVE)
     assert (found.peak_reserved_bytes // mib, found.least_bytes // mib) == (150, 110)
+
+
+@pytest.mark.parametrize(("recompute", "measured_gib"), [("none", 60.10), ("full:uniform:2", 45.88)])
+def test_native_reserves_what_a_rank_without_expandable_segments_does(composed, recompute, measured_gib):
+    """Measured with tests/scripted_cuda/one_rank.py: 58.84 and 42.32 GiB of tensors at most in a step."""
+    held = composed(point("llama3_8b", 8), recompute=recompute, found=NATIVE)[1]["found"]
+    assert held.reserved[1] / 2**30 == pytest.approx(measured_gib, rel=0.01)
