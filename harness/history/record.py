@@ -134,7 +134,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         formula_version=metrics.formula_version,
         sm_clock_mhz=metrics.clocks.sm_clock_mhz if metrics.clocks else None,
         power_cap_share=metrics.clocks.power_cap_share if metrics.clocks else None,
-        predicted_peak_bytes=record.prediction.peak_bytes if record.prediction else None,
+        predicted_peak_bytes=record.prediction.measurable_peak_bytes if record.prediction else None,
         git_commit=where.git_commit,
         branch=where.git_branch,
         hostname=where.hostname,

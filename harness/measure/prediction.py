@@ -22,6 +22,7 @@ from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
+from harness.predict.weighing import weighed
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
@@ -134,7 +135,8 @@ def _predicted(
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         made = predicted(spec, implementation, traces.even, traces.uneven, software, constants)
-        return KeptPrediction(made.record())
+        composer = Composer(spec, implementation, apex=software.apex is not False)
+        return KeptPrediction(weighed(made, composer, traces).record())
     except MissingTraceError:
         return KeptPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
@@ -163,11 +165,15 @@ def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metri
     if record is None:
         return f"Not predicted: {reason}" if reason else ""
     low, high = record.range_bytes
-    peak = metrics.peak_allocated_bytes.value if metrics and metrics.peak_allocated_bytes else None
+    whole = record.measurable_peak_bytes
+    before = "" if whole == record.peak_bytes else f", {format_bytes(whole)} before CUDA graphs are replayed"
     line = (
         f"Predicted: peak {format_bytes(record.peak_bytes)}, {format_bytes(low)} to {format_bytes(high)}, "
-        f"stage {record.worst_stage.pp_rank}" + _beside(record.peak_bytes, peak, format_bytes(peak or 0))
+        f"stage {record.worst_stage.pp_rank}{before}" + _size_beside(whole, "peak_allocated_bytes", metrics)
     )
+    if record.reserved_bytes is not None:
+        reserved = _size_beside(record.reserved_bytes, "peak_reserved_bytes", metrics)
+        line += f"; reserved {format_bytes(record.reserved_bytes)}{reserved}"
     if record.step_time_s is None or record.step_time_range_s is None:
         return line
     fast, slow = record.step_time_range_s
@@ -192,6 +198,11 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     what = "the predicted peak of" if record else "weights, gradients and optimizer states alone: at least"
     sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
     return f"Warning: {what} {sizes} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
+
+
+def _size_beside(predicted: float, name: str, metrics: Metrics | None) -> str:
+    measured = metrics.peaks[name] if metrics else None
+    return _beside(predicted, measured.value, format_bytes(measured.value)) if measured else ""
 
 
 def _beside(predicted: float, measured: float | None, text: str) -> str:

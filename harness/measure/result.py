@@ -1,6 +1,6 @@
 """The result of a run as a page, with a table of its ranks."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from harness.errors import ExitCode
@@ -12,7 +12,7 @@ from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line, whole_run
 from harness.measure.values import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.records.golden import GoldenRecord
-from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metrics
+from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 from harness.show import figures
@@ -97,8 +97,8 @@ def run_page(run: RunDocument) -> Page:
     """Return the verdict with step time and peak, the figures that support it, and the folder of the run."""
     record, facts, ranks = run.record, record_facts(run.record), tuple(_rank_blocks(run.record))
     table_of, against = (
-        _metrics_table(run.metrics, is_whole=record.status == "ok"),
-        tuple(_comparison_blocks(run.compared)),
+        _metrics_table(run, is_whole=record.status == "ok"),
+        tuple(_comparison_blocks(run)),
     )
     parts: list[tuple[int, str, tuple[Block, ...]]] = [
         (len(record.ranks), "rank", ranks),
@@ -163,7 +163,7 @@ def _line_figures(run: RunDocument) -> list[str]:
     shown = [f"{format_seconds(seconds.median)} a step"] if seconds else []
     if peak:
         record = run.record.prediction
-        predicted = f" (predicted {format_bytes(record.peak_bytes)})" if record else ""
+        predicted = f" (predicted {format_bytes(record.measurable_peak_bytes)})" if record else ""
         shown.append(f"peak {format_bytes(peak.value)} on rank {peak.rank}{predicted}")
     if golden and (stored := golden.metrics.get("peak_allocated_bytes")):
         shown.append(f"golden {format_bytes(stored.value)}")
@@ -178,11 +178,11 @@ def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
 
 def compare_page(verdict: CompareDocument) -> Page:
     """Return the page of a comparison of recorded runs."""
-    return Page(tuple(_comparison_blocks(verdict.compared)), answer=_closing(verdict, ", ".join(verdict.run_ids)))
+    return Page(tuple(_comparison_blocks(verdict)), answer=_closing(verdict, ", ".join(verdict.run_ids)))
 
 
-def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    golden = comparison.golden
+def _comparison_blocks(compared: Compared) -> Iterator[Block]:
+    comparison, golden = compared.compared, compared.compared.golden
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
         return
@@ -190,7 +190,7 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     stored = [f for f in comparison.findings if f.golden is not None]
-    yield _comparison_table(stored, what)
+    yield _comparison_table(stored, what, compared.predicted)
     judged = ((f.reason, BY_NAME[f.metric].title) for f in stored if f.reason and _is_judged(f))
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
@@ -200,9 +200,9 @@ def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     yield details("caveat", (f"Caveat: {caveat}" for caveat in comparison.likeness.caveats))
 
 
-def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
+def _metrics_table(run: RunDocument, *, is_whole: bool) -> Table:
     """Return the metrics. ``is_whole`` False: the run did not finish, so its peaks are lower bounds."""
-    rows = []
+    rows, metrics = [], run.metrics
     for metric in METRICS:
         value = metric.read(metrics)
         if value is None:
@@ -212,12 +212,13 @@ def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
         rows.append((
             metric.title,
             f"at least {figures.figure(metric, value)}" if peak and not is_whole else figures.figure(metric, value),
+            figures.figure(metric, run.predicted.get(metric.name)),
             figures.figure(metric, summary.mean) if summary else "",
             figures.spread(summary) if summary else "",
             str(summary.n) if summary else "",
             f"{peak.rank} (stage {peak.stage})" if peak else "",
         ))  # fmt: skip
-    spread = (Column(name, right=True, optional=True) for name in ("Mean", "Stdev", "Steps"))
+    spread = (Column(name, right=True, optional=True) for name in ("Predicted", "Mean", "Stdev", "Steps"))
     return table(("Metric", Column("Median", right=True), *spread, Column("Worst rank", optional=True)), rows)
 
 
@@ -226,12 +227,16 @@ def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
         yield Line(f"{', '.join(shared)}: {reason}", hang=2)
 
 
-def _comparison_table(findings: Sequence[Finding], against: str) -> Table:
+def _comparison_table(findings: Sequence[Finding], against: str, predicted: Mapping[str, float | None]) -> Table:
     return tabled(
         [(finding, BY_NAME[finding.metric]) for finding in findings],
         [
             (Column("Metric"), lambda row: row[1].title),
             (Column("Run", right=True), lambda row: figures.figure(row[1], row[0].current)),
+            (
+                Column("Predicted", right=True, drop=2, optional=True),
+                lambda row: figures.figure(row[1], predicted.get(row[0].metric)),
+            ),
             (Column(against, right=True), lambda row: figures.figure(row[1], row[0].golden)),
             (Column("Change", right=True), lambda row: figures.change(row[0])),
             (Column("Allowed", right=True, drop=1), lambda row: figures.allowed_change(row[1], row[0])),

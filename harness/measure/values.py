@@ -22,7 +22,7 @@ from harness.launch.slurm_job import SlurmJob
 from harness.measure.prediction import KeptPrediction, error_of, whole_run
 from harness.measure.understanding import Understood
 from harness.records.metrics import Metrics
-from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, LoggedThroughput, NodeSample, Provenance, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
@@ -33,8 +33,24 @@ class Predicted(Shown):
 
     peak_bytes: int
     peak_range_bytes: tuple[int, int] = at("range_bytes")
+    whole_run_peak_bytes: int = at("measurable_peak_bytes")
     worst_stage: int = at("worst_stage", "pp_rank")
     peak: str = at("worst_stage", "peak")
+    reserved_bytes: int | None
+    reserved_range_bytes: tuple[int, int] | None
+    fits_bytes: int | None
+    fits_range_bytes: tuple[int, int] | None
+    reserved_source: Source | None
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Return what metrics of a whole run should be, by their names."""
+        return {
+            "step_time_s": self.step_time_s,
+            "peak_allocated_bytes": self.whole_run_peak_bytes,
+            "peak_reserved_bytes": self.reserved_bytes,
+        }
+
     stages: tuple[StagePrediction, ...]
     step_time_s: float | None
     step_time_range_s: tuple[float, float] | None
@@ -44,21 +60,26 @@ class Predicted(Shown):
 
 
 class PredictedAndMeasured(Predicted):
-    """The prediction and the measured figures. An error is predicted / measured - 1."""
+    """The prediction and the measured figures. An error is predicted / measured - 1, of the peak of the whole run."""
 
     measured_peak_bytes: int | None
     peak_error: float | None
+    measured_reserved_bytes: int | None
+    reserved_error: float | None
     measured_step_time_s: float | None
     step_time_error: float | None
 
     @classmethod
     def beside(cls, record: PredictionRecord, metrics: Metrics, **more: object) -> Self:
         """Combine the prediction with ``metrics``. ``more``: fields that replace or extend those of ``metrics``."""
-        peak = metrics.peak_allocated_bytes.value if metrics.peak_allocated_bytes else None
+        peaks = (metrics.peak_allocated_bytes, metrics.peak_reserved_bytes)
+        peak, reserved = (found.value if found else None for found in peaks)
         seconds = metrics.step_time_s.median if metrics.step_time_s else None
         measured = {
             "measured_peak_bytes": peak,
-            "peak_error": error_of(record.peak_bytes, peak),
+            "peak_error": error_of(record.measurable_peak_bytes, peak),
+            "measured_reserved_bytes": reserved,
+            "reserved_error": error_of(record.reserved_bytes, reserved),
             "measured_step_time_s": seconds,
             "step_time_error": error_of(record.step_time_s, seconds),
         }
@@ -199,6 +220,12 @@ class Compared(Document):
     differences: tuple[Difference, ...] = at("compared", "likeness", "differences")
     caveats: tuple[str, ...] = at("compared", "likeness", "caveats")
     note: Text = at("compared", "note")
+    prediction: Prediction | None
+
+    @property
+    def predicted(self) -> Mapping[str, float | None]:
+        """Return the predicted values of metrics, by name; empty without a prediction."""
+        return self.prediction.figures if isinstance(self.prediction, Predicted) else {}
 
 
 class OutOfMemory(Shown):
@@ -235,7 +262,6 @@ class RunDocument(Compared):
     sources: dict[str, str]
     effective: EffectiveRecompute
     ranks: tuple[RankRecord, ...]
-    prediction: Prediction | None
     imported: Imported | None
     own_time: OwnTime | None
     provenance: Provenance
@@ -300,10 +326,11 @@ def compare_document(
     records: Sequence[RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
 ) -> CompareDocument:
     """Compare the runs of one setting with a golden."""
-    ids = [record.run_id for record in records]
+    first, ids = records[0], [record.run_id for record in records]
     return CompareDocument.of(
-        records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_ids=ids
-    )
+        first, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_ids=ids,
+        prediction=prediction_document(first.prediction, first.no_prediction, whole_run(first, metrics)),
+    )  # fmt: skip
 
 
 class RecordedRun(Document):

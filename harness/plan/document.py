@@ -25,9 +25,9 @@ from harness.predict.advice import (
 from harness.predict.device import DeviceNeeds
 from harness.predict.ledger import PeakName, StageMemory
 from harness.predict.prediction import Verdict
-from harness.predict.reserved import Held, Source
+from harness.predict.reserved import Held
 from harness.predict.search import Plan, Row
-from harness.records.prediction import StagePrediction
+from harness.records.prediction import Source, StagePrediction
 from harness.records.trace import Calibration
 from harness.show.json import Document, Shown, Text, at
 

@@ -138,7 +138,7 @@ class Observation:
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
         """Return the predicted peak in bytes of each measured stage."""
         stages = (stage_memory(self.spec, pp_rank, self.costs[pp_rank], adam=self.adam) for pp_rank in self.peaks)
-        return {stage.pp_rank: constants.added_to(stage).total for stage in stages}
+        return {stage.pp_rank: constants.added_to(stage).whole_run for stage in stages}
 
     def peak_error(self, constants: Constants) -> float | None:
         """Return predicted over measured peak of the worst stage, minus 1."""

@@ -16,11 +16,11 @@ from harness.predict.flops import achieved_tflops, model_flops_per_step, recompu
 from harness.predict.ledger import StageMemory, library_bytes, stage_memory
 from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
-from harness.predict.reserved import Held, Source, estimated
+from harness.predict.reserved import Held, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
 from harness.predict.trace_cases import traceable
-from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
 from harness.units import GIB, MIB, counted
 
@@ -203,6 +203,11 @@ class Prediction:
             stages=tuple(StagePrediction.model_validate(stage, from_attributes=True) for stage in self.stages),
             model_flops=self.model_flops,
             recompute_flops=self.recompute_flops,
+            reserved_bytes=self.reserved[1],
+            reserved_range_bytes=self.reserved[::2],
+            fits_bytes=self.fits[1],
+            fits_range_bytes=self.fits[::2],
+            reserved_source=self.reserved_source,
             step_time_s=time.likely_s if time else None,
             step_time_range_s=time.range_s if time else None,
             assumptions=tuple(row.text for row in self.assumptions),

@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import fits_bytes, replayed
@@ -19,10 +18,10 @@ from harness.predict.ranges import CLASSES, class_of
 from harness.predict.rank_events import MissingEventsError, RankSettings, Read, chunk_parts, rank_events
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
+from harness.records.prediction import Source
 from harness.units import GIB
 
 DATA = Path(__file__).with_name("reserved.json")
-Source = Literal["replayed", "estimated"]
 
 
 @dataclass(frozen=True)

@@ -66,20 +66,28 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
     return row if verdict(guessed.fits, budget) == found_verdict else replace(row, otherwise=guessed)
 
 
+def weighed(found: Prediction, composer: Composer, traces: Traces) -> Prediction:
+    """Return the prediction with the first steps of its fullest stage replayed where their requests are known."""
+    settings, _ = asked_settings(found.spec)
+    return replace(found, held=_held(found, composer.with_recompute(found.spec.recompute), settings, traces, None))
+
+
 def _held(
     found: Prediction, composer: Composer, settings: AllocatorSettings, traces: Traces, budget: int | None
 ) -> tuple[Held, ...]:
-    """Replay the fullest stage, and others that may exceed the budget."""
+    """Replay the fullest stage, and others that may exceed the budget; without one, the stages that may be fuller."""
     held = [*found.held]
     if traces.requests is None:
         return found.held
     costs = composer.chunk_costs(traces.even)
-    above = found.range_bytes[1] - found.peak_bytes
+    most = 0 if budget is None else budget - (found.range_bytes[1] - found.peak_bytes)
     for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
-        if nth and held[place].fits[2] + above <= (budget or held[place].fits[2] + above):
+        if nth and held[place].fits[2] <= most:
             break
         with suppress(MissingEventsError):
             held[place] = replay(composer, found.stages[place], costs[place], settings, traces.requests, budget)
+        if budget is None:
+            most = max(most, held[place].fits[2])
     return tuple(held)
 
 

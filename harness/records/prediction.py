@@ -1,10 +1,17 @@
 """A prediction as records hold it."""
 
+from typing import Literal
+
 from harness.experiment.frozen import Frozen
+
+Source = Literal["replayed", "estimated"]
 
 
 class StagePrediction(Frozen):
-    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``peak``: which of the three."""
+    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``peak``: which of the three.
+
+    ``whole_run``: the peak of all steps; None in records from before it. Under CUDA graphs ``total`` is of later steps.
+    """
 
     pp_rank: int
     weights: int
@@ -16,16 +23,23 @@ class StagePrediction(Frozen):
     overhead: int
     total: int
     peak: str
+    whole_run: int | None = None
 
     @property
     def parts(self) -> dict[str, int]:
-        return {name: size for name, size in self if name not in ("pp_rank", "total", "peak")}
+        return {name: size for name, size in self if name not in ("pp_rank", "total", "peak", "whole_run")}
+
+    @property
+    def measurable(self) -> int:
+        """Return the peak that counters of a whole run show."""
+        return self.total if self.whole_run is None else self.whole_run
 
 
 class PredictionRecord(Frozen):
-    """A prediction. Seconds are None if time is not predicted (CPU). ``range_bytes`` is (low, high).
+    """A prediction. Seconds are None if time is not predicted (CPU). Ranges are (low, high).
 
-    ``recompute_flops`` and ``model_flops`` are per step over all GPUs.
+    ``reserved_bytes``: by torch's allocator. ``fits_bytes``: the least that it can do with. Records from before them
+    have neither. ``recompute_flops`` and ``model_flops`` are per step over all GPUs.
     """
 
     peak_bytes: int
@@ -33,6 +47,11 @@ class PredictionRecord(Frozen):
     stages: tuple[StagePrediction, ...]
     model_flops: int
     recompute_flops: int
+    reserved_bytes: int | None = None
+    reserved_range_bytes: tuple[int, int] | None = None
+    fits_bytes: int | None = None
+    fits_range_bytes: tuple[int, int] | None = None
+    reserved_source: Source | None = None
     step_time_s: float | None = None
     step_time_range_s: tuple[float, float] | None = None
     assumptions: tuple[str, ...] = ()
@@ -40,3 +59,8 @@ class PredictionRecord(Frozen):
     @property
     def worst_stage(self) -> StagePrediction:
         return max(self.stages, key=lambda stage: stage.total)
+
+    @property
+    def measurable_peak_bytes(self) -> int:
+        """Return the peak that counters of a whole run show, the steps before CUDA graphs included."""
+        return max((self.peak_bytes, *(stage.measurable for stage in self.stages)))

@@ -177,4 +177,4 @@ def lessons(
 
 def _predicted(cell: PlannedCell, stage: int) -> int | None:
     rows = cell.prediction.stages if cell.prediction else ()
-    return next((row.total for row in rows if row.pp_rank == stage), None)
+    return next((row.measurable for row in rows if row.pp_rank == stage), None)

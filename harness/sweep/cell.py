@@ -260,7 +260,7 @@ def _predicted(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | No
     seconds = cell.speed.step_time_s if cell.speed else None
     return Predicted(
         prediction=prediction,
-        peak_error=_error(prediction.peak_bytes, peak.value if peak else None),
+        peak_error=_error(prediction.measurable_peak_bytes, peak.value if peak else None),
         step_time_error=_error(prediction.step_time_s, seconds),
         overhead=_predicted_overhead(cell, control) if cell.name != control.name else None,
         measured_overhead=versus.time.fraction if versus and versus.time else None,

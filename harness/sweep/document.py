@@ -226,6 +226,8 @@ _FIGURES = {
     "ms_per_gib_saved": "versus.trade.ms_per_gib_saved",
     "predicted_peak_bytes": "predicted.prediction.peak_bytes",
     "peak_error": "predicted.peak_error",
+    "predicted_reserved_bytes": "predicted.prediction.reserved_bytes",
+    "predicted_fits_bytes": "predicted.prediction.fits_bytes",
     "predicted_step_time_s": "predicted.prediction.step_time_s",
     "predicted_time_change": "predicted.overhead",
     "golden_outcome": "golden.outcome.value",

@@ -140,8 +140,9 @@ def cell_table(verdict: SweepVerdict) -> Table:
                 Column("Power cap", right=True, drop=8, optional=True, detail=True),
                 lambda cell: cap_figure(cell.metrics.clocks if cell.metrics else None),
             ),
-            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted),
+            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted("measurable_peak_bytes")),
             (Column("Pred. error", right=True, drop=6, optional=True, detail=True), _error),
+            (Column("Pred. reserved", right=True, drop=6, optional=True, detail=True), _predicted("reserved_bytes")),
         ],
     )
 
@@ -191,8 +192,12 @@ def _worst(cell: CellVerdict) -> str:
     return f"{peak.rank}" if peak else ABSENT
 
 
-def _predicted(cell: CellVerdict) -> str:
-    return format_bytes(cell.predicted.prediction.peak_bytes) if cell.predicted else ABSENT
+def _predicted(name: str) -> Callable[[CellVerdict], str]:
+    return lambda cell: _size(getattr(cell.predicted.prediction, name)) if cell.predicted else ABSENT
+
+
+def _size(num_bytes: int | None) -> str:
+    return ABSENT if num_bytes is None else format_bytes(num_bytes)
 
 
 def _error(cell: CellVerdict) -> str:
@@ -223,6 +228,8 @@ def plan_page(plan: SweepPlan) -> Page:
 _PREDICTED: dict[str, Callable[[PredictionRecord], str]] = {
     "Predicted peak": lambda own: format_bytes(own.peak_bytes),
     "Range": lambda own: " to ".join(map(format_bytes, own.range_bytes)),
+    "Reserved": lambda own: _size(own.reserved_bytes),
+    "Fits": lambda own: _size(own.fits_bytes),
     "Step": lambda own: ABSENT if own.step_time_s is None else format_seconds(own.step_time_s),
     "Recompute FLOPs": lambda own: format_percent(own.recompute_flops / own.model_flops),
 }

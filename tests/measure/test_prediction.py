@@ -51,6 +51,23 @@ def test_one_line_holds_both_peaks_and_both_times(make_record, predicted):
     )
 
 
+def test_reserved_bytes_stand_beside_their_prediction(make_record, predicted):
+    weighed = predicted.model_copy(update={"reserved_bytes": 65_100_000_000})
+    record = make_record(prediction=weighed)
+    document = json_of(prediction_document(weighed, "", derive(record)))
+    assert document["measured_reserved_bytes"] == 62_000_000_000
+    assert document["reserved_error"] == pytest.approx(0.05)
+
+
+def test_a_measured_peak_is_compared_with_the_steps_before_cuda_graphs_too(make_record, predicted):
+    stages = (predicted.stages[0].model_copy(update={"whole_run": 69_600_000_000}), predicted.stages[1])
+    record = make_record(prediction=predicted.model_copy(update={"stages": stages}))
+    document = json_of(prediction_document(record.prediction, "", derive(record)))
+    assert (document["peak_bytes"], document["whole_run_peak_bytes"]) == (60_900_000_000, 69_600_000_000)
+    assert document["peak_error"] == pytest.approx(0.2)
+    assert record.prediction.stages[0].parts["activations"] == 60_900_000_000 - 66
+
+
 def test_a_run_without_measurement_shows_the_prediction_alone(make_record, predicted):
     document = json_of(prediction_document(predicted, "", derive(make_record(ranks=()))))
     assert (document["measured_peak_bytes"], document["peak_error"], document["step_time_error"]) == (None, None, None)

@@ -309,3 +309,14 @@ def test_several_axes_may_follow_one_over(mbr_perf):
                       "gb=2,4", "--from", "nowhere", "--control", "sl=1")  # fmt: skip
     assert answer.code == 2
     assert "axes: recompute, gb" in answer.err
+
+
+def test_cells_that_differ_in_the_allocator_alone_are_predicted_apart(mbr_perf):
+    settings = "expandable_segments:True,expandable_segments:False,max_split_size_mb:128"
+    asked = ("sweep", "-mr", "llama3_8b", "-g", "h100", "--over", f"env.PYTORCH_CUDA_ALLOC_CONF={settings}")
+    found = [cell["prediction"] for cell in json.loads(mbr_perf(*asked, "--dryrun", "--json").out)["cells"]]
+    assert len({row["peak_bytes"] for row in found}) == 1
+    assert [row["reserved_source"] for row in found] == ["replayed"] * 3
+    expandable, native, split = ((row["reserved_bytes"], row["fits_bytes"]) for row in found)
+    assert expandable[0] < native[0] < split[0]
+    assert expandable[1] < native[1]

@@ -32,7 +32,7 @@ def predicted_and_measured(verdict: SweepVerdict) -> Picture:
         assert cell.predicted is not None
         prediction, label = cell.predicted.prediction, called[cell.name]
         low, high = prediction.range_bytes
-        peak, span = prediction.peak_bytes / scale, {"low": low / scale, "high": high / scale}
+        peak, span = prediction.measurable_peak_bytes / scale, {"low": low / scale, "high": high / scale}
         peaks.append({"cell": label, "kind": "predicted", "value": peak, **span})
         if cell.peak_bytes is not None:
             peaks.append({"cell": label, "kind": "measured", "value": cell.peak_bytes / scale})
