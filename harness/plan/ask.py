@@ -67,9 +67,12 @@ class PlanOptions:
         help="Also print settings that are worse than another in memory and time.")] = False
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
         help="Also write the answer as a page, with pictures: memory by stage and part, settings by memory and "
-        "time.")] = None
+        "time, memory over one step.")] = None
     png: Annotated[Path | None, typer.Option("--png", metavar="FILE",
         help="Also write both pictures, as *.png or *.svg.")] = None
+    step_trace: Annotated[Path | None, typer.Option("--step_trace", metavar="FILE",
+        help="Also write the predicted step of the fullest rank: *.json for Perfetto, *.pickle as a snapshot that "
+        "torch's memory_viz opens.")] = None
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
     as_json: Json = False
 # fmt: on
@@ -122,8 +125,8 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     from harness.plan.show_layouts import news_line, search_page
     from harness.show.terminal import narrate, show_page
 
-    if how.html or how.png:
-        raise BadRequestError("--search draws no pictures", remedy="plan the chosen layout with --html or --png")
+    if _files(how):
+        raise BadRequestError(f"--search writes no {_files(how)[0]}", remedy="plan the chosen layout with this option")
     last = ""
 
     def news(known: "Searched") -> None:
@@ -174,33 +177,47 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
 def _require_writable(how: PlanOptions) -> None:
     """BadRequestError, before anything is traced, for files that cannot hold pictures."""
     from harness.errors import Problems
-    from harness.show.charts.drawing import require_chart
+    from harness.show.charts.drawing import require_chart, require_file
 
     problems = Problems()
     for option, path, formats in (("--html", how.html, (".html",)), ("--png", how.png, (".png", ".svg"))):
         with problems.collecting():
             if path:
                 require_chart(option, path, formats)
+    if how.step_trace:
+        from harness.plan.step_trace import FORMATS, OPTION
+
+        with problems.collecting():
+            require_file(OPTION, how.step_trace, FORMATS)
     problems.raise_if_any()
 
 
 def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]":
-    """Draw the recommended layout, else the first one with a prediction; a line for each file, or why there is none."""
+    """Write the files that options ask for; return a line for each, or why there is none."""
     from harness.show.page import Line
 
-    if not (how.html or how.png):
+    if not _files(how):
         return []
-    drawable = [at for at in planned.layouts if at.plan and any(row.prediction for row in at.plan.rows)]
-    layout = planned.best or next(iter(drawable), None)
+    layout = planned.shown
     if layout is None or layout.plan is None:
-        return [Line("No pictures: no setting could be predicted.")]
-    from harness.plan.pictures import write_html, write_png
+        return [Line("No file is written: no setting could be predicted.")]
+    step = layout.step() if how.html or how.step_trace else None
+    if how.step_trace:
+        from harness.plan.step_trace import write_step_trace
 
-    if how.html:
-        write_html(how.html, layout.plan, layout.name, page)
-    if how.png:
-        write_png(how.png, layout.plan, layout.name)
-    return [Line(f"Written: {path}", whole=True) for path in (how.html, how.png) if path]
+        write_step_trace(how.step_trace, step)
+    if how.html or how.png:
+        from harness.plan.pictures import write_html, write_png
+
+        if how.html:
+            write_html(how.html, layout.plan, layout.name, page, step)
+        if how.png:
+            write_png(how.png, layout.plan, layout.name)
+    return [Line(f"Written: {path}", whole=True) for path in _files(how)]
+
+
+def _files(how: PlanOptions) -> list[Path]:
+    return [path for path in (how.html, how.png, how.step_trace) if path]
 
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
@@ -210,8 +227,8 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.plan.show import calibration_page
     from harness.show.terminal import show_page
 
-    if how.html or how.png:
-        raise BadRequestError("--calibrate plans nothing that --html or --png could show", remedy="leave them out")
+    if _files(how):
+        raise BadRequestError("--calibrate plans nothing that a file could show", remedy=f"omit {_files(how)[0]}")
     if asked.model_recipe_name or asked.bridge_config or asked.hf or asked.megatron_args or asked.gpu:
         raise BadRequestError(
             "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"

@@ -10,6 +10,7 @@ import altair as alt
 from harness.predict.advice import dominated
 from harness.predict.prediction import Prediction
 from harness.predict.search import Plan, Row
+from harness.predict.step_history import Moment, StepHistory
 from harness.show.charts import drawing as look
 from harness.show.charts import plane
 from harness.show.charts.drawing import memory_unit, shortened
@@ -20,6 +21,9 @@ from harness.units import format_bytes, format_percent, format_seconds
 
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
+_GROUPS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "overhead": look.PALE,
+           "embedding": "#8C6D31", "layers": look.ORANGE, "output layer": look.PURPLE, "layers, recompute": "#F0E442",
+           "layers, backward": look.VERMILION, "transient": look.GREY}  # fmt: skip
 _LOOKS = {
     "recommended": (look.VERMILION, "diamond"),
     "without recompute": (look.BLACK, "triangle-up"),
@@ -29,6 +33,7 @@ _LOOKS = {
 _RECOMMENDED, _CONTROL, _FRONT, _BEATEN = _LOOKS
 _HEIGHT, _STAGES_HEIGHT = 400, 300
 _MOST_PANELS = 3
+_MOST_MOMENTS = 400
 _TOOLTIP = ("setting:N", "state:N", "peak:N", "range:N", "cost:N", "verdict:N")
 
 
@@ -49,11 +54,71 @@ def plan_pictures(plan: Plan) -> list[Picture]:
     return [look.picture(name, title, "", chart, caption) for name, (title, chart, caption) in parts.items()]
 
 
-def write_html(path: Path, plan: Plan, layout: str, page: Page) -> None:
-    """Return the page with both pictures before its blocks. BadRequestError as :func:`write_png`."""
-    drawn = plan_pictures(plan)
+def write_html(path: Path, plan: Plan, layout: str, page: Page, step: tuple[Row, StepHistory] | None = None) -> None:
+    """Write the page with the pictures before its blocks. ``step``: a setting and its step, where that is known.
+
+    BadRequestError as :func:`write_png`.
+    """
+    drawn = [*plan_pictures(plan), *([_step(plan, *step)] if step else [])]
     whole = Page((*drawn, *page.blocks), title="Predicted memory and time", about="; ".join(_about(plan, layout)))
     look.write_chart("--html", path, drawn[0], partial(html, whole))
+
+
+def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
+    """Memory of the fullest rank over one step, stacked by part and module, with peak, reserved and the device."""
+    assert row.prediction
+    bands, totals = _bands(step)
+    reserved = max(float(total["reserved"] or 0) for total in totals)
+    (unit, scale), off, lines = memory_unit([reserved]), " The memory is not known.", list[look.Row]()
+    if size := plan.limits.capacity_bytes:
+        usable = size - plan.limits.needs.outside_bytes
+        lines, off = plane.limits([(size, usable, "what torch's allocator may use")], scale, reserved / scale)
+    for each in (*bands, *totals):
+        each |= {name: float(each[name] or 0) / scale for name in ("low", "high", "reserved") if name in each}
+    peak = max(totals, key=lambda total: float(total["high"] or 0))
+    at_peak = look.frame([peak | {"text": f"peak {format_bytes(float(peak['high'] or 0) * scale)}"}])
+    x = alt.X("at:Q", title="Requests for memory, in order", scale=alt.Scale(nice=False))
+    legend = look.legend(bands, "part", _GROUPS, orient="bottom", columns=6)
+    layers = [
+        look.frame(bands).mark_area(interpolate="step-after").encode(
+            x=x, y=alt.Y("low:Q", title=f"Memory ({unit})"), y2="high:Q",
+            color=look.kinds(alt.Color, "part", _GROUPS, legend=legend),
+        ),
+        look.frame(totals).mark_line(color=look.BLACK, strokeDash=[4, 3], interpolate="step-after").encode(
+            x=x, y="reserved:Q"
+        ),
+        at_peak.mark_point(filled=True, color=look.BLACK, size=50).encode(x=x, y="high:Q"),
+        at_peak.mark_text(align="left", dx=8, dy=14, fontSize=look.LABEL_SIZE).encode(x=x, y="high:Q", text="text:N"),
+        *plane.limit_lines(lines, "y"),
+    ]  # fmt: skip
+    chart = alt.layer(*layers).properties(width=look.WIDTH, height=_STAGES_HEIGHT)
+    caption = (
+        f"Stage {row.prediction.worst.pp_rank} with {shortened(row.text)}, the second step. Dashed: reserved by "
+        f"torch's allocator, {format_bytes(reserved)}. The axis counts requests; it is not time. Micro-batches that "
+        "only repeat earlier ones are left out."
+    )
+    return look.picture("memory_step", "Memory over one step", "", chart, caption + off)
+
+
+def _bands(step: StepHistory) -> tuple[list[look.Row], list[look.Row]]:
+    """Return bands and totals, in bytes, of the fullest moment of each of at most so many spans of the last step."""
+    span, fullest = -(-(len(step.entries) - step.begin) // _MOST_MOMENTS), dict[int, tuple[int, Moment]]()
+    for at, moment in enumerate(step.moments(), start=-step.begin):
+        if at >= 0 and (at // span not in fullest or moment.allocated > fullest[at // span][1].allocated):
+            fullest[at // span] = at, moment._replace(groups=dict(moment.groups))
+    bands, totals, known = (
+        list[look.Row](),
+        list[look.Row](),
+        set[str]().union(*(m.groups for _, m in fullest.values())),
+    )
+    for at, (reserved, allocated, groups) in fullest.values():
+        low = 0
+        for group in (group for group in _GROUPS if group in known):
+            high = low + groups.get(group, 0)
+            bands.append({"at": at, "part": group, "low": low, "high": high})
+            low = high
+        totals.append({"at": at, "high": allocated, "reserved": reserved})
+    return bands, totals
 
 
 def _about(plan: Plan, layout: str) -> list[str]:

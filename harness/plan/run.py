@@ -26,8 +26,9 @@ from harness.predict.search import (
     plan,
     required_cases,
 )
+from harness.predict.step_history import StepHistory
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
-from harness.predict.weighing import with_replays
+from harness.predict.weighing import row_history, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
 
@@ -45,6 +46,20 @@ class Layout:
     @property
     def row(self) -> Row | None:
         return self.plan.recommended if self.plan else None
+
+    def step(self) -> tuple[Row, StepHistory] | None:
+        """Return the first steps of the setting that options ask for, else of the recommended, else of the first one.
+
+        None where their requests are not known.
+        """
+        if self.plan is None or self.traces is None or self.settled is None:
+            return None
+        rows = {row.text: row for row in self.plan.rows if row.prediction}
+        is_asked = self.settled.sources.get("recompute", "").startswith("-")
+        asked = rows.get(self.plan.spec.recompute.text) if is_asked else None
+        row = asked or self.plan.recommended or next(iter(rows.values()), None)
+        found = row_history(self.plan, row, self.traces, self.settled.software) if row else None
+        return (row, found) if row and found else None
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,12 @@ class Planned:
         Of tight ones only where none fits.
         """
         return min(filter(lambda layout: layout.row, self.layouts), key=_seconds_per_token, default=None)
+
+    @property
+    def shown(self) -> Layout | None:
+        """The layout to draw: the best one, else the first one with a prediction."""
+        drawable = [at for at in self.layouts if at.plan and any(row.prediction for row in at.plan.rows)]
+        return self.best or next(iter(drawable), None)
 
     @property
     def same_time(self) -> tuple[Layout, ...]:

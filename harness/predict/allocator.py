@@ -33,6 +33,7 @@ class Allocator:
         self.reserved = self.allocated = self.active = 0
         self.peak_reserved = self.peak_allocated = self.peak_active = 0
         self.num_retries = self.num_segments = self.num_events = 0
+        self.changes: list[tuple[int, int]] = []  # of mapped memory, in order: address, bytes, negative if given back
         self._pools: dict[int | None, tuple[Pool, Pool]] = {_DEFAULT_POOL: (Pool(is_small=True), Pool(is_small=False))}
         self._num_graphs: dict[int, int] = {}  # of each private pool
         self._captures: list[tuple[int, tuple[int, ...] | None]] = []
@@ -235,10 +236,12 @@ class Allocator:
             return self._expand(pool, stream, size)
         if not self.device.take(segment_bytes):
             return None
-        self._count(segment_bytes)
-        return Block(pool, stream, self.device.reserve(segment_bytes), segment_bytes)
+        block = Block(pool, stream, self.device.reserve(segment_bytes), segment_bytes)
+        self._count(block.address, segment_bytes)
+        return block
 
-    def _count(self, num_bytes: int) -> None:
+    def _count(self, address: int, num_bytes: int) -> None:
+        self.changes.append((address, num_bytes))
         self.num_segments += 1
         self.reserved += num_bytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
@@ -302,9 +305,9 @@ class Allocator:
             block.num_bytes = wanted
             link(block, rest, block.after)
             pool.put_unmapped(rest)
+        self._count(block.address, wanted)
         self._merge(block)
         pool.put(block)
-        self._count(wanted)
         return True
 
     # ---- memory given back
@@ -319,6 +322,10 @@ class Allocator:
     def _release_segment(self, block: Block) -> None:
         """`release_block`."""
         block.pool.take(block)
+        self._give_back(block)
+
+    def _give_back(self, block: Block) -> None:
+        self.changes.append((block.address, -block.num_bytes))
         self.device.give_back(block.num_bytes)
         self.reserved -= block.num_bytes
 
@@ -335,8 +342,7 @@ class Allocator:
                 link(*((block, part, block.after) if address == last else (block.before, part, block)))
                 pool.put(part)
         block.address, block.num_bytes, block.is_mapped = first, last - first, False
-        self.device.give_back(block.num_bytes)
-        self.reserved -= block.num_bytes
+        self._give_back(block)
         self._merge(block)
         if not block.is_whole:
             pool.put_unmapped(block)

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import Chunk
@@ -33,6 +34,20 @@ _NUM_STEPS = 2  # the first makes the states; the second has them, and later one
 
 class MissingEventsError(LookupError):
     """The requests of a part are not known, or of something that is not composed."""
+
+
+Label = tuple[str, ...]
+
+
+class Steps(NamedTuple):
+    """A rank's first steps. ``labels``: who makes each request, by its key: part or module, layer, micro-batch.
+
+    ``marks``: the first event of each phase, with the number of its step and its name.
+    """
+
+    events: tuple[Event, ...]
+    labels: dict[int, Label]
+    marks: tuple[tuple[int, int, str], ...]
 
 
 Keys = list[int]
@@ -62,6 +77,12 @@ class _Unit:
     passes: tuple[_Passes, ...]
     stay: tuple[int, ...] = ()
     again: tuple[_Passes, ...] = ()
+    label: Label = ()
+
+    def asks(self, microbatch: int, what: str = "") -> Label:
+        """Return who asks while it runs. Layers tell what they do, ends do not."""
+        group, *place = self.label
+        return (f"{group}, {what}" if what and place else group, *place, f"micro-batch {microbatch}")
 
 
 @dataclass(frozen=True)
@@ -86,9 +107,15 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     shared: Counter[int] = Counter()
     for each in {id(each): each for each in single}.values():
         shared |= Counter(each.shared)
-    layers = book.units(single, kinds)
+    begins = ("embedding",) if chunk.has_embedding else ("layers", "input")
+    ends = ("output layer",) if chunk.has_loss else ("layers", "output")
+    numbers = iter(chunk.layers)
+    layers = (
+        replace(unit, label=("layers", "layer " + ", ".join(str(next(numbers)) for _ in unit.passes)))
+        for unit in book.units(single, kinds)
+    )
     return ChunkParts(
-        units=(_Unit((_Passes.of(parts[0]),), parts[0].stay), *layers, _Unit((_Passes.of(parts[-1]),), parts[-1].stay)),
+        units=(_layer(parts[0], begins), *layers, _layer(parts[-1], ends)),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
         experts=tuple(chain.from_iterable(part.experts for part in parts)),
         shared=tuple(shared.elements()),
@@ -128,19 +155,19 @@ class _Book:
         """Return the layers as they run: by themselves, or several under one checkpoint."""
         policy = self.composer.policy
         if not isinstance(policy, FullRecompute) or (policy.method, policy.num_layers) == ("uniform", 1):
-            return [_layer(each) for each in single]
+            return [_layer(each.layer) for each in single]
         kept, n = self.layers(kinds, NoRecompute()), policy.num_layers
         if policy.method == "block":
-            return [_layer(each) for each in (*single[:n], *kept[n:])]
+            return [_layer(each.layer) for each in (*single[:n], *kept[n:])]
         return [_checkpointed(single[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
 
 
-def _layer(events: ChunkEvents) -> _Unit:
-    return _Unit((_Passes.of(events.layer),), events.layer.stay)
+def _layer(part: Part, label: Label = ()) -> _Unit:
+    return _Unit((_Passes.of(part),), part.stay, label=label)
 
 
 def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> _Unit:
-    passes, again = (tuple(passes for each in chunks for passes in _layer(each).passes) for chunks in (ran, kept))
+    passes, again = (tuple(_Passes.of(each.layer) for each in chunks) for chunks in (ran, kept))
     return _Unit(passes, tuple(size for each in ran for size in each.layer.stay), again)
 
 
@@ -151,11 +178,18 @@ class _Memory:
         self.alive: dict[int, int] = {}
         self._events: list[Event] = []
         self._num = self._small = self._most_small = 0
+        self.label, self._labels = Label(), dict[int, Label]()
+        self.step, self._marks = 0, [(0, 0, "build")]
+
+    def mark(self, phase: str) -> None:
+        """Begin a phase of the step."""
+        self._marks.append((len(self._events), self.step, phase))
 
     def take(self, num_bytes: int, stream: int = 0) -> int:
         """Ask for bytes; return the name of the request."""
         self._num += 1
         self.alive[self._num] = num_bytes
+        self._labels[self._num] = self.label
         if num_bytes > SMALL_BYTES:
             self._events.append(Event(self._num, num_bytes, stream))
         else:
@@ -163,8 +197,9 @@ class _Memory:
             self._most_small = max(self._most_small, self._small)
         return self._num
 
-    def take_all(self, sizes: Iterable[float]) -> Keys:
+    def take_all(self, sizes: Iterable[float], *label: str) -> Keys:
         """Ask for each of these, without those below a byte."""
+        self.label = label
         return [self.take(round(size)) for size in sizes if size >= 1]
 
     def free(self, *keys: int) -> None:
@@ -176,10 +211,12 @@ class _Memory:
             else:
                 self._small -= num_bytes or 0
 
-    def events(self) -> tuple[Event, ...]:
+    def steps(self) -> Steps:
         """Return the sequence, after as many bytes of the small pool as it ever has."""
-        small = (Event(-number, SMALL_BYTES) for number in range(1, 1 - -self._most_small // SMALL_BYTES))
-        return (*small, *self._events)
+        small = [Event(-number, SMALL_BYTES) for number in range(1, 1 - -self._most_small // SMALL_BYTES)]
+        labels = self._labels | dict.fromkeys((event.key for event in small), ("overhead", "small requests"))
+        marks = tuple((at and at + len(small), step, phase) for at, step, phase in self._marks)
+        return Steps((*small, *self._events), labels, marks)
 
     def run(self, rows: tuple[int, ...], own: "_Requests", before: "_Requests", behind: "_Requests") -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
@@ -210,17 +247,20 @@ class _Requests:
 class _Chunk:
     """A chunk as it runs: the requests of each unit for every micro-batch in flight."""
 
-    def __init__(self, parts: ChunkParts, memory: _Memory, output_bytes: int) -> None:
-        self._units, self._memory, self._output_bytes = parts.units, memory, output_bytes
+    def __init__(self, parts: ChunkParts, memory: _Memory, output_bytes: int, name: str) -> None:
+        self._units, self._memory, self._output_bytes, self._name = parts.units, memory, output_bytes, name
         self._in_flight: deque[tuple[list[_Requests], Keys]] = deque()
         self._left: list[Keys] = [[] for _ in parts.units]
         self._is_first = True
+        self.num_done = 0  # micro-batches of this step
 
     def forward(self) -> None:
         """Run the next micro-batch forward."""
-        memory, done = self._memory, list[_Requests]()
+        memory, done, number = self._memory, list[_Requests](), self.num_done + len(self._in_flight)
+        memory.mark(f"forward, micro-batch {number}{self._name}")
         for unit, left in zip(self._units, self._left, strict=True):
             memory.free(*left)
+            memory.label = unit.asks(number)
             for size in unit.stay if self._is_first else ():
                 memory.take(size)
             before = done[-1] if done else _Requests()
@@ -237,10 +277,13 @@ class _Chunk:
     def backward(self) -> None:
         """Run the oldest micro-batch backward. What it leaves stays until its unit runs again."""
         memory, behind = self._memory, _Requests()
+        memory.mark(f"backward, micro-batch {self.num_done}{self._name}")
         done, output = self._in_flight.popleft()
         for place in reversed(range(len(self._units))):
             unit, before = self._units[place], done[place - 1] if place else _Requests()
+            memory.label = unit.asks(self.num_done, "recompute")
             own = self._again(unit, before) or [done[place]]
+            memory.label = unit.asks(self.num_done, "backward")
             for at in reversed(range(len(own))):
                 memory.run((unit.again or unit.passes)[at].backward, own[at], own[at - 1] if at else before, behind)
                 if behind.is_repeated:
@@ -251,6 +294,7 @@ class _Chunk:
             done[place] = behind
         memory.free(*output, *chain.from_iterable(self._left))
         self._left = [[key for key in each.keys if key in memory.alive] for each in done]
+        self.num_done += 1
 
     def _again(self, unit: _Unit, before: "_Requests") -> list["_Requests"]:
         """Run the layers under a checkpoint forward a second time."""
@@ -281,29 +325,34 @@ class RankSettings:
     embedding_sums: int = 0
 
 
-def rank_events(
-    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings
-) -> tuple[Event, ...]:
+def rank_steps(spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings) -> Steps:
     """Return the requests of the first rank of a stage from its build to the end of its second step."""
     memory = _Memory()
     owned = _build(spec, pp_rank, chunks, memory, settings)
     master, in_step = state_parts(spec)
-    memory.take_all(size * master for size in owned)
+    memory.take_all((size * master for size in owned), "optimizer")
     keeps = settings.hidden if keeps_outputs(spec) else 0
-    running = [_Chunk(with_kernels(parts, settings), memory, 0 if parts.has_loss else keeps) for parts in chunks]
+    running = [
+        _Chunk(
+            with_kernels(parts, settings), memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1)
+        )
+        for n, parts in enumerate(chunks)
+    ]
     schedule = schedule_of(spec, pp_rank)
     enough = 2 * max(schedule.pp_size, schedule.group_size or 1)  # every kind of pass, once all that fit are in flight
     if schedule.num_deferred:  # the gradients of all of these wait
-        memory.take(gathered_inputs_bytes(spec))
+        memory.take_all([gathered_inputs_bytes(spec)], "overhead", "gathered inputs")
     else:
         schedule = replace(schedule, num_microbatches=min(enough, schedule.num_microbatches))
     due = _stays(chunks, settings.workspaces)
     for step in range(_NUM_STEPS):
+        memory.step = step + 1
         _run_passes(spec, schedule, running, memory, settings.hidden, due)
-        scratch = memory.take_all(settings.states.step_transient * size / sum(owned) for size in owned)
-        memory.take_all(size * per for size in (owned if step == 0 else ()) for per in in_step)
+        memory.mark("optimizer")
+        scratch = memory.take_all((settings.states.step_transient * size / sum(owned) for size in owned), "transient")
+        memory.take_all((size * per for size in (owned if step == 0 else ()) for per in in_step), "optimizer")
         memory.free(*scratch)
-    return memory.events()
+    return memory.steps()
 
 
 def _run_passes(
@@ -311,18 +360,20 @@ def _run_passes(
 ) -> None:
     """Run the micro-batches of a step. ``due``: what the first backward pass makes."""
     buffers, waiting = Keys(), Keys()
+    for chunk in running:
+        chunk.num_done = 0
     for event in schedule.events():
         memory.free(*buffers[event.buffers :])
         del buffers[event.buffers :]
-        buffers += [memory.take(hidden) for _ in range(event.buffers - len(buffers))]
+        buffers += memory.take_all([hidden] * (event.buffers - len(buffers)), "transient", "received states")
         if event.direction == "forward":
             running[event.chunk].forward()
             continue
-        memory.take_all(due)
+        memory.take_all(due, "overhead", "workspaces")
         due.clear()
         running[event.chunk].backward()
         if event.chunk + 1 == len(running) and len(waiting) < schedule.num_deferred:
-            waiting.append(memory.take(deferred_bytes(spec)))
+            waiting += memory.take_all([deferred_bytes(spec)], "transient", "deferred gradients")
     memory.free(*buffers, *waiting)
 
 
@@ -375,7 +426,7 @@ def _build(
     spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], memory: _Memory, settings: RankSettings
 ) -> list[float]:
     """Make the parameters and DDP's buffers; return the elements of each parameter whose states this rank has."""
-    made = [[[memory.take(size) for size in kind] for kind in (parts.parameters, parts.experts)] for parts in chunks]
+    made = [[memory.take_all(kind, "weights") for kind in (parts.parameters, parts.experts)] for parts in chunks]
     stored, owned = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts)), list[float]()
     # rounded: states of exactly the size of a parameter settle in the segment that it leaves
     bytes_per_element = round(stored / settings.num_elements, 2)
@@ -384,7 +435,9 @@ def _build(
             if not sizes:
                 continue
             if spec.optimizer.use_distributed_optimizer:
+                memory.label = "weights", "buffer"
                 memory.take(sum(sizes), _BUILD_STREAM)
+            memory.label = ("gradients",)
             elements = [size / bytes_per_element for size in sizes]
             memory.take(round(sum(elements) * settings.gradient_bytes), _BUILD_STREAM)
             if spec.optimizer.use_distributed_optimizer:

@@ -15,7 +15,7 @@ from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory, library_bytes
 from harness.predict.model_states import model_states, shards_of, state_bytes
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import MissingEventsError, RankSettings, Read, chunk_parts, rank_events
+from harness.predict.rank_events import MissingEventsError, RankSettings, Read, Steps, chunk_parts, rank_steps
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
 from harness.records.prediction import Source
@@ -110,12 +110,8 @@ def replay(
     sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, at most 2 %
     less than sought.
     """
-    spec, pp_rank = composer.spec, stage.pp_rank
-    if not is_replayable(spec, pp_rank):
-        raise MissingEventsError("the stage is not composed")
-    parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[pp_rank]]
-    events = rank_events(spec, pp_rank, parts, _settings(composer, stage, chunks))
-    device = spec.gpu_type.memory_bytes or 80 * GIB
+    spec, events = composer.spec, first_steps(composer, stage, chunks, read).events
+    device = device_bytes(spec)
     free = replayed(events, settings, total_bytes=device)
     fits = free.least_bytes
     if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
@@ -124,6 +120,19 @@ def replay(
     reserved = free.peak_reserved_bytes
     held = Held((reserved, reserved, round(reserved * late)), (fits, fits, fits), "replayed")
     return held.moved(max(0, stage.total - free.peak_allocated_bytes))
+
+
+def first_steps(composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read) -> Steps:
+    """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
+    if not is_replayable(composer.spec, stage.pp_rank):
+        raise MissingEventsError("the stage is not composed")
+    parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
+    return rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks))
+
+
+def device_bytes(spec: ExperimentSpec) -> int:
+    """Return the memory of a GPU, which decides how long the ranges of expandable segments are."""
+    return spec.gpu_type.memory_bytes or 80 * GIB
 
 
 def _settings(composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...]) -> RankSettings:

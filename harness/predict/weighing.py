@@ -9,12 +9,14 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import NoRecompute
 from harness.experiment.software import Software
+from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_events import MissingEventsError
-from harness.predict.reserved import Held, estimated, replay
+from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
 from harness.predict.search import Limits, Plan, Row, Traces, judged, recommended, traced_policies
 from harness.predict.stages import Composer
+from harness.predict.step_history import StepHistory, step_history
 from harness.predict.trace_cases import CaseMaker
 from harness.records.trace import TraceCase
 
@@ -27,7 +29,7 @@ def with_replays(made: Plan, traces: Traces, software: Software) -> Plan:
 
     Where that changes which setting is recommended, that one is replayed as well.
     """
-    composer = replace(Composer(made.spec, settled_implementation(made.spec)), apex=software.apex is not False)
+    composer = _composer(made, software)
     for _ in range(_MOST_REPLAYED):
         asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made))
         due = [row for row in asked if row.prediction and not row.is_weighed]
@@ -37,6 +39,26 @@ def with_replays(made: Plan, traces: Traces, software: Software) -> Plan:
         rows = tuple(known.get(row.text, row) for row in made.rows)
         made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
     return made
+
+
+def _composer(made: Plan, software: Software) -> Composer:
+    return replace(Composer(made.spec, settled_implementation(made.spec)), apex=software.apex is not False)
+
+
+def row_history(made: Plan, row: Row, traces: Traces, software: Software) -> StepHistory | None:
+    """Return the first steps of the fullest stage's first rank.
+
+    None where its requests are not known, or where the allocator's settings refuse one.
+    """
+    found = row.prediction
+    if found is None or traces.requests is None:
+        return None
+    own, place = _composer(made, software).with_recompute(row.candidate.spec.recompute), found.stages.index(found.worst)
+    try:
+        steps = first_steps(own, found.worst, own.chunk_costs(traces.even)[place], traces.requests)
+        return step_history(steps, asked_settings(found.spec)[1], device_bytes(found.spec), found.worst.total)
+    except (MissingEventsError, OutOfDeviceMemoryError):
+        return None
 
 
 def _is_in_doubt(row: Row, made: Plan) -> bool:

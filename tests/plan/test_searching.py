@@ -177,7 +177,7 @@ def test_an_interrupted_search_keeps_what_it_knows():
         (("--over", "tp=2"), "so it excludes --over"),
         (("--only", "mlp"), "so it excludes --only"),
         (("--exact",), "so it excludes --exact"),
-        (("--html", "plan.html"), "--search draws no pictures"),
+        (("--html", "plan.html"), "--search writes no plan.html"),
         (("-pp", "3"), "none of 0 layouts of 64 GPUs can be planned: no sizes divide them"),
         (("--fit_into", "-1"), "must be above 0 GiB"),
     ],

@@ -134,13 +134,18 @@ _FORMATS = (".html", ".png", ".svg")
 
 
 def require_chart(option: str, path: Path, formats: Sequence[str] = _FORMATS) -> None:
-    """Raise BadRequestError for a file of another format or in no folder, and if nothing can be drawn."""
+    """Raise BadRequestError as :func:`require_file`, and if nothing can be drawn."""
+    require_file(option, path, formats)
+    if why := obstacle():
+        raise BadRequestError(f"{option} {path}: {why}")
+
+
+def require_file(option: str, path: Path, formats: Sequence[str]) -> None:
+    """Raise BadRequestError for a file of another format or in no folder."""
     if path.suffix not in formats:
         raise BadRequestError(f"{option} {path}: of no known format", remedy=f"name a file *{', *'.join(formats)}")
     if not path.parent.is_dir():
         raise BadRequestError(f"{option} {path}: there is no folder {path.parent}", remedy="make the folder first")
-    if why := obstacle():
-        raise BadRequestError(f"{option} {path}: {why}")
 
 
 def write_chart(option: str, path: Path, drawn: Picture, page: Callable[[], str], *, remedy: str = "") -> Path:

@@ -1,0 +1,157 @@
+"""The predicted steps as a file: its figures are those of the plan, and the tools it is for open it."""
+
+import json
+import pickle
+from itertools import pairwise
+
+import pytest
+
+from harness.units import GIB
+
+JOB = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "--only", "mlp", "full:uniform:1", "--json")
+NATIVE = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
+INTERLEAVED = ("-pp", "2", "-vp", "2")
+
+
+def stage_of(answer, setting):
+    """The fullest stage of a setting in the answer of a plan."""
+    (found,) = (row for row in json.loads(answer.out)["settings"] if row["recompute"] == setting)
+    return max(found["stages"], key=lambda stage: stage["total"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "more"),
+    [("none", ()), ("none", NATIVE), ("full:uniform:1", INTERLEAVED)],
+    ids=["expandable", "native", "interleaved"],
+)
+def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_path, setting, more):
+    file = tmp_path / "step.pickle"
+    file.write_text("replaced")
+    stage = stage_of(mbr_perf(*JOB, *more, "--recompute", setting, "--step_trace", file), setting)
+    snapshot = pickle.loads(file.read_bytes())
+    there, peak, asked, reserved = {}, 0, set(), 0
+    for row in snapshot["device_traces"][0]:
+        match row["action"]:
+            case "alloc":
+                assert row["addr"] not in there
+                there[row["addr"]] = row["size"]
+            case "free_requested":
+                asked.add(row["addr"])
+            case "free_completed":
+                asked.remove(row["addr"])
+                del there[row["addr"]]
+            case "segment_alloc" | "segment_map":
+                reserved += row["size"]
+        peak = max(peak, sum(there.values())) if row["action"] == "alloc" else peak
+    # Without expandable segments torch counts up to 1 MiB behind a block as allocated, which the plan does not.
+    assert peak == (pytest.approx(stage["total"], rel=1e-4) if more == NATIVE else stage["total"])
+    assert not asked
+    if stage["reserved_source"] == "replayed":
+        assert reserved == stage["reserved_bytes"]
+    segments = snapshot["segments"]
+    blocks = {(b["address"], b["size"]) for s in segments for b in s["blocks"] if b["state"] == "active_allocated"}
+    assert blocks == set(there.items())
+    assert sum(segment["total_size"] for segment in segments) == reserved
+    assert {segment["segment_type"] for segment in segments} == {"small", "large"}
+
+    answer = mbr_perf("snapshot", file, "--json", "--what_if", "expandable_segments:True")
+    answer = json.loads(answer.out)
+    (shown,) = answer["devices"]
+    assert (shown["reserved_bytes"], shown["allocated_bytes"]) == (reserved, sum(there.values()))
+    own, expandable = (answer["what_if"]["rows"][at] for at in (0, -1))
+    assert own["reserved_bytes"] == pytest.approx(reserved, rel=1e-3)
+    assert (expandable["reserved_bytes"] < own["reserved_bytes"]) == (more == NATIVE)
+
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    assert viz.segsum(snapshot)
+    assert viz.trace(snapshot)
+    assert "html" in viz.trace_plot(snapshot).lower()
+    words = {frame["name"] for row in snapshot["device_traces"][0] for frame in row["frames"]}
+    assert words >= {"weights", "micro-batch 1", "layers, backward", "layer 31"}
+
+
+def test_the_trace_for_perfetto_has_the_peak_of_the_plan_and_a_slice_for_every_pass(mbr_perf, tmp_path):
+    file = tmp_path / "step.json"
+    stage = stage_of(mbr_perf(*JOB, "--recompute", "none", "--step_trace", file), "none")
+    rows = json.loads(file.read_text())["traceEvents"]
+    assert {row["ph"] for row in rows} == {"M", "X", "C"}
+    assert all(isinstance(row["ts"], int) and row["pid"] == row["tid"] == 0 and row["name"] for row in rows)
+    counters, moments = {}, {}
+    for row in (row for row in rows if row["ph"] == "C"):
+        counters.setdefault(row["name"], []).append(row["args"]["bytes"])
+        moments.setdefault(row["ts"], {})[row["name"]] = row["args"]["bytes"]
+    assert max(counters["allocated"]) == stage["total"]
+    assert max(counters["reserved"]) == stage["reserved_bytes"]
+    known = {}
+    for changes in moments.values():
+        known |= changes
+        assert known.get("allocated", 0) == sum(size for name, size in known.items() if name.startswith("part: "))
+    slices = [row for row in rows if row["ph"] == "X"]
+    names = [row["name"].split(",")[0] for row in slices]
+    assert names[0] == "build"
+    assert names[-1] == "step 2: optimizer"
+    assert names.count("step 1: forward") == names.count("step 2: backward") >= 1
+    assert all(one["ts"] + one["dur"] == other["ts"] for one, other in pairwise(slices))
+
+
+@pytest.mark.parametrize(
+    ("setting", "more", "groups"),
+    [
+        ("none", (), {"weights", "gradients", "optimizer", "overhead", "layers", "layers, backward", "output layer"}),
+        ("full:uniform:1", INTERLEAVED, {"transient", "output layer"}),
+        ("none", NATIVE, {"layers"}),
+    ],
+    ids=["expandable", "interleaved", "native"],
+)
+@pytest.mark.slow
+def test_the_step_on_the_page_reaches_the_peak_and_the_reserved_bytes_of_the_plan(
+    mbr_perf, tmp_path, setting, more, groups
+):
+    file = tmp_path / "plan.html"
+    stage = stage_of(mbr_perf(*JOB, *more, "--recompute", setting, "--html", file), setting)
+    pictures = json.JSONDecoder().raw_decode(file.read_text().partition("const pictures = ")[2])[0]
+    rows = [row for dataset in pictures["memory_step"]["datasets"].values() for row in dataset]
+    bands = [row for row in rows if "part" in row]
+    assert max(row["high"] for row in bands) * GIB == pytest.approx(stage["total"], rel=1e-4)
+    totals = {row["at"]: row["high"] for row in rows if "reserved" in row}
+    assert {row["at"]: row["high"] for row in bands} == pytest.approx(totals)
+    if stage["reserved_source"] == "replayed":
+        most = max(row["reserved"] for row in rows if "reserved" in row)
+        assert most * GIB == pytest.approx(stage["reserved_bytes"])
+    assert {row["part"] for row in bands} >= groups
+    # Full recompute on two stages needs so little that the device's line is far off the axis, which the caption says.
+    assert {row["kind"] for row in rows if "kind" in row} == ({"memory", "margin"} if setting == "none" else set())
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("step.txt", "step.txt: of no known format"), ("nowhere/step.json", "there is no folder nowhere")],
+)
+def test_a_file_that_cannot_hold_a_step_is_refused_before_anything_is_traced(mbr_perf, file, message):
+    answer = mbr_perf(*JOB, "--step_trace", file)
+    assert (answer.code, message in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*JOB, "--cuda_graph_impl", "local"),
+        (*JOB, "-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,per_process_memory_fraction:0.1"),
+        ("plan", "-mr", "llama3_8b", "-g", "h100", "--search"),
+        ("plan", "--calibrate", "RUN"),
+    ],
+    ids=["graphs", "refused", "search", "calibrate"],
+)
+def test_a_plan_without_a_known_step_writes_none(mbr_perf, tmp_path, options):
+    answer = mbr_perf(*options, "--step_trace", tmp_path / "step.json")
+    assert (answer.code, list(tmp_path.glob("step.*"))) == (2, [])
+    assert "step" in answer.err
+
+
+@pytest.mark.slow
+def test_a_page_has_no_step_where_its_requests_are_not_known(mbr_perf, tmp_path):
+    file = tmp_path / "plan.html"
+    assert mbr_perf(*JOB, "--cuda_graph_impl", "local", "--html", file).code == 0
+    pictures = json.JSONDecoder().raw_decode(file.read_text().partition("const pictures = ")[2])[0]
+    assert pictures.keys() == {"memory_stages", "memory_time"}
