@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, os_errors_reported
 from harness.predict.allocator_blocks import Segment
 from harness.predict.allocator_settings import SMALL_BYTES, settings_of
-from harness.predict.rank_events import Label
+from harness.predict.rank_parts import Label
 from harness.predict.search import Row
 from harness.predict.step_history import StepHistory
 from harness.records.store import write_atomically

@@ -31,8 +31,7 @@ class Allocator:
     def __init__(self, settings: AllocatorSettings | None = None, device: Device | None = None) -> None:
         self.settings, self.device = settings or AllocatorSettings(), device or Device()
         self.reserved = self.allocated = self.active = 0
-        self.peak_reserved = self.peak_allocated = self.peak_active = 0
-        self.num_retries = self.num_segments = self.num_events = 0
+        self.peak_reserved = self.peak_allocated = self.num_retries = self.num_events = 0
         self.changes: list[tuple[int, int]] = []  # of mapped memory, in order: address, bytes, negative if given back
         self._pools: dict[int | None, tuple[Pool, Pool]] = {_DEFAULT_POOL: (Pool(is_small=True), Pool(is_small=False))}
         self._num_graphs: dict[int, int] = {}  # of each private pool
@@ -62,7 +61,6 @@ class Allocator:
         self.allocated += block.num_bytes
         self.active += block.num_bytes
         self.peak_allocated = max(self.peak_allocated, self.allocated)
-        self.peak_active = max(self.peak_active, self.active)
         return block.address
 
     def free(self, address: int) -> None:
@@ -236,13 +234,12 @@ class Allocator:
             return self._expand(pool, stream, size)
         if not self.device.take(segment_bytes):
             return None
-        block = Block(pool, stream, self.device.reserve(segment_bytes), segment_bytes)
-        self._count(block.address, segment_bytes)
-        return block
+        address = self.device.reserve(segment_bytes)
+        self._count(address, segment_bytes)
+        return Block(pool, stream, address, segment_bytes)
 
     def _count(self, address: int, num_bytes: int) -> None:
         self.changes.append((address, num_bytes))
-        self.num_segments += 1
         self.reserved += num_bytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
@@ -322,12 +319,8 @@ class Allocator:
     def _release_segment(self, block: Block) -> None:
         """`release_block`."""
         block.pool.take(block)
-        self._give_back(block)
-
-    def _give_back(self, block: Block) -> None:
-        self.changes.append((block.address, -block.num_bytes))
         self.device.give_back(block.num_bytes)
-        self.reserved -= block.num_bytes
+        self._count(block.address, -block.num_bytes)
 
     def _unmap(self, block: Block) -> None:
         """`unmap_block`: whole pages; what is left of a page at either end stays a free block."""
@@ -342,7 +335,8 @@ class Allocator:
                 link(*((block, part, block.after) if address == last else (block.before, part, block)))
                 pool.put(part)
         block.address, block.num_bytes, block.is_mapped = first, last - first, False
-        self._give_back(block)
+        self.device.give_back(block.num_bytes)
+        self._count(block.address, -block.num_bytes)
         self._merge(block)
         if not block.is_whole:
             pool.put_unmapped(block)

@@ -6,37 +6,25 @@ first step; optimizer states come at its end and settle in segments of activatio
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import chain
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import Chunk
-from harness.experiment.model import LayerKind
-from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.predict.allocator_replay import Event
 from harness.predict.allocator_settings import SMALL_BYTES
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
 from harness.predict.model_states import ModelStates, owned_parts, state_parts
+from harness.predict.rank_parts import ChunkParts, Label, Unit
 from harness.predict.schedule import Schedule, schedule_of
-from harness.predict.stages import Composer
-from harness.predict.trace_cases import base_policies, kind_of
-from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, ChunkEvents, Part, freed, owner_of
-from harness.records.trace import TraceCase
+from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
 from harness.units import MIB
 
 # Of DDP's buffers, which megatron-core builds on a stream of its own; the allocator keeps a stream's blocks to itself.
 _BUILD_STREAM = 1
 _WORKSPACE_BYTES = 32 * MIB
 _NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
-
-
-class MissingEventsError(LookupError):
-    """The requests of a part are not known, or of something that is not composed."""
-
-
-Label = tuple[str, ...]
 
 
 class Steps(NamedTuple):
@@ -51,124 +39,6 @@ class Steps(NamedTuple):
 
 
 Keys = list[int]
-Read = Callable[[TraceCase], ChunkEvents | None]
-
-
-@dataclass(frozen=True)
-class _Passes:
-    """The rows of a part, as in its events. ``hands_on``: numbers of requests that it does not give back itself."""
-
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    hands_on: frozenset[int]
-
-    @staticmethod
-    def of(part: Part) -> "_Passes":
-        """Find what it hands on."""
-        rows = (*part.forward, *part.backward)
-        own = {what for owner, what in (owner_of(row) for row in rows if row <= 0) if owner == OWN}
-        return _Passes(part.forward, part.backward, frozenset(range(sum(row > 0 for row in rows))) - own)
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice."""
-
-    passes: tuple[_Passes, ...]
-    stay: tuple[int, ...] = ()
-    again: tuple[_Passes, ...] = ()
-    label: Label = ()
-
-    def asks(self, microbatch: int, what: str = "") -> Label:
-        """Return who asks while it runs. Layers tell what they do, ends do not."""
-        group, *place = self.label
-        return (f"{group}, {what}" if what and place else group, *place, f"micro-batch {microbatch}")
-
-
-@dataclass(frozen=True)
-class ChunkParts:
-    """A chunk as units in forward order, its parameters part by part, and what its layers share."""
-
-    units: tuple[_Unit, ...]
-    parameters: tuple[int, ...]
-    experts: tuple[int, ...]
-    shared: tuple[int, ...]
-    has_embedding: bool
-    has_loss: bool
-
-
-def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
-    """Chain the parts of a chunk. MissingEventsError where one is not known."""
-    book = _Book(composer, read)
-    kinds = [composer.spec.model.layer_kinds[i] for i in chunk.layers]
-    single = book.layers(kinds, base_policies(composer.policy)[-1])
-    first, last = book.ends(chunk)
-    parts = (first.before, *(each.layer for each in single), last.behind)
-    shared: Counter[int] = Counter()
-    for each in {id(each): each for each in single}.values():
-        shared |= Counter(each.shared)
-    begins = ("embedding",) if chunk.has_embedding else ("layers", "input")
-    ends = ("output layer",) if chunk.has_loss else ("layers", "output")
-    numbers = iter(chunk.layers)
-    layers = (
-        replace(unit, label=("layers", "layer " + ", ".join(str(next(numbers)) for _ in unit.passes)))
-        for unit in book.units(single, kinds)
-    )
-    return ChunkParts(
-        units=(_layer(parts[0], begins), *layers, _layer(parts[-1], ends)),
-        parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
-        experts=tuple(chain.from_iterable(part.experts for part in parts)),
-        shared=tuple(shared.elements()),
-        has_embedding=chunk.has_embedding,
-        has_loss=chunk.has_loss,
-    )
-
-
-@dataclass(frozen=True)
-class _Book:
-    """Looks up the chunks whose parts a chunk is chained of."""
-
-    composer: Composer
-    read: Read
-
-    def _found(self, case: TraceCase) -> ChunkEvents:
-        events = self.read(case)
-        if events is None:
-            raise MissingEventsError(case.key)
-        return events
-
-    def layers(self, kinds: Sequence[LayerKind], policy: RecomputePolicy) -> list[ChunkEvents]:
-        """Return a chunk for each layer, whose middle layer it is."""
-        return [self._found(self.composer.make.layers(kind, policy, 3)) for kind in kinds]
-
-    def ends(self, chunk: Chunk) -> tuple[ChunkEvents, ChunkEvents]:
-        """Return the chunks that begin and end as this one. MTP layers have an embedding."""
-        make, model, mtp = self.composer.make, self.composer.spec.model, bool(chunk.mtp_layers)
-        plain = self._found(make.layers(kind_of(model, chunk, 0), NoRecompute(), 3))
-        if not (chunk.has_embedding or chunk.has_loss or mtp):
-            return plain, plain
-        whole = self._found(make.last(model.layer_kinds[-1], NoRecompute(), pre=chunk.has_embedding, mtp=mtp))
-        begins, ends = chunk.has_embedding or mtp, chunk.has_loss or mtp
-        return whole if begins else plain, whole if ends else plain
-
-    def units(self, single: list[ChunkEvents], kinds: Sequence[LayerKind]) -> list[_Unit]:
-        """Return the layers as they run: by themselves, or several under one checkpoint."""
-        policy = self.composer.policy
-        if not isinstance(policy, FullRecompute) or (policy.method, policy.num_layers) == ("uniform", 1):
-            return [_layer(each.layer) for each in single]
-        kept, n = self.layers(kinds, NoRecompute()), policy.num_layers
-        if policy.method == "block":
-            return [_layer(each.layer) for each in (*single[:n], *kept[n:])]
-        return [_checkpointed(single[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
-
-
-def _layer(part: Part, label: Label = ()) -> _Unit:
-    return _Unit((_Passes.of(part),), part.stay, label=label)
-
-
-def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> _Unit:
-    passes, again = (tuple(_Passes.of(each.layer) for each in chunks) for chunks in (ran, kept))
-    return _Unit(passes, tuple(size for each in ran for size in each.layer.stay), again)
 
 
 class _Memory:
@@ -296,7 +166,7 @@ class _Chunk:
         self._left = [[key for key in each.keys if key in memory.alive] for each in done]
         self.num_done += 1
 
-    def _again(self, unit: _Unit, before: "_Requests") -> list["_Requests"]:
+    def _again(self, unit: Unit, before: "_Requests") -> list["_Requests"]:
         """Run the layers under a checkpoint forward a second time."""
         own = list[_Requests]()
         for passes in unit.again:
@@ -311,8 +181,7 @@ class RankSettings:
 
     ``states`` as in the ledger, ``workspaces`` of libraries, ``hidden``: of the states between stages.
     ``num_elements``: of all parameters, ``gradient_bytes`` of each one's gradient. ``shards``: over how many ranks the
-    states of dense parameters and of experts are spread. ``own_gradient``: of the output layer without Apex;
-    ``embedding_sums``: of the embedding's backward kernel.
+    states of dense parameters and of experts are spread.
     """
 
     states: ModelStates
@@ -321,8 +190,6 @@ class RankSettings:
     num_elements: int
     gradient_bytes: int
     shards: tuple[int, int]
-    own_gradient: int = 0
-    embedding_sums: int = 0
 
 
 def rank_steps(spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings) -> Steps:
@@ -333,9 +200,7 @@ def rank_steps(spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts],
     memory.take_all((size * master for size in owned), "optimizer")
     keeps = settings.hidden if keeps_outputs(spec) else 0
     running = [
-        _Chunk(
-            with_kernels(parts, settings), memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1)
-        )
+        _Chunk(parts, memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1))
         for n, parts in enumerate(chunks)
     ]
     schedule = schedule_of(spec, pp_rank)
@@ -384,42 +249,6 @@ def _stays(chunks: Sequence[ChunkParts], workspaces: int) -> list[float]:
         shared |= Counter(parts.shared)
     pieces = range(0, workspaces, _WORKSPACE_BYTES)
     return [*shared.elements(), *(min(_WORKSPACE_BYTES, workspaces - at) for at in pieces)]
-
-
-def with_kernels(parts: ChunkParts, settings: RankSettings) -> ChunkParts:
-    """Add what kernels ask for and no trace shows: behind the largest request of an end's backward pass."""
-    first, *layers, last = parts.units
-    if parts.has_embedding and settings.embedding_sums:
-        first = _with_scratch(first, settings.embedding_sums)
-    if settings.own_gradient and settings.own_gradient in last.stay:
-        stay = [*last.stay]
-        stay.remove(settings.own_gradient)
-        last = _with_scratch(replace(last, stay=tuple(stay)), settings.own_gradient)
-    return replace(parts, units=(first, *layers, last))
-
-
-def _with_scratch(unit: _Unit, num_bytes: int) -> _Unit:
-    """Ask for bytes for a moment, where the backward pass holds the most."""
-    (passes,) = unit.passes
-    sizes = [row for row in (*passes.forward, *passes.backward) if row > 0]
-    held = [*accumulate(_change(row, sizes) for row in passes.backward)]
-    at = max(range(len(held)), key=held.__getitem__, default=-1) + 1
-    number = sum(row > 0 for row in (*passes.forward, *passes.backward[:at]))
-    later = tuple(_behind(row, number) for row in passes.backward[at:])
-    backward = (*passes.backward[:at], num_bytes, freed(OWN, number), *later)
-    return replace(unit, passes=(_Passes.of(Part(forward=passes.forward, backward=backward)),))
-
-
-def _change(row: int, sizes: list[int]) -> int:
-    """Return the bytes by which a row changes what a part and its neighbours hold."""
-    owner, what = owner_of(row)
-    return row if row > 0 else -(sizes[what] if owner == OWN else what)
-
-
-def _behind(row: int, number: int) -> int:
-    """Return a row after one more request of this number."""
-    owner, what = owner_of(row) if row <= 0 else (BEFORE, 0)
-    return freed(OWN, what + 1) if owner == OWN and what >= number else row
 
 
 def _build(

@@ -15,7 +15,8 @@ from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory, library_bytes
 from harness.predict.model_states import model_states, shards_of, state_bytes
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import MissingEventsError, RankSettings, Read, Steps, chunk_parts, rank_steps
+from harness.predict.rank_events import RankSettings, Steps, rank_steps
+from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
 from harness.records.prediction import Source
@@ -144,6 +145,4 @@ def _settings(composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, .
         num_elements=parameters.dense + parameters.expert,
         gradient_bytes=state_bytes(spec).gradient,
         shards=shards_of(spec),
-        own_gradient=composer.own_weight_gradient,
-        embedding_sums=composer.embedding_sums,
     )

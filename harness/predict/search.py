@@ -16,7 +16,7 @@ from harness.experiment.software import Software
 from harness.predict.device import DeviceNeeds, device_needs
 from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.predict.ranges import cost_error
-from harness.predict.rank_events import Read
+from harness.predict.rank_parts import Read
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from harness.predict.allocator import Allocator
 from harness.predict.allocator_blocks import Device, Segment
 from harness.predict.allocator_settings import settings_of
-from harness.predict.rank_events import Label, Steps
+from harness.predict.rank_events import Steps
+from harness.predict.rank_parts import Label
 
 # Of what the ledger counts and no request shows; below all addresses of the replay.
 _REST_ADDRESS = 1 << 44

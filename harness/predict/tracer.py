@@ -19,7 +19,7 @@ from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.environment import Host
 from harness.launch.machine import TRAIN_EXTRA, installed_software
 from harness.predict.assumptions import imbalance_of
-from harness.predict.rank_events import Read
+from harness.predict.rank_parts import Read
 from harness.predict.search import Traces
 from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import ShippedTraces, find_shipped, shipped_releases

@@ -12,7 +12,7 @@ from harness.experiment.software import Software
 from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.prediction import Prediction, verdict
-from harness.predict.rank_events import MissingEventsError
+from harness.predict.rank_parts import MissingEventsError
 from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
 from harness.predict.search import Limits, Plan, Row, Traces, judged, recommended, traced_policies
 from harness.predict.stages import Composer

@@ -19,7 +19,7 @@ from harness.predict import reserved
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.ledger import stage_memory
 from harness.predict.ranges import class_of
-from harness.predict.rank_events import MissingEventsError, Read
+from harness.predict.rank_parts import MissingEventsError, Read
 from harness.predict.shipped_events import events_made_here, without_small
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache

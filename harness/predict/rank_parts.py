@@ -1,0 +1,167 @@
+"""Chains a chunk of recorded parts: its layers and ends, each with its requests for memory, and what it shares."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+
+from harness.experiment.layout import Chunk
+from harness.experiment.model import LayerKind
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
+from harness.predict.stages import Composer
+from harness.predict.trace_cases import base_policies, kind_of
+from harness.records.events import BEFORE, OWN, ChunkEvents, Part, freed, owner_of
+from harness.records.trace import TraceCase
+
+Label = tuple[str, ...]
+Read = Callable[[TraceCase], ChunkEvents | None]
+
+
+class MissingEventsError(LookupError):
+    """The requests of a part are not known, or of something that is not composed."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The rows of a part, as in its events. ``hands_on``: numbers of requests that it does not give back itself."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    hands_on: frozenset[int]
+
+    @staticmethod
+    def of(part: Part) -> "Passes":
+        """Find what it hands on."""
+        rows = (*part.forward, *part.backward)
+        own = {what for owner, what in (owner_of(row) for row in rows if row <= 0) if owner == OWN}
+        return Passes(part.forward, part.backward, frozenset(range(sum(row > 0 for row in rows))) - own)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice."""
+
+    passes: tuple[Passes, ...]
+    stay: tuple[int, ...] = ()
+    again: tuple[Passes, ...] = ()
+    label: Label = ()
+
+    def asks(self, microbatch: int, what: str = "") -> Label:
+        """Return who asks while it runs. Layers tell what they do, ends do not."""
+        group, *place = self.label
+        return (f"{group}, {what}" if what and place else group, *place, f"micro-batch {microbatch}")
+
+
+@dataclass(frozen=True)
+class ChunkParts:
+    """A chunk as units in forward order, its parameters part by part, and what its layers share."""
+
+    units: tuple[Unit, ...]
+    parameters: tuple[int, ...]
+    experts: tuple[int, ...]
+    shared: tuple[int, ...]
+    has_loss: bool
+
+
+def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
+    """Chain the parts of a chunk. MissingEventsError where one is not known."""
+    book = _Book(composer, read)
+    kinds = [composer.spec.model.layer_kinds[i] for i in chunk.layers]
+    single = book.layers(kinds, base_policies(composer.policy)[-1])
+    head, tail = book.ends(chunk)
+    parts = (head.before, *(each.layer for each in single), tail.behind)
+    shared: Counter[int] = Counter()
+    for each in {id(each): each for each in single}.values():
+        shared |= Counter(each.shared)
+    begins = ("embedding",) if chunk.has_embedding else ("layers", "input")
+    ends = ("output layer",) if chunk.has_loss else ("layers", "output")
+    first, last = _layer(parts[0], begins), _layer(parts[-1], ends)
+    if chunk.has_embedding and composer.embedding_sums:
+        first = _with_scratch(first, composer.embedding_sums)
+    if (gradient := composer.own_weight_gradient) and gradient in last.stay:
+        stay = [*last.stay]
+        stay.remove(gradient)
+        last = _with_scratch(replace(last, stay=tuple(stay)), gradient)
+    numbers = iter(chunk.layers)
+    layers = (
+        replace(unit, label=("layers", "layer " + ", ".join(str(next(numbers)) for _ in unit.passes)))
+        for unit in book.units(single, kinds)
+    )
+    return ChunkParts(
+        units=(first, *layers, last),
+        parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
+        experts=tuple(chain.from_iterable(part.experts for part in parts)),
+        shared=tuple(shared.elements()),
+        has_loss=chunk.has_loss,
+    )
+
+
+@dataclass(frozen=True)
+class _Book:
+    """Looks up the chunks whose parts a chunk is chained of."""
+
+    composer: Composer
+    read: Read
+
+    def _found(self, case: TraceCase) -> ChunkEvents:
+        events = self.read(case)
+        if events is None:
+            raise MissingEventsError(case.key)
+        return events
+
+    def layers(self, kinds: Sequence[LayerKind], policy: RecomputePolicy) -> list[ChunkEvents]:
+        """Return a chunk for each layer, whose middle layer it is."""
+        return [self._found(self.composer.make.layers(kind, policy, 3)) for kind in kinds]
+
+    def ends(self, chunk: Chunk) -> tuple[ChunkEvents, ChunkEvents]:
+        """Return the chunks that begin and end as this one. MTP layers have an embedding."""
+        make, model, mtp = self.composer.make, self.composer.spec.model, bool(chunk.mtp_layers)
+        plain = self._found(make.layers(kind_of(model, chunk, 0), NoRecompute(), 3))
+        if not (chunk.has_embedding or chunk.has_loss or mtp):
+            return plain, plain
+        whole = self._found(make.last(model.layer_kinds[-1], NoRecompute(), pre=chunk.has_embedding, mtp=mtp))
+        begins, ends = chunk.has_embedding or mtp, chunk.has_loss or mtp
+        return whole if begins else plain, whole if ends else plain
+
+    def units(self, single: list[ChunkEvents], kinds: Sequence[LayerKind]) -> list[Unit]:
+        """Return the layers as they run: by themselves, or several under one checkpoint."""
+        policy = self.composer.policy
+        if not isinstance(policy, FullRecompute) or (policy.method, policy.num_layers) == ("uniform", 1):
+            return [_layer(each.layer) for each in single]
+        kept, n = self.layers(kinds, NoRecompute()), policy.num_layers
+        if policy.method == "block":
+            return [_layer(each.layer) for each in (*single[:n], *kept[n:])]
+        return [_checkpointed(single[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
+
+
+def _layer(part: Part, label: Label = ()) -> Unit:
+    return Unit((Passes.of(part),), part.stay, label=label)
+
+
+def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> Unit:
+    passes, again = (tuple(Passes.of(each.layer) for each in chunks) for chunks in (ran, kept))
+    return Unit(passes, tuple(size for each in ran for size in each.layer.stay), again)
+
+
+def _with_scratch(unit: Unit, num_bytes: int) -> Unit:
+    """Ask for bytes of a kernel, which no trace shows, for a moment: where the backward pass holds the most."""
+    (passes,) = unit.passes
+    sizes = [row for row in (*passes.forward, *passes.backward) if row > 0]
+    held = [*accumulate(_change(row, sizes) for row in passes.backward)]
+    at = max(range(len(held)), key=held.__getitem__, default=-1) + 1
+    number = sum(row > 0 for row in (*passes.forward, *passes.backward[:at]))
+    later = tuple(_behind(row, number) for row in passes.backward[at:])
+    backward = (*passes.backward[:at], num_bytes, freed(OWN, number), *later)
+    return replace(unit, passes=(Passes.of(Part(forward=passes.forward, backward=backward)),))
+
+
+def _change(row: int, sizes: list[int]) -> int:
+    """Return the bytes by which a row changes what a part and its neighbours hold."""
+    owner, what = owner_of(row)
+    return row if row > 0 else -(sizes[what] if owner == OWN else what)
+
+
+def _behind(row: int, number: int) -> int:
+    """Return a row after one more request of this number."""
+    owner, what = owner_of(row) if row <= 0 else (BEFORE, 0)
+    return freed(OWN, what + 1) if owner == OWN and what >= number else row
