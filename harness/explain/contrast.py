@@ -10,8 +10,7 @@ from harness.records.golden import leaves
 from harness.units import grouped
 
 # Two readings are never exactly equal: relative differences up to these count as equal.
-_TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05, "spread_of_steps": 0.5}
-_STEADY = 0.02  # steps that vary by less are steady, whatever the other side's spread
+_TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05}
 # Shown even if the other side did not record it.
 _EVIDENCE = ("throttling", "foreign_processes", "alloc_retries", "slow_rank")
 
@@ -74,5 +73,4 @@ def _alike(name: str, ours: Side, theirs: Side, *values: str) -> bool:
     here, there = ours.numbers.get(name), theirs.numbers.get(name)
     if name not in _TOLERANCES or here is None or there is None:
         return len(set(values)) == 1
-    is_steady = name == "spread_of_steps" and max(here, there) < _STEADY
-    return is_steady or abs(here - there) <= _TOLERANCES[name] * max(here, there)
+    return abs(here - there) <= _TOLERANCES[name] * max(here, there)

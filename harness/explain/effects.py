@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.values import NONE_SEEN, Key, Side
-from harness.judge.differences import Difference, Group
+from harness.judge.differences import Difference
 from harness.predict import flops
 from harness.units import format_percent, grouped
 
@@ -32,17 +32,10 @@ def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
 
     def estimate(ours: Side, theirs: Side) -> Estimate | None:
         here, there = (side.facts.get(key, NONE_SEEN) != NONE_SEEN for side in (ours, theirs))
-        return None if here == there else _slower(what, is_here=here, adds_memory=adds_memory)
+        text, sign = f"{what} {'here' if here else 'there'}", here - there
+        return Estimate(text, None, sign, sign * adds_memory or None) if sign else None
 
     return estimate
-
-
-def _slower(what: str, *, is_here: bool, adds_memory: bool = False) -> Estimate:
-    sign = 1 if is_here else -1
-    return Estimate(f"{what} {'here' if is_here else 'there'}", None, sign, sign if adds_memory else None)
-
-
-_THROTTLED: Key = ("clocks", "throttling")
 
 
 def products(ours: Side, theirs: Side) -> Estimate | None:
@@ -96,22 +89,13 @@ def clocks(ours: Side, theirs: Side) -> Estimate | None:
 
     If the other side has no clocks, the clock of this run's fastest GPU takes their place.
     """
-    here, there = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz")
-    whose = "there"
+    here, there, whose = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz"), "there"
     if there is None:
         there, whose = ours.numbers.get("sm_clock_max_mhz"), "on the fastest GPU of this run"
-    if here is None or there is None:
-        return disturbance(_THROTTLED, "throttled")(ours, theirs)
-    text = f"slowest SM clock {here:.0f} MHz here, {there:.0f} MHz {whose}"
-    if abs(there / here - 1) < 0.01:
-        return disturbance(_THROTTLED, f"{text}; throttled")(ours, theirs)
-    return Estimate(text, there / here - 1)
-
-
-def unsteadiness(ours: Side, theirs: Side) -> Estimate | None:
-    """The side with less steady steps is expected to be slower."""
-    here, there = ours.numbers.get("spread_of_steps"), theirs.numbers.get("spread_of_steps")
-    return None if here is None or there is None else _slower("less steady", is_here=here > there)
+    known = f"slowest SM clock {here:.0f} MHz here, {there:.0f} MHz {whose}" if here and there else ""
+    if here and there and abs(there / here - 1) >= 0.01:
+        return Estimate(known, there / here - 1)
+    return disturbance(("clocks", "throttling"), f"{known}; throttled".lstrip("; "))(ours, theirs)
 
 
 def imbalance(ours: Side, theirs: Side) -> Estimate | None:
@@ -133,134 +117,110 @@ WORK = ("counted_flops_per_step", *BOTH)
 
 @dataclass(frozen=True)
 class Effect:
-    """One row. It takes the differences of ``group`` whose name matches ``names`` and no earlier row.
+    """One row. ``takes``: patterns of ``group:name``, separated by spaces; an earlier row takes first.
 
     ``moves``: metrics. ``size``: the usual effect. ``why``: the mechanism. ``estimate``: calculates the effect.
     """
 
     name: str
-    group: Group
-    names: tuple[str, ...]
+    takes: str
     moves: tuple[str, ...]
     size: str
     why: str
     estimate: Estimator = lambda _ours, _theirs: None
 
 
-_SETTINGS: tuple[Effect, ...] = (
-    Effect("another recompute setting", "settings", ("recompute",), WORK, "time up to a third, memory several times",
+EFFECTS: tuple[Effect, ...] = (
+    Effect("another GPU or CPU", "device:*", BOTH, "in proportion to the products, up to several times",
+           "peak, bandwidth and memory differ; cards of one generation differ by form factor", products),
+    Effect("another recompute setting", "settings:recompute recompute:*", WORK,
+           "time up to a third, memory several times",
            "recompute repeats forward work instead of keeping its results; full recompute repeats a third of all work",
            recompute),
-    Effect("other work in a step", "settings", ("model.*", "batch.*", "num_gpus", "task", "recipe"), WORK,
-           "in proportion to the work",
+    Effect("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe",
+           WORK, "in proportion to the work",
            "FLOPs of a step by the model formula; activations grow with the tokens of a micro-batch", work),
-    Effect("another precision", "settings", ("compute_dtype",), BOTH, "time up to two times",
+    Effect("another precision", "settings:compute_dtype", BOTH, "time up to two times",
            "the peak of the tensor cores and the sizes of weights and activations differ", precisions),
-    Effect("another parallel layout", "settings", ("parallelism.*",), BOTH,
-           "time tens of percent, memory several times",
+    Effect("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times",
            "communication, pipeline bubbles and the rank's share of the model differ"),
-    Effect("other CUDA graphs", "settings", ("cuda_graph.*",), BOTH, "time up to tens of percent",
+    Effect("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time up to tens of percent",
            "graphs save kernel launches by the CPU, and keep their own buffers"),
-    Effect("other offloading", "settings", ("offload.*",), BOTH, "tens of percent of time and memory",
+    Effect("other offloading", "settings:offload.*", BOTH, "tens of percent of time and memory",
            "activations move to the host and back over PCIe or NVLink-C2C"),
-    Effect("other kernels", "settings", ("kernels.*",), BOTH, "some percent to tens of percent",
+    Effect("other kernels", "settings:kernels.*", BOTH, "some percent to tens of percent",
            "another implementation or overlap of the same arithmetic"),
-    Effect("other optimizer or data-parallel settings", "settings", ("optimizer.*", "ddp.*"), BOTH,
+    Effect("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH,
            "time some percent; memory by the bytes of state per parameter",
            "the size of optimizer state and gradients, or the time of their exchange, differs"),
-    Effect("another memory limit", "settings", ("measure.memory_limit_bytes",), BOTH, "time, if memory is short",
+    Effect("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "time, if memory is short",
            "near the limit the allocator frees blocks and retries, and waits for the GPU each time"),
-    Effect("another seed", "settings", ("measure.seed",), BOTH, "some percent with experts, otherwise none",
+    Effect("another seed", "settings:measure.seed", BOTH, "some percent with experts, otherwise none",
            "the seed routes tokens to experts"),
-    Effect("other settings", "settings", ("*",), BOTH, "unknown", "mbr-perf has no rule for them"),
-)  # fmt: skip
-
-_ENVIRONMENT: tuple[Effect, ...] = (
-    Effect("kernels launched one by one", "environment",
-           ("CUDA_LAUNCH_BLOCKING", "NVTE_DEBUG*", "TORCH_*DEBUG*", "NCCL_DEBUG*"), TIME,
-           "some percent to several times", "debugging makes the processor wait, or write logs"),
-    Effect("another number of hardware queues", "environment", ("CUDA_DEVICE_MAX_CONNECTIONS",), TIME, "some percent",
-           "with 1, communication starts before the compute that it overlaps with; with more, the order can change"),
-    Effect("another attention or other switches of transformer-engine", "environment", ("NVTE_*",), BOTH,
-           "some percent to tens of percent",
-           "they choose the attention kernel, determinism, and SMs left to communication"),
-    Effect("other communication settings", "environment", ("NCCL_*", "TORCH_NCCL_*", "GLOO_*", "UCX_*"),
-           (*TIME, *DEVICE), "some percent; device memory by hundreds of MiB",
-           "algorithm, channels and buffers of collectives; NVLS keeps buffers outside the allocator"),
-    Effect("another allocator setting", "environment", ("PYTORCH_*ALLOC*",), (*TIME, *RESERVED),
-           "reserved memory by some percent to tens of percent",
-           "expandable segments fragment less; allocated bytes stay the same"),
-    Effect("other threads", "environment", ("OMP_*", "MKL_*", "*_NUM_THREADS"), TIME, "in proportion, on a CPU",
-           "the CPU spreads arithmetic over threads"),
-    Effect("another memory allocator of the host", "environment", ("MALLOC_*", "LD_PRELOAD"), TIME,
-           "some percent on a CPU", "freed pages must be mapped again"),
-    Effect("other environment variables", "environment", ("*",), BOTH, "unknown", "mbr-perf has no rule for them"),
-)  # fmt: skip
-
-_SOFTWARE: tuple[Effect, ...] = (
-    Effect("another transformer-engine", "software", ("transformer-engine",), BOTH, "some percent to tens of percent",
-           "it contains the attention, GEMM and norm kernels and decides what they save for backward"),
-    Effect("another torch", "software", ("torch",), BOTH, "some percent",
-           "it contains cuBLAS, NCCL, the allocator and autograd"),
-    Effect("another megatron-core", "software", ("megatron-core",), BOTH, "some percent",
-           "schedules, overlap and the effect of recompute differ"),
-    Effect("another CUDA or communication library", "software", ("cuda", "cudnn", "nccl", "cublas"), (*TIME, *DEVICE),
-           "some percent", "it chooses other kernels or algorithms"),
-    Effect("another container image", "software", ("container",), BOTH, "that of its libraries",
-           "the versions above cover most of it; the image also contains system libraries and patches"),
-    Effect("other packages", "software", ("*",), TIME, "usually none", "they contain no kernel of a step"),
-    Effect("another driver", "driver", ("*",), (*TIME, *DEVICE), "0 to a few percent",
-           "clocks, power management and the driver's own device memory differ"),
-)  # fmt: skip
-
-EFFECTS: tuple[Effect, ...] = (
-    Effect("another GPU or CPU", "device", ("*",), BOTH, "in proportion to the products, up to several times",
-           "peak, bandwidth and memory differ; cards of one generation differ by form factor", products),
-    *_SETTINGS,
-    Effect("other recompute in effect", "recompute", ("*",), WORK, "the same as another recompute setting",
-           "a module may have no effect in one megatron-core and an effect in another", recompute),
-    Effect("throttling or other clocks", "clocks", ("*",), TIME, "up to the ratio of the clocks",
+    Effect("other settings", "settings:*", BOTH, "unknown", "mbr-perf has no rule for them"),
+    Effect("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the clocks",
            "compute-bound kernels take longer in proportion to the SM clock, and all ranks wait for the slowest GPU",
            clocks),
-    Effect("other processes on the GPU", "processes", ("*",), (*TIME, *DEVICE), "up to a half of the time",
+    Effect("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time",
            "they take turns with the ranks and hold their own memory",
            disturbance(("processes", "foreign_processes"), "shared", adds_memory=True)),
-    Effect("the allocator freed memory and retried", "memory", ("alloc_retries",), TIME,
-           "some percent to several times", "each retry waits for the GPU and returns memory to the driver",
+    Effect("the allocator freed memory and retried", "memory:alloc_retries", TIME, "some percent to several times",
+           "each retry waits for the GPU and returns memory to the driver",
            disturbance(("memory", "alloc_retries"), "retries")),
-    Effect("a slow rank", "ranks", ("*",), TIME, "its delay",
+    Effect("a slow rank", "ranks:*", TIME, "its delay",
            "a step ends with its slowest rank; other ranks' waiting hides a part of the delay", imbalance),
-    *_ENVIRONMENT,
-    *_SOFTWARE,
-    Effect("less steady steps", "window", ("spread_of_steps",), TIME, "0 to a few percent",
-           "single slow steps do not change the median; many slow steps mean that something disturbs the machine",
-           unsteadiness),
-    Effect("another window", "window", ("*",), TIME, "0 to a few percent",
+    Effect("kernels launched one by one",
+           "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
+           TIME, "some percent to several times", "debugging makes the processor wait, or write logs"),
+    Effect("another number of hardware queues", "environment:CUDA_DEVICE_MAX_CONNECTIONS", TIME, "some percent",
+           "with 1, communication starts before the compute that it overlaps with; with more, the order can change"),
+    Effect("another attention or other switches of transformer-engine", "environment:NVTE_*", BOTH,
+           "some percent to tens of percent",
+           "they choose the attention kernel, determinism, and SMs left to communication"),
+    Effect("other communication settings",
+           "environment:NCCL_* environment:TORCH_NCCL_* environment:GLOO_* environment:UCX_*", (*TIME, *DEVICE),
+           "some percent; device memory by hundreds of MiB",
+           "algorithm, channels and buffers of collectives; NVLS keeps buffers outside the allocator"),
+    Effect("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED),
+           "reserved memory by some percent to tens of percent",
+           "expandable segments fragment less; allocated bytes stay the same"),
+    Effect("other threads", "environment:OMP_* environment:MKL_* environment:*_NUM_THREADS", TIME,
+           "in proportion, on a CPU", "the CPU spreads arithmetic over threads"),
+    Effect("another memory allocator of the host", "environment:MALLOC_* environment:LD_PRELOAD", TIME,
+           "some percent on a CPU", "freed pages must be mapped again"),
+    Effect("other environment variables", "environment:*", BOTH, "unknown", "mbr-perf has no rule for them"),
+    Effect("another transformer-engine", "software:transformer-engine", BOTH, "some percent to tens of percent",
+           "it contains the attention, GEMM and norm kernels and decides what they save for backward"),
+    Effect("another torch", "software:torch", BOTH, "some percent",
+           "it contains cuBLAS, NCCL, the allocator and autograd"),
+    Effect("another megatron-core", "software:megatron-core", BOTH, "some percent",
+           "schedules, overlap and the effect of recompute differ"),
+    Effect("another CUDA or communication library", "software:cuda software:cudnn software:nccl software:cublas",
+           (*TIME, *DEVICE), "some percent", "it chooses other kernels or algorithms"),
+    Effect("another container image", "software:container", BOTH, "that of its libraries",
+           "the versions above cover most of it; the image also contains system libraries and patches"),
+    Effect("other packages", "software:*", TIME, "usually none", "they contain no kernel of a step"),
+    Effect("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent",
+           "clocks, power management and the driver's own device memory differ"),
+    Effect("another window", "window:*", TIME, "0 to a few percent",
            "early steps contain warm-up (compilation, allocator, clocks); the median of few steps is less certain"),
-    Effect("the highest peak is on another rank", "memory", ("worst_rank.*",), (), "none by itself",
-           "it shows where to look: the memory of another pipeline stage grew"),
-    Effect("another number of CPUs", "place", ("cpus",), TIME, "in proportion on a CPU",
+    Effect("another number of CPUs", "place:cpus", TIME, "in proportion on a CPU",
            "the ranks, and the threads that feed them, share the CPUs that the job may use"),
-    Effect("other hosts", "place", ("*",), BOTH, "0 to a few percent",
+    Effect("other hosts", "place:*", BOTH, "0 to a few percent",
            "cooling, silicon and cabling differ between nodes of one kind"),
-    Effect("another formula", "formula", ("*",), ("tflops_per_gpu",), "in proportion to the formulas",
+    Effect("another formula", "formula:*", ("tflops_per_gpu",), "in proportion to the formulas",
            "TFLOP/s are calculated from step times, which do not depend on the formula"),
-    Effect("another harness or command", "harness", ("*",), (), "only what is listed above",
-           "the settings, requested and in effect, are compared one by one"),
-    Effect("other readings of memory", "memory", ("*",), MEMORY, "unknown", "mbr-perf has no rule for them"),
+    Effect("other readings of memory", "memory:*", MEMORY, "unknown", "mbr-perf has no rule for them"),
 )  # fmt: skip
 
 
 def by_effect(differences: Iterable[Difference]) -> list[tuple[Effect, tuple[Difference, ...]]]:
-    """Return the rows that take differences, in the table's order; each difference is in exactly one row."""
+    """Return the rows that take differences, in the table's order; each difference is in the first row that fits."""
     taken = grouped((effect_of(each).name, each) for each in differences)
-    requested, acting = (effect.name for effect in EFFECTS if effect.estimate is recompute)
-    if requested in taken and acting in taken:  # the second follows from the first
-        taken[requested] += taken.pop(acting)
     return [(effect, tuple(taken[effect.name])) for effect in EFFECTS if effect.name in taken]
 
 
 def effect_of(difference: Difference) -> Effect:
     """Return the first row that takes it; every group has one."""
-    rows = (effect for effect in EFFECTS if effect.group == difference.group)
-    return next(effect for effect in rows if any(fnmatchcase(difference.name, name) for name in effect.names))
+    name = f"{difference.group}:{difference.name}"
+    return next(effect for effect in EFFECTS if any(fnmatchcase(name, each) for each in effect.takes.split()))

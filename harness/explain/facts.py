@@ -23,15 +23,16 @@ from harness.units import counted
 
 Facts = Mapping[str, str | None]
 # Facts of a run from a log that describe the import, not the machine or the software that the log is about.
-_OF_THE_IMPORT = frozenset({*SOFTWARE, IMAGE, "device_name", "hosts", "mbr_perf", "git_commit", "command"})
+_OF_THE_IMPORT = frozenset({*SOFTWARE, IMAGE, "device_name", "hosts"})
 SLOW_RANK = 0.02  # show a rank whose own steps take this much longer than those of the median rank
 
 
 def run_side(record: RunRecord, name: str = "") -> Side:
-    """Return the run with everything that its ranks, sampler and harness recorded; metrics only if it ended well."""
-    metrics = derive(record)
-    numbers = _numbers(record, metrics)
-    facts = _flat(_of_run(record, metrics, numbers))
+    """Return the run with everything that its ranks and sampler recorded; metrics only if it ended well."""
+    metrics, own_times = derive(record), _own_times(record)
+    read = {metric.name: metric.read(metrics) for metric in METRICS} if record.status == "ok" else {}
+    numbers = _numbers(record, own_times)
+    facts = _flat(_of_run(record, numbers, own_times))
     closed: set[Group] = {"settings", "recompute"}
     if record.provenance.environment:
         closed.add("environment")
@@ -42,7 +43,7 @@ def run_side(record: RunRecord, name: str = "") -> Side:
     return Side(
         name=name or record.run_id,
         kind="run",
-        metrics=_figures(record, metrics),
+        metrics={key: value for key, value in read.items() if value is not None and 0 < value < math.inf},
         facts=facts,
         closed=frozenset(closed),
         numbers=numbers,
@@ -50,6 +51,18 @@ def run_side(record: RunRecord, name: str = "") -> Side:
         spec=record.spec,
         effective=record.effective,
         caveats=_caveats(record, metrics),
+    )
+
+
+def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
+    ended = f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"
+    short = metrics.problems.get("step_time_s")
+    return (
+        *([] if record.status == "ok" else [ended]),
+        *(f"suspect: {why}" for why in doubts_of(record, metrics)),
+        *([short] if short else []),
+        *record.unmeasured,
+        *(note for note in record.notes if note.startswith(IMPORTED)),
     )
 
 
@@ -62,17 +75,16 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
 
     A missing step time is calculated from the throughput, unless that uses another formula.
     """
-    spec, clock = spec_like(golden, like), golden.measured_on.sm_clock_mhz
-    numbers = {} if clock is None else {"sm_clock_min_mhz": clock}
-    stored = {name: metric.value for name, metric in golden.metrics.items()}
+    spec, where = spec_like(golden, like), golden.measured_on
+    numbers = {} if where.sm_clock_mhz is None else {"sm_clock_min_mhz": where.sm_clock_mhz}
     derived = _step_time(golden, spec)
     closed: set[Group] = {"settings"} if golden.fingerprint else set()
-    if golden.measured_on.environment is not None:
+    if where.environment is not None:
         closed.add("environment")
     return Side(
         name=name,
         kind="golden" if golden.kind == "measured" else "published",
-        metrics=stored | derived,
+        metrics={name: metric.value for name, metric in golden.metrics.items()} | derived,
         facts=_flat(_of_golden(golden, numbers)),
         closed=frozenset(closed),
         num_runs=golden.num_runs,
@@ -90,46 +102,15 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
     )
 
 
-def _texts(numbers: Mapping[str, float], *names: str) -> Facts:
-    units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
-    known = [(name, numbers[name]) for name in names if name in numbers]
-    return {name: f"{value:.0f} {units[name]}" if name in units else f"{value * 100:.1f} %" for name, value in known}
-
-
-def _flat(found: Mapping[Group, Facts]) -> dict[Key, str]:
-    return {
-        (group, name): value for group, facts in found.items() for name, value in facts.items() if value is not None
-    }
-
-
-def _of_golden(golden: GoldenRecord, numbers: Mapping[str, float]) -> dict[Group, Facts]:
-    where, window = golden.measured_on, golden.window
+def _of_golden(golden: GoldenRecord, numbers: Mapping[str, float]) -> Mapping[Group, Facts]:
     asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
     asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
-    # Promotion refuses throttled and shared GPUs, if clocks were read.
-    is_healthy = golden.kind == "measured" and bool(numbers)
-    return {
-        **_machine(where, where.versions, has_image=where.environment is not None),
-        "device": {"gpu": golden.gpu, "device_name": where.device_name},
-        "settings": {name: value for name, value in asked.items() if name != "gpu"},
-        "window": {
-            "max_steps": None if golden.max_steps is None else str(golden.max_steps),
-            "window": None if window is None else f"[{window[0]}, {window[1]})",
-        },
-        "formula": {"formula_version": golden.formula_version},
-        "clocks": {"throttling": NONE_SEEN, **_texts(numbers, "sm_clock_min_mhz")} if is_healthy else {},
-        "processes": {"foreign_processes": NONE_SEEN} if is_healthy else {},
-    }
-
-
-def _machine(where: MeasuredOn, versions: Facts, *, has_image: bool = True) -> dict[Group, Facts]:
-    image = {IMAGE: where.container or ABSENT} if has_image else {}
-    return {
-        "environment": where.environment or {},
-        "software": {name: version or ABSENT for name, version in versions.items()} | image,
-        "driver": {"driver_version": where.driver_version},
-        "place": {"hosts": ", ".join(where.hostnames) or None},
-    }
+    facts = _common(golden.measured_on, asked, golden.max_steps, golden.window, golden.formula_version)
+    if golden.measured_on.environment is None:
+        facts["software"].pop(IMAGE)
+    if golden.kind == "measured" and numbers:  # promotion refuses throttled and shared GPUs, if clocks were read
+        facts |= {"clocks": {"throttling": NONE_SEEN, **_texts(numbers)}, "processes": {"foreign_processes": NONE_SEEN}}
+    return facts
 
 
 def _step_time(golden: GoldenRecord, spec: ExperimentSpec | None) -> dict[str, float]:
@@ -140,53 +121,51 @@ def _step_time(golden: GoldenRecord, spec: ExperimentSpec | None) -> dict[str, f
     return {"step_time_s": flops.model_flops_per_step(spec) / (throughput.value * spec.num_gpus * 1e12)}
 
 
-def _figures(record: RunRecord, metrics: Metrics) -> dict[str, float]:
-    if record.status != "ok":
-        return {}
-    read = {metric.name: metric.read(metrics) for metric in METRICS}
-    return {name: value for name, value in read.items() if value is not None and math.isfinite(value) and value > 0}
-
-
-def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
-    ended = f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"
-    short = metrics.problems.get("step_time_s")
-    return (
-        *([] if record.status == "ok" else [ended]),
-        *(f"suspect: {why}" for why in doubts_of(record, metrics)),
-        *([short] if short else []),
-        *record.unmeasured,
-        *(note for note in record.notes if note.startswith(IMPORTED)),
-    )
-
-
-def _of_run(record: RunRecord, metrics: Metrics, numbers: Mapping[str, float]) -> dict[Group, Facts]:
-    spec, origin, where = record.spec, record.provenance, measured_on([record])
-    asked, (start, end) = leaves(spec.identity()), spec.measure.window
-    machine = _machine(where, origin.versions)
+def _flat(found: Mapping[Group, Facts]) -> dict[Key, str]:
     return {
-        **machine,
-        **_of_devices(record, numbers),
-        "device": {"gpu": spec.gpu, "device_name": where.device_name or ABSENT},
+        (group, name): value for group, facts in found.items() for name, value in facts.items() if value is not None
+    }
+
+
+def _common(
+    where: MeasuredOn, asked: Facts, max_steps: int | None, window: tuple[int, int] | None, formula: str | None
+) -> dict[Group, dict[str, str | None]]:
+    """Return what runs and goldens record alike."""
+    return {
+        "device": {"gpu": where.gpu, "device_name": where.device_name},
         "settings": {name: value for name, value in asked.items() if name != "gpu"},
-        "recompute": _recompute(record),
-        "memory": _memory(record, metrics),
-        "ranks": _ranks(record, numbers),
+        "environment": {**(where.environment or {})},
+        "software": {
+            **{name: version or ABSENT for name, version in where.versions.items()},
+            IMAGE: where.container or ABSENT,
+        },
+        "driver": {"driver_version": where.driver_version},
+        "place": {"hosts": ", ".join(where.hostnames) or None},
         "window": {
-            "max_steps": str(spec.measure.max_steps),
-            "window": f"[{start}, {end})",
-            **_texts(numbers, "spread_of_steps"),
+            "max_steps": None if max_steps is None else str(max_steps),
+            "window": None if window is None else f"[{window[0]}, {window[1]})",
         },
-        "place": {
-            **machine["place"],
-            "gpus_per_node": str(spec.gpus_per_node),
-            "cpus": str(origin.num_cpus) if origin.num_cpus else None,
-        },
-        "formula": {"formula_version": FORMULA_VERSION},
-        "harness": {
-            "mbr_perf": origin.mbr_perf,
-            "git_commit": origin.git_commit,
-            "command": " ".join(origin.command),
-        },
+        "formula": {"formula_version": formula},
+    }
+
+
+def _of_run(record: RunRecord, numbers: Mapping[str, float], own_times: Mapping[int, float]) -> Mapping[Group, Facts]:
+    spec, origin, where = record.spec, record.provenance, measured_on([record])
+    where = where.model_copy(update={"versions": origin.versions, "device_name": where.device_name or ABSENT})
+    asked = leaves(spec.identity())
+    found = _common(where, asked, spec.measure.max_steps, spec.measure.window, FORMULA_VERSION)
+    found["place"] |= {
+        "gpus_per_node": str(spec.gpus_per_node),
+        "cpus": str(origin.num_cpus) if origin.num_cpus else None,
+    }
+    known = [rank.memory.num_alloc_retries for rank in record.ranks if rank.memory]
+    retries = [count for count in known if count is not None]
+    return {
+        **found,
+        **_of_devices(record, numbers),
+        "recompute": _recompute(record),
+        "memory": {"alloc_retries": str(sum(retries) or NONE_SEEN) if retries else None},
+        "ranks": {"slow_rank": _slow_rank(record, numbers, own_times)},
     }
 
 
@@ -213,8 +192,8 @@ def _own_times(record: RunRecord) -> dict[int, float]:
     return {place: median(own) for place, own in enumerate(each) if own}
 
 
-def _numbers(record: RunRecord, metrics: Metrics) -> dict[str, float]:
-    steps, times = metrics.step_time_s, list(_own_times(record).values())
+def _numbers(record: RunRecord, own_times: Mapping[int, float]) -> dict[str, float]:
+    times = own_times.values()
     each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window).values()
     clocks = [own.sm_clock_mhz for own in each if own.sm_clock_mhz]
     found = {
@@ -222,12 +201,16 @@ def _numbers(record: RunRecord, metrics: Metrics) -> dict[str, float]:
         "sm_clock_max_mhz": max(clocks, default=None),
         "max_power_w": max((device.max_power_w or 0 for _, device in own_devices(record)), default=0) or None,
         "imbalance": max(times) / median(times) - 1 if len(times) > 1 else None,
-        "spread_of_steps": steps.relative_spread if steps else None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> dict[Group, Facts]:
+def _texts(numbers: Mapping[str, float]) -> dict[str, str]:
+    units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
+    return {name: f"{numbers[name]:.0f} {unit}" for name, unit in units.items() if name in numbers}
+
+
+def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> Mapping[Group, Facts]:
     devices = own_devices(record)
     if not devices:
         return {}
@@ -244,10 +227,7 @@ def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> dict[Group, 
 
     unknown = sum(device.num_unidentified_processes for _, device in devices)
     return {
-        "clocks": {
-            "throttling": seen(slowdowns),
-            **_texts(numbers, "sm_clock_min_mhz", "sm_clock_max_mhz", "max_power_w"),
-        },
+        "clocks": {"throttling": seen(slowdowns), **_texts(numbers)},
         "processes": {
             "foreign_processes": seen(lambda device: device.foreign_processes),
             "unidentified_processes": str(unknown) if unknown else None,
@@ -255,23 +235,10 @@ def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> dict[Group, 
     }
 
 
-def _memory(record: RunRecord, metrics: Metrics) -> Facts:
-    known = [rank.memory.num_alloc_retries for rank in record.ranks if rank.memory]
-    retries = [count for count in known if count is not None]
-    peaks = {name: peak for name, peak in metrics.peaks.items() if peak is not None}
-    return {
-        "alloc_retries": (str(sum(retries)) if sum(retries) else NONE_SEEN) if retries else None,
-        **{f"worst_rank.{name}": f"rank {peak.rank} (stage {peak.stage})" for name, peak in peaks.items()},
-    }
-
-
-def _ranks(record: RunRecord, numbers: Mapping[str, float]) -> Facts:
+def _slow_rank(record: RunRecord, numbers: Mapping[str, float], own_times: Mapping[int, float]) -> str | None:
     """Return the rank with the longest own steps. Every rank's steps include waiting, so differences look small."""
-    if "imbalance" not in numbers:
-        return {}
-    if numbers["imbalance"] < SLOW_RANK:
-        return {"slow_rank": NONE_SEEN}
-    own = _own_times(record)
-    slowest = record.ranks[max(own, key=lambda place: own[place])]
+    if (excess := numbers.get("imbalance")) is None:
+        return None
+    slowest = record.ranks[max(own_times, key=lambda place: own_times[place])]
     who = f"rank {slowest.rank} (stage {slowest.coordinates.pp}, {slowest.hostname})"
-    return {"slow_rank": f"{who}: {numbers['imbalance'] * 100:.1f} % longer than the median rank"}
+    return NONE_SEEN if excess < SLOW_RANK else f"{who}: {excess * 100:.1f} % longer than the median rank"

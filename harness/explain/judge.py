@@ -1,7 +1,7 @@
 """Explains a difference: which causes can account for it, and how much remains."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
@@ -54,34 +54,26 @@ def _noise_of_changes(metric: Metric, ours: Side, theirs: Side) -> tuple[float |
 _OF_THE_NODE = frozenset({"throttling or other clocks", "other processes on the GPU", "a slow rank"})
 
 
+# What is said of a change, in this order; the second argument: whether nothing explains the changes.
+_SAID: tuple[tuple[Callable[[Change, bool], bool], str], ...] = (
+    (lambda each, _: moved(each) and each.is_noise, "may be noise; equal runs differ by as much ({0.basis})"),
+    (lambda each, _: moved(each) and each.noise is None, "the noise is unknown, because neither side has repeats"),
+    (lambda each, is_open: moved(each) and is_open, "no recorded difference explains the change"),
+    (lambda each, _: each.change is None, "measured on one side only"),
+)
+
+
 def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ...]:
     """Say whether there is anything to explain: noise first, then unknown noise."""
     if all(change.change is None for change in changes):
         return ("No metric has a value on both sides, so the list shows only what differs.",)
     changed = list(filter(moved, changes))
-    is_settled = all(change.is_noise for change in changed) or any(cause.can_explain for cause in causes)
-    said = [
-        (*each, change)
-        for change in changes
-        for each in _said(change, has_changed=bool(changed), is_settled=is_settled)
-    ]
-    said.sort(key=lambda each: each[0])
-    titles = grouped((text, BY_NAME[change.metric].title) for _, text, change in said)
+    is_open = not any(cause.can_explain for cause in causes) and not all(change.is_noise for change in changed)
+    said = [(text.format(each), each) for applies, text in _SAID for each in changes if applies(each, is_open)]
+    if not changed:
+        said = [("no change", each) for each in changes if each.change is not None] + said
+    titles = grouped((text, BY_NAME[change.metric].title) for text, change in said)
     return tuple(f"{', '.join(each)}: {text}." for text, each in titles.items())
-
-
-def _said(change: Change, *, has_changed: bool, is_settled: bool) -> Iterator[tuple[int, str]]:
-    if change.change is None:
-        yield 4, "measured on one side only"
-    elif not moved(change):
-        yield from [] if has_changed else [(3, "no change")]
-    else:
-        if change.is_noise:
-            yield 0, f"may be noise; equal runs differ by as much ({change.basis})"
-        elif change.noise is None:
-            yield 1, "the noise is unknown, because neither side has repeats"
-        if not is_settled:
-            yield 2, "no recorded difference explains the change"
 
 
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ GROUPS: Mapping[Group, str] = {
     "window": "window and steps",
     "place": "hosts",
     "formula": "formula version",
-    "harness": "harness and command",
 }
 Key = tuple[Group, str]
 Kind = Literal["run", "golden", "published"]
@@ -43,7 +42,7 @@ class Side:
     ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
     a run that did not end well; ``derived``: the calculated ones. ``spreads``: relative standard deviation of one run,
     from ``num_runs`` or the source in ``spread_basis``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
-    ``sm_clock_max_mhz``, ``imbalance``, ``spread_of_steps`` (fractions).
+    ``sm_clock_max_mhz``, ``max_power_w``, ``imbalance`` (a fraction).
     """
 
     name: str

@@ -11,7 +11,7 @@ from harness.records.metrics import GateKind
 
 Group = Literal[
     "device", "settings", "recompute", "clocks", "processes", "memory", "ranks", "environment", "software", "driver",
-    "window", "place", "formula", "harness",
+    "window", "place", "formula",
 ]  # fmt: skip
 ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
 TIME_ONLY: tuple[GateKind, ...] = ("time",)

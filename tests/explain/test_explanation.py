@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 
 import pytest
 
-from harness.explain.effects import EFFECTS
+from harness.explain.effects import EFFECTS, effect_of
 from harness.explain.facts import golden_side, run_side
 from harness.explain.judge import explain
 from harness.explain.values import GROUPS
+from harness.judge.differences import Difference
 from harness.judge.promotion import promote
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Device
@@ -128,7 +128,7 @@ def test_a_fact_of_one_side_only_is_listed_but_is_no_difference(make_record, mak
     found = explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0})))
     assert "NCCL_NVLS_ENABLE" in found.not_recorded.reference["environment"]
     assert found.causes == ()
-    assert set(found.not_recorded.neither) == {"clocks", "processes"}
+    assert set(found.not_recorded.neither) == {"clocks", "processes", "memory"}
 
 
 def test_a_published_throughput_is_turned_into_a_step_time(make_record, make_spec):
@@ -185,22 +185,12 @@ def test_an_inert_module_is_listed_only_if_the_reference_is_a_published_figure(m
     record = make_record(make_spec(recompute="layernorm"))
     assert record.effective.inert_modules
     found = explain(run_side(record), golden_side("published", published(recompute="layernorm"), record.spec))
-    assert cause(found, "other recompute in effect").differences[0].name == "inert.layernorm"
+    assert cause(found, "another recompute setting").differences[0].name == "inert.layernorm"
     assert explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0}))).causes == ()
 
 
-def test_steady_steps_are_no_difference_and_unsteady_ones_are(make_record):
-    steady = make_record(seconds=[2.5 + 0.01 * (i % 2) for i in range(50)])
-    unsteady = make_record(seconds=[2.5 + 0.3 * (i % 2) for i in range(50)])
-    assert cause(runs(unsteady, steady), "less steady steps").differences[0].run == "5.8 %"
-    flat = make_record(seconds=2.505)
-    assert "less steady steps" not in [cause.name for cause in runs(steady, flat).causes]
-
-
 def test_every_group_of_facts_has_a_row_for_whatever_it_holds():
-    last = {effect.group: effect.names for effect in EFFECTS}
-    assert set(last) == set(GROUPS)
-    assert all(any(fnmatchcase("anything at all", name) for name in names) for names in last.values())
+    assert {effect_of(Difference("anything", "b", "a", group=group)).moves != () for group in GROUPS} == {True}
     assert len({effect.name for effect in EFFECTS}) == len(EFFECTS)
 
 

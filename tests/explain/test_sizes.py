@@ -2,22 +2,11 @@
 
 import pytest
 
-from harness.explain.effects import recompute, unsteadiness
+from harness.explain.effects import recompute
 from harness.explain.facts import run_side
 from harness.explain.judge import NOTHING, advice, moved
-from harness.explain.values import Cause, Change, MetricFit, Side
+from harness.explain.values import Cause, Change, MetricFit
 from harness.judge.differences import Difference
-
-
-def side(**numbers):
-    return Side("a", "run", {}, {}, frozenset(), numbers=numbers)
-
-
-@pytest.mark.parametrize(("here", "there", "sign"), [(0.3, 0.1, 1), (0.1, 0.3, -1)])
-def test_the_less_steady_side_is_slower(here, there, sign):
-    ours, theirs = side(spread_of_steps=here), side(spread_of_steps=there)
-    assert unsteadiness(ours, theirs).step_time_sign == sign
-    assert unsteadiness(ours, side()) is unsteadiness(side(), theirs) is None
 
 
 def test_the_side_that_recomputes_more_takes_longer_and_keeps_less(make_record, make_spec):
