@@ -8,7 +8,7 @@ from harness.diagnose.commands import ask_again, can_be_named, changed, command,
 from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import unexplained_bytes
-from harness.diagnose.values import Case, Fix, Recognised, Rulings, findings_text, is_doubted
+from harness.diagnose.values import AllocatorAnswer, Case, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.verdict import threshold
 from harness.foreign.exporting import ToPaste, to_paste
@@ -35,6 +35,7 @@ class Situation:
     symptoms: tuple[Recognised, ...]
     outlook: Outlook | None
     rulings: Rulings
+    allocator: AllocatorAnswer | None = None
 
     @cached_property
     def case(self) -> Case:
@@ -69,12 +70,23 @@ def _settings(known: Situation) -> list[Fix]:
 
 def _allocator(known: Situation) -> list[Fix]:
     """Offer the allocator's setting first, because it costs no time."""
-    case = known.case
-    if known.oom_class != "fragmentation" or case.is_on_cpu:
+    case, answer = known.case, known.allocator
+    is_needed = answer.remedy != "less_memory" if answer and answer.trials else known.oom_class == "fragmentation"
+    if not is_needed or case.is_on_cpu:
         return []
+    if case.pools or (answer and answer.remedy == "max_split_size_mb"):
+        return [_try_splits(case, answer.settings or "" if answer else "max_split_size_mb:128")]
     if case.verdict.is_in_setup:
         return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
     return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
+
+
+def _try_splits(case: Case, settings: str) -> Fix:
+    """Offer what keeps large blocks whole, where expandable segments are excluded or do not help."""
+    why = f"{case.pools} excludes expandable segments: leave them out. " if case.pools else ""
+    if not settings:
+        return Fix(f"{why}Use less memory.")
+    return Fix(f"{why}Try a split size, and change nothing else.", f"export PYTORCH_CUDA_ALLOC_CONF={settings}")
 
 
 def _try_allocator(case: Case, rulings: Rulings) -> Fix:
@@ -177,7 +189,7 @@ def _next_of_class(known: Situation) -> list[Fix]:
 
 def _of_symptoms(known: Situation) -> list[Fix]:
     """Offer the fixes of the symptoms, except those that another fix already covers."""
-    left_out = {_ALLOCATOR_FIRST} if known.oom_class == "fragmentation" else set()
+    left_out = {_ALLOCATOR_FIRST} if known.oom_class == "fragmentation" or known.case.pools else set()
     if known.plan is not None and not known.plan.problem:
         left_out |= _ANSWERED_BY_PLAN
     return [

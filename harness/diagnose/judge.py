@@ -9,6 +9,7 @@ from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
 from harness.diagnose.symptoms import recognised
 from harness.diagnose.values import (
     NO_RULINGS,
+    AllocatorAnswer,
     Case,
     Diagnosis,
     Job,
@@ -24,7 +25,12 @@ from harness.units import format_bytes
 UNKNOWN = {"oom_class": None, "confidence": None}
 
 
-def diagnose(case: Case, outlook: Outlook | None = None, rulings: Rulings = NO_RULINGS) -> Diagnosis:
+def diagnose(
+    case: Case,
+    outlook: Outlook | None = None,
+    rulings: Rulings = NO_RULINGS,
+    allocator: AllocatorAnswer | None = None,
+) -> Diagnosis:
     """Diagnose ``case``. The answer shows settings that cannot be the job's own, and ignores them."""
     doubted = is_doubted(case, rulings)
     known = replace(case, spec=None) if doubted else case
@@ -44,9 +50,10 @@ def diagnose(case: Case, outlook: Outlook | None = None, rulings: Rulings = NO_R
         verdict=Verdict.of(case, reason=reason, **certain),
         evidence=(*([_doubt(rulings)] if doubted and case.status == "ok" else []), *_evidence(known, outlook, rulings)),
         symptoms=symptoms,
-        fixes=fixes(Situation(case, oom_class, symptoms, outlook, rulings)),
+        fixes=fixes(Situation(case, oom_class, symptoms, outlook, rulings, allocator)),
         job=Job.of(case),
         expected=expected(case),
+        allocator=allocator,
     )
 
 

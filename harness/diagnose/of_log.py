@@ -1,6 +1,7 @@
 """Makes a case of training logs: the first failure, and the speed and memory before it."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
@@ -36,6 +37,24 @@ _STILL_RUNS = (
     "ask the scheduler why (sacct -j JOB), and pass the logs of all ranks to their end."
 )
 
+# Pools that bring their own memory to torch's allocator; expandable segments cannot come from them.
+_POOLS = {
+    "vLLM's sleep mode": r"CuMemAllocator|device_allocator[./]cumem|--enable-sleep-mode|enable_sleep_mode\W{1,4}True",
+    "torch_memory_saver": r"torch_memory_saver|TorchMemorySaver",
+    "NCCL's user buffers": r"nccl_ub\W{1,80}True|--use-nccl-ub|ncclCommRegister|ncclMemAlloc",
+}
+POOL_WORDS = (
+    "CuMemAllocator", "device_allocator", "sleep-mode", "sleep_mode", "memory_saver", "MemorySaver", "nccl_ub",
+    "nccl-ub", "ncclCommRegister", "ncclMemAlloc",
+)  # fmt: skip
+
+
+def pools_in(text: str) -> str:
+    """Return whose pools a line of a log shows that exclude expandable segments; empty for none."""
+    if not any(word in text for word in POOL_WORDS):
+        return ""
+    return next((name for name, pattern in _POOLS.items() if re.search(pattern, text)), "")
+
 
 class Listener:
     """Passes lines on and keeps the few that name a symptom."""
@@ -43,6 +62,7 @@ class Listener:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.expandable_segments: bool | None = None
+        self.pools = ""
         self.last = ""
         self._near = 0  # lines in which the message of an error may go on
 
@@ -52,6 +72,7 @@ class Listener:
             self.last = line.text or self.last
             setting = expandable_segments_in(line.text)
             self.expandable_segments = self.expandable_segments if setting is None else setting
+            self.pools = self.pools or pools_in(line.text)
             self._near = _NEAR if "rror" in line.text else max(0, self._near - 1)
             if self._near and len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
                 self.messages.append(Message(redact(line.text[:_LONGEST]), line.where))
@@ -87,6 +108,7 @@ def case_of_log(
         step_time_s=_late([iteration.step_time_s for iteration in log.iterations]),
         has_nan=broken is not None or (first is not None and first.verdict.entry == "non_finite"),
         expandable_segments=listener.expandable_segments,
+        pools_in_log=listener.pools,
         messages=tuple(listener.messages),
         notes=(
             *_beside(first, broken, cause),

@@ -3,20 +3,22 @@
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from harness.diagnose.allocator import answer_of, tried
 from harness.diagnose.judge import diagnose
-from harness.diagnose.of_log import Listener, case_of_log
+from harness.diagnose.of_log import POOL_WORDS, Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.of_snapshot import added_evidence, of_snapshot_alone
 from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import Case, Diagnosis, is_doubted
-from harness.errors import BadRequestError, Problems
+from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import LayoutError
 from harness.failures.classify import expandable_segments
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
 from harness.failures.first_failure import FailureScan, failure_of, survived_by
@@ -69,10 +71,12 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         return of_snapshot_alone(inputs.snapshot)
     case = _case(inputs, given, request.passage, host)
     case = replace(case, prints_settings=logged is not None)
-    rulings, outlook = rulings_on(case, host), None
+    rulings, outlook, trials = rulings_on(case, host), None, None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
-    answer = diagnose(case, outlook, rulings)
+        with suppress(HarnessError, OSError, LayoutError):  # the outlook says so
+            trials = tried(case, host)
+    answer = diagnose(case, outlook, rulings, answer_of(case, trials))
     snapshot = inputs.snapshot or _own_snapshot(case, inputs)
     more = added_evidence(case, snapshot) if snapshot else ()
     evidence = (*request.passage.notes, *answer.evidence, *more)
@@ -129,7 +133,10 @@ def _of_run(run: Committed, passage: Passage) -> Case:
     logged = _of_logs((str(logs),), case.spec, passage)
     if not logged.has_oom:
         return case
-    return replace(case, verdict=logged.verdict, failed=logged.failed, messages=(*case.messages, *logged.messages))
+    messages = (*case.messages, *logged.messages)
+    return replace(
+        case, verdict=logged.verdict, failed=logged.failed, messages=messages, pools_in_log=logged.pools_in_log
+    )
 
 
 def _has_files(folder: Path) -> bool:
@@ -139,7 +146,7 @@ def _has_files(folder: Path) -> bool:
 def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
     """Read the lines once: they may be gigabytes, or a pipe."""
     reader, listener, scan = LogReader(), Listener(), FailureScan()
-    wanted = Wanted((*words_of_failures(), *WORDS), WORDS_BEFORE_MORE)
+    wanted = Wanted((*words_of_failures(), *POOL_WORDS, *WORDS), WORDS_BEFORE_MORE)
     gpu = spec.gpu_type if spec else None
     with stopped_by_ctrl_c(passage):
         for line in listener.over(log_lines(paths, passage=passage, wanted=wanted)):

@@ -6,7 +6,6 @@ from harness.experiment.recompute import FullRecompute
 from harness.units import format_bytes
 
 _HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence
-_ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "outside_allocator"})
 
 
 def is_device_oom(case: Case) -> bool:
@@ -14,7 +13,7 @@ def is_device_oom(case: Case) -> bool:
     if case.verdict.is_in_setup:
         return False
     is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
-    return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
+    return case.on_device or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 
 
 def rank_out_of_memory_beside_headroom(case: Case) -> str:

@@ -11,7 +11,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.failures.verdict import AllocatorFigures, Confidence, OomVerdict
 from harness.foreign.exporting import ToPaste
-from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
 Origin = Literal["run", "log", "snapshot"]
@@ -63,7 +63,7 @@ class Case:
 
     ``sources``: the source of each setting. ``paths``: the logs read. ``prints_settings``: its log shows all settings
     but the GPU type. ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the
-    rules that the user overrode.
+    rules that the user overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments.
     """
 
     name: str
@@ -87,6 +87,17 @@ class Case:
     prints_settings: bool = False
     has_given_settings: bool = False
     forced: tuple[str, ...] = ()
+    pools_in_log: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        """Return whether this job's own memory on the device ran out."""
+        return self.verdict.oom_class in ("fragmentation", "capacity", "cuda_graph_pools", "outside_allocator")
+
+    @property
+    def pools(self) -> str:
+        """Return whose memory pools exclude expandable segments; empty if none is known."""
+        return self.pools_in_log or ("nccl_ub" if self.spec and self.spec.ddp.nccl_ub else "")
 
     @property
     def modules(self) -> frozenset[str]:
@@ -203,6 +214,40 @@ class Expected(Shown):
     problem: Text = None
 
 
+Remedy = Literal["expandable_segments", "max_split_size_mb", "less_memory"]
+
+
+class Trial(Shown):
+    """What the job's first steps take under some settings of the allocator; ``helps``: they would have fitted."""
+
+    settings: str
+    reserved_bytes: int
+    fits_bytes: int
+    helps: bool
+
+
+class AllocatorAnswer(Shown):
+    """What the allocator could do for the request that failed. ``available``: the most that it could have had.
+
+    ``needed``: tensors and the request. ``stranded``: what a retry could not give back. ``missing``: beyond the device
+    under the best of the ``trials``, the first of which has the job's own settings; without trials, by the message.
+    ``excluded``: whose pools forbid expandable segments.
+    """
+
+    available_bytes: int
+    needed_bytes: int
+    stranded_bytes: int
+    given_back_bytes: int | None
+    missing_bytes: int
+    remedy: Remedy
+    settings: Text
+    confidence: Confidence
+    source: Source | Literal["message"]
+    excluded: Text
+    trials: tuple[Trial, ...]
+    reason: str
+
+
 class Diagnosis(Document):
     """``mbr-perf diagnose --json``. ``evidence`` and ``fixes``: the most important first. Sizes are bytes."""
 
@@ -213,6 +258,7 @@ class Diagnosis(Document):
     fixes: tuple[Fix, ...]
     job: Job
     expected: Expected
+    allocator: AllocatorAnswer | None = None
     is_interrupted: bool = Field(False, exclude=True)
 
     @property

@@ -11,6 +11,8 @@ from harness.experiment.recompute import NoRecompute
 from harness.experiment.software import Software
 from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
+from harness.predict.compose import ChunkCost
+from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
 from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
@@ -99,18 +101,30 @@ def _held(
 ) -> tuple[Held, ...]:
     """Replay the fullest stage, and others that may exceed the budget; without one, the stages that may be fuller."""
     held = [*found.held]
-    if traces.requests is None:
-        return found.held
     costs = composer.chunk_costs(traces.even)
     most = 0 if budget is None else budget - (found.range_bytes[1] - found.peak_bytes)
     for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
         if nth and held[place].fits[2] <= most:
             break
-        with suppress(MissingEventsError):
-            held[place] = replay(composer, found.stages[place], costs[place], settings, traces.requests, budget)
+        held[place] = stage_held(composer, found.stages[place], costs[place], settings, traces, budget)
         if budget is None:
             most = max(most, held[place].fits[2])
     return tuple(held)
+
+
+def stage_held(
+    composer: Composer,
+    stage: StageMemory,
+    costs: tuple[ChunkCost, ...],
+    settings: AllocatorSettings,
+    traces: Traces,
+    budget: int | None,
+) -> Held:
+    """Replay the first steps of a stage; estimate by the class of the job where its requests are not known."""
+    if traces.requests is not None:
+        with suppress(MissingEventsError):
+            return replay(composer, stage, costs, settings, traces.requests, budget)
+    return estimated(composer.spec, stage, settings)
 
 
 def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:

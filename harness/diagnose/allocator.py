@@ -1,0 +1,166 @@
+"""Says whether other settings of torch's allocator would have kept a job from running out of memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.diagnose.seen import is_device_oom
+from harness.diagnose.stages import stage_of_failure, unexplained_bytes
+from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
+from harness.experiment.effective import settled_implementation
+from harness.failures.verdict import Confidence, threshold
+from harness.launch.environment import Host
+from harness.launch.machine import software_for
+from harness.measure.prediction import constants_for
+from harness.predict.allocator_settings import VARIABLES, asked_settings, settings_of
+from harness.predict.prediction import predict
+from harness.predict.stages import Composer
+from harness.predict.tracer import Tracing, trace_cache
+from harness.predict.weighing import stage_held
+from harness.records.prediction import Source
+from harness.units import format_bytes
+
+EXPANDABLE = "expandable_segments:True"
+_SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
+# Above this share of the device, a need that the prediction does not explain makes a replay less sure.
+_EXPLAINED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Replays of the failed rank's stage; ``is_own_known``: whether the job's own settings are."""
+
+    rows: tuple[Trial, ...]
+    source: Source
+    is_own_known: bool
+
+
+def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | None:
+    """Judge the message of the failure, and replays where there are any; None without figures of the device."""
+    figures = case.verdict.figures
+    reserved = figures.reserved_bytes if figures else None
+    if not case.on_device or figures is None or reserved is None:
+        return None
+    tried, free, allocated = figures.tried_bytes, figures.free_bytes, figures.allocated_bytes
+    if tried is None or free is None or allocated is None:
+        return None
+    available, needed = available_bytes(case) or 0, allocated + tried
+    remedy, settings, sure, missing = _found(case, trials, available, needed)
+    held = next((row.reserved_bytes for row in case.ranks if case.failed and row.rank == case.failed.rank), None)
+    facts = {
+        "available_bytes": available,
+        "needed_bytes": needed,
+        "stranded_bytes": reserved - allocated,
+        "given_back_bytes": None if held is None else max(0, held - reserved),
+        "missing_bytes": missing,
+        "remedy": remedy,
+        "settings": settings,
+        "confidence": sure,
+        "source": trials.source if trials else "message",
+        "excluded": case.pools,
+        "trials": trials.rows if trials else (),
+    }
+    found = AllocatorAnswer.of(None, **facts, reason="")
+    return found.model_copy(update={"reason": " ".join(_sentences(found))})
+
+
+def available_bytes(case: Case) -> int | None:
+    """Return what torch's allocator had and what was free beside it, at most the limit of the process."""
+    figures = case.verdict.figures
+    if figures is None or figures.reserved_bytes is None or figures.free_bytes is None:
+        return None
+    had = figures.reserved_bytes + figures.free_bytes
+    return had if figures.allowed_bytes is None else min(had, figures.allowed_bytes)
+
+
+def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tuple[Remedy, str, Confidence, int]:
+    """Return remedy, settings, how sure it is, and the bytes beyond the device."""
+    if needed > available + threshold("rounding_bytes"):
+        return "less_memory", "", "high", needed - available
+    own, *others = trials.rows if trials else (None,)
+    helpful = next((row.settings for row in others if row.helps), "")
+    if own is not None and not own.helps:
+        least = min(row.fits_bytes for row in (own, *others)) + max(0, unexplained_bytes(case) or 0)
+        return _remedy(helpful), helpful, _sure(case, trials, available), max(0, least - available)
+    # Either nothing is replayed, or the job fragments more than constant shapes do.
+    if case.expandable_segments:
+        return "less_memory", "", "low", 0
+    guess = helpful or (_SPLITS[-1] if case.pools else EXPANDABLE)
+    is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
+    return _remedy(guess), guess, "medium" if is_certain else "low", 0
+
+
+def _remedy(settings: str) -> Remedy:
+    if EXPANDABLE in settings:
+        return "expandable_segments"
+    return "max_split_size_mb" if settings else "less_memory"
+
+
+def _sure(case: Case, trials: Trials | None, available: int) -> Confidence:
+    if trials is None or trials.source == "estimated" or (case.spec and case.spec.is_routed_naturally):
+        return "low"
+    is_explained = (unexplained_bytes(case) or 0) <= _EXPLAINED * available
+    return "high" if is_explained and trials.is_own_known else "medium"
+
+
+def _sentences(found: AllocatorAnswer) -> Iterator[str]:
+    stranded, available = map(format_bytes, (found.stranded_bytes, found.available_bytes))
+    retry = f"A retry had nothing more to give back: {stranded} are free, but beside live blocks"
+    yield (
+        f"{retry}; earlier {format_bytes(found.given_back_bytes)} went back." if found.given_back_bytes else f"{retry}."
+    )
+    if found.trials:
+        rows = "; ".join(f"{row.settings or 'defaults'}: {format_bytes(row.fits_bytes)}" for row in found.trials)
+        yield f"The allocator could have {available}; the first steps need, {found.source}: {rows}."
+    if found.trials and found.trials[0].helps:
+        yield "The job fragments more than constant shapes do: sizes vary, or something else ran beside the steps."
+    if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
+        yield f"Tensors and the request need {format_bytes(found.needed_bytes)} of {available}: no setting helps."
+    elif found.settings:
+        yield f"{found.settings} would help ({found.confidence})."
+    else:
+        less = f" by {format_bytes(found.missing_bytes)}" if found.missing_bytes else ""
+        yield f"Only less memory{less} helps ({found.confidence})."
+    if found.excluded:
+        yield f"{found.excluded} excludes expandable segments."
+
+
+def tried(case: Case, host: Host) -> Trials | None:
+    """Replay the first steps of the failed rank's stage under its own settings and others. HarnessError, OSError.
+
+    None where the device is not full of the job's tensors in training, or its need is not known.
+    """
+    spec, stage, available = case.spec, stage_of_failure(case), available_bytes(case)
+    if spec is None or stage is None or available is None or not is_device_oom(case) or case.is_on_cpu:
+        return None
+    software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
+    composer = Composer(spec, implementation, apex=software.apex is not False)
+    traces = Tracing(host, trace_cache(host.shell)).traces(composer.cases(), implementation)
+    made = predict(spec, implementation, traces.even, None, software, constants_for(spec.gpu), composer)
+    costs, own_stage = composer.chunk_costs(traces.even)[stage.pp_rank], made.stages[stage.pp_rank]
+    more, own, rows, sources = max(0, unexplained_bytes(case) or 0), own_settings(case), [], set[Source]()
+    for text in _asked(own, case):
+        held = stage_held(composer, own_stage, costs, settings_of(text), traces, available - more)
+        sources.add(held.source)
+        needed = held.fits[1] + more
+        rows.append(Trial(settings=text, reserved_bytes=held.reserved[1], fits_bytes=needed, helps=needed <= available))
+    is_known = bool(own) or case.expandable_segments is not None
+    return Trials(tuple(rows), "estimated" if "estimated" in sources else "replayed", is_known)
+
+
+def own_settings(case: Case) -> str:
+    """Return the allocator's settings of the job as far as they are known; empty for torch's defaults."""
+    assert case.spec is not None
+    if not case.has_given_settings:
+        return asked_settings(case.spec)[1]
+    given = dict(case.sources)
+    name = next((each for each in VARIABLES if given.get(f"env.{each}", "").startswith("--")), None)
+    if name is not None:
+        return case.spec.env[name]
+    return f"expandable_segments:{case.expandable_segments}" if case.expandable_segments is not None else ""
+
+
+def _asked(own: str, case: Case) -> Sequence[str]:
+    """Return the job's settings, then others that may help."""
+    kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
+    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE]), *_SPLITS]
+    return tuple(dict.fromkeys((own, *(",".join((*kept, other)) for other in others))))

@@ -1,0 +1,82 @@
+"""What other settings of torch's allocator would have done for a job that ran out of memory."""
+
+import json
+
+import pytest
+
+from harness.diagnose.allocator import Trials, answer_of
+from harness.diagnose.of_log import pools_in
+from harness.diagnose.values import Trial
+from harness.units import GIB
+from tests.diagnose.conftest import FRAGMENTED, FULL
+
+JOB = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "bf16", "-ng", "32", "-pp", "2", "--recompute", "none")
+ROOM = pytest.approx(75.5 * GIB, abs=0.01 * GIB)  # 54.02 + 20.41 reserved, 1.07 free
+
+
+def trials(*needs, source="replayed", is_own_known=True):
+    rows = [
+        Trial(settings=text, reserved_bytes=int(need * GIB), fits_bytes=int(need * GIB), helps=need <= 75.5)
+        for text, need in zip(("", "expandable_segments:True", "max_split_size_mb:128"), needs, strict=False)
+    ]
+    return Trials(tuple(rows), source, is_own_known)
+
+
+def test_a_request_that_no_allocator_could_serve_needs_less_memory(case):
+    answer = answer_of(case(FULL, spec=None))
+    assert (answer.remedy, answer.confidence, answer.source) == ("less_memory", "high", "message")
+    assert answer.missing_bytes == pytest.approx((73.48 + 3.91 - 73.48 - 1.94) * GIB - 812.44 * 2**20, abs=0.01 * GIB)
+
+
+def test_what_a_retry_left_lies_beside_live_blocks(case, figures):
+    held = figures((0, 78.0, True))
+    answer = answer_of(case(FRAGMENTED, ranks=held))
+    assert answer.stranded_bytes == pytest.approx(20.41 * GIB, abs=0.01 * GIB)
+    assert answer.available_bytes == ROOM
+    assert answer.given_back_bytes is None  # the message does not name its rank
+
+
+@pytest.mark.parametrize(
+    ("needs", "changes", "expected"),
+    [
+        ((78, 60, 77), {}, ("expandable_segments", "high", 0)),
+        ((78, 76, 75), {}, ("max_split_size_mb", "high", 0)),
+        ((80, 78, 77), {}, ("less_memory", "high", 1.5)),
+        ((78, 60), {"source": "estimated"}, ("expandable_segments", "low", 0)),
+        ((78, 60), {"is_own_known": False}, ("expandable_segments", "medium", 0)),
+        ((60, 58), {}, ("expandable_segments", "medium", 0)),  # more pieces than the replay has
+    ],
+)
+def test_the_remedy_is_the_first_that_would_have_fitted(case, predicted, needs, changes, expected):
+    answer = answer_of(case(FRAGMENTED, prediction=predicted(56.4)), trials(*needs, **changes))
+    missing = answer.missing_bytes / GIB
+    assert (answer.remedy, answer.confidence, round(missing, 1)) == expected
+
+
+def test_expandable_segments_are_never_advised_beside_pools_that_exclude_them(mbr_perf, tmp_path):
+    log = tmp_path / "train.log"
+    for line, whose in (
+        ("[torch_memory_saver.cpp] TorchMemorySaver::pause", "torch_memory_saver"),
+        ("vllm/device_allocator/cumem.py:150", "vLLM's sleep mode"),
+        ("  nccl_ub ......................................... True", "NCCL's user buffers"),
+    ):
+        log.write_text(f"{line}\n[rank0]: {FRAGMENTED}\n")
+        answer = json.loads(mbr_perf("diagnose", str(log), "--json").out)
+        assert answer["verdict"]["class"] == "fragmentation"
+        assert (answer["allocator"]["remedy"], answer["allocator"]["excluded"]) == ("max_split_size_mb", whose)
+        assert not any("segments:True" in f"{fix['text']} {fix['command']}" for fix in answer["fixes"])
+
+
+def test_user_buffers_that_are_off_exclude_nothing():
+    assert pools_in("  nccl_ub ......................................... False") == ""
+
+
+@pytest.mark.slow
+def test_a_job_with_settings_is_replayed_under_others(mbr_perf, tmp_path):
+    log = tmp_path / "full.log"
+    log.write_text(f"[rank3]: {FULL}\n")
+    answer = json.loads(mbr_perf("diagnose", str(log), *JOB, "--json").out)["allocator"]
+    assert (answer["source"], answer["remedy"], answer["confidence"]) == ("replayed", "less_memory", "high")
+    own, expandable, *_ = (row["fits_bytes"] for row in answer["trials"])
+    assert answer["available_bytes"] < expandable < own
+    assert answer["missing_bytes"] > 0
