@@ -43,6 +43,7 @@ _LEFT_OUT = {
     "parallelism.defer_embedding_wgrad_compute=false": (True, "deferred embedding gradients (they need Apex)"),
     _FLEX: ("flex", "the flex dispatcher (it needs DeepEP or HybridEP)"),
 }
+_CONVOLUTION = "causal_conv1d's kernel (it needs nvcc; a function that allocates as much stands in)"
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
 _DEVICE_BYTES = 1 << 39  # what fits no H100 is measured, too
@@ -121,7 +122,8 @@ def _runnable(name: str, asked: dict[str, Any], host: Host) -> Point:
         enough += 1
     size = published.batch.global_batch_size * enough // published.num_microbatches
     changed = asked | {"global_batch_size": size, "set_values": list(left_out) or None}
-    return Point(name, changed, _spec(changed, host), tuple(left_out.values()))
+    stands_in = (_CONVOLUTION,) if published.model.linear_attention else ()
+    return Point(name, changed, _spec(changed, host), (*left_out.values(), *stands_in))
 
 
 def _spec(asked: dict[str, Any], host: Host) -> ExperimentSpec:

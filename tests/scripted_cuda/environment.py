@@ -25,10 +25,11 @@ DOUBLE = HERE / "double"
 PYTHON = ROOT / "venv" / "bin" / "python"
 PACKAGES = ROOT / "venv" / "lib" / "python3.12" / "site-packages"
 TORCH, TE, MCORE = "2.11.0", "2.11.0", {"0.16": "0.16.1", "0.19": "0.19.2"}
-# Headers of CUDA that torch's own wheels lack, and what transformer-engine imports without asking for it here.
+# Headers of CUDA that torch's own wheels lack, what transformer-engine imports without asking for it here, and the kernels
+# of Qwen3-Next's gated delta nets.
 BESIDE = (
     "nvidia-cuda-crt==13.0.*", "nvidia-cuda-cccl==13.0.*", "nvidia-ml-py", "einops", "onnx==1.23.1", "onnxscript==0.7.2", "ninja",
-    "numpy", "packaging", "pydantic", "pyyaml", "rich", "scipy", "setuptools", "typer", "wheel",
+    "numpy", "packaging", "pydantic", "pyyaml", "rich", "scipy", "setuptools", "typer", "wheel", "fla-core==0.4.2",
 )  # fmt: skip
 ENVIRONMENT = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(ROOT / "tmp")}
 ENVIRONMENT = {k: v for k, v in ENVIRONMENT.items() if k not in ("PYTHONPATH", "LD_PRELOAD")}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from harness.records.trace import TraceCase, TraceRequest
-from tests.scripted_cuda.one_rank import balance_routing
+from tests.scripted_cuda.one_rank import balance_routing, convolve
 
 
 class Allocator:
@@ -109,6 +109,7 @@ def main() -> None:
     """Answer all requests in one process: its start takes longer than they do."""
     torch.cuda.set_device(0)
     balance_routing()
+    convolve()
 
     from transformer_engine.pytorch.module import base
 

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -84,6 +85,24 @@ def balance_routing() -> None:
     token_dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = counts_on_the_host
 
 
+def convolve() -> None:
+    """Stand in for causal_conv1d, which needs nvcc: save the input, return a tensor of its size."""
+    import torch
+
+    class Convolution(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return torch.empty_like(x)
+
+        @staticmethod
+        def backward(ctx, _grad):
+            return tuple(map(torch.empty_like, ctx.saved_tensors))
+
+    sys.modules["causal_conv1d"] = module = ModuleType("causal_conv1d")
+    module.causal_conv1d_fn = lambda x, weight, **_options: Convolution.apply(x, weight)
+
+
 def take_any_norm() -> None:
     """Let gradients have any norm: no kernel computes it, and the root of a negative number is complex."""
     from megatron.core.optimizer import optimizer
@@ -145,6 +164,7 @@ def main() -> None:
     environment_of(spec, rank)
     send_nothing(rank, spec.num_gpus)
     take_any_norm()
+    convolve()
     if balanced:
         balance_routing()
     if spec.ddp.use_megatron_fsdp:
