@@ -227,10 +227,39 @@ class Composer:
                 both = book[self.make.last(kind, policy, pre=True, mtp=mtp)]
                 both_ends = end_piece(both, book[self.make.first(kind, policy)])
                 last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
-            own = self.own_weight_gradient
-            return replace(last, persistent=last.persistent - own, backward_over=last.backward_over + own)
+            scratch, over = self._beside_logits(last.backward_over, has_mtp=mtp)
+            return replace(
+                last, persistent=last.persistent - self.own_weight_gradient, backward_over=over,
+                forward_over=last.forward_over + scratch,
+            )  # fmt: skip
 
         return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
+
+    def _beside_logits(self, over: int, *, has_mtp: bool) -> tuple[int, int]:
+        """Return what the loss adds to the forward peak, and the backward peak if it is ``over`` without own gradients.
+
+        Inductor writes the exponentials of megatron-core's fused loss into a second fp32 tensor. The product that makes
+        an own weight gradient has the gradient of logits beside it, and no fp32 logits any more; transformer-engine
+        turns logits into their gradient in place. Under MTP the first gradient waits for the second.
+        """
+        p, kernels, own = self.spec.parallelism, self.spec.kernels, self.own_weight_gradient
+        tp, stored = p.tensor_model_parallel_size, self.spec.precision.params_bytes
+        elements = self._num_tokens * self.spec.model.padded_vocab_size(tp) // tp
+        impl = kernels.cross_entropy_fusion_impl if self.implementation == "transformer_engine" else "native"
+        fused = impl if kernels.cross_entropy_loss_fusion else None
+        scratch = 4 * elements if fused == "native" and not self.spec.gpu_type.is_cpu else 0
+        if not own:
+            return scratch, over
+        saved = elements * (stored if fused == "te" else 4)
+        hidden = self._num_tokens * self.spec.model.hidden_size * stored
+        first = hidden + hidden // tp * p.sequence_parallel + elements * stored - saved + own
+        return scratch, max(over, first, (first - saved + own) * has_mtp)
+
+    @property
+    def _num_tokens(self) -> int:
+        """Return the number of tokens of a micro-batch on one rank, before sequence parallelism."""
+        batch = self.spec.batch
+        return batch.micro_batch_size * batch.seq_length // self.spec.parallelism.context_parallel_size
 
     @property
     def embedding_sums(self) -> int:
@@ -239,12 +268,10 @@ class Composer:
         One per ten tokens and one per token or row of the table (torch 2.6 to 2.13, `EmbeddingBackwardKernel.cu`):
         4,096 tokens over 32,064 rows of 8,192 take (409 + 4,096) * 8,192 * 4 = 147,619,840.
         """
-        batch, parallelism = self.spec.batch, self.spec.parallelism
-        tokens = batch.micro_batch_size * batch.seq_length // parallelism.context_parallel_size
+        tp, tokens = self.spec.parallelism.tensor_model_parallel_size, self._num_tokens
         if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu:
             return 0
-        rows = self.spec.model.padded_vocab_size(parallelism.tensor_model_parallel_size)
-        own = min(tokens, rows // parallelism.tensor_model_parallel_size)
+        own = min(tokens, self.spec.model.padded_vocab_size(tp) // tp)
         return (tokens // _TOKENS_PER_SUM + own) * self.spec.model.hidden_size * 4
 
     @property

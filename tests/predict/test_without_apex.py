@@ -6,8 +6,12 @@ from harness.experiment.software import Software
 from harness.predict.assumptions import APEX_MISSING, APEX_THERE
 from harness.predict.prediction import predict
 from harness.predict.stages import Composer
+from tests.conftest import LLAMA3_70B
 
 TE = "transformer_engine"
+WEIGHT_GRADIENT = 128512 // 4 * 8192 * 2  # the padded vocabulary over TP 4, in bf16
+LOGITS = 4096 * 128512 // 4 * 2
+GATHERED = 4096 * 8192 * 2 * 5 // 4  # hidden states of all ranks, and the gradient of this rank's
 
 
 def predicted(spec, by_hand, apex, implementation=TE):
@@ -15,14 +19,35 @@ def predicted(spec, by_hand, apex, implementation=TE):
     return predict(spec, implementation, traces, software=Software(transformer_engine="2.11", apex=apex))
 
 
+def without_less_with(make_spec, by_hand, **changes):
+    """The peak beside the loss, without Apex less with it; the traces by hand have next to nothing there."""
+    there, missing = (predicted(make_spec(**changes), by_hand, apex).stages for apex in (True, False))
+    assert there[:-1] == missing[:-1]
+    assert there[-1].overhead - missing[-1].overhead == WEIGHT_GRADIENT
+    return missing[-1].peaks["loss and logits"] - there[-1].peaks["loss and logits"]
+
+
 def test_without_apex_the_output_layer_keeps_no_dummy_and_allocates_its_weight_gradient(make_spec, by_hand):
     """`tests/real_te/test_weight_gradients.py` finds the same bytes under transformer-engine's own code."""
-    spec = make_spec()
-    there, missing = (predicted(spec, by_hand, apex).stages for apex in (True, False))
-    assert there[:-1] == missing[:-1]
-    weight_gradient = 128512 // 4 * 8192 * 2  # the padded vocabulary over TP 4, in bf16
-    assert there[-1].overhead - missing[-1].overhead == weight_gradient
-    assert missing[-1].peaks["loss and logits"] == there[-1].peaks["loss and logits"]
+    assert without_less_with(make_spec, by_hand) == pytest.approx(GATHERED, abs=64)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "more"),
+    [
+        ({"cross_entropy_fusion_impl": "native"}, -WEIGHT_GRADIENT),  # exponentials in the forward pass are more
+        ({"cross_entropy_loss_fusion": False}, GATHERED - LOGITS),
+    ],
+)
+def test_fp32_logits_are_gone_before_that_gradient_is_made(make_spec, by_hand, kernels, more):
+    assert without_less_with(make_spec, by_hand, kernels=kernels) == pytest.approx(more, abs=64)
+
+
+def test_under_multi_token_prediction_two_such_gradients_meet(make_spec, by_hand):
+    model = LLAMA3_70B | {"mtp_num_layers": 1}
+    assert without_less_with(make_spec, by_hand, model=model) == pytest.approx(
+        GATHERED + WEIGHT_GRADIENT - LOGITS, abs=64
+    )
 
 
 @pytest.mark.parametrize(("apex", "row"), [(None, APEX_THERE), (False, APEX_MISSING), (True, None)])
