@@ -47,7 +47,7 @@ _NOTES = (
 
 _TWO_HEADS = "multi-token prediction without Apex: two weight gradients of the output layer wait for each other"
 _ROUTING = "experts: the trace counts a routing map of 2.5 MiB per micro-batch and layer; the dispatcher keeps its latest alone"
-_HEAD = "likely: without Apex the output layer's weight gradient is counted in the fullest moment of the loss, which comes before it here"
+_GATE = "attention's output gate: Inductor saves it in bf16, the trace has eager's fp32 copy"
 _GRAPHS = "optimizer step: the transposed copy of the largest FP8 weight, and hidden states that the interleaved schedule still holds"
 _TWO_AT_ONCE = (
     "overlapped experts: 136 MiB come with a second micro-batch beside the first; one alone is predicted within 0.1 %"
@@ -64,8 +64,8 @@ def cause(row: dict[str, Any], last: int) -> str:
         return _TWO_AT_ONCE
     if error(row) < 0:
         return _TWO_HEADS if is_last and row["point"].startswith("deepseek") else _UNKNOWN
-    if is_last:
-        return _HEAD
+    if row["point"].startswith("qwen3_next"):
+        return _GATE
     return _ROUTING if has_experts else _UNKNOWN
 
 
