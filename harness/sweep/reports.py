@@ -71,7 +71,7 @@ class SweepDisplay(BatchDisplay):
 
 
 REPORT = "report"
-PICTURES = ("memory_throughput", "ms_per_gib", "rank_memory", "timeline", "predicted_measured", "step_times")
+PICTURES = ("memory_throughput", "rank_memory", "timeline", "predicted_measured")
 FORMATS = ("html", "md", "csv", "json", "png")
 
 

@@ -158,7 +158,7 @@ class TestWithPictures:
 
         assert all(link.endswith("/record.json") and ":" not in link for link in tags.links)
         assert written.stat().st_size < 1_500_000
-        assert page.count('<figure><div class="chart" id="') == 5
+        assert page.count('<figure><div class="chart" id="') == 4
 
     def test_every_picture_is_an_svg_in_the_page_that_says_what_it_shows(self, written):
         page, tags = written.read_text(encoding="utf-8").partition("<script>")[0], _Tags()
@@ -166,7 +166,7 @@ class TestWithPictures:
         ids = re.findall(r'\bid="([^"]+)"', page)
 
         assert [(label or "").partition(".")[0] for label in tags.labels] == [
-            "Memory against throughput", "Memory of every rank", "Memory over time", "Predicted and measured", "Step times",
+            "Memory against throughput", "Memory of every rank", "Memory over time", "Predicted and measured",
         ]  # fmt: skip
         assert len(ids) == len(set(ids)) and set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
 
@@ -253,7 +253,7 @@ class TestWithPictures:
         assert [path.name for path in paths[:4]] == ["report.html", "report.md", "report.csv", "report.json"]
         pictures = {path.name for path in paths[4:]}
         assert pictures == {
-            "memory_throughput.png", "rank_memory.png", "timeline.png", "predicted_measured.png", "step_times.png",
+            "memory_throughput.png", "rank_memory.png", "timeline.png", "predicted_measured.png",
         }  # fmt: skip
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths[4:])
         assert "![Memory against throughput](memory_throughput.png)" in paths[1].read_text(encoding="utf-8")

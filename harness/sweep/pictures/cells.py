@@ -1,13 +1,12 @@
-"""Draws the runs of single cells: the memory of every rank, memory over time, and step times."""
+"""Draws the runs of single cells: the memory of every rank, and memory over time."""
 
 from collections.abc import Iterable, Sequence
-from itertools import cycle
 from typing import NamedTuple
 
 import altair as alt
 
 from harness.judge import readings
-from harness.judge.readings import bare_uuid, window_of
+from harness.judge.readings import bare_uuid
 from harness.judge.saving import highest_per_rank
 from harness.records.rank import MemorySeries
 from harness.records.run import RunRecord
@@ -208,86 +207,3 @@ def _pair(verdict: SweepVerdict, recorded: dict[str, _Recorded]) -> list[str]:
     first = verdict.plan.control if verdict.plan.control in recorded else fullest
     wanted = dict.fromkeys((first, verdict.recommendation.cell, smallest, fullest))
     return [name for name in wanted if name in recorded][:2]
-
-
-_RUN_COLOURS = (look.BLUE, look.VERMILION, look.BLACK, look.GREEN, look.PURPLE, look.ORANGE)
-_RUN_DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [10, 3])  # in grey the repeats still differ
-_MAX_POINTS = 3000  # over all lines; each is 60 bytes of the page
-
-
-class _Line(NamedTuple):
-    """A line of the picture: seconds by step of a cell's repeat."""
-
-    cell: str
-    name: str
-    run: RunRecord
-    seconds: dict[int, float]
-
-
-def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
-    """Draw one small picture per cell on common axes, a line per repeat; steps outside the window are on grey."""
-    title, name = "Step times", "step_times"
-    lines = list(_lines(data, verdict))
-    if not lines:
-        return look.no_picture(name, title, "No run recorded a step time.")
-    times = [value for line in lines for value in line.seconds.values()]
-    unit, scale = time_unit(times)
-    rows: list[look.Row] = [
-        {"cell": line.cell, "run": line.name, "step": step, "time": value / scale}
-        for line in lines
-        for step, value in _thinned(line.seconds, len(lines))
-    ]
-    rows += _shades(lines)
-    runs = list(dict.fromkeys(line.name for line in lines))
-    legend = alt.Legend(orient="top") if len(runs) > 1 else None
-    last = max(step for line in lines for step in line.seconds)
-    base = look.frame(rows)
-    shade = look.having(base, "from").mark_rect(color="#D9D9D9", opacity=0.7)
-    across = alt.Scale(domain=[-0.5, last + 0.5], nice=False)
-    upwards = alt.Scale(domain=[min(times) / scale * 0.95, max(times) / scale * 1.03], nice=False)
-    marks = look.having(base, "time").mark_line(strokeWidth=1.3, opacity=0.85)
-    marks = marks.encode(
-        x=alt.X("step:Q", title="Step", axis=alt.Axis(tickMinStep=1), scale=across),
-        y=alt.Y("time:Q", title=f"Step time ({unit})", scale=upwards),
-        color=look.kinds(alt.Color, "run", dict(zip(runs, cycle(_RUN_COLOURS), strict=False)), legend=legend),
-        strokeDash=look.kinds(alt.StrokeDash, "run", dict(zip(runs, cycle(_RUN_DASHES), strict=False)), legend=legend),
-        tooltip=["cell:N", "run:N", "step:Q", alt.Tooltip("time:Q", title=unit, format=".4g")],
-    )
-    shade = shade.encode(x=alt.X("from:Q", title="Step"), x2="to:Q")
-    chart = _per_cell((shade, marks), dict.fromkeys(line.cell for line in lines), 3, width=225, height=120)
-    caption = (
-        "Each step shows its slowest rank, because the others wait for it. The steps on grey do not count. "
-        "The time axis does not begin at zero." + left_out(data)
-    )
-    return look.picture(name, title, verdict.plan.title, chart, caption)
-
-
-def _lines(data: SweepData, verdict: SweepVerdict) -> Iterable[_Line]:
-    called = labels(verdict)
-    for cell in chosen(data, verdict):
-        for number, run in enumerate(cell.runs, start=1):
-            if seconds := _seconds(run):
-                yield _Line(called[cell.planned.name], f"run {number}", run, seconds)
-
-
-def _seconds(run: RunRecord) -> dict[int, float]:
-    spec = run.spec
-    windows = (window_of(run.ranks, spec.num_gpus, step, step + 1) for step in range(spec.measure.max_steps))
-    return {window.start: window.seconds[0] for window in windows if window.seconds}
-
-
-def _thinned(seconds: dict[int, float], num_lines: int) -> list[tuple[int, float]]:
-    """Keep the slowest of every few steps of a long run: the page stays small and shows each slow step."""
-    every = 1 + len(seconds) * num_lines // _MAX_POINTS
-    items = list(seconds.items())
-    return [max(items[at : at + every], key=lambda item: item[1]) for at in range(0, len(items), every)]
-
-
-def _shades(lines: Sequence[_Line]) -> list[look.Row]:
-    measures = {line.cell: line.run.spec.measure for line in lines}
-    areas = [
-        (cell, *area)
-        for cell, measure in measures.items()
-        for area in ((0, measure.window[0]), (measure.window[1], measure.max_steps))
-    ]
-    return [{"cell": cell, "from": start - 0.5, "to": end - 0.5} for cell, start, end in areas if start < end]

@@ -1,4 +1,4 @@
-"""All pictures of a sweep, with those of predictions and of the price of memory."""
+"""All pictures of a sweep, and that of its predictions."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,9 @@ from harness.records.sweep import SweepData
 from harness.show.charts import drawing as look
 from harness.show.charts.drawing import memory_unit
 from harness.show.page import Picture
-from harness.sweep.pictures.cells import rank_memory, step_times, timeline
+from harness.sweep.pictures.cells import rank_memory, timeline
 from harness.sweep.pictures.plane import labels, memory_throughput
 from harness.sweep.values import CellVerdict, SweepVerdict
-from harness.units import four_figures
 
 _COLOUR = {"predicted": look.VERMILION, "measured": look.BLUE}
 _SHAPE = {"predicted": "cross", "measured": "circle"}
@@ -85,62 +84,11 @@ def _panel(
     return alt.layer(*layers, width=width, height=alt.Step(look.BAR_STEP))
 
 
-_ON_FRONT, _BEATEN = "on the Pareto set", "beaten by another"
-_PRICES = {_ON_FRONT: look.BLUE, _BEATEN: look.SKY}
-
-
-def price_of_memory(verdict: SweepVerdict) -> Picture:
-    """Draw the price of memory, cheapest first, with 95 % intervals if repeats allow; name cells without a price."""
-    title, name = "Price of memory", "ms_per_gib"
-    called = labels(verdict)
-    rows: list[look.Row] = []
-    for cell in verdict.cells:
-        if cell.versus and (price := cell.versus.trade.ms_per_gib_saved) is not None:
-            low, high = cell.versus.trade.interval or (None, None)
-            kind = _ON_FRONT if cell.name in verdict.pareto else _BEATEN
-            label = f"{called[cell.name]}, {four_figures(price)} ms/GiB"
-            rows.append({"cell": label, "kind": kind, "price": price, "low": low, "high": high})
-    if not rows:
-        return look.no_picture(
-            name, title, f"No cell saved more memory than the noise, compared with {_against(verdict)}."
-        )
-    y = alt.Y("cell:N", title=None, sort=alt.EncodingSortField("price", op="min"), axis=alt.Axis(labelLimit=400))
-    across, axis = "Milliseconds per step and GiB saved (less is better)", alt.Axis(grid=False, tickCount=6)
-    base = look.frame(rows)
-    bars = base.mark_bar(height=14).encode(
-        x=alt.X("price:Q", title=across, axis=axis),
-        y=y,
-        tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
-        color=look.kinds(alt.Color, "kind", _PRICES, legend=look.legend(rows, "kind", _PRICES, orient="top")),
-    )
-    whiskers = look.having(base, "low").mark_rule(color=look.BLACK, strokeWidth=1.5)
-    zero = look.frame([{"zero": 0}]).mark_rule(color=look.BLACK, strokeWidth=1).encode(x="zero:Q")
-    chart = alt.layer(bars, zero, whiskers.encode(x="low:Q", x2="high:Q", y=y))
-    chart = chart.properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
-    return look.picture(name, title, verdict.plan.title, chart, _caption(verdict))
-
-
-def _against(verdict: SweepVerdict) -> str:
-    return str(verdict.reference) if verdict.reference_why else "the control"
-
-
-def _caption(verdict: SweepVerdict) -> str:
-    whiskers = any(cell.versus and cell.versus.trade.interval for cell in verdict.cells)
-    against = _against(verdict) + (f", because {verdict.reference_why}" if verdict.reference_why else "")
-    text = f"Compared with {against}." + (
-        " Lines are 95 % intervals of the time." if whiskers else " Too few repeats for intervals."
-    )
-    without = [cell.name for cell in verdict.cells if cell.versus and cell.versus.trade.undefined]
-    return f"{text} Undefined, with the reason below: {'; '.join(without)}." if without else text
-
-
 def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
     """Return every picture, also those that cannot be drawn. Needs altair."""
     return (
         memory_throughput(verdict),
-        price_of_memory(verdict),
         rank_memory(data, verdict),
         timeline(data, verdict),
         predicted_and_measured(verdict),
-        step_times(data, verdict),
     )
