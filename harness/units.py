@@ -40,6 +40,11 @@ def first_line(text: str | None, otherwise: str = "") -> str:
     return next((line.strip() for line in (text or "").splitlines() if line.strip()), otherwise)
 
 
+def sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning; other letters stay."""
+    return text[:1].upper() + text[1:]
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ``rank 4`` or ``ranks 0-3, 7`` for ranks in ascending order."""
     runs: list[list[int]] = []

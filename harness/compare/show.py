@@ -13,7 +13,7 @@ from harness.judge.gate import Finding, Outcome, Verdict
 from harness.show import figures
 from harness.show.json import Document, Shown, at
 from harness.show.page import Line, Page, Span, answer_line, listing, style_of, table
-from harness.units import counted, format_bytes, grouped
+from harness.units import counted, format_bytes, grouped, sentence
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def _answer(judged: ForeignComparison) -> Line:
     texts = [f"{_figure(each)}, {_change(each)}" for each in shown if each.current is not None]
     return answer_line(
         (Span(word.upper(), style_of(word)), f": {'; '.join(texts) or 'no figure to compare'}."),
-        *(f" {text[0].upper()}{text[1:]}: provisional." for text in judged.provisional),
-        *(f" {text[0].upper()}{text[1:]}." for text in judged.doubts),
+        *(f" {sentence(text)}: provisional." for text in judged.provisional),
+        *(f" {sentence(text)}." for text in judged.doubts),
     )
 
 

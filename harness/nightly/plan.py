@@ -152,7 +152,7 @@ def refused_case(case: Case, why: str) -> RefusedCase:
 
 
 @one_look()
-def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Callable[[str], None]) -> NightPlan:
+def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callable[[str], None]) -> NightPlan:
     """Decide everything before the first run; ``night_id`` is empty until the night has a folder.
 
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
@@ -162,7 +162,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, narrate: Call
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
-    narrate(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
+    waits(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()
     if (

@@ -27,6 +27,7 @@ from harness.records.disk import why_unwritable
 from harness.records.folders import results_dir
 from harness.records.job import SlurmOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
+from harness.show.terminal import pass_time
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     host, results = this_host(), results_dir(request.results_dir)
     if not results.exists() and (why := why_unwritable(results)):
         raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
-    plan = plan_night(request, host, starts=False, narrate=display.narrate)
+    plan = plan_night(request, host, starts=False, waits=pass_time)
     jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
     display.plan(plan, outlook(plan, results), jobs)
     return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
@@ -55,7 +56,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     results = results_dir(request.results_dir).absolute()
-    plan = plan_night(request, host, starts=True, narrate=audience.display.narrate)
+    plan = plan_night(request, host, starts=True, waits=pass_time)
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
         Slurm(host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)

@@ -1,6 +1,7 @@
 """`mbr-perf plan`: which recompute setting to use, without a GPU."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,8 @@ from harness.cli.commands import takes
 from harness.cli.options import ExperimentOptions, Json
 
 if TYPE_CHECKING:
-    from harness.experiment.experiment import ExperimentSpec
     from harness.plan.request import PlanRequest
     from harness.plan.run import Planned
-    from harness.plan.searched import Searched
     from harness.show.page import Line, Page
 
 
@@ -90,21 +89,15 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.launch.environment import this_host
     from harness.plan.run import plan_request
     from harness.show.progress import counting
-    from harness.show.request_text import request_rows
     from harness.show.terminal import narration, show_page
 
     _require_writable(how)
-    request, console = _request(asked, how), narration()
+    request = _request(asked, how)
     if how.search:
         _search(request, how)
         return
-    with counting(console, "Stages traced") as progress:
-
-        def begin(spec: "ExperimentSpec") -> None:
-            if console.is_terminal:
-                console.print(f"Planning {request_rows(spec)[0][1]}", markup=False, highlight=False, soft_wrap=True)
-
-        planned = plan_request(request, this_host(), progress, begin)
+    with counting(narration(), "Stages traced") as progress:
+        planned = plan_request(request, this_host(), progress)
     page = _page(planned, how)
     written = _written(planned, page, how)
     if how.as_json:
@@ -122,20 +115,15 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     from harness.launch.environment import this_host
     from harness.plan.run import Planned
     from harness.plan.searching import search
-    from harness.plan.show_layouts import news_line, search_page
-    from harness.show.terminal import narrate, show_page
+    from harness.plan.show import nearest_blocks
+    from harness.plan.show_layouts import news, search_page
+    from harness.show.progress import counting
+    from harness.show.terminal import narration, show_page
 
     if _files(how):
         raise BadRequestError(f"--search writes no {_files(how)[0]}", remedy="plan the chosen layout with this option")
-    last = ""
-
-    def news(known: "Searched") -> None:
-        nonlocal last
-        if (line := news_line(known)) != last:
-            last = line
-            narrate(line)
-
-    found = search(request, this_host(), news)
+    with counting(narration(), "Layouts") as progress:
+        found = search(request, this_host(), partial(news, progress))
     if how.as_json:
         from harness.plan.document import planned_document, search_document
         from harness.show import json
@@ -146,29 +134,30 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
             )
         )
     else:
-        show_page(search_page(found, request))
+        planned = Planned(found.layouts)
+        nearest = nearest_blocks(planned.nearest_golden, planned.nearest_published)
+        page = search_page(found, request, show_all=how.show_all)
+        show_page(replace(page, blocks=(*page.blocks, *nearest)))
     if found.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _page(planned: "Planned", how: PlanOptions) -> "Page":
-    from harness.plan.show import exact_section, nearest_lines, plan_page
+    from harness.plan.show import exact_section, nearest_blocks, plan_page
     from harness.plan.show_layouts import layouts_page
-    from harness.show.page import GAP, Block, Page
+    from harness.show.page import GAP, Block
     from harness.show.request_text import explanation
 
     first = planned.layouts[0]
-    page = Page(())
     source = first.settled.sources.get("recompute", "") if first.settled else ""
     whose = "your" if source.startswith("-") else "the recipe's"
     if len(planned.layouts) > 1:
         page = layouts_page(planned, whose)
-    elif first.plan:
+    else:
+        assert first.plan
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
-    if any(layout.plan for layout in planned.layouts):
-        nearest = nearest_lines(planned.nearest_golden, planned.nearest_published)
-        page = replace(page, blocks=(*page.blocks, *nearest))
-    more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
+    more: list[Block] = [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]
+    more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
     return replace(page, blocks=(*page.blocks, *more))
@@ -224,7 +213,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.measure.calibration_runs import CalibrationRequest, calibrate
-    from harness.plan.show import calibration_page
+    from harness.plan.show_calibration import calibration_page
     from harness.show.terminal import show_page
 
     if _files(how):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
-from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.experiment import CudaGraphSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
@@ -127,12 +127,10 @@ def plan_request(
     request: PlanRequest,
     host: Host,
     progress: Callable[[int, int], None] | None = None,
-    begin: Callable[[ExperimentSpec], None] | None = None,
 ) -> Planned:
     """Predict all settings of all layouts; one tracer run serves them all.
 
-    ``begin`` is called with the first legal layout before tracing begins, ``progress`` now and then with the number of
-    traces made, and of all to make.
+    ``progress`` is called now and then with the number of traces made, and of all to make.
     BadRequestError for a wrong request, for layouts none of which is legal, and without megatron-core.
     """
     check_plan(request)
@@ -143,8 +141,6 @@ def plan_request(
         *others, last = dict.fromkeys(problems)
         explained = BadRequestError(last, remedy="`mbr-perf check` explains each rule")
         raise_all([*map(BadRequestError, others), explained])
-    if begin:
-        begin(legal[0].settled.spec)
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
     traced = tracing.by_kind(layout.needed for layout in legal)

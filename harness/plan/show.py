@@ -1,10 +1,10 @@
-"""Shows plans: a row per setting, the parts of the peak, and what to do."""
+"""Shows plans: line 1 with the setting to use, a row per setting, and what to copy."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute import FullRecompute
 from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
 from harness.predict.advice import (
@@ -23,33 +23,37 @@ from harness.predict.advice import (
     why_none,
 )
 from harness.predict.prediction import ExactPeak, Prediction
-from harness.predict.search import Plan, Row
-from harness.records.trace import Calibration, FittedConstant, RunErrors
+from harness.predict.search import Limits, Plan, Row, cost_of
 from harness.show.page import (
     GAP,
+    Block,
     Column,
+    Details,
     Line,
     Page,
     Section,
     Span,
     Table,
     Words,
+    answer_line,
+    bar,
+    details,
     listing,
     style_of,
     table,
     tabled,
 )
-from harness.show.request_text import paste_lines, request_facts
-from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped
+from harness.show.request_text import paste_lines, request_facts, request_words
+from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
-# Above this many settings those between two others are folded.
-_MANY_ROWS = 20
+_MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
 _LEGEND = (
-    "*: recommended; asked: the setting of the request; Reserved: by torch's allocator; Fits: the least that it can do "
-    "with; Device: predicted memory in use on the GPU; Cost: compared with the step without recompute; Transient: only "
-    "during the running pass; Overhead: buffers that stay, and workspaces of libraries"
+    "*: recommended; asked: the setting of the request; Usable: what torch's allocator needs, as a share of what it "
+    "may use; Reserved: by torch's allocator; Fits: the least that it can do with; Device: predicted memory in use on "
+    "the GPU; Cost: compared with the step without recompute; Transient: only during the running pass; Overhead: "
+    "buffers that stay, and workspaces of libraries"
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
@@ -57,87 +61,155 @@ _WORTH_A_PRICE = GIB // 10
 
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's") -> Page:
     """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
-    rows = _shown(plan, show_all=show_all)
-    num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
+    predicted = [row for row in plan.rows if row.prediction]
+    rows = predicted if show_all else sorted(_chief(plan, predicted), key=lambda row: cost_of(row)[0])
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
+    ladder: list[Block] = [Line("What helps, cheapest first:"), *steps] if steps else []
+    facts = request_facts(plan.spec, without=("Recompute",))
     return Page(
         (
-            request_facts(plan.spec, without=("Recompute",)),
-            listing(f"Note: {note}" for note in notes),
+            setting_table([Shown(_name(plan, row), row, plan.limits) for row in rows], size_unit(plan.rows)),
+            *limit_lines(plan),
+            *(ladder if plan.recommended is None else ()),
+            *_other_settings(plan, whose),
             GAP,
-            _table(plan, rows),
-            listing(_left_out(plan, num_folded), style="dim"),
-            GAP,
-            *_ranking(plan),
-            *_answer(plan, whose),
-            *([Line("What helps, cheapest first:")] if steps else []),
-            *steps,
+            *pasted(plan.recommended or eager(plan), plan.spec),
+            Details(len(predicted) - len(rows), "setting", option="--all"),
+            Details(len(facts.rows), "fact", (facts,)),
+            details("note", [*(f"Note: {note}" for note in notes), *_marks(plan), *_left_out(plan)]),
+            *([Details(2, "override", tuple(pasted(plan.riskier, plan.spec)))] if plan.riskier else []),
+            Details(1, "table", (_parts(rows, size_unit(plan.rows)),)),
+            details("price", _prices(plan), title="Price of modules"),
+            *([Details(len(steps), "step", tuple(ladder))] if plan.recommended else []),
             assumptions(plan),
-        )
+        ),
+        answer=answer_of(plan),
     )
 
 
-def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
-    rows = [row for row in plan.rows if row.prediction]
-    if show_all:
-        return rows
-    named = {row.text for row in (plan.recommended, plan.riskier, plan.too_dear) if row}
-    keep = {"none", plan.spec.recompute.text, *named}
-    beaten, many = dominated(tuple(rows)), len(rows) > _MANY_ROWS
-    return [row for row in rows if row.text in keep or not (row.text in beaten or (many and is_between(row)))]
+def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
+    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
+    unit, best, control = size_unit(plan.rows), plan.recommended, plan.control
+    without = f"; none needs {peak_text(control.prediction, unit)} {unit}" if control and control.prediction else ""
+    if best is None or best.prediction is None:
+        return answer_line(
+            Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"), without, "."
+        )
+    found, is_tight = best.prediction, best.verdict != "FITS"
+    usable = f": {peak_text(found, unit)} {unit} of {_size(max(0, plan.limits.budget_bytes or 0), unit)} usable"
+    return answer_line(
+        ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), usable),
+        f" ({_range_text(found, unit)})",
+        allocator_text(best),
+        *_speed(best, is_control=best is control),
+        f"; {doubt_text(plan, found)}" if is_tight else "",
+        *(more or [_saving_text(plan, unit) if best is control else without]),
+        ".",
+    )
 
 
-def is_between(row: Row) -> bool:
-    """Block recompute of a number of layers that is no power of two: the line between those shown is straight."""
-    policy = row.candidate.spec.recompute
-    return isinstance(policy, FullRecompute) and policy.method == "block" and policy.num_layers.bit_count() > 1
+def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
+    found = row.prediction
+    if found and found.time:
+        yield f", {format_seconds(found.time.likely_s)} a step"
+    if found and row.overhead is not None and not is_control:
+        yield f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}"
+    if found and found.tflops_per_gpu:
+        yield f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"
 
 
-def _table(plan: Plan, rows: Sequence[Row]) -> Table:
-    """Return the table of settings. On a narrow terminal the parts of the peak get their own table."""
-    unit = size_unit(plan.rows)
-    parts = f"What the peak of the worst stage consists of, {unit}"
-    speed = any(row.prediction and row.prediction.hfu for row in rows)
-
-    def device(found: Prediction) -> int:
-        return found.reserved[1] + plan.limits.needs.outside_bytes
-
-    def rate(title: str) -> Column:
-        return Column(title, right=True, drop=3, lost=True)
-
-    columns: list[tuple[Column, Callable[[Row], Words]]] = [
-        (Column("Recompute"), lambda row: _name(plan, row)),
-        (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
-        (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
-        (Column(f"Reserved {unit}", right=True, drop=3, lost=True), _of(lambda found: _held(found, 0, unit))),
-        (Column(f"Fits {unit}", right=True, drop=3, lost=True), _of(lambda found: _held(found, 1, unit))),
-        (Column(f"Device {unit}", right=True, drop=3, lost=True), _of(lambda found: _size(device(found), unit))),
-        (Column("Stage", drop=2, lost=True), _of(lambda found: str(found.worst.pp_rank))),
-        (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
-        (Column("Step", right=True, drop=1), _of(_step)),
-        (Column("Cost", right=True), lambda row: "-" if row.overhead is None else format_percent(row.overhead)),
-        *([(rate("TFLOP/s/GPU"), _of(tflops)), (rate("HFU"), _of(_hfu))] if speed else []),
-        *((Column(name.capitalize(), right=True, drop=4), _part(name, unit)) for name in _PARTS),
-        (Column(""), verdict_text),
-    ]  # fmt: skip
-    return tabled(rows, columns, instead=(Section(parts, (_parts_table(rows, unit),)), GAP))
+def _saving_text(plan: Plan, unit: str) -> str:
+    if (row := _cheapest_saving(plan)) is None or plan.recommended is None:
+        return ""
+    (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
+    saved = f"-{_size(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
+    return f". Cheapest saving: {row.text}, {saved}"
 
 
-def _held(found: Prediction, what: int, unit: str) -> str:
-    """Return what is reserved (0), or the smallest device (1)."""
-    return _size((found.reserved, found.fits)[what][1], unit)
+def _cheapest_saving(plan: Plan) -> Row | None:
+    """Return the setting that saves memory for the least time per byte, compared with the recommended one."""
+    if plan.recommended is None:
+        return None
+    cost, peak = cost_of(plan.recommended)
+    rows = [row for row in plan.rows if row.prediction and peak - cost_of(row)[1] > peak / 100]
+    return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
-def _step(found: Prediction) -> str:
-    return format_seconds(found.time.likely_s) if found.time else "-"
+def _chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
+    """Return at most six rows: those that people ask for, then the best of each further 10 GiB."""
+    beaten = dominated(tuple(rows))
+    front = sorted((row for row in rows if row.text not in beaten), key=cost_of)
+    least = min(front, key=lambda row: cost_of(row)[::-1], default=None)
+    named = (plan.control, plan.recommended, least, plan.riskier, plan.too_dear, _cheapest_saving(plan))
+    texts = (plan.spec.recompute.text, *(row.text for row in named if row), *(w.text for w in module_worths(plan)[:1]))
+    keep = [row for text in dict.fromkeys(texts) for row in rows if row.text == text]
+    return [row for row in rows if row in _far_apart(keep, front)[:_MOST_ROWS]]
 
 
-def _of(read: Callable[[Prediction], str]) -> Callable[[Row], str]:
-    return lambda row: read(row.prediction) if row.prediction else ""
+def _far_apart(keep: list[Row], more: Iterable[Row]) -> list[Row]:
+    """Add those of ``more`` whose memory differs enough from all of ``keep``."""
+    sizes = [cost_of(row)[1] for row in keep]
+    span = max(sizes, default=0) - min(sizes, default=0)
+    apart = max(span / _MOST_ROWS, min(_ROWS_APART, span / 4))
+    for row in more:
+        if all(abs(cost_of(row)[1] - cost_of(other)[1]) >= apart for other in keep):
+            keep.append(row)
+    return keep
 
 
-def _part(name: str, unit: str) -> Callable[[Row], str]:
-    return _of(lambda found: _size(getattr(found.worst, name), unit))
+class Shown(NamedTuple):
+    """A row of a table: what its first cell says, the setting, and what it has to fit into."""
+
+    name: Words
+    row: Row
+    limits: Limits
+
+
+def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False) -> Table:
+    """Return the table of settings, or of ``layouts`` with a setting each."""
+
+    def right(title: str, read: Callable[[Prediction, Limits], str], drop: int = 0, *, detail: bool = False) -> _Cells:
+        column = Column(title, right=True, drop=drop, optional=True, detail=detail)
+        return column, lambda each: read(each.row.prediction, each.limits) if each.row.prediction else "-"
+
+    more: dict[str, Callable[[Prediction, Limits], str]] = {
+        f"Range {unit}": lambda found, _: _range_text(found, unit),
+        "TFLOP/s/GPU": lambda found, _: f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-",
+        f"Fits {unit}": lambda found, _: _size(found.fits[1], unit),
+        f"Reserved {unit}": lambda found, _: _size(found.reserved[1], unit),
+        f"Device {unit}": lambda found, limits: _size(limits.device_bytes(found), unit),
+        "HFU": lambda found, _: f"{found.hfu * 100:.0f} %" if found.hfu else "-",
+        "Stage": lambda found, _: str(found.worst.pp_rank),
+    }
+    setting: list[_Cells] = [(Column("Recompute"), lambda each: each.row.text)] if layouts else []
+    return tabled(
+        rows,
+        [
+            (Column("Layout" if layouts else "Recompute"), lambda each: each.name),
+            *setting,
+            right(f"Peak {unit}", lambda found, _: peak_text(found, unit)),
+            (Column("Usable", optional=True, whole=True), lambda each: usable_cell(each.row, each.limits)),
+            right("Step", lambda found, _: format_seconds(found.time.likely_s) if found.time else "-", 1),
+            (
+                Column("Cost", right=True),
+                lambda each: "-" if each.row.overhead is None else format_percent(each.row.overhead),
+            ),
+            *(right(title, read, at, detail=True) for at, (title, read) in enumerate(more.items(), 2)),
+        ],
+    )
+
+
+_Cells = tuple[Column, Callable[[Shown], Words]]
+
+
+def usable_cell(row: Row, limits: Limits) -> Words:
+    """Return what the allocator needs as a share of what it may use, as a bar and a figure, and the verdict."""
+    budget = limits.budget_bytes
+    if row.prediction is None or budget is None or row.verdict is None:
+        return "-"
+    share = row.prediction.fits[1] / budget if budget > 0 else inf
+    doubt = "?" if row.verdict == "OOM" and not row.is_certain else ""
+    return Span(f"{bar(share)} {min(share, 9.99) * 100:3.0f} % {row.verdict}{doubt}", style_of(row.verdict))
 
 
 def size_unit(rows: Sequence[Row]) -> str:
@@ -146,10 +218,9 @@ def size_unit(rows: Sequence[Row]) -> str:
     return "MiB" if peaks and max(peaks) < GIB else "GiB"
 
 
-def range_text(prediction: Prediction, unit: str) -> str:
-    """Return both ends of the range."""
+def _range_text(prediction: Prediction, unit: str) -> str:
     low, high = prediction.range_bytes
-    return f"{_size(low, unit)}-{_size(high, unit)}{prediction.range_mark}"
+    return f"{_size(low, unit)}-{_size(high, unit)}"
 
 
 def peak_text(prediction: Prediction, unit: str) -> str:
@@ -157,28 +228,14 @@ def peak_text(prediction: Prediction, unit: str) -> str:
     return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
 
 
-def tflops(found: Prediction) -> str:
-    """Return the model TFLOP/s of each GPU."""
-    return f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-"
+def _parts(rows: Sequence[Row], unit: str) -> Section:
+    def part(name: str) -> Callable[[Row], Words]:
+        return lambda row: _size(getattr(row.prediction and row.prediction.worst, name, 0), unit)
 
-
-def layout_cells(name: str, row: Row, found: Prediction, unit: str) -> list[Words]:
-    """Return the cells that every table of layouts begins with: layout, recompute, peak, range, step, TFLOP/s."""
-    step = format_seconds(found.time.likely_s) if found.time else "-"
-    return [name, row.text, peak_text(found, unit), range_text(found, unit), step, tflops(found)]
-
-
-def _hfu(found: Prediction) -> str:
-    return f"{found.hfu * 100:.0f} %" if found.hfu else "-"
-
-
-def _parts_table(rows: Sequence[Row], unit: str) -> Table:
-    names = {"weights": "weight", "gradients": "grad", "optimizer": "optim", "activations": "activ",
-             "transient": "trans", "overhead": "over"}  # fmt: skip
-    small = {"transient": 1, "overhead": 1}
-    parts = ((Column(names.get(name, name), right=True, drop=small.get(name, 0)), _part(name, unit)) for name in _PARTS)
-    where = (Column("peak at", drop=2), _of(lambda found: found.worst.peak))
-    return tabled(rows, [(Column("Recompute"), lambda row: row.text), *parts, where])
+    columns = [(Column(name.capitalize(), right=True, drop=at // 5), part(name)) for at, name in enumerate(_PARTS)]
+    where = (Column("Peak at", drop=2), lambda row: row.prediction.worst.peak if row.prediction else "-")
+    title = f"What the peak of the fullest stage consists of, {unit}"
+    return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.text), *columns, where]),))
 
 
 def _name(plan: Plan, row: Row) -> str:
@@ -187,38 +244,35 @@ def _name(plan: Plan, row: Row) -> str:
     return f"{row.text} {' '.join(marks)}".rstrip()
 
 
-def verdict_text(row: Row) -> Span:
-    """Return the verdict, with a question mark for OOM if the lower end of the range fits."""
-    word = row.verdict or ""
-    return Span(f"{word}{'?' if word == 'OOM' and not row.is_certain else ''}", style_of(word))
-
-
 def _size(value: float, unit: str) -> str:
     size = value / (MIB if unit == "MiB" else GIB)
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
 
-def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
-    """Explain the marks, and list the settings that are not in the table, each reason once."""
+def limit_lines(plan: Plan) -> list[Line]:
+    """Return what may be used, as a sum, and the job that is planned."""
+    usable = [Line(f"Usable: {plan.limits.text}", "dim")] if plan.limits.capacity_bytes else []
+    return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2)]
+
+
+def _marks(plan: Plan) -> Iterator[str]:
+    """Explain columns and marks."""
     predicted = [row.prediction for row in plan.rows if row.prediction]
     yield _LEGEND
+    if same := same_time_text(plan):
+        yield sentence(same)
     yield from dict.fromkeys(found.range_basis for found in predicted)
     if plan.limits.needs.outside_bytes:
         yield allocator_note(plan)
         yield f"Outside torch's allocator the device holds {plan.limits.needs.text}"
     if not all(found.is_point_known for found in predicted):
         yield "~: the prediction does not model everything; rely on the range"
-    if any(verdict_text(row).text == "OOM?" for row in plan.rows):
+    if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
         yield "?: the predicted peak does not fit, the lower end of its range does"
-    if num_folded:
-        yield f"Not shown: {counted(num_folded, 'setting')} that others beat, or between two better ones (--all)"
-    yield from _not_predicted(plan)
-    inert = ((why, name) for name, why in plan.inert.items() if "no such module" not in why)
-    yield from (f"No effect here: {', '.join(names)} ({why})" for why, names in grouped(inert).items())
-    yield from (f"Not tried: {text}" for text in plan.skipped)
 
 
-def _not_predicted(plan: Plan) -> Iterator[str]:
+def _left_out(plan: Plan) -> Iterator[str]:
+    """List the settings that are not in the table, each reason once."""
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     # The answer says why the setting of the request is missing.
     in_answer = plan.spec.recompute.text if plan.recommended else ""
@@ -226,6 +280,9 @@ def _not_predicted(plan: Plan) -> Iterator[str]:
         yield f"Not predicted: {_listed(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
         yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"
+    inert = ((why, name) for name, why in plan.inert.items() if "no such module" not in why)
+    yield from (f"No effect here: {', '.join(names)} ({why})" for why, names in grouped(inert).items())
+    yield from (f"Not tried: {text}" for text in plan.skipped)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -234,61 +291,35 @@ def _listed(names: Sequence[str]) -> str:
     return f"{' '.join(names[: _MOST_NAMED - 1])} ... {names[-1]} ({counted(len(names), 'setting')})"
 
 
-def _ranking(plan: Plan) -> list[Line]:
-    """Modules, ordered by the cost of each byte that they free."""
-    worths = module_worths(plan)
-    if not worths:
-        return []
-    prices = []
-    for worth in worths:
+def _prices(plan: Plan) -> Iterator[str]:
+    """Yield the modules, ordered by the cost of each byte that they free."""
+    for worth in module_worths(plan):
         if worth.saved_bytes <= 0:
             more = f", needs {format_bytes(-worth.saved_bytes)} more" if worth.saved_bytes < 0 else ""
-            prices.append(f"{worth.text} frees nothing{more}")
+            why = ": flash attention keeps no scores to free, and recompute also keeps its inputs"
+            yield f"{worth.text} frees nothing{more}{why if worth.text == 'core_attn' else ''}"
         elif worth.extra_s is None or worth.saved_bytes < _WORTH_A_PRICE:
-            prices.append(f"{worth.text} {format_bytes(worth.saved_bytes)} freed")
+            yield f"{worth.text} {format_bytes(worth.saved_bytes)} freed"
         else:
-            price = worth.price * GIB * 1000
-            prices.append(f"{worth.text} {price:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)")
-    if any(worth.text == "core_attn" and worth.saved_bytes <= 0 for worth in worths):
-        prices[-1] += " (core_attn: flash attention keeps no scores to free, and recompute also keeps its inputs)"
-    return [Line(f"Price of modules: {'; '.join(prices)}", hang=2)]
+            yield f"{worth.text} {worth.price * GIB * 1000:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)"
 
 
-def _answer(plan: Plan, whose: str) -> Iterator[Line]:
-    best = plan.recommended
-    if plan.limits.capacity_bytes is None:
-        yield Line("mbr-perf does not know what fits: the memory of this GPU is unknown (set it with --fit_into GIB)")
-        return
-    if best is None or best.prediction is None:
-        why = why_none(plan)
-        yield Line(why[0].upper() + why[1:], "worse", hang=2)
-        yield from pasted(eager(plan), plan.spec)
-        return
-    what = "step time" if best.prediction.time else "FLOPs"
-    cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
-    doubt = "" if best.verdict == "FITS" else f", TIGHT: {doubt_text(plan, best.prediction)}"
-    used = f"{plan.limits.use_text(best.prediction)}{cost}{doubt}{allocator_text(best)}"
-    yield Line((Span("Use ", "strong"), Span(option(best), "chosen"), f"  ({used})"), hang=4)
-    yield from pasted(best, plan.spec)
-    others = ((safe_instead(plan), eager(plan)), (riskier_text(plan), plan.riskier))
-    for text, row in ((asked_text(plan, whose), None), (same_time_text(plan), None), *others):
+def _other_settings(plan: Plan, whose: str) -> Iterator[Block]:
+    """Yield what is to be known of other settings: the request's, one without CUDA graphs, a cheaper one."""
+    asked = next((row for row in plan.rows if row.text == plan.spec.recompute.text), None)
+    in_table = asked is not None and asked.prediction is not None and asked.otherwise is None
+    for text in ("" if in_table else asked_text(plan, whose), safe_instead(plan), riskier_text(plan)):
         if text:
-            yield Line(text[0].upper() + text[1:], hang=4)
-            yield from pasted(row, plan.spec)
+            yield Line(sentence(text), hang=2)
 
 
-def pasted(row: Row | None, base: ExperimentSpec, *, with_sizes: bool = False, indent: int = 4) -> Iterator[Line]:
+def pasted(row: Row | None, base: ExperimentSpec, *, with_sizes: bool = False) -> Iterator[Line]:
     """Yield the setting in words of other programs; as `to_paste`."""
     if row is not None:
-        yield from paste_lines(to_paste(row.candidate.spec, base, with_sizes=with_sizes), indent)
+        yield from paste_lines(to_paste(row.candidate.spec, base, with_sizes=with_sizes))
 
 
-def option(row: Row) -> str:
-    """Return the option that asks for the setting."""
-    return f"--recompute {row.text}"
-
-
-def assumptions(plan: Plan) -> Section:
+def assumptions(plan: Plan) -> Details:
     """Return the assumptions of the figures."""
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
     bounds = unmodelled(plan)
@@ -301,73 +332,25 @@ def assumptions(plan: Plan) -> Section:
                 "host-bound: the host launches operations more slowly than the GPU runs them; recompute therefore "
                 "costs time for each operation that runs again"
             )
-    return Section("Assumptions", (listing(f"- {text}" for text in texts),))
+    return details("assumption", texts, title="Assumptions")
 
 
-def calibration_page(calibration: Calibration, path: Path) -> Page:
-    """Constants, errors, ignored runs, and the file of the calibration."""
-    built_in = ("Built in", "Fitted")
-    constants = table(
-        ("Constant", *built_in, Column("", long=True)),
-        [
-            (constant.name, *(_value(constant, value) for value in (constant.built_in, constant.value)),
-             Span(constant.reason, "dim"))
-            for constant in calibration.constants
-        ],
-        right=built_in,
-    )  # fmt: skip
-    return Page((
-        constants,
-        GAP,
-        _errors(calibration.runs),
-        Line("Error: predicted / measured - 1. Left out: predicted with a fit to the other runs", "dim", hang=2),
-        listing((f"Ignored: {run}: {why}" for run, why in calibration.refused.items()), style="doubt"),
-        GAP,
-        Line(f"Kept in {path}; `plan` and `run` use results/calibration/{calibration.gpu}.json", hang=2),
-    ))  # fmt: skip
+def nearest_blocks(golden: Nearest | None, published: Nearest | None) -> list[Block]:
+    """Return the nearest golden, else the nearest published figure, as a line; the rest is details."""
+    known = [each for each in (golden, published) if each]
+    missing = [] if golden else ["Nearest golden: none with this recipe, task, GPU, precision, layout and batch"]
+    apart = [f"{each.name} differs: {'; '.join(each.differences)}" for each in known if each.differences]
+    lines = [Line(nearest_text(each), hang=2) for each in known]
+    return [*lines[:1], details("note", [*missing, *lines[1:], *apart])]
 
 
-def _errors(runs: Sequence[RunErrors]) -> Table:
-    """Return both errors of each run. On a narrow terminal the errors of the time get their own table."""
-
-    def read(name: str) -> Callable[[RunErrors], Words]:
-        return lambda run: "-" if getattr(run, name) is None else f"{getattr(run, name) * 100:+.2f} %"
-
-    def columns(what: str, drop: int = 0) -> list[tuple[Column, Callable[[RunErrors], Words]]]:
-        titles = {"before": f"{what.capitalize()} before", "after": "after", "left_out": "left out"}
-        return [(Column(title, right=True, drop=drop), read(f"{what}_{when}")) for when, title in titles.items()]
-
-    run: list[tuple[Column, Callable[[RunErrors], Words]]] = [(Column("Run", whole=True), lambda run: run.run_id)]
-    named = [*run, (Column("Recompute"), lambda run: run.recompute)]
-    return tabled(
-        runs, [*named, *columns("peak"), *columns("time", 1)], instead=(GAP, tabled(runs, [*run, *columns("time")]))
-    )
-
-
-def _value(constant: FittedConstant, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3g}"
-
-
-def nearest_line(nearest: Nearest) -> Line:
-    """Return the nearest golden or published figure, and how far the prediction of its setting is from it."""
+def nearest_text(nearest: Nearest) -> str:
+    """Name the nearest golden or published figure, and say how far the prediction of its setting is from it."""
     errors = (("peak", nearest.peak_error), ("TFLOP/s/GPU", nearest.throughput_error))
     texts = [f"predicted {what} {format_percent(error)}" for what, error in errors if error is not None]
-    apart = f"; it differs: {'; '.join(nearest.differences)}" if nearest.differences else ""
-    what = (
-        f"Nearest published figure: {nearest.name} ({nearest.source})"
-        if nearest.source
-        else f"Nearest golden: {nearest.name}"
-    )
-    return Line(f"{what}: {', '.join(texts) or 'no peak, no throughput'}{apart}", hang=4)
-
-
-def nearest_lines(golden: Nearest | None, published: Nearest | None) -> list[Line]:
-    """Return a line for the nearest golden, or that there is none, and one for the nearest published figure."""
-    lines = [nearest_line(each) for each in (golden, published) if each]
-    missing = Line("Nearest golden: none with this recipe, task, GPU, precision, layout and batch", hang=4)
-    return lines if golden else [missing, *lines]
+    what = f"published figure: {nearest.name} ({nearest.source})" if nearest.source else f"golden: {nearest.name}"
+    others = f"; {counted(len(nearest.differences), 'other setting')}" if nearest.differences else ""
+    return f"Nearest {what}: {', '.join(texts) or 'no peak, no throughput'}{others}"
 
 
 def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:

@@ -1,34 +1,21 @@
 """Shows plans of several layouts, a row per layout, and the answer of `plan --search` with the Pareto set."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import assumptions, layout_cells, nearest_lines, option, pasted, size_unit, verdict_text
-from harness.predict.advice import WITHOUT_GRAPHS, asked_text
+from harness.plan.show import Shown, answer_of, assumptions, limit_lines, pasted, setting_table, size_unit
+from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.ranges import ratio_error
-from harness.predict.search import Plan, Row
-from harness.show.page import (
-    GAP,
-    Block,
-    Code,
-    Column,
-    Facts,
-    Line,
-    Page,
-    Section,
-    Span,
-    Table,
-    Words,
-    listing,
-    table,
-)
-from harness.show.request_text import VALUES, request_facts
-from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
+from harness.predict.search import Plan, Row, cost_of
+from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
+from harness.show.progress import Counting
+from harness.show.request_text import request_facts
+from harness.units import counted, format_bytes, format_seconds, sentence
 
-_DROPPED_OF_LAYOUTS = {"TFLOP/s/GPU": 3, "Cost": 2}
 SAME = "="
+_MOST_ROWS = 6
 
 
 def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
@@ -36,94 +23,102 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
 
     ``whose``: as in `plan_page`.
     """
-    plans, marks = {layout.name: layout.plan for layout in planned.layouts if layout.plan}, _marks(planned)
-    unit = size_unit([row for plan in plans.values() for row in plan.rows])
-    rows = [_layout(name, plan, marks.get(name, ""), unit) for name, plan in plans.items()]
-    illegal = listing(f"{layout.name}: {layout.problem}" for layout in planned.layouts if layout.plan is None)
-    return Page((
-        *_shared_request(list(plans.values()), planned.notes),
-        table(_columns(unit, "Cost", drop=_DROPPED_OF_LAYOUTS), rows),
-        illegal,
-        *_about_layouts(plans.values()),
-        *_chosen(planned, plans, whose),
-    ))  # fmt: skip
+    plans, best = [(layout, layout.plan) for layout in planned.layouts if layout.plan], planned.best
+    missing = (f"{layout.name}: {why}" for layout in planned.layouts if (why := _why_missing(layout)))
+    rows = [(layout.name, plan, row) for layout, plan in plans if (row := _best_row(plan))]
+    first = plans[0][1]
+    judged = (best.plan if best else None) or first
+    facts = request_facts(first.spec, without=("Parallelism", "Recompute", "Fingerprint"))
+    return Page(
+        (
+            *_table(rows, planned),
+            listing(missing),
+            *limit_lines(judged),
+            *(_chosen(best, first, plans, whose) if best else ()),
+            Details(len(facts.rows), "fact", (facts,)),
+            details("note", [*planned.notes, *_about(planned, [plan for _, plan in plans])]),
+            assumptions(judged),
+        ),
+        answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {why_none(first)}", "bad")),
+    )
 
 
-def _marks(planned: Planned) -> dict[str, str]:
+def _answer(planned: Planned, of: str = "") -> Line:
+    """Return line 1: the best layout, and how many layouts it is the best of."""
+    best = planned.best
+    assert best and best.plan and best.row
+    same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
+    more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
+    return answer_of(best.plan, f"{best.name} with recompute {best.row.text}", more)
+
+
+def _best_row(plan: Plan) -> Row | None:
+    """Return the recommended setting; where none is, the cheapest that fits, else the one of least memory."""
+    predicted = [row for row in plan.rows if row.prediction]
+    least = min(predicted, key=lambda row: cost_of(row)[::-1], default=None)
+    return plan.recommended or plan.too_dear or least
+
+
+def _why_missing(layout: Layout) -> str:
+    """Say why the table has no row of the layout; empty where it has."""
+    if layout.plan is None or _best_row(layout.plan):
+        return layout.problem
+    reason = next((row.reason for row in layout.plan.rows if row.candidate.is_legal), "no setting is legal")
+    return f"not predicted: {reason}"
+
+
+def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Block, ...]:
+    """Return the table; sizes that are the same in all its rows stand below it."""
+    same = [word for word in rows[0][0].split() if len(rows) > 1 and all(word in name.split() for name, *_ in rows)]
     best = {planned.best.name: " *"} if planned.best else {}
-    return {layout.name: f" {SAME}" for layout in planned.same_time} | best
+    marks = {layout.name: f" {SAME}" for layout in planned.same_time} | best
+    unit = size_unit([row for *_, row in rows])
+    shown = [
+        Shown(" ".join(word for word in name.split() if word not in same) + marks.get(name, ""), row, plan.limits)
+        for name, plan, row in rows
+    ]
+    return setting_table(shown, unit, layouts=True), *([Line(f"All: {' '.join(same)}", "dim")] if same else [])
 
 
-def _columns(unit: str, *more: str, drop: Mapping[str, int] | None = None) -> list[Column]:
-    titles = ("Layout", "Recompute", f"Peak {unit}", f"Range {unit}", "Step", "TFLOP/s/GPU", *more, "")
-    texts = ("Layout", "Recompute", "")
-    return [Column(title, right=title not in texts, drop=(drop or {}).get(title, 0)) for title in titles]
-
-
-def _same_time(planned: Planned) -> Iterator[Line]:
+def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:
     """Say which layouts are as fast as the best one, as far as predictions tell, and which needs the least memory."""
+    yield "Cost compares with the step without recompute of the same layout, and so does the limit of --max_overhead"
+    if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
+        yield f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges"
     if not planned.best or not planned.same_time:
         return
     rows = ((layout.name, layout.row) for layout in (planned.best, *planned.same_time))
     sizes = {name: row.prediction.peak_bytes for name, row in rows if row and row.prediction}
     error, smallest = ratio_error(), min(sizes, key=lambda name: sizes[name])
-    itself = smallest == planned.best.name
-    least = "the recommended one" if itself else f"{smallest} ({format_bytes(sizes[smallest])})"
-    yield Line(
-        f"{SAME}: as fast as the recommended layout, as far as predictions can tell: in 9 of 10 of {error.num_rows} "
-        f"measured pairs the predicted ratio of two layouts' times errs by up to {error.share * 100:.0f} %. Of these "
-        f"layouts {least} needs the least memory",
-        hang=4,
+    least = "the recommended one" if smallest == planned.best.name else f"{smallest} ({format_bytes(sizes[smallest])})"
+    yield (
+        f"{SAME}: as fast as the recommended layout, as far as predictions can tell. In {error.num_rows} pairs, "
+        f"nine of ten predicted ratios of two measured layouts' times are off by at most {error.share * 100:.0f} %. "
+        f"Of these layouts, {least} needs the least memory"
     )
 
 
-def _layout(name: str, plan: Plan, mark: str, unit: str) -> list[Words]:
-    row = plan.recommended
-    if row is None or row.prediction is None:
-        predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
-        if not predicted:
-            reason = next((r.reason for r in plan.rows if r.candidate.is_legal), "no setting is legal")
-            return [name, Span(f"not predicted: {reason}", "bad"), "-", "", "", "", "", ""]
-        smallest, dear = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}", plan.too_dear
-        what = "nothing fits" if dear is None else f"too slow: {dear.text}, {format_percent(dear.overhead or 0)}"
-        return [name, Span(what, "bad"), smallest, "", "", "", "", "OOM" if dear is None else "FITS"]
-    shown = layout_cells(f"{name}{mark}", row, row.prediction, unit)
-    return [*shown, "-" if row.overhead is None else format_percent(row.overhead), verdict_text(row)]
-
-
-def _about_layouts(plans: Iterable[Plan]) -> Iterator[Line]:
-    limited = any(plan.limits.max_overhead is not None for plan in plans)
-    about = "Cost compares with the step without recompute of the same layout"
-    yield Line(f"{about}{', and so does the limit of --max_overhead' if limited else ''}", "dim", hang=2)
-    if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
-        yield Line(f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges", "dim", hang=2)
-
-
-def _chosen(planned: Planned, plans: Mapping[str, Plan], whose: str) -> Iterator[Block]:
-    """Yield the recommended setting, equally fast layouts, the request's setting, and a faster one that may not fit."""
-    best = planned.best
-    if best is None or best.plan is None or best.row is None:
-        return
-    base = next(iter(plans.values())).spec
-    yield Line((Span("Use ", "strong"), Span(f"{best.name}  {option(best.row)}", "chosen")), hang=4)
-    yield from pasted(best.row, base, with_sizes=True)
-    yield from _same_time(planned)
+def _chosen(best: Layout, first: Plan, plans: Sequence[tuple[Layout, Plan]], whose: str) -> Iterator[Block]:
+    """Yield the recommended setting to paste, the request's setting, and a faster one that may not fit."""
+    assert best.plan and best.row
     if asked := asked_text(best.plan, whose):
-        yield Line(asked[0].upper() + asked[1:], hang=4)
+        yield Line(sentence(asked), hang=2)
     if best.plan.safe is None:
-        yield Line("No setting fits with its whole range", hang=4)
+        yield Line("No setting fits with its whole range", hang=2)
     elif tight := _faster(best, plans):
         _, name, row = tight
-        yield Line(f"Faster, but the upper end of its range does not fit: {name}  {option(row)}", hang=4)
-        yield from pasted(row, base, with_sizes=True)
-    yield assumptions(best.plan)
+        text = f"Faster, but the upper end of its range does not fit: {name} with recompute {row.text}"
+        yield Line(text, hang=2)
+        yield Details(2, "override", tuple(pasted(row, first.spec, with_sizes=True)))
+    yield GAP
+    yield from pasted(best.row, first.spec, with_sizes=True)
 
 
-def _faster(best: Layout, plans: Mapping[str, Plan]) -> tuple[float, str, Row] | None:
+def _faster(best: Layout, plans: Sequence[tuple[Layout, Plan]]) -> tuple[float, str, Row] | None:
     """Return the fastest setting of any layout that is faster than the recommended one but may not fit."""
     assert best.plan and best.row
     fastest, error = best.plan.seconds_per_token(best.row), ratio_error()
-    rows = ((plan.seconds_per_token(row), name, row) for name, plan in plans.items() for row in plan.rows)
+    rows = ((plan.seconds_per_token(row), layout.name, row) for layout, plan in plans for row in plan.rows)
     faster = [each for each in rows if each[2].verdict == "TIGHT" and each[0] < fastest]
     surely = [each for each in faster if each[1] != best.name and not error.hides(each[0], fastest)]
     return min(
@@ -131,72 +126,50 @@ def _faster(best: Layout, plans: Mapping[str, Plan]) -> tuple[float, str, Row] |
     )
 
 
-def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
-    """Yield the facts that all layouts share: recipe, batch and limits. They come from the first layout."""
-    if not plans:
-        return
-    limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
-    yield request_facts(plans[0].spec, without=varied)
-    limit = "unknown memory, so mbr-perf does not know what fits" if limits.capacity_bytes is None else limits.text
-    most = (
-        ""
-        if limits.max_overhead is None
-        else f", at most {limits.max_overhead * 100:g} % slower than without recompute"
-    )
-    yield Facts((("Limit", f"{limit}{most}"),), VALUES)
-    yield "(these facts are of the first layout; settings of --over differ)"
-    yield listing(f"Note: {note}" for note in notes)
-    yield GAP
-
-
 # Rows of the Pareto set that the page shows; --json has all.
 _MOST_PARETO = 20
 
 
-def news_line(known: Searched) -> str:
-    """Say how far a search has come, and the best layout so far."""
-    done = f"{sum(known.counts.values())} of {known.num_layouts} layouts"
-    best = next(iter(known.best), None)
-    if best is None or best.row is None:
-        return f"{done}; none fits so far"
-    return f"{done}; best so far: {best.name}, recompute {best.row.text}, {format_seconds(best.seconds)} a step"
+def news(progress: Counting, known: Searched) -> None:
+    """Show how far a search has come, and the best layout so far."""
+    best = next((each for each in known.best if each.row), None)
+    text = f"best so far: {best.name}, {format_seconds(best.seconds)} a step" if best else "none fits so far"
+    progress(sum(known.counts.values()), known.num_layouts, text)
 
 
-def search_page(found: Searched, request: PlanRequest) -> Page:
-    """Return the page of a search, finished or interrupted."""
+def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False) -> Page:
+    """Return the page of a search, finished or interrupted. ``show_all``: every layout that it recommends."""
     best = [(each, each.row) for each in found.best if each.row]
-    limits = next((each.plan.limits for each in found.tried.values()), None)
-    known = limits is not None and limits.capacity_bytes is not None
-    notes = (*found.base.notes, *([found.traced_with] if found.traced_with else []))
-    blocks: list[Block] = [
-        request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap")),
-        *([Facts((("Limit", limits.text),), VALUES)] if limits and known else []),
-        *(listing(f"Note: {note}" for note in notes), GAP, *_counts(found), GAP),
-    ]
+    facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
+    done = f"{sum(found.counts.values())} of " if found.interrupted else ""
+    of = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
+    notes = [*found.base.notes, *([found.traced_with] if found.traced_with else []), *_counts(found)]
+    more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
-        words = "Nothing that fits was found so far" if found.interrupted else Span("Nothing fits", "bad")
-        return Page((*blocks, Line(words)))
-    (first, row), planned, front = best[0], Planned(found.layouts), thinned(found.pareto, keep=best[0])
+        nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
+        counts = "; ".join(_counts(found))
+        return Page(more, answer=answer_line((nothing, f" among {of}"), f": {counts}"))
+    planned, front = Planned(found.layouts), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
-    return Page((
-        *blocks,
-        Line(f"The {counted(len(best), 'layout')} with the fastest steps that fit", "strong"),
-        _table(best, _marks(planned)),
-        *_same_time(planned),
-        GAP,
-        Section("Commands", (Code("\n".join(command(*each, request) for each in best)),)),
-        Section(
-            f"The first of them, {first.name}, to paste into a job of another program",
-            tuple(pasted(row, found.base.spec, with_sizes=True, indent=2)),
+    pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
+    commands = [command(*each, request) for each in best]
+    rest = tuple((each.name, each.plan, row) for each, row in front)
+    return Page(
+        (
+            *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else _MOST_ROWS]], planned),
+            *limit_lines(best[0][0].plan),
+            GAP,
+            Code(commands[0]),
+            *pasted(best[0][1], found.base.spec, with_sizes=True),
+            *more,
+            Details(len(commands) - 1, "command", (Section("The other layouts", (Code("\n".join(commands[1:])),)),)),
+            Details(0 if show_all else max(0, len(best) - _MOST_ROWS), "layout", option="--all"),
+            Details(len(front), "Pareto setting", (Section(pareto, _table(rest, planned)),)),
+            details("note", _about(planned, [each.plan for each, _ in best])),
+            assumptions(best[0][0].plan),
         ),
-        Section(
-            "Settings that no other one beats in memory and time (Pareto set), up to "
-            f"{SLOWEST:g} times the fastest step{shown}",
-            (_table(front),),
-        ),
-        assumptions(first.plan),
-        *nearest_lines(planned.nearest_golden, planned.nearest_published),
-    ))  # fmt: skip
+        answer=_answer(planned, of),
+    )
 
 
 def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:
@@ -209,24 +182,9 @@ def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list
     return rows
 
 
-def _counts(found: Searched) -> Iterator[Block]:
-    if found.interrupted:
-        done = sum(found.counts.values())
-        yield Line(
-            Span(f"Interrupted: {done} of {found.num_layouts} layouts are decided; these are the best so far", "bad")
-        )
+def _counts(found: Searched) -> Iterator[str]:
     ended = (f"{count} {how}" for how, count in found.counts.most_common())
-    yield Line(f"{counted(found.num_layouts, 'layout')}: {', '.join(ended)}", hang=2)
-    if len(found.best) < NUM_BEST:
-        why = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.most_common(3))
-        yield from [Line(f"Not legal: {why}", "dim", hang=2)] if why else []
-
-
-def _table(rows: Sequence[tuple[Tried, Row]], marks: Mapping[str, str] | None = None) -> Table:
-    unit = size_unit([row for _, row in rows])
-    cells = (
-        (*layout_cells(tried.name + (marks or {}).get(tried.name, ""), row, row.prediction, unit), verdict_text(row))
-        for tried, row in rows
-        if row.prediction
-    )
-    return table(_columns(unit), cells)
+    yield f"{counted(found.num_layouts, 'layout')}: {', '.join(ended)}"
+    why = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.most_common(3))
+    if why and len(found.best) < NUM_BEST:
+        yield f"Not legal: {why}"

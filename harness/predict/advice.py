@@ -83,7 +83,7 @@ def why_none(plan: Plan) -> str:
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
-    nothing = f"nothing fits into {limits.text}"
+    nothing = f"nothing fits into the {format_bytes(max(0, limits.budget_bytes or 0))} usable"
     other = eager(plan)
     return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other else nothing
 

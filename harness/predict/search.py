@@ -20,7 +20,7 @@ from harness.predict.rank_parts import Read
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
-from harness.units import format_bytes
+from harness.units import GIB, MIB, format_bytes
 
 # Above this many combinations, modules that free almost nothing are tried alone only.
 _MANY = 16
@@ -161,15 +161,17 @@ class Limits:
 
     @property
     def text(self) -> str:
-        """Describe the memory that torch's allocator may use; only for known memory."""
-        return f"{format_bytes(self.capacity_bytes or 0)} {self.free_text}"
+        """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory."""
+        unit, name = (GIB, "GiB") if (self.capacity_bytes or 0) >= GIB else (MIB, "MiB")
+        size = self.capacity_bytes or 0
+        capacity, outside, margin = (round(n / unit, 2) for n in (size, self.needs.outside_bytes, size * self.margin))
+        others = f" - {outside:.2f} outside torch's allocator" if outside else ""
+        spare = f" - {margin:.2f} margin ({self.margin * 100:g} %)" if self.margin else ""
+        return f"{capacity - outside - margin:.2f} {name} = {capacity:.2f}{others}{spare}"
 
-    def use_text(self, found: Prediction) -> str:
-        """Set a peak beside the memory, and say what the device then has in use."""
-        mark, pool = "" if found.is_point_known else "~", found.pool_bytes
-        pools = f", {format_bytes(pool)} of it in private pools of CUDA graphs" if pool else ""
-        device = f", {mark}{format_bytes(found.reserved[1] + self.needs.outside_bytes)} in use on the device{pools}"
-        return f"{mark}{format_bytes(found.peak_bytes)} of {self.text}{device if self.needs.outside_bytes else ''}"
+    def device_bytes(self, found: Prediction) -> int:
+        """Return what is predicted to be in use on the device."""
+        return found.reserved[1] + self.needs.outside_bytes
 
     @property
     def free_text(self) -> str:

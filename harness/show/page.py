@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from harness.units import counted, shortened
+from harness.units import counted, grouped, shortened
 
 # Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -202,11 +202,15 @@ class Only:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that terminals show with -v only. Otherwise their last line counts them: ``num`` of ``noun``."""
+    """Blocks that terminals show with -v only. Otherwise their last line counts them: ``num`` of ``noun``.
+
+    ``option``: another one than -v, which the command itself obeys.
+    """
 
     num: int
     noun: str
-    blocks: "tuple[Block, ...]"
+    blocks: "tuple[Block, ...]" = ()
+    option: str = "-v"
 
 
 @dataclass(frozen=True)
@@ -252,26 +256,27 @@ class Page:
     @property
     def brief(self) -> "Page":
         """Return the page without its details. Its last line counts them: ``5 notes, 9 assumptions: -v``."""
-        left = Counter({"note": len(self.notes)} if self.answer else {})
+        left = Counter({("-v", "note"): len(self.notes)} if self.answer else {})
         blocks = tuple(_brief(self.blocks, left))
-        counts = ", ".join(counted(num, noun) for noun, num in left.items() if num)
+        counts = grouped((option, counted(num, noun)) for (option, noun), num in left.items() if num)
         if self.answer:
-            return Page((*blocks, Line(f"{counts}: -v", "dim")) if counts else blocks, answer=self.answer)
+            line = "; ".join(f"{', '.join(nouns)}: {option}" for option, nouns in counts.items())
+            return Page((*blocks, Line(line, "dim")) if line else blocks, answer=self.answer)
         return replace(self, blocks=blocks)
 
 
-def _brief(blocks: Iterable[Block], left: Counter[str]) -> Iterator[Block]:
+def _brief(blocks: Iterable[Block], left: Counter[tuple[str, str]]) -> Iterator[Block]:
     """Yield what is no detail; count the rest in ``left``."""
     for block in blocks:
         match block:
             case Details():
-                left[block.noun] += block.num
+                left[block.option, block.noun] += block.num
             case Only(where="terminal"):
                 yield from _brief(block.blocks, left)
             case Table():
                 whole = block.filled()
                 kept = [at for at, column in enumerate(whole.columns) if not column.detail]
-                left["column"] += len(whole.columns) - len(kept)
+                left["-v", "column"] += len(whole.columns) - len(kept)
                 yield whole.only(kept)
             case _:
                 yield block
@@ -288,6 +293,16 @@ def answer_line(first: Words, *more: str) -> Line:
         last = parts[-1]
         parts[-1] = replace(last, text=shortened(last.text, len(last.text) + room))
     return Line(tuple(parts), "strong", whole=True)
+
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_BAR_WIDTH = 12
+
+
+def bar(share: float) -> str:
+    """Return a bar of 12 columns for a share; it is full from 1 on."""
+    whole, part = divmod(round(max(0.0, min(share, 1.0)) * _BAR_WIDTH * 8), 8)
+    return f"{'█' * whole}{_EIGHTHS[part] if part else ''}".ljust(_BAR_WIDTH)
 
 
 def details(noun: str, lines: Iterable[str | Line], *, title: str = "") -> Details:

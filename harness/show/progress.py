@@ -52,15 +52,22 @@ def _shown(bar: Bar, task: TaskID, before: str = "") -> Show:
     return show
 
 
+class Counting(Protocol):
+    """Is called with the number done, the number to do, and a text on what is known so far."""
+
+    def __call__(self, done: int, of: int, text: str = "") -> None:
+        """Show them."""
+
+
 @contextmanager
-def counting(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields ``show(number done, number to do)``. A bar on a terminal, from the first call on; nothing elsewhere."""
+def counting(console: Console, title: str) -> Iterator[Counting]:
+    """Show a bar on a terminal, from the first call on; nothing elsewhere."""
     if not console.is_terminal:
-        yield lambda _done, _of: None
+        yield lambda done, of, text="": None  # noqa: ARG005
         return
     with _bars(console) as bar:
         task = bar.add_task(title, total=None, visible=False, eta="")
-        yield lambda done, of: bar.update(task, completed=done, total=of, visible=True)
+        yield lambda done, of, text="": bar.update(task, completed=done, total=of, visible=True, eta=text)
 
 
 def counted_off(

@@ -46,6 +46,7 @@ _LEAST_LONG = 30  # a column of sentences is of use from this width on
 
 _LEAST_WIDTH = 20
 _WIDEST = 10_000
+_BARS = str.maketrans("█▉▊▋▌▍▎▏", "####    ")
 
 
 class Console(rich.console.Console):
@@ -54,7 +55,13 @@ class Console(rich.console.Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
+            yield segment if segment.control else segment._replace(text=self._encoded(visible(segment.text)))
+
+    def _encoded(self, text: str) -> str:
+        """Return the text with the nearest that the terminal's encoding has: ``#`` for a bar, else ``?``."""
+        if self.encoding.lower().startswith("utf"):
+            return text
+        return text.translate(_BARS).encode(self.encoding, "replace").decode(self.encoding)
 
 
 def narration() -> Console:
@@ -65,6 +72,12 @@ def narration() -> Console:
 def narrate(*blocks: Block) -> None:
     """Print blocks to stderr."""
     print_page(narration(), Page(blocks))
+
+
+def pass_time(line: str) -> None:
+    """Print what a command waits for to stderr, if that is a terminal: a file has no use for it."""
+    if narration().is_terminal:
+        narrate(line)
 
 
 def show_page(answer: Page) -> None:
@@ -96,12 +109,6 @@ def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") 
         Line(f"{'Go on' if go_on else 'Start again'}: {command}", whole=True),
     )
     show_page(Page((Listing(lines),)))
-
-
-def room_for_bars() -> int:
-    """Return the columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
-    console = Console(highlight=False)
-    return max(20, min(console.width, 120)) if console.encoding.lower().startswith("utf") else 0
 
 
 class _Writer:

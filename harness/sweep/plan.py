@@ -137,11 +137,11 @@ _REPLAYED = "replayed: a recorded run needs no prediction"
 
 @one_look()
 def plan_sweep(
-    request: SweepRequest, host: Host, *, asks_megatron: bool, narrate: Callable[[str], None] = lambda _: None
+    request: SweepRequest, host: Host, *, asks_megatron: bool, waits: Callable[[str], None] = lambda _: None
 ) -> SweepPlan:
     """Decide everything before the first run; ``sweep_id`` is empty until the sweep has a folder.
 
-    ``asks_megatron``: also of the installed megatron-core, for GPUs. ``narrate`` gets a line before each wait.
+    ``asks_megatron``: also of the installed megatron-core, for GPUs. ``waits`` gets a line before each wait.
     Starts tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
     """
     axes = _axes(request)
@@ -149,7 +149,7 @@ def plan_sweep(
     first = _to_run(drafts)[0]
     unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
-        narrate(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
+        waits(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
         judged, unasked = ask_megatron(drafts, host)
         drafts = with_twins(judged)
     running = [checked.spec for checked in _to_run(drafts)]
@@ -157,7 +157,7 @@ def plan_sweep(
     if request.launch.launcher == "replay":
         answers: Iterator[KeptPrediction] = repeat(KeptPrediction(None, _REPLAYED))
     else:
-        narrate(f"Predicting {counted(len(running), 'cell')}")
+        waits(f"Predicting {counted(len(running), 'cell')}")
         answers = iter(predictions(running, first.software, Tracing(host, trace_cache(host.shell))))
     cells = planned_cells(axes, drafts, answers, prunes=request.prune)
     return SweepPlan(

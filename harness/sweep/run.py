@@ -25,6 +25,7 @@ from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, r
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
 from harness.show import json
+from harness.show.terminal import pass_time
 from harness.sweep.batch import DueCell, SweepBatch
 from harness.sweep.plan import plan_sweep
 from harness.sweep.reports import SweepDisplay, answer
@@ -50,9 +51,9 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     """
     host = this_host()
     if slurm is None:
-        display.plan(plan_sweep(request, host, asks_megatron=False, narrate=display.narrate))
+        display.plan(plan_sweep(request, host, asks_megatron=False, waits=pass_time))
         return
-    plan, results = _planned(request, host, display), results_dir(request.results_dir).absolute()
+    plan, results = _planned(request, host), results_dir(request.results_dir).absolute()
     batch = _unstarted(plan, host, results)
     job = sweep_job(batch, slurm, results).checked(host)
     if display.as_json:
@@ -72,7 +73,7 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
         software_here(
             request.asked.gpu.lower(), host
         )  # otherwise every cell would wait for a driver that does not answer
-    plan = plan_sweep(request, host, asks_megatron=True, narrate=display.narrate)
+    plan = plan_sweep(request, host, asks_megatron=True, waits=pass_time)
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
     sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
@@ -164,7 +165,7 @@ def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: Sw
     BadRequestError before anything is written.
     """
     host, results = this_host(), results_dir(request.results_dir).absolute()
-    plan = _planned(request, host, display)
+    plan = _planned(request, host)
     batch = _unstarted(plan, host, results)
     sweep_job(batch, slurm, results).checked(host)
     named = request.sweep_dir
@@ -234,10 +235,10 @@ def _submitted(batch: SweepBatch, slurm: SlurmRequest, results: Path, display: S
     return hand_over(asked, slurm, batch.host, of_job, lambda _: answer(batch, display), refused)
 
 
-def _planned(request: SweepRequest, host: Host, display: SweepDisplay) -> SweepPlan:
+def _planned(request: SweepRequest, host: Host) -> SweepPlan:
     """Return the plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
     require_gpu_named(request.asked.gpu)
-    plan = plan_sweep(request, host, asks_megatron=False, narrate=display.narrate)
+    plan = plan_sweep(request, host, asks_megatron=False, waits=pass_time)
     counts = sorted({num_nodes(cell.spec) for cell in plan.planned})
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)

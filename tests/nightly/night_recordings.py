@@ -39,7 +39,7 @@ class Stage:
         self.suite.write_text(f"title: A suite\ndefaults: {{request: {{model_recipe_name: {RECIPE}, gpu: h100}}}}\n"
                               f"cases:\n{''.join(lines)}")  # fmt: skip
         self.goldens.mkdir()
-        plan = plan_night(NightRequest(suite=str(self.suite)), this_host(), starts=False, narrate=lambda _: None)
+        plan = plan_night(NightRequest(suite=str(self.suite)), this_host(), starts=False, waits=lambda _: None)
         self.specs = {case.name: case.spec for case in plan.cases if case.spec}
 
     @property

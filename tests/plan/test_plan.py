@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.show.page import LONGEST_ANSWER
+
 KEYS = {
     "recompute", "legal", "rules", "inert_modules", "peak_bytes", "worst_stage", "stages", "step_time_s",
     "tflops_per_gpu", "recompute_overhead", "verdict",
@@ -51,11 +53,13 @@ def test_json_has_the_keys_of_the_contract(plan):
 def test_the_table_has_a_row_per_setting_and_is_not_cut_when_piped(plan):
     done = plan(*LLAMA, "--all", columns=40)
     assert done.code == 0, done.err
-    rows = [line for line in done.out.splitlines() if line.endswith((" FITS", " TIGHT", " OOM"))]
+    first, *_ = done.out.splitlines()
+    rows = [line for line in done.out.splitlines() if " FITS " in line]
     assert [row.split()[0] for row in rows][:2] == ["none", "core_attn"]
+    assert first.startswith("Use none: ") and len(first) <= LONGEST_ANSWER
     assert "full:uniform:4" in done.out
     assert "…" not in done.out
-    assert "No effect here: layernorm" in done.out
+    assert "No effect here: layernorm" in plan(*LLAMA, "-v").out
 
 
 @pytest.mark.train
@@ -187,7 +191,7 @@ def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan
 
 
 @pytest.mark.train
-def test_a_terminal_names_the_request_before_it_counts_stages_and_a_pipe_stays_silent(cache):
+def test_a_terminal_counts_stages_and_a_pipe_stays_silent(cache):
     recipe = "tests/data/replay/replayed.yaml"
     command = (sys.executable, "-m", "harness.app", "plan", "-mr", recipe, "--over", "mb=1,2", "--json")
     env = {**os.environ, "XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "100"}
@@ -203,7 +207,7 @@ def test_a_terminal_names_the_request_before_it_counts_stages_and_a_pipe_stays_s
         document = json.loads(planning.stdout.read())
     os.close(ours)
     said = shown.result().decode()
-    assert said.index("Planning replayed, pretrain, bf16, 2 x H100") < said.rindex("Stages traced")
+    assert "Stages traced" in said
     assert "pretrain h100 bf16 2 GPUs (tests/data/replay/replayed.yaml:" in document["notes"][0]
     piped = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     assert piped.stderr == ""
@@ -264,6 +268,6 @@ def test_a_setting_that_torch_refuses_is_refused_before_anything_is_traced(plan,
 
 
 def test_a_setting_without_effect_is_named(plan):
-    done = plan(*POINT, "-E", "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8")
+    done = plan(*POINT, "-v", "-E", "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8")
     assert done.code == 0
     assert "garbage_collection_threshold has no effect" in " ".join(done.out.split())

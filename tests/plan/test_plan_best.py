@@ -10,12 +10,13 @@ from harness.experiment.software import Software
 from harness.plan.document import planned_document
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published, published_spec
 from harness.plan.run import Layout, Planned
-from harness.plan.show import nearest_line, nearest_lines
+from harness.plan.show import nearest_blocks, nearest_text
 from harness.predict.device import device_needs
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
+from harness.show.page import Page, plain
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
@@ -101,17 +102,20 @@ def test_the_nearest_golden_says_how_far_the_prediction_is_from_it(planned, gold
     nearest = nearest_golden(made, {}, folder)
     assert (nearest.name, nearest.recompute, nearest.differences) == ("near", "none", ())
     assert (nearest.peak_error, nearest.throughput_error) == (pytest.approx(-0.5), pytest.approx(0.1))
-    assert nearest_line(nearest).words == (
-        "Nearest golden: near: predicted peak -50.0 %, predicted TFLOP/s/GPU +10.0 %"
-    )
-    assert nearest_lines(nearest, None) == [nearest_line(nearest)]
+    assert nearest_text(nearest) == ("Nearest golden: near: predicted peak -50.0 %, predicted TFLOP/s/GPU +10.0 %")
+    assert shown(nearest, None) == ([nearest_text(nearest)], 0)
 
 
-def test_where_no_golden_is_near_a_line_says_so():
+def shown(golden, published):
+    """The lines that a reader gets, and how many notes are left out."""
+    blocks = nearest_blocks(golden, published)
+    return [plain(line.words) for line in Page(tuple(blocks)).brief.blocks], blocks[-1].num
+
+
+def test_where_no_golden_is_near_a_note_says_so():
     published = Nearest("x", "none", (), None, 0.1, source="a page")
-    none = "Nearest golden: none with this recipe, task, GPU, precision, layout and batch"
-    assert [line.words for line in nearest_lines(None, None)] == [none]
-    assert [line.words for line in nearest_lines(None, published)] == [none, nearest_line(published).words]
+    assert shown(None, None) == ([], 1)
+    assert shown(None, published) == ([nearest_text(published)], 1)
 
 
 def test_a_setting_that_a_golden_does_not_state_is_named_and_another_layout_is_no_neighbour(planned, golden_folder):
@@ -149,7 +153,7 @@ def test_the_nearest_published_figure_has_the_same_layout(tmp_path):
     assert (nearest.name, nearest.recompute, nearest.differences) == ("of 26.06", "none", ())
     assert (nearest.peak_error, nearest.throughput_error) == (None, pytest.approx(1.0))
     half = predicted.tflops_per_gpu / 2
-    assert nearest_line(nearest).words == (
+    assert nearest_text(nearest) == (
         f"Nearest published figure: of 26.06 (docs:1, {half:.0f} TFLOP/s/GPU): predicted TFLOP/s/GPU +100.0 %"
     )
     file.write_text(json.dumps({"rows": rows}))

@@ -91,8 +91,8 @@ def test_a_setting_fits_with_its_whole_range_and_is_tight_with_its_peak_alone(pe
 @pytest.mark.parametrize(
     ("capacity", "margin", "budget", "text"),
     [
-        (100 * 10**9, 0.06, 93 * 10**9, "93.13 GiB less 953.67 MiB outside torch's allocator and 6 % margin"),
-        (100 * 10**9, 0.0, 99 * 10**9, "93.13 GiB less 953.67 MiB outside torch's allocator"),
+        (100 * 10**9, 0.06, 93 * 10**9, "86.61 GiB = 93.13 - 0.93 outside torch's allocator - 5.59 margin (6 %)"),
+        (100 * 10**9, 0.0, 99 * 10**9, "92.20 GiB = 93.13 - 0.93 outside torch's allocator"),
         (None, 0.06, None, None),
     ],
 )
