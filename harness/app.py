@@ -1,8 +1,6 @@
 """The `mbr-perf` command: sub-commands, spelling of options, and the one place where errors become exit codes."""
 
-import errno
 import io
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from harness.cli.commands import App, HelpedGroup, PlanCommand, SweepCommand, Wh
 from harness.cli.help import LENGTH, tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
-from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
+from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.explain import ask as explain
 from harness.golden import ask as golden
 from harness.history import ask as history
@@ -38,8 +36,6 @@ from harness.sweep import ask as sweep
 # Which package has the class depends on the version of typer; each hands out this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-
-_LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or path is so long
 
 _PREDICT, _MEASURE, _EXPLAIN = "Predict, without a GPU", "Measure", "Judge and explain"
 _KEEP, _LOOK_UP = "Golden values, results, jobs", "Look up"
@@ -61,7 +57,9 @@ class AskedGroup(HelpedGroup):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:  # typer would end without a word
-                _tell_stopped()
+                from harness.cli.refusals import tell_stopped
+
+                tell_stopped()
                 raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
 
 
@@ -174,10 +172,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             _command()(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
-            _tell(error, arguments)
+            from harness.cli.refusals import tell
+
+            tell(error, arguments)
             sys.exit(int(error.exit_code))
         except OSError as error:
-            _tell(_too_long(error, arguments), arguments)
+            from harness.cli.refusals import tell, too_long
+
+            tell(too_long(error, arguments), arguments)
             sys.exit(int(ExitCode.BAD_REQUEST))
         except KeyboardInterrupt:
             sys.exit(int(ExitCode.INTERRUPTED))
@@ -197,57 +199,6 @@ def spelled(arguments: Sequence[str]) -> list[str]:
             name = "--" + name[2:].replace("-", "_")
         out.append(_OF_TYPER.get(name, name) + equals + value)
     return out
-
-
-def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
-    """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
-    from harness.records.redact import redact_shapes
-
-    if isinstance(error, SeveralMatchError):
-        error.remedy = "\n  ".join(["copy one of these commands:", *_completed(arguments, error.choices)])
-    if "--json" in arguments:
-        import json
-
-        document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
-                    "exit_code": int(error.exit_code)}  # fmt: skip
-        print(json.dumps(document, indent=2))
-    from harness.show.page import visible
-
-    for problem in error.problems if isinstance(error, BadRequestError) else (error,):
-        short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
-        print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
-
-
-def _too_long(error: OSError, arguments: Sequence[str]) -> HarnessError:
-    """Return the problem of an argument that is too long for the name of a file; raise any other error again."""
-    name = str(error.filename or "")
-    if error.errno != errno.ENAMETOOLONG or not name:
-        raise error
-    place = next((at for at, argument in enumerate(arguments) if argument and argument in name), None)
-    before = arguments[place - 1] if place else ""
-    option = f"{before} " if before.startswith("-") else ""
-    return BadRequestError(
-        f"{option}{name[:40]}...: {len(name)} characters are too long for a name or path",
-        remedy="a file or run has a name of at most 255 characters, and a path of at most 4095",
-    )
-
-
-def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
-    """Return the typed command with each choice's options before a ``--``, quoted for a shell."""
-    import shlex
-
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [shlex.join(["mbr-perf", *arguments[:end], *words, *arguments[end:]]) for words in choices]
-
-
-def _tell_stopped() -> None:
-    """Answer Ctrl-C if there is nothing to keep."""
-    import shlex
-
-    from harness.records.redact import redact
-
-    print(f"INTERRUPTED (exit {int(ExitCode.INTERRUPTED)}): no answer", file=sys.stderr)
-    print(f"Start again: {shlex.join(['mbr-perf', *map(redact, sys.argv[1:])])}", file=sys.stderr)
 
 
 @contextmanager

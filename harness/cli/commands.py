@@ -82,7 +82,7 @@ def _with_own_options(command: Any, args: list[str]) -> list[str]:
         for each in command.params
         for name in (*each.opts, *each.secondary_opts)
     }
-    if not helped.takes_experiment(command) or _has_own_options_only(args, takes_value):
+    if not command.takes_experiment or _has_own_options_only(args, takes_value):
         return args
     from harness.cli.bridge import in_our_words  # reads Bridge's options, which few commands name
 
@@ -103,6 +103,11 @@ class HelpedCommand(typer.core.TyperCommand):
         for parameter in self.params:
             if parameter.name in _UNUSED.get(name or "", ()):
                 parameter.hidden = True  # type: ignore[attr-defined]
+
+    @property
+    def takes_experiment(self) -> bool:
+        """Whether the command takes the options of an experiment, and with them Megatron-Bridge's."""
+        return any(parameter.name == "set_values" for parameter in self.params)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as typer does, but report all unreadable values at once, each with its option and its text."""

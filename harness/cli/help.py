@@ -37,11 +37,6 @@ _TWINS = ("recompute_granularity", "recompute_method", "distribute_saved_activat
 """Options that another option or a --set says, too."""
 
 
-def takes_experiment(command: Any) -> bool:
-    """Return whether the command takes the options of an experiment, and with them Megatron-Bridge's."""
-    return any(parameter.name == "set_values" for parameter in command.params)
-
-
 def write_command(command: Any, ctx: Any, formatter: Any) -> None:
     """Write the paragraphs of the docstring, then arguments, each panel in the order of its first option, and examples.
 
@@ -55,7 +50,7 @@ def write_command(command: Any, ctx: Any, formatter: Any) -> None:
         _write_help(command, formatter)
         _write_panels(formatter, [("Arguments", record) for _, record in _records(command, ctx, "argument")])
         options = _records(command, ctx, "option", but=() if length == "all" else _TWINS)
-        if takes_experiment(command) and length == "all":
+        if command.takes_experiment and length == "all":
             from harness.cli.bridge import help_rows
 
             options += [("As in Megatron-Bridge", row) for row in help_rows()]

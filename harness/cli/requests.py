@@ -1,7 +1,6 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
 import math
-import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -196,10 +195,6 @@ def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
         yield field, long.partition("/")[0]
 
 
-_TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
-_MINUTES = re.compile(r"\d{1,7}")
-
-
 def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
     """Return the options as one value; None for another launcher.
 
@@ -210,54 +205,8 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
         if names := given_options(given, but=()):
             raise BadRequestError(f"{', '.join(names)}: only with --launcher slurm", remedy="add it, or leave them out")
         return None
-    problems = _value_problems(given)
-    if names := [f"--{name}" for name, value in local.items() if value is not None]:
-        remedy = "leave them out: Slurm chooses the nodes; --num_gpus and --gpus_per_node decide how many"
-        problems.insert(
-            0, BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)
-        )
-    minutes = 1
-    try:
-        minutes = limit_minutes(given.time_limit)
-    except BadRequestError as error:
-        problems.append(error)
-    raise_all(problems)
-    options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=not given.no_exclusive)
+    from harness.cli.slurm import checked_minutes
+
+    minutes, exclusive = checked_minutes(given, local), not given.no_exclusive
+    options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=exclusive)
     return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach)
-
-
-def limit_minutes(text: str | None) -> int:
-    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up.
-
-    BadRequestError for any other text.
-    """
-    remedy = "--time_limit 30 (minutes) or 01:30:00"
-    if text is None:
-        raise BadRequestError(
-            "--launcher slurm needs a time limit: a job without a limit may hold its nodes for ever", remedy=remedy
-        )
-    match = _TIME.fullmatch(text)
-    if match:
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        total = days * 1440 + hours * 60 + minutes + (seconds > 0)
-    else:
-        total = int(text) if _MINUTES.fullmatch(text) else 0
-    if total < 1:
-        raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
-    return total
-
-
-def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
-    problems = [
-        BadRequestError(f"--{name} {value} must be at least 1")
-        for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes))
-        if value is not None and value < 1
-    ]
-    ways = get_args(SlurmOptions.model_fields["gpus"].annotation)
-    if given.gpus is not None and given.gpus not in ways:
-        problems.append(
-            BadRequestError(f"--slurm_gpus {given.gpus!r}: no such value", remedy=f"one of {', '.join(ways)}")
-        )
-    if given.detach and given.no_submit:
-        problems.append(BadRequestError("--detach and --no_submit exclude each other", remedy="leave one of them out"))
-    return problems

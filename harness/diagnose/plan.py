@@ -8,7 +8,7 @@ from harness.diagnose.values import Case, Change, Rulings
 from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding

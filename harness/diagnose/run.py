@@ -18,7 +18,7 @@ from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_
 from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.failures.classify import expandable_segments
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
 from harness.failures.first_failure import FailureScan, failure_of, survived_by

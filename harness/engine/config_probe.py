@@ -29,7 +29,7 @@ from harness.engine.process import (
 )
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 
 # Explanations of unclear exceptions: type, start of the text (None: no text), meaning.
 TRANSLATIONS = (

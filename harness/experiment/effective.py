@@ -6,7 +6,8 @@ from pydantic import Field
 
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.frozen import Frozen
-from harness.experiment.layout import LayoutError, chunks
+from harness.experiment.layout import chunks
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.modules import MODULES, Effect, Layers
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software

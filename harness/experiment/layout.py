@@ -5,41 +5,8 @@ get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), wh
 GPUs.
 """
 
-from dataclasses import dataclass
-
-from harness.errors import BadRequestError
-from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
+from harness.experiment.layout_text import Chunk, LayoutError, Stages, chunks_of_layout, cut_by_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
-from harness.units import Version, parse_version
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """One model chunk. ``layers`` are the global, 0-based numbers of its decoder layers."""
-
-    layers: tuple[int, ...]
-    has_embedding: bool = False
-    has_loss: bool = False
-    mtp_layers: int = 0
-
-
-Stages = tuple[tuple[Chunk, ...], ...]
-
-
-class LayoutError(BadRequestError):
-    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
-
-    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
-    """
-
-    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
-        super().__init__(message, remedy=f"rule {rule}")
-        self.rule = rule
-        self._texts = (mcore_text, newer_text or mcore_text)
-
-    def mcore_text(self, version: Version) -> str | None:
-        """Return the text of this megatron-core."""
-        return self._texts[not version < parse_version("0.17")]
 
 
 def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
@@ -48,7 +15,13 @@ def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
     if layout is None and not _has_uneven_ends(parallelism) and not _has_accounting(parallelism):
         _check_interleaving(parallelism)  # the config checks no even split; the others it checks before groups exist
     if layout is not None:
-        stages = _cut_by_layout(model, parallelism, layout)
+        if _has_uneven_ends(parallelism) or _has_accounting(parallelism):
+            raise LayoutError(
+                "P11",
+                "pipeline_model_parallel_layout already sets the layout; drop num_layers_in_* and account_for_*",
+                "pipeline_model_parallel_layout cannot be set with other pipeline layout arguments.",
+            )
+        stages = cut_by_layout(model, parallelism, layout)
     else:
         cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
         stages = _numbered(cut(model, parallelism), model.mtp_num_layers or 0)
@@ -217,87 +190,3 @@ def _middle_size(layers: int, stages: int, vp: int) -> int:
             f"parallel degree {vp}",
         )
     return per_middle
-
-
-def _cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
-    if _has_uneven_ends(par) or _has_accounting(par):
-        raise LayoutError(
-            "P11",
-            "pipeline_model_parallel_layout already sets the layout; drop num_layers_in_* and account_for_*",
-            "pipeline_model_parallel_layout cannot be set with other pipeline layout arguments.",
-        )
-    try:
-        flat = parse_layout(text)
-    except LayoutSyntaxError as error:
-        raise LayoutError(
-            "P13", f"pipeline_model_parallel_layout {text!r}: {error}", f"Invalid layer character: {error.character}"
-        ) from error
-    pp = par.pipeline_model_parallel_size
-    if len(flat) % pp:
-        raise LayoutError(
-            "P12",
-            f"pipeline_model_parallel_layout {text!r} has {len(flat)} stages, not a multiple of PP {pp}",
-            "pipeline_model_parallel_layout must be divisible by pipeline_model_parallel_size "
-            f"(len(layout)={len(flat)}, pipeline_model_parallel_size={pp})",
-        )
-    _check_vp_of_layout(par, len(flat) // pp)
-    _check_contents(flat, pp, model)
-    return _stages_of_layout(flat, pp)
-
-
-def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
-    asked = par.virtual_pipeline_model_parallel_size
-    # 1 means no interleaving, so that a layout with one chunk per rank agrees with it.
-    if asked is not None and asked != found:
-        raise LayoutError(
-            "P14",
-            f"the layout has {found} chunks per pipeline rank, but virtual_pipeline_model_parallel_size is {asked}",
-            "virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout, "
-            f"(self.virtual_pipeline_model_parallel_size={asked},  detected_vpp_size={found})",
-        )
-
-
-def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
-    layers, num_mtp = "".join(flat), model.mtp_num_layers or 0
-    checks = (
-        (layers.startswith("E"), "the first layer must be E", "The first layer must be embedding"),
-        (layers.endswith("L"), "the last layer must be L", "The last layer must be loss"),
-        (layers.count("E") == 1, "E must occur once", "Embedding must be specified exactly once"),
-        (layers.count("L") == 1, "L must occur once", "Loss must be specified exactly once"),
-        (
-            layers.count("t") == model.num_layers,
-            f"{layers.count('t')} decoder layers for num_layers {model.num_layers}",
-            f"Number of decoder layers {layers.count('t')}must match num_layers {model.num_layers}",
-        ),
-        (
-            layers.count("m") == num_mtp,
-            f"{layers.count('m')} MTP layers for mtp_num_layers {num_mtp}",
-            "Number of mtp layers in layout must match mtp_num_layers",
-        ),
-        ("t" not in layers.partition("m")[2], "t follows m", "decoder layers must be placed before MTP layers"),
-        (
-            not any("m" in stage for stage in flat[:-pp]),
-            "m must be in the last virtual stage",
-            "Currently we restrict that the MTP should be always in the last ",
-        ),
-        (
-            all(stage.count("m") in (0, num_mtp) for stage in flat),
-            "all m must be in one stage",
-            "All of the MTP layers must be in the same one virtual pipeline stage",
-        ),
-    )
-    for holds, message, text in checks:
-        if not holds:
-            raise LayoutError("P13", f"pipeline_model_parallel_layout: {message}", text)
-
-
-def _stages_of_layout(flat: tuple[str, ...], pp: int) -> Stages:
-    cut: list[list[Chunk]] = [[] for _ in range(pp)]
-    first = 0
-    for index, stage in enumerate(flat):
-        size = stage.count("t")
-        cut[index % pp].append(
-            Chunk(tuple(range(first, first + size)), "E" in stage, "L" in stage, mtp_layers=stage.count("m"))
-        )
-        first += size
-    return tuple(tuple(stage) for stage in cut)

@@ -1,15 +1,47 @@
-"""Parses the text of ``pipeline_model_parallel_layout``.
+"""Cuts a model as the text of ``pipeline_model_parallel_layout`` says.
 
 Its grammar is that of megatron-core's `pipeline_parallel_layer_layout.py`: ``E`` embedding, ``t`` decoder layer, ``m``
 MTP layer, ``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; commas mean nothing.
 """
 
 import re
+from dataclasses import dataclass
 
-from harness.experiment.model import MOST
+from harness.errors import BadRequestError
+from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
+from harness.units import Version, parse_version
 
 LAYER_CODES = "ELtm"
 _SYMBOL = re.compile(r"\*\d+|.", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One model chunk. ``layers`` are the global, 0-based numbers of its decoder layers."""
+
+    layers: tuple[int, ...]
+    has_embedding: bool = False
+    has_loss: bool = False
+    mtp_layers: int = 0
+
+
+Stages = tuple[tuple[Chunk, ...], ...]
+
+
+class LayoutError(BadRequestError):
+    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
+
+    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
+    """
+
+    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
+        super().__init__(message, remedy=f"rule {rule}")
+        self.rule = rule
+        self._texts = (mcore_text, newer_text or mcore_text)
+
+    def mcore_text(self, version: Version) -> str | None:
+        """Return the text of this megatron-core."""
+        return self._texts[not version < parse_version("0.17")]
 
 
 class LayoutSyntaxError(ValueError):
@@ -79,3 +111,82 @@ def chunks_of_layout(text: str, num_stages: int) -> int:
         return max(1, len(parse_layout(text)) // num_stages)
     except LayoutSyntaxError:
         return 1
+
+
+def cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
+    """Return the stages that ``text`` describes; LayoutError for the first problem, as in megatron-core."""
+    try:
+        flat = parse_layout(text)
+    except LayoutSyntaxError as error:
+        raise LayoutError(
+            "P13", f"pipeline_model_parallel_layout {text!r}: {error}", f"Invalid layer character: {error.character}"
+        ) from error
+    pp = par.pipeline_model_parallel_size
+    if len(flat) % pp:
+        raise LayoutError(
+            "P12",
+            f"pipeline_model_parallel_layout {text!r} has {len(flat)} stages, not a multiple of PP {pp}",
+            "pipeline_model_parallel_layout must be divisible by pipeline_model_parallel_size "
+            f"(len(layout)={len(flat)}, pipeline_model_parallel_size={pp})",
+        )
+    _check_vp_of_layout(par, len(flat) // pp)
+    _check_contents(flat, pp, model)
+    return _stages_of_layout(flat, pp)
+
+
+def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
+    asked = par.virtual_pipeline_model_parallel_size
+    # 1 means no interleaving, so that a layout with one chunk per rank agrees with it.
+    if asked is not None and asked != found:
+        raise LayoutError(
+            "P14",
+            f"the layout has {found} chunks per pipeline rank, but virtual_pipeline_model_parallel_size is {asked}",
+            "virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout, "
+            f"(self.virtual_pipeline_model_parallel_size={asked},  detected_vpp_size={found})",
+        )
+
+
+def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
+    layers, num_mtp = "".join(flat), model.mtp_num_layers or 0
+    checks = (
+        (layers.startswith("E"), "the first layer must be E", "The first layer must be embedding"),
+        (layers.endswith("L"), "the last layer must be L", "The last layer must be loss"),
+        (layers.count("E") == 1, "E must occur once", "Embedding must be specified exactly once"),
+        (layers.count("L") == 1, "L must occur once", "Loss must be specified exactly once"),
+        (
+            layers.count("t") == model.num_layers,
+            f"{layers.count('t')} decoder layers for num_layers {model.num_layers}",
+            f"Number of decoder layers {layers.count('t')}must match num_layers {model.num_layers}",
+        ),
+        (
+            layers.count("m") == num_mtp,
+            f"{layers.count('m')} MTP layers for mtp_num_layers {num_mtp}",
+            "Number of mtp layers in layout must match mtp_num_layers",
+        ),
+        ("t" not in layers.partition("m")[2], "t follows m", "decoder layers must be placed before MTP layers"),
+        (
+            not any("m" in stage for stage in flat[:-pp]),
+            "m must be in the last virtual stage",
+            "Currently we restrict that the MTP should be always in the last ",
+        ),
+        (
+            all(stage.count("m") in (0, num_mtp) for stage in flat),
+            "all m must be in one stage",
+            "All of the MTP layers must be in the same one virtual pipeline stage",
+        ),
+    )
+    for holds, message, text in checks:
+        if not holds:
+            raise LayoutError("P13", f"pipeline_model_parallel_layout: {message}", text)
+
+
+def _stages_of_layout(flat: tuple[str, ...], pp: int) -> Stages:
+    cut: list[list[Chunk]] = [[] for _ in range(pp)]
+    first = 0
+    for index, stage in enumerate(flat):
+        size = stage.count("t")
+        cut[index % pp].append(
+            Chunk(tuple(range(first, first + size)), "E" in stage, "L" in stage, mtp_layers=stage.count("m"))
+        )
+        first += size
+    return tuple(tuple(stage) for stage in cut)

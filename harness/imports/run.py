@@ -9,7 +9,7 @@ from typing import Literal
 import harness
 from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.rules.check import check
 from harness.failures.entries import FailureKind
 from harness.failures.failure_scan import RankFailure

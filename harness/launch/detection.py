@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GpuType, gpu_named
 from harness.launch.environment import SAFE_PATH, Host
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 
 TIMEOUT_S = 60.0  # without persistence mode the driver first initializes every GPU of the server, each for seconds
 NO_BINDING = "No module named 'pynvml'"

@@ -15,7 +15,7 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.launch.required import bridge_version
 from harness.predict.tracer import cache_folder
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 from harness.records.store import write_atomically
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import Resolved, resolve

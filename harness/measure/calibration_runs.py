@@ -20,11 +20,13 @@ from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECO
 from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
+from harness.records.calibration import Calibration, Probe, RunErrors
+from harness.records.folders import calibration_path
 from harness.records.rank import SCRIPTED
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
 from harness.records.strict_json import read_document
-from harness.records.trace import Calibration, Probe, RunErrors, TraceCase, calibration_path
+from harness.records.trace import TraceCase
 from harness.units import grouped, utc_now
 
 

@@ -15,7 +15,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.launch import PARENT_PID_VARIABLE
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 
 TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
 EACH_S = 1.0  # for every further question

@@ -23,11 +23,12 @@ from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import weighed
+from harness.records.calibration import Calibration
+from harness.records.folders import calibration_path
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
-from harness.records.trace import Calibration, calibration_path
 from harness.units import first_line, format_bytes, format_percent, format_seconds, grouped
 
 # A run waits at most this long for its prediction.

@@ -27,8 +27,8 @@ from harness.predict.ledger import PeakName, StageMemory
 from harness.predict.prediction import Verdict
 from harness.predict.reserved import Held
 from harness.predict.search import Plan, Row
+from harness.records.calibration import Calibration
 from harness.records.prediction import Source, StagePrediction
-from harness.records.trace import Calibration
 from harness.show.json import Document, Shown, Text, at
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for

@@ -10,7 +10,7 @@ from threading import Event
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.experiment.rules.check import check
 from harness.launch.environment import Host

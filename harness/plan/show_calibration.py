@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.records.trace import Calibration, FittedConstant, RunErrors
+from harness.records.calibration import Calibration, FittedConstant, RunErrors
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, listing, table, tabled
 from harness.units import format_bytes
 

@@ -11,7 +11,7 @@ from harness.predict.ledger import stage_memory
 from harness.predict.model_states import Adam
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, Constants, calibrated
 from harness.predict.time_model import LIKELY, Efficiency, likely_seconds
-from harness.records.trace import FittedConstant
+from harness.records.calibration import FittedConstant
 
 Residuals = Callable[[Sequence[float]], list[float]]
 

@@ -17,7 +17,8 @@ from harness.predict.stages import Composer
 from harness.predict.trace_cases import source_fingerprint
 from harness.predict.tracer import in_halves, require_megatron, side_by_side
 from harness.predict.tracer_processes import TracerLateError, TracerProcess
-from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactStage
+from harness.records.calibration import Calibration
+from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 # Words of `plan --exact` that name a setting.
 RECOMMENDED, ASKED = "recommended", "asked"

@@ -20,8 +20,9 @@ from harness.predict.reserved import Held, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
 from harness.predict.trace_cases import traceable
+from harness.records.calibration import FittedConstant
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
-from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
+from harness.records.trace import ChunkTrace, ExactStage
 from harness.units import GIB, MIB, counted
 
 EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
-from harness.experiment.layout import Chunk
+from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.predict.stages import Composer

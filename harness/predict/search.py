@@ -1,6 +1,6 @@
 """Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
@@ -298,13 +298,17 @@ def traced_policies(spec: ExperimentSpec, implementation: Implementation) -> lis
 class Traces:
     """The tracer's answers: chunks by key with even and with uneven routing, and reasons for those it declined.
 
-    ``requests``: reads the requests for memory of a case, where they are known.
+    ``find_requests``: finds what reads the requests for memory of a case, when asked; None where unknown.
     """
 
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
     refused: Mapping[str, str]
-    requests: Read | None = None
+    find_requests: Callable[[], Read | None] = lambda: None
+
+    @property
+    def requests(self) -> Read | None:
+        return self.find_requests()
 
     def why_missing(self, composer: Composer, otherwise: str = "not traced") -> str:
         """Say why a trace of the request is missing; ``otherwise``: where no tracer declined one."""

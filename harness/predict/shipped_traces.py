@@ -1,4 +1,4 @@
-"""Reads and writes the traces that travel with mbr-perf: a machine without torch can plan with them.
+"""Reads the traces that travel with mbr-perf: a machine without torch can plan with them.
 
 There is one zip file per release of megatron-core. ``about.json`` says what made the traces. Every other member holds
 all traces of one reduced request: all recompute settings, kinds of layers and ends of the model. Equal operations are
@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +199,16 @@ def address_of(case: TraceCase, imbalance: float) -> Address:
     dump["compute_dtype"] = {name: value for name, value in asdict(spec.precision).items() if name in _OF_PRECISION}
     mtp = spec.model.mtp_num_layers
     name = [case.layer_kind, case.num_layers, case.pre, case.post, mtp, offload, recompute, imbalance]
-    member = hashlib.sha256(_json(dump).encode()).hexdigest()[:16]
-    return Address(member, _json(name), dump)
+    member = hashlib.sha256(json_text(dump).encode()).hexdigest()[:16]
+    return Address(member, json_text(name), dump)
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """Return the one text of a value: equal values have equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _defaults(case: TraceCase) -> dict[str, object]:
+def defaults_of(case: TraceCase) -> dict[str, object]:
     """Return all fields of the reduced request, defaults included, without those that differ inside a member."""
     dump = case.spec.model_dump(mode="json", exclude={"recompute", "offload", "measure", "gpu"})
     _without_kind(dump["model"])
@@ -254,7 +254,7 @@ class ShippedTraces:
                 content = json.loads(archive.read(f"{member}.json"))
         except KeyError:
             return {}
-        return self._unpacked(content) if _agree(content["spec"], _defaults(case)) else {}
+        return self._unpacked(content) if _agree(content["spec"], defaults_of(case)) else {}
 
     def _unpacked(self, content: dict[str, Any]) -> dict[str, CachedTrace]:
         ops = [OpCost.model_validate(row) for row in content["ops"]]
@@ -289,39 +289,3 @@ def find_shipped(megatron_core: str, installed: Software) -> tuple[ShippedTraces
     if reason:
         return None, f"mbr-perf does not use its traces for megatron-core {megatron_core}: {reason}"
     return ShippedTraces(path, about), ""
-
-
-def packed(about: About, traces: Iterable[tuple[TraceCase, float, CachedTrace]]) -> bytes:
-    """Return the file with these traces: the same bytes for the same traces, in whatever order they come."""
-    members: dict[str, dict[str, CachedTrace]] = {}
-    specs: dict[str, dict[str, object]] = {}
-    for case, imbalance, trace in traces:
-        address = address_of(case, imbalance)
-        members.setdefault(address.member, {})[address.name] = trace
-        specs.setdefault(address.member, _defaults(case))
-    content = BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_LZMA) as archive:
-        write_member(archive, "about.json", about.model_dump_json(indent=1))
-        for member in sorted(members):
-            write_member(archive, f"{member}.json", _json(_packed_member(specs[member], members[member])))
-    return content.getvalue()
-
-
-def write_member(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    """Add a member that depends on nothing but its text."""
-    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    info.compress_type, info.external_attr = zipfile.ZIP_LZMA, 0o644 << 16
-    archive.writestr(info, text)
-
-
-def _packed_member(spec: dict[str, object], traces: dict[str, CachedTrace]) -> dict[str, object]:
-    ops: dict[OpCost, int] = {}
-    rows: dict[str, object] = {}
-    for name in sorted(traces):
-        chunk = traces[name].chunk
-        if chunk is None:
-            rows[name] = {"refused": traces[name].refused}
-            continue
-        row = chunk.model_dump(mode="json", exclude={"ops"}, exclude_defaults=True)
-        rows[name] = {**row, "ops": [ops.setdefault(op, len(ops)) for op in chunk.ops]}
-    return {"spec": spec, "ops": [op.model_dump(mode="json", exclude_defaults=True) for op in ops], "traces": rows}

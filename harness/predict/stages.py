@@ -7,7 +7,8 @@ from functools import cached_property
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import Chunk, Stages, chunks
+from harness.experiment.layout import chunks
+from harness.experiment.layout_text import Chunk, Stages
 from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 from harness.predict.compose import (

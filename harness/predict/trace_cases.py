@@ -12,7 +12,7 @@ from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
-from harness.experiment.layout import Chunk
+from harness.experiment.layout_text import Chunk
 from harness.experiment.model import BatchSpec, LayerKind, ModelSpec, ParallelismSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 from harness.records.store import write_atomically

@@ -119,7 +119,7 @@ class Tracing:
         found = even | unevenly
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
         uneven = {key: chunk for key, chunk in _chunks(found).items() if key not in lost}
-        return Traces(_chunks(even), uneven if experts else None, refused | lost, self._requests)
+        return Traces(_chunks(even), uneven if experts else None, refused | lost, lambda: self._requests)
 
     def _untraceable(self, due: tuple[TraceCase, ...], *, has_some: bool) -> dict[str, str]:
         """Return why the due cases have no trace, by key. BadRequestError if no case has a trace."""

@@ -14,7 +14,7 @@ from harness.errors import RunFailedError
 from harness.experiment.effective import Implementation
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.launch import PARENT_PID_VARIABLE
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 from harness.records.trace import TraceRequest, progress_file
 
 _LOOK_EVERY_S = 0.2

@@ -29,6 +29,11 @@ def results_dir(override: Path | None = None) -> Path:
     return checkout / "results" if checkout else Path("results")
 
 
+def calibration_path(gpu: str, results: Path | None = None) -> Path:
+    """Return the path of a GPU type's calibration."""
+    return results_dir(results) / "calibration" / f"{gpu}.json"
+
+
 @contextmanager
 def closed_to_others() -> Iterator[None]:
     """Close new files of this process to other users inside the block; the group keeps the shell's permissions."""

@@ -1,4 +1,4 @@
-"""Files that the planner reads: traces, with stamps of their sources, and the calibration of a GPU."""
+"""Files that the planner reads: traces, with stamps of their sources."""
 
 import os
 from collections.abc import Iterator
@@ -6,14 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
-from harness.records.folders import results_dir
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 
 Phase = Literal["forward", "backward", "recompute"]
@@ -200,68 +199,3 @@ def megatron_core_stamps() -> Iterator[str]:
     found = find_spec("megatron")
     for folder in (found.submodule_search_locations or ()) if found else ():
         yield from tree_stamps(Path(folder) / "core")
-
-
-class FittedConstant(Frozen):
-    """A constant. ``value`` None: the runs do not determine it (``reason``), and the planner uses ``built_in``."""
-
-    name: str
-    built_in: float
-    value: float | None
-    bounds: tuple[float, float]
-    reason: str = ""
-
-
-class RunErrors(Frozen):
-    """Predicted / measured - 1 of a run: with built-in, fitted, and (from 3 runs on) fitted-without-it constants."""
-
-    run_id: str
-    recompute: str
-    fingerprint: str
-    peak_before: float | None
-    peak_after: float | None
-    peak_left_out: float | None = None
-    time_before: float | None = None
-    time_after: float | None = None
-    time_left_out: float | None = None
-
-
-class Calibration(Frozen):
-    """``results/calibration/<gpu>.json``. ``time_spread``: worst error of left-out step times, None below three runs.
-
-    ``refused``: runs that were not used, with the reason. ``planner``: fingerprint of the planner's sources.
-    ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
-    """
-
-    schema_version: SchemaVersion = SCHEMA_VERSION
-    gpu: str
-    constants: tuple[FittedConstant, ...]
-    runs: tuple[RunErrors, ...]
-    time_spread: float | None = None
-    refused: dict[str, str] = Field(default_factory=dict)
-    made_at: str
-    planner: str
-    traced_with: dict[str, str] = Field(default_factory=dict)
-    device_names: tuple[str, ...] = ()
-    versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-
-
-class ProbedFacts(Frozen):
-    """``constants``: by name of the planner's, shares of data-sheet rates or seconds. ``device``: its name."""
-
-    model_config = ConfigDict(extra="ignore")
-    device: str = ""
-    constants: dict[str, float]
-
-
-class Probe(Frozen):
-    """``probe.json`` of scripts/gpu-check: constants that were measured by themselves on a GPU."""
-
-    model_config = ConfigDict(extra="ignore")
-    gpu: str
-    facts: ProbedFacts
-
-
-def calibration_path(gpu: str, results: Path | None = None) -> Path:
-    """Return the path of a GPU type's calibration."""
-    return results_dir(results) / "calibration" / f"{gpu}.json"

@@ -18,7 +18,7 @@ from harness.launch.machine import declared_requirements, installed_software
 from harness.launch.plan import free_port
 from harness.measure.software_fit import Declared, Line, State, lock_lines, software_lines
 from harness.records.disk import free_bytes
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 from harness.records.store import write_atomically
 from harness.show import page
 from harness.show.json import Document

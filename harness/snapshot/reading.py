@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 from harness.snapshot.values import DeviceMemory, Question, SnapshotSummary
 from harness.units import GIB
 

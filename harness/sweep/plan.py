@@ -8,7 +8,7 @@ import harness
 from harness.batch.plan import Draft, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.effective import computation, settled_implementation
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import repeats_problem
 from harness.launch.detection import one_look
 from harness.launch.environment import Host, secrets_in

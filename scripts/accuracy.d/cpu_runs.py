@@ -14,7 +14,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
 from harness.launch.machine import installed_software
 from harness.measure.prediction import predict
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 from harness.records.run import RunRecord
 
 

@@ -12,7 +12,7 @@ import published
 
 from harness.errors import HarnessError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.launch.environment import Host
 from harness.plan.nearest import published_rows, published_seconds, published_spec
 from harness.predict.assumptions import imbalance_of

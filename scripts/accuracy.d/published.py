@@ -12,7 +12,7 @@ from rivals import formula_bytes
 
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
 from harness.predict.ledger import StageMemory

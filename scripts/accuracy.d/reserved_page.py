@@ -18,9 +18,10 @@ from harness.launch.environment import Host
 from harness.predict import reserved
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.ledger import stage_memory
+from harness.predict.packing import without_small
 from harness.predict.ranges import class_of
 from harness.predict.rank_parts import MissingEventsError, Read
-from harness.predict.shipped_events import events_made_here, without_small
+from harness.predict.shipped_events import events_made_here
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache
 from harness.predict.weighing import event_cases

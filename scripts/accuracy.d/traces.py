@@ -8,13 +8,14 @@ from pathlib import Path
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
-from harness.experiment.layout import LayoutError
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
+from harness.predict.packing import packed, packed_events
 from harness.predict.search import candidates, every_case
-from harness.predict.shipped_events import events_file, packed_events
-from harness.predict.shipped_traces import About, packed, shipped_file
+from harness.predict.shipped_events import events_file
+from harness.predict.shipped_traces import About, shipped_file
 from harness.predict.trace_cases import CachedTrace, TraceCache
 from harness.predict.tracer import Tracing, cache_folder
 from harness.predict.tracer_processes import TracerProcess

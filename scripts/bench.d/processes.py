@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.records.redact import quoted_error
+from harness.records.quoting import quoted_error
 
 
 class BenchmarkFailedError(RuntimeError):

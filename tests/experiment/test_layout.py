@@ -1,7 +1,7 @@
 import pytest
 
-from harness.experiment.layout import Chunk, LayoutError, chunks, layout_problem, num_virtual_stages
-from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
+from harness.experiment.layout import chunks, layout_problem, num_virtual_stages
+from harness.experiment.layout_text import Chunk, LayoutError, LayoutSyntaxError, parse_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
 from harness.units import parse_version
 

@@ -12,9 +12,10 @@ from harness.measure.calibration_runs import CalibrationRequest, calibrate
 from harness.measure.prediction import constants_for, predict
 from harness.predict.exact import planner_fingerprint, traced_with
 from harness.predict.prediction import BUILT_IN
+from harness.records.calibration import Calibration, FittedConstant
+from harness.records.folders import calibration_path
 from harness.records.rank import Coordinates
 from harness.records.store import write_record
-from harness.records.trace import Calibration, FittedConstant, calibration_path
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 

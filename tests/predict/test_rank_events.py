@@ -12,16 +12,14 @@ from harness.predict.allocator_replay import replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import owned_parts
+from harness.predict.packing import LEAST_BYTES, packed_events, without_small
 from harness.predict.rank_parts import MissingEventsError, chunk_parts
 from harness.predict.reserved import is_replayable, ratios_of, replay
 from harness.predict.shipped_events import (
-    LEAST_BYTES,
     ShippedEvents,
     events_file,
     events_made_here,
     find_events,
-    packed_events,
-    without_small,
 )
 from harness.predict.shipped_traces import find_shipped
 from harness.predict.stages import Composer

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
+from harness.predict.packing import packed
 from harness.predict.search import candidates, every_case, required_cases
 from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import (
@@ -18,7 +19,6 @@ from harness.predict.shipped_traces import (
     code_of,
     find_shipped,
     made_here,
-    packed,
     shipped_file,
     shipped_releases,
     why_not,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.records.redact import MAX_QUOTED, NO_ERROR_TEXT, quoted_error
+from harness.records.quoting import MAX_QUOTED, NO_ERROR_TEXT, quoted_error
 
 # What a child does first: on its way out it prints a warning, the leaks of nanobind and an error of a finalizer.
 NOISE = """

@@ -16,7 +16,8 @@ from harness.experiment.effective import (
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS, GpuType
-from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
+from harness.experiment.layout import chunks, layout_problem, num_virtual_stages
+from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import MoeModel
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute

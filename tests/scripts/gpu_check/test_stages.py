@@ -19,8 +19,8 @@ from training import equal_runs, sampler_overhead, train_settings, weigh_sampler
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.processes import identify, is_alive
+from harness.records.calibration import Probe
 from harness.records.strict_json import read_document
-from harness.records.trace import Probe
 from tests.conftest import build_record, build_spec
 from tests.waiting import wait_until
 
