@@ -66,7 +66,6 @@ class ManyProblemsError(BadRequestError):
 
     @property
     def problems(self) -> list[BadRequestError]:
-        """Return the problems."""
         return self._problems
 
 

@@ -4,11 +4,11 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from harness.cli.examples import TASKS, examples
 from harness.units import grouped
 
 _PROGRAM = "mbr-perf"
@@ -35,6 +35,28 @@ _OFTEN = {
 """What people use, by the names of parameters; every command with answers also has -q, -v and --json."""
 _TWINS = ("recompute_granularity", "recompute_method", "distribute_saved_activations", "point_gpu")
 """Options that another option or a --set says, too."""
+
+
+_PLAN = "plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32"
+
+TASKS = (
+    ("I have a model and GPUs. Which recompute setting fits, and what does it cost?", _PLAN),
+    ("My job ran out of memory, or became slow. Why?", "diagnose train.log"),
+    ("I have a training log and golden values. Is it a regression?", "compare --log train.log --golden golden.json"),
+    (
+        "Which setting is best on this machine? Measure it.",
+        "sweep -mr llama3_8b --over recompute='none; mlp' --repeats 3",
+    ),
+    ("Is tonight's build still as good as yesterday's?", "nightly cpu_smoke --junit junit.xml --html pages"),
+)
+"""What people come for, and the command for it, without the program's name."""
+
+
+def examples() -> Mapping[str, list[str]]:
+    """Return command lines by command (``golden list``), without the program's name."""
+    from harness.records.strict_yaml import table_in
+
+    return cast(dict[str, list[str]], table_in(Path(__file__).with_name("examples.yaml")))
 
 
 def write_command(command: Any, ctx: Any, formatter: Any) -> None:

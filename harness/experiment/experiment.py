@@ -277,12 +277,10 @@ class ExperimentSpec(Frozen):
 
     @property
     def num_microbatches(self) -> int:
-        """Return the number of micro-batches per step and GPU."""
         return self.batch.num_microbatches(self.data_parallel_size)
 
     @property
     def tokens_per_step(self) -> int:
-        """Return the number of tokens of one optimizer step over all GPUs."""
         return self.batch.global_batch_size * self.batch.seq_length
 
     @property

@@ -21,7 +21,6 @@ class Layers:
 
     @property
     def kinds(self) -> tuple["LayerKind", ...]:
-        """Return the kind of each layer, MTP layers last."""
         kinds = self.spec.model.layer_kinds
         return kinds + kinds[-1:] * (self.spec.model.mtp_num_layers or 0)
 

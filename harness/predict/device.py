@@ -179,7 +179,6 @@ class DeviceNeeds:
 
     @property
     def text(self) -> str:
-        """Return every part with its size."""
         parts = (
             (self.nccl_bytes, f"of NCCL ({self.num_communicators} communicators)"),
             (self.context_bytes, "of CUDA context and libraries"),

@@ -42,7 +42,6 @@ class LayerFlops:
 
     @property
     def total(self) -> int:
-        """Return the sum over one layer."""
         return self.projections + self.core_attn + self.delta_rule + self.mlp + self.experts + self.shared_experts
 
     def of_module(self, module: str) -> int:

@@ -29,7 +29,6 @@ class Sizes(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the layout in one line."""
         return " ".join(f"{name}={value}" for name, value in self._asdict().items() if value is not None)
 
     @property

@@ -105,7 +105,6 @@ class Moment(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return the sum of all parts."""
         return self.activations + self.logits + self.transient
 
 

@@ -38,7 +38,6 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """Return the setting as text."""
         return self.spec.recompute.text
 
     @property
@@ -48,7 +47,6 @@ class Candidate:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Return the ids of the rules that forbid it."""
         return tuple(finding.id for finding in self.findings if finding.blocks)
 
 
@@ -200,7 +198,6 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The setting."""
         return self.candidate.text
 
 

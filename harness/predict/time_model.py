@@ -159,12 +159,10 @@ class StepTime:
 
     @cached_property
     def likely_s(self) -> float:
-        """Return the seconds."""
         return self.compute_s + self.bubble_s + self.reduction_s + self.optimizer_s
 
     @property
     def range_s(self) -> tuple[float, float]:
-        """Return both ends of the range."""
         return self.likely_s * self.low, self.likely_s * self.high
 
 

@@ -109,7 +109,6 @@ class MeasuredCell:
 
     @property
     def name(self) -> str:
-        """Return the cell's name."""
         return self.data.planned.name
 
     @property

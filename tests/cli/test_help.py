@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from harness.app import app, spelled
-from harness.cli.examples import TASKS, examples
+from harness.cli.help import TASKS, examples
 
 ROOT = typer.main.get_command(app)
 
