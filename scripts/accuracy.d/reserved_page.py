@@ -10,7 +10,7 @@ from typing import Any
 
 import scripted_points
 import traces
-from page import Page, plain, signed
+from page import Page, plain, signed, table
 
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import parse_recompute
@@ -136,27 +136,23 @@ def _classed(rows: Sequence[dict[str, Any]], name: str) -> dict[str, dict[str, A
 
 
 def _ratios(classes: dict[str, Any]) -> list[str]:
-    lines = ["| class | allocator | reserved / peak | fits / peak | late | rows |", "|---|---|---|---|---:|---:|"]
-    for name, settings in classes.items():
-        for how, row in settings.items():
-            ends = (" ".join(f"{end:.3f}" for end in row[what]) for what in ("reserved", "fits"))
-            lines.append(f"| {name} | {how} | {' | '.join(ends)} | {row['late']:.3f} | {row['rows']} |")
-    return [*lines, "", "Three figures: below them lie 5, 50 and 95 of 100 rows. Late: side streams always behind."]
+    rows = [(name, how, row) for name, settings in classes.items() for how, row in settings.items()]
+    found = table("class | allocator | reserved / peak | fits / peak | late: | rows:", (
+        (name, how, *(" ".join(f"{end:.3f}" for end in row[what]) for what in ("reserved", "fits")), f"{row['late']:.3f}", row["rows"])
+        for name, how, row in rows
+    ))  # fmt: skip
+    return [*found, "", "Three figures: below them lie 5, 50 and 95 of 100 rows. Late: side streams always behind."]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| point | setting | stage | allocated GiB | reserved | predicted | | fits | native reserved | native fits |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    cells = []
     for row in rows:
-        sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], row["expandable"]["reserved_bytes"])
-        more = (row["expandable"]["fits_bytes"], *row["native"].values())
-        cells = (
-            [f"{size / 2**30:.2f}" for size in sizes] + [signed(_error(row))] + [f"{size / 2**30:.2f}" for size in more]
-        )
-        lines.append(f"| {row['point']} | {row['setting']} | {row['stage']} | {' | '.join(cells)} |")
-    return lines
+        sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], row["expandable"]["reserved_bytes"],
+                 row["expandable"]["fits_bytes"], *row["native"].values())  # fmt: skip
+        shown = [f"{size / 2**30:.2f}" for size in sizes]
+        cells.append((row["point"], row["setting"], row["stage"], *shown[:3], signed(_error(row)), *shown[3:]))
+    heads = "point | setting | stage: | allocated GiB: | reserved: | predicted: | : | fits: | native reserved: | native fits:"
+    return table(heads, cells)
 
 
 def _missing(rows: Sequence[dict[str, Any]]) -> list[str]:

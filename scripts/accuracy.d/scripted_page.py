@@ -1,13 +1,12 @@
 """Predicted peaks beside what torch's CUDA allocator held on scripted GPUs: the page of results/scripted_gpu."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from page import Page, plain, signed
+from page import Page, plain, signed, table
 
 # A difference above both is large, and the page names its cause.
 _SHARE, _BYTES = 0.002, 100 << 20
@@ -85,59 +84,54 @@ def _ratios(rows: Iterable[dict[str, Any]], name: str) -> str:
 
 
 def _by_model(rows: Sequence[dict[str, Any]]) -> list[str]:
-    counts = Counter(row["point"] for row in rows)
-    lines = ["| point | rows | worst | left out |", "|---|---:|---:|---|"]
-    for point, count in counts.items():
-        own = [row for row in rows if row["point"] == point]
-        worst = max((error(row) for row in own), key=abs)
-        lines.append(f"| {point} | {count} | {signed(worst)} | {'; '.join(own[0]['left_out'])} |")
-    return lines
+    points = {
+        point: [row for row in rows if row["point"] == point] for point in dict.fromkeys(row["point"] for row in rows)
+    }
+    return table("point | rows: | worst: | left out", (
+        (point, len(own), signed(max((error(row) for row in own), key=abs)), "; ".join(own[0]["left_out"]))
+        for point, own in points.items()
+    ))  # fmt: skip
 
 
 def _graphs(rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
+    names = ("peak_eager", "peak_capture", "peak_allocated", "peak_reserved", "predicted_peak", "predicted_held")
+    heads = "point | setting | stage: | eager: | capture: | replayed: | reserved: | predicted: | held:"
+    return [
         "## CUDA graphs", "",
         "GiB. Eager steps come first, then the capture; the table above compares replayed steps. `held` is the predicted peak of the "
         "fullest stage with private pools beside it, or the eager steps or the capture if they are fuller.", "",
-        "| point | setting | stage | eager | capture | replayed | reserved | predicted | held |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *table(heads, ((*_of_row(row), *(_gib(row[f"{name}_bytes"]) for name in names)) for row in rows)), "",
     ]  # fmt: skip
-    names = ("peak_eager", "peak_capture", "peak_allocated", "peak_reserved", "predicted_peak", "predicted_held")
-    for row in rows:
-        sizes = " | ".join(f"{row[f'{name}_bytes'] / 2**30:.2f}" for name in names)
-        lines.append(f"| {row['point']} | {row['setting']} | {row['stage']} | {sizes} |")
-    return [*lines, ""]
 
 
 def _causes(large: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| point | setting | stage | allocated GiB | predicted, MiB more | | cause |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    for row in sorted(large, key=error):
-        last = max(each["stage"] for each in rows if each["point"] == row["point"])
-        more = (row["predicted_peak_bytes"] - row["peak_allocated_bytes"]) / 2**20
-        lines.append(
-            f"| {row['point']} | {row['setting']} | {row['stage']} | {row['peak_allocated_bytes'] / 2**30:.2f} | {more:+.0f} | "
-            f"{signed(error(row))} | {cause(row, last)} |"
-        )
-    return lines
+    last = {
+        point: max(each["stage"] for each in rows if each["point"] == point)
+        for point in {row["point"] for row in large}
+    }
+    return table("point | setting | stage: | allocated GiB: | predicted, MiB more: | : | cause", (
+        (*_of_row(row), *_compared(row), cause(row, last[row["point"]])) for row in sorted(large, key=error)
+    ))  # fmt: skip
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    lines = [
-        f"## {title}", "", "| point | setting | stage | allocated GiB | predicted, MiB more | | reserved | reserved, late |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
-    for row in rows:
-        allocated = row["peak_allocated_bytes"]
-        more = (row["predicted_peak_bytes"] - allocated) / 2**20
-        ratios = [
-            f"{row[name] / allocated:.3f}" if row[name] else "-"
-            for name in ("peak_reserved_bytes", "peak_reserved_late_bytes")
-        ]
-        lines.append(
-            f"| {row['point']} | {row['setting']} | {row['stage']} | {allocated / 2**30:.2f} | {more:+.0f} | {signed(error(row))} | "
-            f"{' | '.join(ratios)} |"
-        )
-    return lines
+    names = ("peak_reserved_bytes", "peak_reserved_late_bytes")
+    heads = "point | setting | stage: | allocated GiB: | predicted, MiB more: | : | reserved: | reserved, late:"
+    return [f"## {title}", "", *table(heads, (
+        (*_of_row(row), *_compared(row), *(f"{row[name] / row['peak_allocated_bytes']:.3f}" if row[name] else "-" for name in names))
+        for row in rows
+    ))]  # fmt: skip
+
+
+def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["point"], row["setting"], row["stage"]
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f}"
+
+
+def _compared(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Return GiB allocated, MiB predicted beyond that, and the error."""
+    more = (row["predicted_peak_bytes"] - row["peak_allocated_bytes"]) / 2**20
+    return _gib(row["peak_allocated_bytes"]), f"{more:+.0f}", signed(error(row))
