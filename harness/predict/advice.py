@@ -140,15 +140,16 @@ def asked_text(plan: Plan, whose: str) -> str:
 
 
 def allocator_text(row: Row) -> str:
-    """Say what expandable segments decide, with the bytes that are stranded without them; empty if nothing."""
+    """Say what expandable segments decide, with the bytes that the job needs more without them; empty if nothing."""
     if row.prediction is None or row.otherwise is None:
         return ""
     has = asked_settings(row.prediction.spec)[0].expandable_segments
-    without = row.otherwise if has else row.prediction
-    stranded = f"{format_bytes(max(0, without.fits[1] - without.peak_bytes))} are stranded"
-    if has:
-        return f", fits with {_EXPANDABLE}; without, {stranded}"
-    return f", fits with {_ALLOCATOR}={_EXPANDABLE}; as asked, {stranded}" if row.verdict != "FITS" else ""
+    more = (row.otherwise.fits[1] - row.prediction.fits[1]) * (1 if has else -1)
+    if more <= 0 or row.verdict == ("OOM" if has else "FITS"):
+        return ""
+    fits = "fits" if row.verdict == ("FITS" if has else "TIGHT") else "may fit"
+    setting, instead = (_EXPANDABLE, "without") if has else (f"{_ALLOCATOR}={_EXPANDABLE}", "as asked")
+    return f", {fits} with {setting}; {instead}, {format_bytes(more)} are stranded"
 
 
 def allocator_note(plan: Plan) -> str:

@@ -47,7 +47,7 @@ _EXPLAINED = (
     "- the peak in the table is that of replayed steps. Before them come eager steps and the capture, which hold up to 12 GB more. "
     "All four settings replay the same 61.3 GB, but `core_attn` reserves about 15 GB more than `mlp` while it captures: the rows that "
     "read 58.8 and 59.6 GB ended out of memory, those that read 55.6 GB did not",
-    "- with torch's default, the eager steps of `core_attn` already reserve 79 GB for 70 GB of tensors; expandable segments need 71 GB",
+    "- with torch's default, the eager steps of `core_attn` already reserve 79 GB for 70 GB of tensors; expandable segments need 71 GB. megatron-core empties the cache before it captures, so these bytes do not add to those of the capture",
     "- a capture cannot give cached memory back, so there reserved bytes decide, not the smallest device that fits",
     "",
     "What it does not explain: in the table `mlp` peaks 3 GB below `core_attn`, predicted are equal peaks. The likely value of `core_attn` with torch's default is 1 GB below the usable memory, not above it. For the "

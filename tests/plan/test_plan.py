@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.show.page import LONGEST_ANSWER
+from harness.units import format_bytes
 
 KEYS = {
     "recompute", "legal", "rules", "inert_modules", "peak_bytes", "worst_stage", "stages", "step_time_s",
@@ -253,9 +254,11 @@ def test_the_allocator_decides_where_memory_lies_between_both_needs(plan):
     between = (max(most, least) + 10_000_000 + outside) / 2**30
     fit = ("--fit_into", f"{between:.4f}", "--margin", "0")
     with_them, without = (plan(*POINT, *fit, "-E", f"{SEGMENTS}:{value}") for value in ("True", "False"))
-    assert settings(plan, *fit, "-E", f"{SEGMENTS}:True")["verdict"] == "FITS"
-    assert settings(plan, *fit, "-E", f"{SEGMENTS}:False")["verdict"] in ("TIGHT", "OOM")
-    assert "fits with expandable_segments:True; without, " in with_them.out
+    judged = [settings(plan, *fit, "-E", f"{SEGMENTS}:{value}") for value in ("True", "False")]
+    assert judged[0]["verdict"] == "FITS"
+    assert judged[1]["verdict"] in ("TIGHT", "OOM")
+    stranded = format_bytes(judged[1]["fits_bytes"] - judged[0]["fits_bytes"])
+    assert f", fits with expandable_segments:True; without, {stranded} are stranded" in " ".join(with_them.out.split())
     assert "1. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: without recompute" in without.out
 
 
