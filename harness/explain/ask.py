@@ -44,7 +44,7 @@ def explain(what: ExplainOptions) -> None:
     """
     from harness.errors import BadRequestError, Problems
     from harness.explain.judge import explain as explained
-    from harness.explain.references import named, stored_golden, with_history
+    from harness.explain.references import named, stored_golden
 
     problems, ours, theirs = Problems(), None, None
     with problems.collecting():
@@ -58,7 +58,7 @@ def explain(what: ExplainOptions) -> None:
             f"{what.run}: a golden, not a run", remedy="name the run first: mbr-perf explain RUN GOLDEN"
         )
     theirs = theirs or stored_golden(ours.run, what.golden_dir)
-    found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
+    found = explained(ours.side(), theirs.side(ours.run.spec))
     if what.as_json:
         from harness.show import json
 

@@ -41,8 +41,7 @@ def _noise_of_changes(metric: Metric, ours: Side, theirs: Side) -> tuple[float |
         side = max(known, key=lambda side: side.spreads[metric.name])
         spread = side.spreads[metric.name]
         error = spread * math.sqrt(1 / ours.num_runs + 1 / theirs.num_runs)
-        basis = side.spread_basis or f"the {side.num_runs} runs of the {side.kind}"
-        return _TWO_SIGMA * error, f"{basis} vary by {spread * 100:.2f} %"
+        return _TWO_SIGMA * error, f"the {side.num_runs} runs of the {side.kind} vary by {spread * 100:.2f} %"
     if metric.gate == "exact":
         return 0.0, "counted, not measured"
     row = ours.spec.gpu_type if ours.spec else None

@@ -1,7 +1,6 @@
 """Finds the two sides of an explanation."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,19 +9,12 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.facts import golden_side, run_side
 from harness.explain.values import Side
-from harness.history.record import case_of
-from harness.history.store import read_history
 from harness.measure.provenance import git
-from harness.nightly.case import noise_of
-from harness.nightly.known_noise import KnownNoise
-from harness.records.folders import results_dir
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
-from harness.records.metrics import METRICS
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
-from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -105,21 +97,3 @@ def _at_revision(reference: str, folder: Path) -> Named:
         raise BadRequestError(
             f"{reference}: this version cannot read this golden: {error.error_count()} problems"
         ) from error
-
-
-def with_history(side: Side, record: RunRecord, results: Path | None = None) -> Side:
-    """Return the side with the spread of one run, if earlier nights of the same case show it."""
-    history = read_history(results_dir(results), case=case_of(record.spec), fingerprint=record.fingerprint)
-    start = record.provenance.started_at
-    known = {m.name: noise_of(history, m.name, record, since=start, before=start) for m in METRICS}
-    found = {name: noise for name, noise in known.items() if noise is not None and noise.within_df + noise.night_df > 0}
-    if not found:
-        return side
-    runs = max(round((noise.night_df + 1) * noise.runs_per_night) for noise in found.values())
-    basis = f"about {counted(runs, 'run')} of earlier nights"
-    return replace(side, spreads={name: spread_of_run(noise) for name, noise in found.items()}, spread_basis=basis)
-
-
-def spread_of_run(noise: KnownNoise) -> float:
-    """Return the relative standard deviation of one run of any night, from the spread between and within nights."""
-    return math.sqrt(noise.night_sd**2 + noise.within_sd**2 * (1 - 1 / noise.runs_per_night))

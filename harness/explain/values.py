@@ -41,7 +41,7 @@ class Side:
 
     ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
     a run that did not end well; ``derived``: the calculated ones. ``spreads``: relative standard deviation of one run,
-    from ``num_runs`` or the source in ``spread_basis``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
+    from ``num_runs``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
     ``sm_clock_max_mhz``, ``max_power_w``, ``imbalance`` (a fraction).
     """
 
@@ -52,7 +52,6 @@ class Side:
     closed: frozenset[Group]
     num_runs: int = 1
     spreads: Mapping[str, float] = field(default_factory=dict)
-    spread_basis: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     spec: ExperimentSpec | None = None

@@ -152,10 +152,10 @@ def _refined(
     if metric.gate != "time":
         return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
-    nights = _nights(case.history, metric.name, like, golden.promoted_at, rules.before)
+    nights = nights_of(case.history, metric.name, like, golden.promoted_at, rules.before)
     present = [value for value in values if value is not None]
     limits = TimeLimits(threshold, rules.alpha)
-    return judge_time(metric, present, reference, _noise(nights), limits, _night_before(nights))
+    return judge_time(metric, present, reference, noise_in(nights), limits, _night_before(nights))
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
@@ -194,20 +194,8 @@ _USABLE = ("pass", "improvement", "inconclusive")
 _MEASURED = (*_USABLE, "regression")
 
 
-def noise_of(
-    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None = None
-) -> KnownNoise | None:
-    """Return the noise of ``metric`` in nights with settings, device and software of ``like``; None below two runs.
-
-    Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
-    ``since``: when the golden was promoted; older nights count for the noise, not for the level. ``before``: when
-    tonight began (UTC ISO-8601, None: no limit).
-    """
-    return _noise(_nights(history, metric, like, since, before))
-
-
 @dataclass(frozen=True)
-class _Night:
+class Night:
     """The figures of a case's runs in one night. ``is_older``: it began before the golden was promoted."""
 
     values: list[float]
@@ -215,31 +203,37 @@ class _Night:
     is_older: bool
 
 
-def _noise(nights: Sequence[_Night]) -> KnownNoise | None:
+def noise_in(nights: Sequence[Night]) -> KnownNoise | None:
+    """Return the noise of nights whose case was no regression; None below two runs."""
     usable = [night for night in nights if night.outcome in _USABLE]
     return known_noise([night.values for night in usable], sum(night.is_older for night in usable))
 
 
-def _night_before(nights: Sequence[_Night]) -> NightBefore | None:
+def _night_before(nights: Sequence[Night]) -> NightBefore | None:
     """Return the last night since the golden, also one with a regression."""
     if not nights or nights[-1].is_older:
         return None
-    return NightBefore(nights[-1].values, _noise(nights[:-1]))
+    return NightBefore(nights[-1].values, noise_in(nights[:-1]))
 
 
-def _nights(
+def nights_of(
     history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None
-) -> list[_Night]:
-    """Return the nights that measured ``metric``, oldest first."""
+) -> list[Night]:
+    """Return the nights that measured ``metric`` with the settings, device and software of ``like``, oldest first.
+
+    Only runs that ended well and are not suspect count, of nights whose own A/A held. ``since``: when the golden was
+    promoted; older nights count for the noise, not for the level. ``before``: when tonight began (UTC ISO-8601, None:
+    no limit).
+    """
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    nights: dict[tuple[str, str], _Night] = {}  # cases that share settings keep their own histories
+    nights: dict[tuple[str, str], Night] = {}  # cases that share settings keep their own histories
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
         if figure is None or figure.value <= 0 or metric in record.voided:
             continue
         if not _is_measured(record, like) or (end is not None and when >= end):
             continue
-        new = _Night([], record.outcome, when < promoted)
+        new = Night([], record.outcome, when < promoted)
         nights.setdefault((record.night_id, record.suite_case), new).values.append(figure.value)
     return list(nights.values())
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.history.record import HistoryFigure, HistoryRecord
-from harness.nightly.case import noise_of
+from harness.nightly.case import nights_of, noise_in
 from harness.nightly.evidence import Reference, evidence_of
 from harness.nightly.known_noise import KnownNoise, Tail, known_noise
 from harness.nightly.noise import noises
@@ -176,7 +176,7 @@ def _kept(make_record):
 def test_history_becomes_noise_by_night_in_order_of_time(kept):
     run, build = kept
     history = [build(6, 101.0), build(5, 99.0), build(5, 101.0), build(6, 99.0)]
-    noise = noise_of(history, "tflops_per_gpu", run, since=GOLDEN)
+    noise = noise_in(nights_of(history, "tflops_per_gpu", run, GOLDEN, None))
     assert noise is not None
     assert (noise.num_nights, noise.num_runs, noise.within_df, noise.level) == (2, 4, 2, 100.0)
 
@@ -193,7 +193,7 @@ def test_history_becomes_noise_by_night_in_order_of_time(kept):
 def test_runs_without_use_for_tonight_are_left_out(kept, change):
     run, build = kept
     history = [build(5, 99.0), build(5, 101.0), build(6, 500.0, **change)]
-    noise = noise_of(history, "tflops_per_gpu", run, since=GOLDEN, before="2026-01-15T03:00:00Z")
+    noise = noise_in(nights_of(history, "tflops_per_gpu", run, GOLDEN, "2026-01-15T03:00:00Z"))
     assert noise is not None
     assert (noise.num_runs, noise.level) == (2, 100.0)
 
@@ -201,7 +201,7 @@ def test_runs_without_use_for_tonight_are_left_out(kept, change):
 def test_a_golden_without_a_date_is_reported(kept):
     run, build = kept
     with pytest.raises(BadRequestError, match="'yesterday': not an ISO-8601 time"):
-        noise_of([build(5, 99.0)], "tflops_per_gpu", run, since="yesterday")
+        nights_of([build(5, 99.0)], "tflops_per_gpu", run, "yesterday", None)
 
 
 def known(**changes):
