@@ -40,7 +40,7 @@ def explain(what: ExplainOptions) -> None:
     """Say why a run differs from its golden, a published number or another run.
 
     Lists what both sides recorded and what differs, the likeliest effect first, and whether each difference can explain
-    the sign and the size of the change. Exits 0 whatever it finds; compare gives the verdict.
+    the sign and the size of the change. Always exits 0; compare gives the verdict.
     """
     from harness.errors import BadRequestError, Problems
     from harness.explain.judge import explain as explained

@@ -1,7 +1,10 @@
 """Parses the out-of-memory message of torch's allocator, and finds the cause."""
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 from harness.failures.verdict import (
     AllocatorFigures,
@@ -154,7 +157,67 @@ def _this_process(figures: AllocatorFigures, listed: tuple[ProcessMemory, ...]) 
     return min(large_enough, key=lambda process: process.used_bytes or 0, default=None)
 
 
+class _Bytes(float):
+    """Bytes, shown with their unit; nan where a message has none, so that no comparison with them holds."""
+
+    def __format__(self, spec: str) -> str:
+        return format_bytes(round(self))
+
+
+class _Device:
+    """A full device, as far as the message shows it."""
+
+    def __init__(self, figures: AllocatorFigures, who: Occupants, device_bytes: int | None) -> None:
+        def known(value: float | None) -> _Bytes:
+            return _Bytes(math.nan if value is None else value)
+
+        self.figures, self.who, self.foreign = figures, who, _Bytes(who.foreign_bytes)
+        self.tried, self.free = known(figures.tried_bytes), known(figures.free_bytes)
+        self.allocated, self.spare = known(figures.allocated_bytes), known(figures.unallocated_bytes)
+        self.allowed = known(figures.allowed_bytes)
+        self.total, self.there = known(figures.total_bytes or None), known(figures.total_bytes or device_bytes or None)
+        self.pools = _Bytes(figures.private_pool_bytes or 0)
+        self.reserved = _Bytes(self.allocated + self.spare)
+        self.gap = _Bytes(self.total - self.free - self.reserved)
+        self.live = (figures.allocated_bytes or 0) / self.total if figures.total_bytes else 0.0
+        self.outside = max(threshold("outside_bytes"), threshold("outside_share") * (figures.total_bytes or 0))
+        self.named = ", ".join(str(process.pid) for process in who.others[:4])
+        share = self.pools / self.total
+        of_pools = f"{self.pools} ({share:.0%} of the device) are in private pools, such as those of CUDA graphs"
+        self.pool_text = of_pools if share >= threshold("pool_share") else ""
+
+
 _Found = tuple[OomClass, Confidence, str]
+# Causes outside this process, and requests that none of its memory explains: the class, whether it applies, how sure
+# that is, and the reason. The first that applies counts.
+_CAUSES: tuple[tuple[OomClass, Callable[[_Device], bool], Callable[[_Device], tuple[Confidence, str]]], ...] = (
+    ("bad_size", lambda d: d.figures.is_beyond_counting,
+     lambda _: ("high", "the request is for more than 1 EB, which no device has")),
+    ("bad_size", lambda d: math.isnan(d.there) and d.tried > impossible_bytes(),
+     lambda d: ("high", f"one request is for {d.tried}, which no device has")),
+    ("bad_size", lambda d: d.tried > d.there,
+     lambda d: ("high" if d.tried > threshold("impossible_share") * d.there else "medium",
+                f"one request of {d.tried} is larger than the device ({d.there})")),
+    ("self_imposed_limit", lambda d: d.figures.is_rejected,
+     lambda _: ("high", "torch refused the request because it would exceed the limit of this process")),
+    # A limit with room for the request is not the cause.
+    ("self_imposed_limit",
+     lambda d: d.allowed >= 0 and not d.reserved + d.tried <= d.allowed - threshold("rounding_bytes"),
+     lambda d: ("medium" if math.isnan(d.reserved + d.tried) else "high", f"the process limits itself to {d.allowed}" +
+                ("" if math.isnan(d.reserved + d.tried) else f"; it held {d.reserved} and requested {d.tried} more"))),
+    ("other_process", lambda d: d.foreign >= threshold("foreign_bytes") and d.tried <= d.free + d.foreign,
+     lambda d: ("high" if d.named and not d.spare >= d.tried else "medium",
+                f"{f'other processes ({d.named})' if d.named else 'unlisted processes'} hold {d.foreign}; without "
+                f"them, {d.tried} would fit")),
+    # Messages without a list of processes. A gap smaller than the allocator may be of this process's libraries.
+    ("other_process", lambda d: d.who.this_process_bytes is None and d.foreign < threshold("foreign_bytes")
+     and d.gap >= d.outside and d.gap > d.reserved and d.tried <= d.free + d.gap,
+     lambda d: ("medium", f"{d.gap} are in use outside torch's allocator, more than the {d.reserved} that the "
+                          "allocator holds")),
+    ("other_process", lambda d: d.tried <= d.free and d.live < threshold("full_share"),
+     lambda d: ("low", f"{d.free} were free after the failure, enough for {d.tried}: another process held them before, "
+                       "or this process may not use all of the device (MIG, vGPU, WSL)")),
+)  # fmt: skip
 
 
 def judged(
@@ -169,177 +232,65 @@ def judged(
     ``device_bytes``: the memory of the job's GPUs, for messages without it. ``is_in_setup``: before training, when
     tensors alone fill a device even if libraries hold more than usual.
     """
-    who = occupants(figures)
-    oom_class, confidence, reason = (
-        _bad_size(figures, device_bytes)
-        or _limit(figures)
-        or _neighbour(figures, who)
-        or _room(figures)
-        or _on_this_device(figures, who, has_segments=bool(expandable_segments), is_in_setup=is_in_setup)
-    )
-    return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
+    device = _Device(figures, occupants(figures), device_bytes)
+    causes = ((oom_class, *found(device)) for oom_class, applies, found in _CAUSES if applies(device))
+    is_expandable = bool(expandable_segments)
+    cause = next(causes, None) or _on_this_device(device, has_segments=is_expandable, is_in_setup=is_in_setup)
+    return OomVerdict(*cause, figures.tried_bytes, figures)
 
 
-def _on_this_device(figures: AllocatorFigures, who: Occupants, *, has_segments: bool, is_in_setup: bool) -> _Found:
+def _on_this_device(device: _Device, *, has_segments: bool, is_in_setup: bool) -> _Found:
     """Find the cause in this process. Another cause that the figures also support makes it less sure."""
-    live = _live_share(figures)
-    is_full = live >= threshold("full_share" if is_in_setup else "mostly_live_share")
-    pieces, outside = _fragmentation(figures, has_segments=has_segments), _outside(figures, who)
-    if (
-        pieces is not None
-        and live < threshold("mostly_live_share")
-        and _spare(figures) >= threshold("fragmented_share")
-    ):
+    is_mostly_live = device.live >= threshold("mostly_live_share")
+    is_full = device.live >= threshold("full_share") if is_in_setup else is_mostly_live
+    pieces, outside = _fragmentation(device, has_segments=has_segments), _outside(device)
+    if pieces is not None and not is_mostly_live and device.spare / device.total >= threshold("fragmented_share"):
         return pieces
-    pools = _graph_pools(figures)
-    found = pools or (None if is_full else outside) or _capacity(figures)
+    pools = _graph_pools(device)
+    found = pools or (None if is_full else outside) or _capacity(device)
     is_doubted = pieces is not None or (pools is None and outside is not None and not is_in_setup)
-    is_less_sure = is_doubted and live < threshold("mostly_live_share")
+    is_less_sure = is_doubted and not is_mostly_live
     return (found[0], "medium", found[2]) if is_less_sure and found[1] == "high" else found
 
 
-def _live_share(figures: AllocatorFigures) -> float:
-    return (figures.allocated_bytes or 0) / figures.total_bytes if figures.total_bytes else 0.0
-
-
-def _spare(figures: AllocatorFigures) -> float:
-    return (figures.unallocated_bytes or 0) / figures.total_bytes if figures.total_bytes else 0.0
-
-
-def _bad_size(figures: AllocatorFigures, device_bytes: int | None) -> _Found | None:
-    """Match a request for more than the device, or, if that is unknown, for more than twice the largest device."""
-    if figures.is_beyond_counting:
-        return "bad_size", "high", "the request is for more than 1 EB, which no device has"
-    there, tried = figures.total_bytes or device_bytes, figures.tried_bytes
-    if tried is None or tried <= (there or impossible_bytes()):
-        return None
-    if not there:
-        return "bad_size", "high", f"one request is for {format_bytes(tried)}, which no device has"
-    sure: Confidence = "high" if tried > threshold("impossible_share") * there else "medium"
-    return "bad_size", sure, f"one request of {format_bytes(tried)} is larger than the device ({format_bytes(there)})"
-
-
-def _limit(figures: AllocatorFigures) -> _Found | None:
-    """Match a limit of the process. A limit with room for the request is not the cause."""
-    if figures.is_rejected:
-        reason = "torch refused the request because it would exceed the limit of this process"
-        return "self_imposed_limit", "high", reason
-    if figures.allowed_bytes is None:
-        return None
-    reserved, tried = figures.reserved_bytes, figures.tried_bytes
-    reason = f"the process limits itself to {format_bytes(figures.allowed_bytes)}"
-    if reserved is None or tried is None:
-        return "self_imposed_limit", "medium", reason
-    if reserved + tried <= figures.allowed_bytes - threshold("rounding_bytes"):
-        return None
-    held = f"it held {format_bytes(reserved)} and requested {format_bytes(tried)} more"
-    return "self_imposed_limit", "high", f"{reason}; {held}"
-
-
-def _neighbour(figures: AllocatorFigures, who: Occupants) -> _Found | None:
-    tried, free, foreign = figures.tried_bytes, figures.free_bytes, who.foreign_bytes
-    if tried is None or free is None:
-        return None
-    if who.this_process_bytes is None and foreign < threshold("foreign_bytes"):
-        return _unnamed_neighbour(figures, tried, free)
-    if foreign < threshold("foreign_bytes") or tried > free + foreign:
-        return None
-    named = ", ".join(str(process.pid) for process in who.others[:4])
-    whose = f"other processes ({named})" if named else "unlisted processes"
-    reason = f"{whose} hold {format_bytes(foreign)}; without them, {format_bytes(tried)} would fit"
-    spare = figures.unallocated_bytes or 0
-    return "other_process", "medium" if spare >= tried or not named else "high", reason
-
-
-def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> _Found | None:
-    """Match memory that is neither free nor the allocator's, in messages without a list of processes.
-
-    If it is less than the allocator holds, it may belong to this process's libraries; a later rule handles that.
-    """
-    reserved, total = figures.reserved_bytes, figures.total_bytes
-    if reserved is None or total is None:
-        return None
-    gap = total - free - reserved
-    if gap < _outside_threshold(total) or gap <= reserved or tried > free + gap:
-        return None
-    held = format_bytes(reserved)
-    reason = f"{format_bytes(gap)} are in use outside torch's allocator, more than the {held} that the allocator holds"
-    return "other_process", "medium", reason
-
-
-def _room(figures: AllocatorFigures) -> _Found | None:
-    tried, free = figures.tried_bytes, figures.free_bytes
-    if tried is None or free is None or tried > free or _live_share(figures) >= threshold("full_share"):
-        return None
-    reason = (
-        f"{format_bytes(free)} were free after the failure, enough for {format_bytes(tried)}: another process held "
-        "them before, or this process may not use all of the device (MIG, vGPU, WSL)"
-    )
-    return "other_process", "low", reason
-
-
-def _fragmentation(figures: AllocatorFigures, *, has_segments: bool) -> _Found | None:
+def _fragmentation(device: _Device, *, has_segments: bool) -> _Found | None:
     """Match enough reserved memory in pieces. torch frees cached blocks first, so live neighbours pin the rest."""
-    tried, total, spare = figures.tried_bytes, figures.total_bytes, figures.unallocated_bytes
-    if tried is None or not total or spare is None or (figures.free_bytes or 0) + spare < tried:
+    share, free = device.spare / device.total, device.figures.free_bytes or 0
+    if not (free + device.spare >= device.tried and share >= threshold("slightly_fragmented_share")):
         return None
-    share = spare / total
-    if share < threshold("slightly_fragmented_share"):
-        return None
-    reason = f"{format_bytes(spare)} ({share:.0%} of the device) are reserved but unallocated, but no piece fits "
-    reason += format_bytes(tried)
-    if pools := _pools(figures):
-        reason += f"; {pools}"
+    held = f"{device.spare} ({share:.0%} of the device) are reserved but unallocated, but no piece fits {device.tried}"
+    reason = "; ".join(filter(None, (held, device.pool_text)))
     if has_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
-    is_much = share >= threshold("surely_fragmented_share") and spare >= tried
+    is_much = share >= threshold("surely_fragmented_share") and device.spare >= device.tried
     return "fragmentation", "high" if is_much else "medium", reason
 
 
-def _pools(figures: AllocatorFigures) -> str:
-    pools, total = figures.private_pool_bytes or 0, figures.total_bytes or 0
-    if not total or pools < threshold("pool_share") * total:
-        return ""
-    return (
-        f"{format_bytes(pools)} ({pools / total:.0%} of the device) are in private pools, such as those of CUDA graphs"
-    )
-
-
-def _graph_pools(figures: AllocatorFigures) -> _Found | None:
-    pools, total, reason = figures.private_pool_bytes or 0, figures.total_bytes or 0, _pools(figures)
-    if not reason or pools < (figures.tried_bytes or 0):
+def _graph_pools(device: _Device) -> _Found | None:
+    if not device.pool_text or device.pools < (device.figures.tried_bytes or 0):
         return None
-    return "cuda_graph_pools", "high" if pools >= threshold("sure_pool_share") * total else "medium", reason
+    is_sure = device.pools >= threshold("sure_pool_share") * device.total
+    return "cuda_graph_pools", "high" if is_sure else "medium", device.pool_text
 
 
-def _outside(figures: AllocatorFigures, who: Occupants) -> _Found | None:
+def _outside(device: _Device) -> _Found | None:
     """Match much memory of this process outside torch's allocator: contexts, NCCL, workspaces."""
-    reserved, total = figures.reserved_bytes, figures.total_bytes
-    if reserved is None or total is None:
+    own = device.who.this_process_bytes
+    held = _Bytes((device.total - device.free if own is None else own) - device.reserved)
+    if not (held >= device.outside and device.total > 0):
         return None
-    confidence: Confidence = "medium"
-    holder = who.this_process_bytes
-    if holder is None and figures.free_bytes is not None:
-        holder, confidence = total - figures.free_bytes, "low"
-    if holder is None or holder - reserved < _outside_threshold(total):
-        return None
-    whose = "" if confidence == "medium" else "other processes, or "
-    held = f"{format_bytes(holder - reserved)} are in use outside torch's allocator"
-    return "outside_allocator", confidence, f"{held}: {whose}CUDA context, NCCL, library workspaces"
+    whose, sure = ("other processes, or ", "low") if own is None else ("", "medium")
+    reason = f"{held} are in use outside torch's allocator: {whose}CUDA context, NCCL, library workspaces"
+    return "outside_allocator", cast(Confidence, sure), reason
 
 
-def _capacity(figures: AllocatorFigures) -> _Found:
-    allocated, total, tried = figures.allocated_bytes, figures.total_bytes, figures.tried_bytes
-    if allocated is None or not total:
+def _capacity(device: _Device) -> _Found:
+    if math.isnan(device.allocated / device.total):
         contradict = "the message's figures contradict each other: no device can have them"
-        return "capacity", "low", contradict if figures.is_contradictory else "the message has no figures of the device"
-    share = allocated / total
-    reason = f"{format_bytes(allocated)} of {format_bytes(total)} ({share:.0%}) are live tensors"
-    if share >= threshold("full_share"):
+        without = "the message has no figures of the device"
+        return "capacity", "low", contradict if device.figures.is_contradictory else without
+    reason = f"{device.allocated} of {device.total} ({device.live:.0%}) are live tensors"
+    if device.live >= threshold("full_share"):
         return "capacity", "high", f"{reason}; the device is full"
-    rest = "" if tried is None else f"; the rest has no room for a request of {format_bytes(tried)}"
+    rest = "" if math.isnan(device.tried) else f"; the rest has no room for a request of {device.tried}"
     return "capacity", "medium", f"{reason}{rest}"
-
-
-def _outside_threshold(total: int) -> float:
-    return max(threshold("outside_bytes"), threshold("outside_share") * total)
