@@ -22,7 +22,7 @@ JUDGED, PAGE, PLAN, INDEX = Path("report") / "night.json", Path("report") / "nig
 
 @dataclass(frozen=True)
 class NightEntry:
-    """A folder of a night: its start and outcome, and a cell by the name of each case.
+    """A folder of a night as a row: start and outcome, and a cell by the name of each case.
 
     ``problem``: why ``report/night.json`` cannot be shown; ``link``: the night's own page, empty where there is none.
     """
@@ -30,8 +30,7 @@ class NightEntry:
     folder: Path
     link: str
     suite: str = ""
-    start: Words = ""
-    outcome: Words = ""
+    row: tuple[Words, Words] = ("", "")
     cells: Mapping[str, Words] = field(default_factory=dict)
     problem: str = ""
 
@@ -43,28 +42,19 @@ def read_nights(nights_dir: Path) -> tuple[NightEntry, ...]:
 
 
 def _entry(folder: Path) -> NightEntry:
-    plain = NightEntry(folder, quote(f"{folder.name}.html") if (folder / PAGE).is_file() else "")
+    link = quote(f"{folder.name}.html") if (folder / PAGE).is_file() else ""
     try:
-        return _judged(plain, json.loads((folder / JUDGED).read_bytes()))
+        read = json.loads((folder / JUDGED).read_bytes())
+        shard = f" shard {read['shard']}" if read["shard"] else ""
+        due = f", {counted(read['num_runs_missing'], 'run')} missing" if read["num_runs_missing"] else ""
+        start = Span(f"{read['started_at'][:16].replace('T', ' ')}{shard}", link=link)
+        outcome = f"{read['outcome']} (exit {read['exit_code']}{due})"
+        row = start, Span(outcome, outcome_style(read["outcome"], is_expected=False))
+        return NightEntry(folder, link, read["suite"], row, {case["name"]: _cell(case, link) for case in read["cases"]})
     except FileNotFoundError:
-        return replace(plain, problem="not judged: it is still running, or it ended early")
-    except OSError as error:
-        return replace(plain, problem=f"damaged: {JUDGED} cannot be read: {error.strerror}")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return replace(plain, problem=f"damaged: {JUDGED}: {error!r}")
-
-
-def _judged(entry: NightEntry, read: dict[str, Any]) -> NightEntry:
-    shard = f" shard {read['shard']}" if read["shard"] else ""
-    due = f", {counted(read['num_runs_missing'], 'run')} missing" if read["num_runs_missing"] else ""
-    outcome = f"{read['outcome']} (exit {read['exit_code']}{due})"
-    return replace(
-        entry,
-        suite=read["suite"],
-        start=Span(f"{read['started_at'][:16].replace('T', ' ')}{shard}", link=entry.link),
-        outcome=Span(outcome, outcome_style(read["outcome"], is_expected=False)),
-        cells={case["name"]: _cell(case, entry.link) for case in read["cases"]},
-    )
+        return NightEntry(folder, link, problem="not judged: it is still running, or it ended early")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return NightEntry(folder, link, problem=f"damaged: {JUDGED}: {error!r}")
 
 
 def _cell(case: dict[str, Any], link: str) -> Words:
@@ -85,6 +75,10 @@ def _cell(case: dict[str, Any], link: str) -> Words:
     )
 
 
+# Addresses of a night's runs, which do not travel with the page.
+_RUN_LINK = re.compile(rb'<a href="\.\./[^"<>]*">([^<]*)</a>')
+
+
 def write_index(nights_dir: Path, folder: Path) -> None:
     """Write ``index.html`` and the pages of all nights into ``folder``, which can then be copied anywhere.
 
@@ -94,42 +88,31 @@ def write_index(nights_dir: Path, folder: Path) -> None:
     entries = read_nights(nights_dir)
     for entry in entries:
         if entry.link:
-            _copy_page(entry.folder / PAGE, folder / f"{entry.folder.name}.html")
+            page = _RUN_LINK.sub(rb"\1", (entry.folder / PAGE).read_bytes())
+            write_atomically(folder / f"{entry.folder.name}.html", page)
     write_atomically(folder / INDEX, index_html(entries))
-
-
-# Addresses of a night's runs, which do not travel with the page.
-_RUN_LINK = re.compile(rb'<a href="\.\./[^"<>]*">([^<]*)</a>')
-
-
-def _copy_page(page: Path, copy: Path) -> None:
-    """Copy a page without its links to runs, which the copy would break."""
-    content = _RUN_LINK.sub(rb"\1", page.read_bytes())
-    if not copy.is_file() or copy.read_bytes() != content:
-        write_atomically(copy, content)
 
 
 def index_html(entries: Sequence[NightEntry]) -> str:
     """Make the page: a table per suite, the suite with the newest night first; nights' pages are ``<night>.html``."""
     suites = grouped((entry.suite, entry) for entry in entries if not entry.problem)
-    bad = tuple(
+    bad = [
         Line((Span(entry.folder.name, link=entry.link), f": {entry.problem}"), "bad")
         for entry in entries
         if entry.problem
-    )
+    ]
     tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
     about = (
         f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change from the golden, "
         "and the peak allocated memory of the worst rank."
     )
-    return html(
-        Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)
-    )
+    unread = [Section("Without a verdict", (Listing(tuple(bad)),))] if bad else []
+    return html(Page((*tables, *unread), title="Nights", about=about))
 
 
-def _table(nights: Iterable[NightEntry]) -> Table:
+def _table(entries: Iterable[NightEntry]) -> Table:
     """Return a row per night. The cases of the newest night come first, then those that only older nights had."""
-    entries = tuple(nights)
-    names = tuple(dict.fromkeys(name for entry in entries for name in entry.cells))
-    rows = [(entry.start, entry.outcome, *(entry.cells.get(name, "") for name in names)) for entry in entries]
+    nights = tuple(entries)
+    names = tuple(dict.fromkeys(name for entry in nights for name in entry.cells))
+    rows = [(*entry.row, *(entry.cells.get(name, "") for name in names)) for entry in nights]
     return replace(table(("Night", "Outcome", *names), rows), sticks=True)

@@ -72,14 +72,13 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
         return Recommendation(None, _nothing(cells, able, margin))
-    best, rest = fitting[0], fitting[1:]
-    tied = [best, *(cell for cell in rest if not times.is_faster(best, cell))]
+    best = fitting[0]
+    tied = [cell for cell in fitting if not times.is_faster(best, cell)]
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
     among = f"{counted(len(fitting), 'cell')} {_room(cells, margin)}"
     if len(tied) > 1:
         return _by_memory(tied, len(fitting) - len(tied), reference, times, among)
-    second = _next(best, rest[0], times) if rest else "no other cell qualifies"
-    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}; {second}."
+    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
     return Recommendation(best.name, why)
 
 
@@ -138,17 +137,6 @@ def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
 
 def _less(saved_bytes: int) -> str:
     return f"{format_bytes(abs(saved_bytes))} {'less' if saved_bytes >= 0 else 'more'}"
-
-
-def _next(best: CellVerdict, second: CellVerdict, times: Times) -> str:
-    """Describe the next fastest cell; without an interval, also why it counts as slower."""
-    assert best.cost_s and second.cost_s and best.peak_bytes is not None and second.peak_bytes is not None
-    slower = format_percent(second.cost_s / best.cost_s - 1)
-    saved = _less(best.peak_bytes - second.peak_bytes)
-    text = f"next is {second.name}, {slower} time and {saved} memory"
-    if half_width(second.costs_s, best.costs_s) is not None:
-        return text
-    return f"{text} (more than the {times.threshold * 100:g} % of single runs; 3 runs of each cell give an interval)"
 
 
 def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: float) -> str:

@@ -56,7 +56,6 @@ def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settin
 def test_the_fastest_that_fits_is_recommended_with_the_runner_up(three_settings):
     assert three_settings.recommendation.cell == "none"
     assert "none is the fastest of 3 cells with 6 % of 80.00 GiB free" in three_settings.recommendation.why
-    assert "next is mlp, +10.0 % time and 10.00 GiB less memory." in three_settings.recommendation.why
 
 
 def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, make_sweep):
@@ -139,9 +138,7 @@ def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
 
     assert verdict.cell("mlp").vs_control.time.interval is None
     assert verdict.recommendation.cell == "none"
-    assert verdict.recommendation.why.endswith(
-        "(more than the 5 % of single runs; 3 runs of each cell give an interval)."
-    )
+    assert any("intervals need 3 runs of each cell" in line for line in closing_lines(verdict))
 
 
 def test_single_runs_that_differ_by_less_than_the_threshold_are_not_ranked(runs, make_cell, make_sweep):
