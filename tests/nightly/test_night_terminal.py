@@ -17,12 +17,6 @@ def printed(night, **console):
     return out.getvalue()
 
 
-def test_the_last_line_names_the_worst_first_and_green_cases_that_moved(night):
-    last = printed(night).splitlines()[0]
-    assert last.startswith("FAILED in 3 of 9 cases: llama3_70b_4nodes, deepseek_v3, qwen3_typo, llama3_8b_none, ")
-    assert "llama3_70b_mlp (TFLOP/s/GPU -3.4 %) and 1 more" in last
-
-
 def test_a_red_case_shows_its_figures_its_owner_and_the_next_command(night):
     text = printed(night)
     paragraph = text[text.index("llama3_70b_mlp: regression") : text.index("llama3_8b_throttled: inconclusive")]
@@ -68,13 +62,6 @@ def test_the_run_to_look_at_is_the_one_that_went_wrong(make_night, make_case, ni
     case = make_case("mixed", [good, bad, good], outcome="oom", exit_code=ExitCode.OUT_OF_MEMORY)
 
     assert f"results show results/nights/{NIGHT}/cases/mixed/1" in printed(make_night(cases=(case,)))
-
-
-def test_a_command_to_copy_is_not_broken_at_a_terminal(night):
-    lines = printed(night, force_terminal=True, no_color=True, color_system=None, width=80).splitlines()
-    command = next(line for line in lines if "mbr-perf explain" in line)
-
-    assert command.endswith("llama3_70b_mlp/6 results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json")
 
 
 def test_a_night_that_a_signal_ended_reports_it_with_its_exit_code(night):
