@@ -28,6 +28,15 @@ class SnapshotOptions:
         float | None,
         typer.Option("--device_gib", metavar="GIB", help="Replay on a device of this size: which request fails first?"),
     ] = None
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="MODULE",
+            help="Replay what remains if the forward passes of this module were recomputed, e.g. mlp; a comma joins "
+            "modules, a repeated option compares them.",
+        ),
+    ] = None
     as_json: Json = False
 
 
@@ -40,4 +49,6 @@ def snapshot(asked: SnapshotOptions) -> None:
     from harness.snapshot.show import show_snapshot
     from harness.snapshot.what_if import question_of
 
-    show_snapshot(asked.file, question_of(asked.what_if or [], asked.device_gib), as_json=asked.as_json)
+    show_snapshot(
+        asked.file, question_of(asked.what_if or [], asked.device_gib, asked.without or []), as_json=asked.as_json
+    )

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.snapshot.fields import SnapshotFormatError, mapping, optional_size, sequence, size, text, word
+from harness.snapshot.fields import SnapshotFormatError, size, text
 from harness.snapshot.stacks import Owner, Stacks
 from harness.snapshot.values import PrivatePool
 from harness.units import MIB
@@ -61,64 +61,47 @@ class Blocks:
         return tuple(PrivatePool(pool=name, reserved_bytes=r, allocated_bytes=a) for name, (r, a) in rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    where: str
-    address: int
-    total: int
-    pool: str
-    page_bytes: int | None
-
-
 def blocks_by_device(snapshot: dict[Any, Any], stacks: Stacks) -> dict[int, Blocks]:
-    """Return the sums of every device with a segment. SnapshotFormatError names the place."""
+    """Return the sums of every device with a segment."""
     found: dict[int, Blocks] = {}
-    for number, value in enumerate(sequence(snapshot.get("segments"), "segments")):
-        where = f"segments[{number}]"
-        entry = mapping(value, where)
-        device = found.setdefault(optional_size(entry, "device", where) or 0, Blocks())
-        _add(device, entry, _segment(entry, where), stacks)
+    for entry in snapshot["segments"]:
+        _add(found.setdefault(size(entry, "device", 0), Blocks()), entry, stacks)
     return found
 
 
-def held_blocks(snapshot: dict[Any, Any], device: int) -> Iterator[tuple[int, int, int]]:
-    """Yield address, bytes and stream of every block of a device that is not free."""
-    for number, value in enumerate(sequence(snapshot.get("segments"), "segments")):
-        where = f"segments[{number}]"
-        entry = mapping(value, where)
-        if (optional_size(entry, "device", where) or 0) != device:
-            continue
-        stream = optional_size(entry, "stream", where) or 0
-        for address, num_bytes, state, _, _ in _blocks(entry, _segment(entry, where)):
-            if state != INACTIVE:
-                yield address, num_bytes, stream
+class HeldBlock(NamedTuple):
+    """A block that is not free."""
+
+    address: int
+    num_bytes: int
+    stream: int
+    frames: object
 
 
-def _segment(entry: dict[Any, Any], where: str) -> _Segment:
-    kind = text(entry.get("segment_type"))
-    return _Segment(
-        where=where,
-        address=size(entry, "address", where),
-        total=size(entry, "total_size", where),
-        pool=_pool(entry.get("segment_pool_id"), where),
-        page_bytes=_PAGE_BYTES.get(kind, 20 * MIB) if entry.get("is_expandable") is True else None,
-    )
+def held_blocks(snapshot: dict[Any, Any], device: int) -> Iterator[HeldBlock]:
+    """Yield every block of a device that is not free."""
+    for entry in snapshot["segments"]:
+        if size(entry, "device", 0) == device:
+            stream = size(entry, "stream", 0)
+            for address, num_bytes, state, block in _blocks(entry):
+                if state != INACTIVE:
+                    yield HeldBlock(address, num_bytes, stream, block.get("frames"))
 
 
-def _pool(value: object, where: str) -> str:
+def _pool(value: Any) -> str:
     """Return the pool's name; empty for the default pool, the only pool in snapshots without names."""
     if value is None:
         return ""
-    parts = sequence(value, f"{where}.segment_pool_id")
-    if len(parts) != 2 or any(type(part) is not int or not 0 <= part < 2**63 for part in parts):
-        raise SnapshotFormatError(f"{where}.segment_pool_id is not a pair of whole numbers")
-    return "" if tuple(parts) == _DEFAULT_POOL else f"({parts[0]}, {parts[1]})"
+    first, second = value
+    if type(first) is not int or type(second) is not int:
+        raise SnapshotFormatError("segment_pool_id is not a pair of whole numbers")
+    return "" if (first, second) == _DEFAULT_POOL else f"({first}, {second})"
 
 
-def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stacks) -> None:
-    active, free = 0, list[tuple[int, int]]()
-    allocated = 0
-    for address, num_bytes, state, block, where in _blocks(entry, segment):
+def _add(device: Blocks, entry: Any, stacks: Stacks) -> None:
+    active, allocated, free = 0, 0, list[tuple[int, int]]()
+    total, pool = size(entry, "total_size"), _pool(entry.get("segment_pool_id"))
+    for address, num_bytes, state, block in _blocks(entry):
         device.num_blocks += 1
         if state == INACTIVE:
             free.append((address, num_bytes))
@@ -126,42 +109,39 @@ def _add(device: Blocks, entry: dict[Any, Any], segment: _Segment, stacks: Stack
         active += num_bytes
         if state == ALLOCATED:
             allocated += num_bytes
-            _count(device, num_bytes, block, where, stacks)
+            _count(device, num_bytes, block, stacks)
     device.num_segments += 1
-    device.reserved_bytes += segment.total
+    device.reserved_bytes += total
     device.allocated_bytes += allocated
     device.pending_bytes += active - allocated
-    device.has_expandable_segments = device.has_expandable_segments or segment.page_bytes is not None
-    _count_free(device, segment, free, is_empty=active == 0)
-    if segment.pool:
-        sums = device.pools.setdefault(segment.pool, [0, 0])
-        sums[0] += segment.total
+    device.has_expandable_segments |= entry.get("is_expandable") is True
+    _count_free(device, entry, free, is_private=bool(pool), is_empty=active == 0)
+    if pool:
+        sums = device.pools.setdefault(pool, [0, 0])
+        sums[0] += total
         sums[1] += allocated
 
 
-def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int, str, dict[Any, Any], str]]:
-    """Yield address, bytes, state, the block and its place. Blocks of old releases have no address but are in order."""
-    address = segment.address
-    for number, value in enumerate(sequence(entry.get("blocks"), f"{segment.where}.blocks")):
-        where = f"{segment.where}.blocks[{number}]"
-        block = mapping(value, where)
-        num_bytes, state = size(block, "size", where), word(block, "state", where)
+def _blocks(entry: Any) -> Iterator[tuple[int, int, str, Any]]:
+    """Yield address, bytes, state and the block. Blocks of old releases have no address but are in order."""
+    address = begin = size(entry, "address")
+    for block in entry["blocks"]:
+        num_bytes, state = size(block, "size"), block["state"]
         if state not in (ALLOCATED, INACTIVE) and state not in PENDING:
-            raise SnapshotFormatError(f"{where}.state is {text(state)!r}, expected active_* or inactive")
-        given = optional_size(block, "address", where)
-        address = address if given is None else given
-        yield address, num_bytes, state, block, where
+            raise SnapshotFormatError(f"a block's state is {text(state)!r}, expected active_* or inactive")
+        address = size(block, "address", address)
+        yield address, num_bytes, state, block
         address += num_bytes
-    if address > segment.address + segment.total:
-        raise SnapshotFormatError(f"{segment.where}: its blocks reach beyond its end")
+    if address > begin + size(entry, "total_size"):
+        raise SnapshotFormatError("a segment's blocks reach beyond its end")
 
 
-def _count(device: Blocks, num_bytes: int, block: dict[Any, Any], where: str, stacks: Stacks) -> None:
+def _count(device: Blocks, num_bytes: int, block: Any, stacks: Stacks) -> None:
     owner = stacks.owner(block.get("frames"))
     live = device.live.setdefault(owner, Live())
     live.num_bytes += num_bytes
     live.count += 1
-    requested = optional_size(block, "requested_size", where)
+    requested = None if block.get("requested_size") is None else size(block, "requested_size")
     if requested is None:
         device.requested = None
     elif device.requested is not None:
@@ -169,22 +149,21 @@ def _count(device: Blocks, num_bytes: int, block: dict[Any, Any], where: str, st
     device.as_requested += num_bytes if requested is None else requested
 
 
-def _count_free(device: Blocks, segment: _Segment, free: list[tuple[int, int]], *, is_empty: bool) -> None:
+def _count_free(device: Blocks, entry: Any, free: list[tuple[int, int]], *, is_private: bool, is_empty: bool) -> None:
     total = sum(num_bytes for _, num_bytes in free)
     device.inactive_bytes += total
-    if segment.pool:
+    if is_private:
         device.private_free_bytes += total
         return
     device.largest_free_bytes = max(device.largest_free_bytes, max((num_bytes for _, num_bytes in free), default=0))
-    if segment.page_bytes is not None:
-        device.releasable_bytes += sum(_whole_pages(segment, at, num_bytes) for at, num_bytes in free)
+    if entry.get("is_expandable") is True:
+        page = _PAGE_BYTES.get(text(entry.get("segment_type")), 20 * MIB)
+        device.releasable_bytes += sum(_whole_pages(at - entry["address"], num_bytes, page) for at, num_bytes in free)
     elif is_empty:
         device.releasable_bytes += total
 
 
-def _whole_pages(segment: _Segment, address: int, num_bytes: int) -> int:
+def _whole_pages(begin: int, num_bytes: int, page: int) -> int:
     """Return the bytes of pages that are wholly inside a free block; pages start at the mapped range."""
-    page = segment.page_bytes or 1
-    begin = address - segment.address
     first, last = -(-begin // page), (begin + num_bytes) // page
     return max(0, last - first) * page

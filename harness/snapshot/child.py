@@ -1,6 +1,7 @@
 """Reads a snapshot in a separate process, without running code from the file."""
 
 import gc
+import io
 import pickle
 import resource
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, NoReturn
 
 from harness.snapshot.blocks import Blocks, Live, blocks_by_device
-from harness.snapshot.fields import SnapshotFormatError, mapping, sequence
+from harness.snapshot.fields import SnapshotFormatError, torchs_layout
 from harness.snapshot.requests import last_failure
 from harness.snapshot.stacks import Owner, Stacks
 from harness.snapshot.values import DeviceMemory, Holder, Question, SnapshotSummary
@@ -35,6 +36,45 @@ class _PlainUnpickler(pickle.Unpickler):
         raise RefusedPickleError(f"it uses extension code {code}, but a snapshot holds only plain values")
 
 
+_CHUNK_BYTES = 1 << 24
+
+
+class _Compacting(io.BufferedReader):
+    """Shares equal stacks while a file is read: every event has a list of its own, half of all memory.
+
+    A list of frames becomes a list of one list, the stack. New objects are those that Python's collector has not seen;
+    they are frozen then, so that each is looked at once. Where this finds nothing, only memory is higher.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream, _CHUNK_BYTES)  # type: ignore[arg-type]
+        self._stacks: dict[tuple[int, ...], list[list[Any]]] = {}
+        self._num_left = 0
+        gc.freeze()
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Return what the unpickler reads ahead; it asks once for each piece of the file."""
+        ahead = super().peek(size)
+        self._num_left -= len(ahead)
+        if self._num_left <= 0:
+            self._num_left = _CHUNK_BYTES
+            for found in gc.get_objects(generation=0):
+                if type(found) is list and len(found) > 1 and type(found[0]) is dict and "filename" in found[0]:
+                    self._share(found)
+            gc.freeze()
+        return ahead
+
+    def _share(self, frames: list[Any]) -> None:
+        alike = self._stacks.setdefault((len(frames), *map(id, frames[::8])), [])
+        for stack in alike:
+            if stack == frames:
+                break
+        else:
+            stack = frames[:]
+            alike.append(stack)
+        frames[:] = [stack]
+
+
 # The documentation of C's unpickler does not list what it raises for damaged files.
 _WRONG_VALUE = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
 _DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRONG_VALUE)
@@ -43,7 +83,7 @@ _DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRO
 def load_plain(stream: IO[bytes]) -> object:
     """Load the value in ``stream``. RefusedPickleError: not plain values, or a damaged file. MemoryError."""
     try:
-        return _PlainUnpickler(stream, buffers=None).load()
+        return _PlainUnpickler(_Compacting(stream), buffers=None).load()
     except RefusedPickleError:
         raise
     except _DAMAGED as error:
@@ -57,17 +97,23 @@ def _shown(text: str) -> str:
 
 
 MOST_HOLDERS = 1000  # rows of a device; the rest becomes one row
+DONE = "replayed\n"  # a line of standard error for every replayed row
 REST = Owner("others", "")
 
 
-def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummary:
-    """Summarise all devices with memory or a history. SnapshotFormatError names the place of the problem."""
-    content = mapping(snapshot, "the snapshot")
-    if "segments" not in content:
+def content_of(snapshot: object) -> dict[Any, Any]:
+    """Return the snapshot as a dict. SnapshotFormatError for anything else."""
+    if not isinstance(snapshot, dict) or "segments" not in snapshot:
         raise SnapshotFormatError("it has no 'segments'; every memory snapshot of torch has them")
+    return snapshot
+
+
+@torchs_layout()
+def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummary:
+    """Summarise all devices with memory or a history. SnapshotFormatError for another layout."""
+    content = content_of(snapshot)
     blocks = blocks_by_device(content, Stacks())
-    traces = enumerate(sequence(content.get("device_traces") or (), "device_traces"))
-    histories = {device: sequence(entries, f"device_traces[{device}]") for device, entries in traces if entries}
+    histories = {device: entries for device, entries in enumerate(content.get("device_traces") or ()) if entries}
     devices = [
         _device(device, blocks.get(device, Blocks()), histories.get(device, ()))
         for device in sorted({*blocks, *histories})
@@ -76,7 +122,7 @@ def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummar
 
 
 def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory:
-    failure, num_failures, problem = last_failure(history, blocks, f"device_traces[{number}]")
+    failure, num_failures, problem = last_failure(history, blocks)
     return DeviceMemory(
         device=number,
         **{name: getattr(blocks, name) for name in DeviceMemory.model_fields if hasattr(blocks, name)},
@@ -116,7 +162,7 @@ def main() -> int:
             from harness.snapshot.what_if import answered
 
             question = Question.model_validate_json(sys.argv[4])
-            what_if = answered(mapping(content, "the snapshot"), summary.fullest, question)
+            what_if = answered(content_of(content), summary.fullest, question, done=lambda: sys.stderr.write(DONE))
             summary = summary.model_copy(update={"what_if": what_if})
         answer, code = summary.model_dump_json(), 0
     except (RefusedPickleError, SnapshotFormatError) as error:

@@ -91,6 +91,7 @@ def _what_if(found: WhatIf) -> Iterator[Block]:
     )
     columns = [
         (Column("Allocator"), lambda row: row.settings or "defaults"),
+        (Column("Without", optional=True), lambda row: row.without),
         (Column("Allocated", right=True), lambda row: format_bytes(row.allocated_bytes)),
         (Column("Reserved", right=True), lambda row: format_bytes(row.reserved_bytes)),
         (Column("Fits in", right=True), lambda row: "-" if row.fits_bytes is None else format_bytes(row.fits_bytes)),

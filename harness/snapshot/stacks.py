@@ -64,6 +64,8 @@ _LIBRARIES = re.compile(
 )
 _INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages)/")
 _KEPT_PARTS = 4
+# torch's recorder of stacks and its allocator, the innermost frames of a stack with C++.
+_RECORDER = re.compile(r"gather_with_cpp|CapturedTraceback::gather|torch::unwind|CUDACachingAllocator::")
 
 
 def module_of(frames: Iterable[Frame]) -> str:
@@ -86,6 +88,23 @@ def module_of(frames: Iterable[Frame]) -> str:
         return f"{found.module} (recompute)"
     is_constructing = any(_is_megatron(frame) and frame.function in _CONSTRUCTING for frame in frames)
     return f"{found.module} (weights)" if is_constructing else found.module
+
+
+def forward_modules(frames: Iterable[Frame]) -> frozenset[str]:
+    """Return the modules that can be recomputed in whose forward pass a stack lies; none inside a recomputation.
+
+    The dense block inside experts is a part of them.
+    """
+    frames = tuple(frames)
+    if any(_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute") for frame in frames):
+        return frozenset()
+    if any(
+        _is_megatron(frame) and (frame.function in _CONSTRUCTING or frame.function.endswith(_BACKWARD))
+        for frame in frames
+    ):
+        return frozenset()
+    found = {row.module for frame in frames if (row := _row(frame))} & MODULES.keys()
+    return frozenset(found - {"mlp"} if found & {"moe", "shared_experts"} else found)
 
 
 def site_of(frames: Iterable[Frame]) -> str:
@@ -134,25 +153,44 @@ class Owner(NamedTuple):
     site: str
 
 
+class _Known(NamedTuple):
+    owner: Owner
+    forward: frozenset[str]
+
+
+_NOTHING = _Known(Owner(NO_STACK, ""), frozenset())
+
+
 class Stacks:
     """Owners of stacks. It identifies frames and stacks by ``id``, so keep the snapshot in memory meanwhile."""
 
     def __init__(self) -> None:
         self._frames: dict[int, Frame] = {}
-        self._owners: dict[tuple[int, ...], Owner] = {}
-        self._by_list: dict[int, Owner] = {}
+        self._by_frames: dict[tuple[int, ...], _Known] = {}
+        self._by_list: dict[int, _Known] = {}
 
     def owner(self, frames: object) -> Owner:
         """Return the owner of ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
+        return self._known(frames).owner
+
+    def forward_of(self, frames: object) -> frozenset[str]:
+        """Return the modules in whose forward pass ``frames`` lie; none inside a recomputation."""
+        return self._known(frames).forward
+
+    def _known(self, frames: object) -> "_Known":
         if not isinstance(frames, (list, tuple)) or not frames:
-            return Owner(NO_STACK, "")
-        known = self._by_list.get(id(frames))
+            return _NOTHING
+        stack = frames[0] if type(frames[0]) is list else frames  # shared while the file was read
+        known = self._by_list.get(id(stack))
         if known is None:
-            key = tuple(map(id, frames[:_DEEPEST]))
-            known = self._owners.get(key)
+            key = tuple(map(id, stack[:_DEEPEST]))
+            known = self._by_frames.get(key)
             if known is None:
-                known = self._owners[key] = self._made([self._frame(frame) for frame in frames[:_DEEPEST]])
-            self._by_list[id(frames)] = known
+                made = [self._frame(frame) for frame in stack[:_DEEPEST]]
+                known = self._by_frames[key] = self._made(
+                    [each for each in made if not _RECORDER.search(each.function)]
+                )
+            self._by_list[id(stack)] = known
         return known
 
     def _frame(self, value: Any) -> Frame:
@@ -166,6 +204,6 @@ class Stacks:
         return known
 
     @staticmethod
-    def _made(frames: list[Frame]) -> Owner:
+    def _made(frames: list[Frame]) -> "_Known":
         site = site_of(frames)
-        return Owner(module_of(frames), site) if site else Owner(NO_STACK, "")
+        return _Known(Owner(module_of(frames), site), forward_modules(frames)) if site else _NOTHING

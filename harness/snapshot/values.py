@@ -70,10 +70,11 @@ class DeviceMemory(Frozen):
 
 
 class Question(Frozen):
-    """Settings of PYTORCH_CUDA_ALLOC_CONF to replay beside the recorded ones, and the device that must suffice."""
+    """Settings of PYTORCH_CUDA_ALLOC_CONF and modules to replay beside what was recorded, on which device."""
 
     settings: tuple[str, ...] = ()
     device_bytes: int | None = None
+    without: tuple[str, ...] = ()
 
 
 class FirstFailure(Frozen):
@@ -91,7 +92,8 @@ class WhatIfRow(Frozen):
     """The recorded requests under some settings, from an empty device; empty settings are torch's defaults.
 
     Peaks without a limit. ``fits_bytes``: the smallest device on which none fails, None if a memory fraction forbids
-    it. ``failure``: on the device that was asked about.
+    it. ``failure``: on the device that was asked about. ``without``: modules whose forward passes are recomputed, which
+    ends so many saved blocks early.
     """
 
     settings: str
@@ -99,6 +101,8 @@ class WhatIfRow(Frozen):
     reserved_bytes: int
     fits_bytes: int | None
     failure: FirstFailure | None
+    without: str = ""
+    num_recomputed: int = 0
 
 
 class WhatIf(Frozen):

@@ -1,69 +1,100 @@
 """Replays the history of a snapshot under other settings of torch's allocator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from harness.errors import BadRequestError
 from harness.predict.allocator_replay import Event, fits_bytes, replayed
 from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings, settings_of
-from harness.snapshot.blocks import held_blocks
-from harness.snapshot.fields import SnapshotFormatError, mapping, optional_size, sequence, size, text, word
+from harness.snapshot.blocks import HeldBlock, held_blocks
+from harness.snapshot.fields import SnapshotFormatError, size, text, torchs_layout
 from harness.snapshot.requests import RESERVING
 from harness.snapshot.stacks import Stacks
 from harness.snapshot.values import DeviceMemory, FirstFailure, Question, WhatIf, WhatIfRow
+from harness.snapshot.without import modules_of, recomputed
 from harness.units import GIB, counted
 
 _ASSUMED_DEVICE_BYTES = 80 * GIB  # it decides only how long an expandable range is, and what a memory fraction means
 _MOST_GIB = 1 << 20
-Entries = Sequence[tuple[str, dict[Any, Any], str]]
+Entries = Sequence[dict[str, Any]]
 
 
 class _History(NamedTuple):
-    """Requests from an empty device. ``num_before``: blocks that were there when the history began."""
+    """Requests from an empty device; a request's key is its place. ``num_before``: blocks that were there at its begin.
+
+    ``forward``: in the forward passes of which modules a request was made, by its key.
+    """
 
     events: list[Event]
     num_before: int
     num_unknown_frees: int
+    forward: dict[int, frozenset[str]]
 
 
-def question_of(settings: Sequence[str], device_gib: float | None) -> Question | None:
-    """Return what is asked, None for nothing. BadRequestError for settings that torch refuses, and impossible sizes."""
-    if not settings and device_gib is None:
+def question_of(settings: Sequence[str], device_gib: float | None, without: Sequence[str] = ()) -> Question | None:
+    """Return what is asked, None for nothing. BadRequestError for what torch or megatron-core refuse."""
+    if not settings and device_gib is None and not without:
         return None
     for each in settings:
         settings_of(each, where="--what_if")
+    for each in without:
+        modules_of(each)
     if device_gib is not None and not 0 < device_gib < _MOST_GIB:
         raise BadRequestError(f"--device_gib {device_gib:g}: no size of a device in GiB", remedy="e.g. --device_gib 80")
-    return Question(settings=tuple(settings), device_bytes=None if device_gib is None else int(device_gib * GIB))
+    return Question(
+        settings=tuple(settings),
+        device_bytes=None if device_gib is None else int(device_gib * GIB),
+        without=tuple(dict.fromkeys(without)),
+    )
 
 
-def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) -> WhatIf:
-    """Return what the device's history takes under each setting. SnapshotFormatError if it has no history."""
-    entries = list(_entries(content, device.device))
-    if not any(action == "alloc" for action, _, _ in entries):
+@torchs_layout()
+def answered(
+    content: dict[Any, Any], device: DeviceMemory, question: Question, done: Callable[[], object] = lambda: None
+) -> WhatIf:
+    """Return what the device's history takes under each setting. SnapshotFormatError if it has no history.
+
+    Calls ``done`` after each row.
+    """
+    traces = content.get("device_traces") or ()
+    entries: Entries = (traces[device.device] or ()) if device.device < len(traces) else ()
+    if not any(entry["action"] == "alloc" for entry in entries):
         remedy = "record one with torch.cuda.memory._record_memory_history()"
         raise SnapshotFormatError(f"it has no history of requests to replay; {remedy}")
     recorded, notes = _recorded(content)
-    live = {address: (num_bytes, stream) for address, num_bytes, stream in held_blocks(content, device.device)}
-    history = _history(_undone(live, entries), entries)
-    asked = tuple(dict.fromkeys((recorded, *question.settings)))
+    held = {block.address: block for block in held_blocks(content, device.device)}
+    history = _history(_undone(held, entries), entries)
+    asked, rows = tuple(dict.fromkeys((recorded, *question.settings))), list[WhatIfRow]()
+    for modules in ("", *question.without):
+        changed, num_blocks = _without(history, modules)
+        if modules and not num_blocks:
+            notes = (*notes, f"No block of the history was saved by a forward pass of {modules}.")
+        for each in asked:
+            row = _row(changed, entries, each, question.device_bytes)
+            rows.append(row.model_copy(update={"without": modules, "num_recomputed": num_blocks}))
+            done()
     return WhatIf(
         device_bytes=question.device_bytes,
         num_requests=sum(event.num_bytes is not None for event in history.events) - history.num_before,
         recorded_reserved_bytes=_recorded_peak(device.reserved_bytes, entries),
-        rows=tuple(_row(history, entries, each, question.device_bytes) for each in asked),
+        rows=tuple(rows),
         notes=(*notes, *_notes(history, device), *(note for each in asked if (note := settings_of(each).inert))),
     )
 
 
-def _entries(content: dict[Any, Any], device: int) -> Iterator[tuple[str, dict[Any, Any], str]]:
-    """Yield action, entry and place of every event of a device."""
-    traces = sequence(content.get("device_traces") or (), "device_traces")
-    for number, value in enumerate((traces[device] or ()) if device < len(traces) else ()):
-        where = f"device_traces[{device}][{number}]"
-        entry = mapping(value, where)
-        yield word(entry, "action", where), entry, where
+def _without(history: _History, modules: str) -> tuple[_History, int]:
+    """Return the history with modules recomputed. What they saved before it began, and never freed, is gone."""
+    if not modules:
+        return history, 0
+    asked, before = modules_of(modules), set[int]()
+    mine: dict[str, set[int]] = {module: set() for module in asked}
+    for key, found in history.forward.items():
+        module = next((each for each in asked if each in found), None)
+        if module is not None:
+            (before if key < history.num_before else mine[module]).add(key)
+    events, num_blocks = recomputed(history.events, mine.values())
+    return history._replace(events=[event for event in events if event.key not in before]), num_blocks + len(before)
 
 
 def _recorded(content: dict[Any, Any]) -> tuple[str, tuple[str, ...]]:
@@ -80,46 +111,54 @@ def _recorded(content: dict[Any, Any]) -> tuple[str, tuple[str, ...]]:
     return settings, ()
 
 
-def _undone(live: dict[int, tuple[int, int]], entries: Entries) -> dict[int, tuple[int, int]]:
-    """Return bytes and stream of the blocks before the first event: those at the end, every event undone."""
-    for action, entry, where in reversed(entries):
-        if action == "alloc":
-            live.pop(size(entry, "addr", where), None)
-        elif action == "free_completed":
-            rounded = -(-max(size(entry, "size", where), 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-            live[size(entry, "addr", where)] = rounded, optional_size(entry, "stream", where) or 0
-    return live
+def _undone(held: dict[int, HeldBlock], entries: Entries) -> list[HeldBlock]:
+    """Return the blocks before the first event, by address: those at the end, every event undone."""
+    for entry in reversed(entries):
+        if entry["action"] == "alloc":
+            held.pop(size(entry, "addr"), None)
+        elif entry["action"] == "free_completed":
+            rounded = -(-max(size(entry, "size"), 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+            address = size(entry, "addr")
+            held[address] = HeldBlock(address, rounded, size(entry, "stream", 0), None)
+    return sorted(held.values(), key=lambda block: block.address)
 
 
-def _history(before: dict[int, tuple[int, int]], entries: Entries) -> _History:
+def _history(before: list[HeldBlock], entries: Entries) -> _History:
     """Return the requests: what was there when the history began in order of address, then what it has.
 
     A request that failed is asked again and ends at once. A block ends when its last stream was done with it.
     """
-    events, keys, num_unknown = list[Event](), dict[int, int](), 0
-    for address, (num_bytes, stream) in sorted(before.items()):
-        keys[address] = len(events)
-        events.append(Event(len(events), num_bytes, stream))
-    for action, entry, where in entries:
-        if action in ("alloc", "oom"):
-            key = len(events)
-            events.append(Event(key, size(entry, "size", where), optional_size(entry, "stream", where) or 0))
-            if action == "alloc":
-                keys[size(entry, "addr", where)] = key
+    events, keys, num_unknown, stacks = list[Event](), dict[int, int](), 0, Stacks()
+    forward: dict[int, frozenset[str]] = {}
+
+    def ask(num_bytes: int, stream: int, frames: object) -> int:
+        key = len(events)
+        events.append(Event(key, num_bytes, stream))
+        if found := stacks.forward_of(frames):
+            forward[key] = found
+        return key
+
+    for block in before:
+        keys[block.address] = ask(block.num_bytes, block.stream, block.frames)
+    for entry in entries:
+        if entry["action"] in ("alloc", "oom"):
+            key = ask(size(entry, "size"), size(entry, "stream", 0), entry.get("frames"))
+            if entry["action"] == "alloc":
+                keys[size(entry, "addr")] = key
             else:
                 events.append(Event(key, None))
-        elif action == "free_completed":
-            ended = keys.pop(size(entry, "addr", where), None)
+        elif entry["action"] == "free_completed":
+            ended = keys.pop(size(entry, "addr"), None)
             num_unknown += ended is None
             events += [] if ended is None else [Event(ended, None)]
-    return _History(events, len(before), num_unknown)
+    return _History(events, len(before), num_unknown, forward)
 
 
 def _recorded_peak(reserved: int, entries: Entries) -> int:
     """Return the most reserved bytes in the history; ``reserved``: at its end."""
     peak = reserved
-    for action, entry, where in reversed(entries):
-        reserved -= RESERVING[action] * size(entry, "size", where) if action in RESERVING else 0
+    for entry in reversed(entries):
+        reserved -= RESERVING.get(entry["action"], 0) and RESERVING[entry["action"]] * size(entry, "size")
         peak = max(peak, reserved)
     return peak
 
@@ -145,12 +184,14 @@ def _failure(
     outcome = replayed(history.events, settings, device_bytes, device_bytes)
     if outcome.failed is None:
         return None
-    number = sum(event.num_bytes is not None for event in history.events[: outcome.failed + 1]) - history.num_before
-    frames = (entry.get("frames") for action, entry, _ in entries if action in ("alloc", "oom"))
+    failed = history.events[outcome.failed]
+    asked = {event.key for event in history.events[: outcome.failed + 1] if event.key >= history.num_before}
+    number = len(asked) * (failed.key >= history.num_before)
+    frames = (entry.get("frames") for entry in entries if entry["action"] in ("alloc", "oom"))
     owner = Stacks().owner(next(islice(frames, number - 1, None), None)) if number > 0 else None
     return FirstFailure(
-        number=max(0, number),
-        request_bytes=history.events[outcome.failed].num_bytes or 0,
+        number=number,
+        request_bytes=failed.num_bytes or 0,
         allocated_then_bytes=outcome.allocated_bytes,
         reserved_then_bytes=outcome.reserved_bytes,
         module=owner.module if owner else "",

@@ -10,7 +10,7 @@ from pathlib import Path
 from processes import mbr_perf, timed
 from result import Result
 
-MEGABYTES = 500
+MEGABYTES = 1000
 GOAL_S_PER_100_MB, GOAL_GB = 60.0, 2.0
 DEPTH, NUM_FRAMES, NUM_STACKS = 45, 800, 3000
 SEED = 1

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.snapshot.stacks import BACKWARD, ROWS, UNKNOWN, Frame, module_of, site_of
+from harness.snapshot.stacks import (
+    BACKWARD,
+    NO_STACK,
+    ROWS,
+    UNKNOWN,
+    Frame,
+    Stacks,
+    forward_modules,
+    module_of,
+    site_of,
+)
 
 MCORE = "/v/lib/python3.12/site-packages/megatron/core/"
 
@@ -48,6 +58,33 @@ def test_a_site_is_the_innermost_line_above_torch_and_the_kernels():
         ("/home/user/train.py", "main"),
     )
     assert site_of(stack) == "megatron/core/transformer/mlp.py:7 forward"
+
+
+def test_the_recorder_of_stacks_is_never_charged():
+    recorder = [
+        {"filename": "torch/csrc/profiler/combined_traceback.cpp", "line": 1, "name": "torch::CapturedTraceback::gather(bool, bool, bool)"},
+        {"filename": "torch/csrc/cuda/memory_snapshot.cpp", "line": 7, "name": "torch::cuda::(anonymous namespace)::gather_with_cpp()"},
+        {"filename": "CUDACachingAllocator.cpp", "line": 0, "name": "c10::cuda::CUDACachingAllocator::Native::malloc(void**)"},
+    ]  # fmt: skip
+    kernel = {"filename": "aten/src/ATen/native/cuda/Blas.cpp", "line": 3, "name": "at::native::addmm"}
+    stacks = Stacks()
+    assert stacks.owner([*recorder, kernel]).site.endswith("Blas.cpp:3 at::native::addmm")
+    assert stacks.owner(recorder) == (NO_STACK, "")
+
+
+@pytest.mark.parametrize(
+    ("stack", "modules"),
+    [
+        ((("tensor_parallel/layers.py", "forward"), ("transformer/mlp.py", "forward")), {"mlp"}),
+        ((("transformer/mlp.py", "forward"), ("transformer/moe/moe_layer.py", "forward")), {"moe"}),
+        ((("fusions/fused_bias_swiglu.py", "forward"), ("transformer/moe/experts.py", "bias_act_func"), ("transformer/moe/moe_layer.py", "forward")), {"moe", "moe_act"}),
+        ((("transformer/mlp.py", "forward"), ("tensor_parallel/random.py", "backward")), set()),
+        ((("tensor_parallel/layers.py", "__init__"), ("transformer/mlp.py", "__init__")), set()),
+        ((("transformer/attention.py", "forward"),), set()),  # not recomputed by itself
+    ],
+)  # fmt: skip
+def test_a_stack_lies_in_the_forward_passes_of_modules_that_can_be_recomputed(stack, modules):
+    assert forward_modules(frames(*stack)) == modules
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ CONTENTS = {
     "a bomb of empty dicts": (b"\x80\x04](" + b"}" * 5_000_000 + b"e.", NEEDS_TOO_MUCH),
     "a claimed length beyond the file": (b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"abc", ""),
     "a memo of four billion entries": (b"\x80\x02}r\xff\xff\xff\xff.", NEEDS_TOO_MUCH),
-    "deep nesting": (b"\x80\x04" + b"]" * 1_000_000 + b"a" * 999_999 + b".", "of type list, expected a dict"),
+    "deep nesting": (b"\x80\x04" + b"]" * 1_000_000 + b"a" * 999_999 + b".", "no 'segments'"),
 }
 
 
@@ -83,6 +83,20 @@ def test_what_is_no_snapshot_is_refused_in_words(tmp_path: Path, name: str):
     content, expected = CONTENTS[name]
     (tmp_path / "a.pickle").write_bytes(content)
     assert expected in refused(tmp_path / "a.pickle", SnapshotLimits(memory_base_bytes=200 * MIB))
+
+
+def test_equal_stacks_of_a_large_file_are_kept_once(tmp_path: Path):
+    """Every event has a list of its own; half of the memory would be these lists."""
+    frames = [{"filename": f"/a/{number}.py", "line": number, "name": "f"} for number in range(40)]
+    event = {"action": "alloc", "addr": 0, "size": 512, "stream": 0}
+    trace = [event | {"addr": number, "frames": frames[number % 2 :]} for number in range(150_000)]
+    path = written(tmp_path / "a.pickle", {"segments": [], "device_traces": [trace]})
+    read = "import sys; from harness.snapshot.child import load_plain; import gc; gc.disable();"
+    count = (
+        "print(len({id(e['frames'][0]) for e in load_plain(open(sys.argv[1], 'rb'))['device_traces'][0][:100_000]}))"
+    )
+    done = subprocess.run([sys.executable, "-c", read + count, path], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
 
 
 def test_reading_ends_at_the_time_limit(tmp_path: Path):

@@ -58,6 +58,36 @@ def test_a_history_that_begins_in_mid_run_says_what_it_cannot_know(asked):
     assert found["rows"][0]["failure"]["number"] == 0  # not even what was there before
 
 
+def layers(count, *, first=0):
+    """A forward pass of ``count`` layers, then what its backward passes free. In the history from layer ``first``."""
+    allocator, kept = Allocator(), []
+    for layer in range(count):
+        if layer == first:
+            allocator.trace.clear()
+        output = allocator.alloc(30 * MIB, MLP)  # of the module, freed at once
+        kept.append([allocator.alloc(100 * MIB, MLP), allocator.alloc(50 * MIB, CORE_ATTN)])
+        allocator.free(output)
+    for blocks in reversed(kept):
+        for block in reversed(blocks):
+            allocator.free(block)
+    return allocator.snapshot()
+
+
+def test_what_a_recomputed_module_saved_lives_for_one_layer_at_a_time(asked):
+    found = asked(layers(4), "--without", "mlp", "--without", "mlp,core_attn")
+    assert [(row["without"], row["num_recomputed"]) for row in found["rows"]] == [
+        ("", 0), ("mlp", 3), ("mlp,core_attn", 6),
+    ]  # fmt: skip
+    # Of four layers the last keeps its 100 MiB until its backward pass; then each has its own again.
+    assert in_mib(found, "allocated_bytes") == [(630,), (330,), (180,)]
+
+
+def test_a_module_that_saves_nothing_is_named(asked):
+    found = asked(layers(2), "--without", "moe", "--device_gib", "0.1")
+    assert (found["rows"][1]["num_recomputed"], "moe" in found["notes"][0]) == (0, True)
+    assert found["rows"][1]["failure"]["number"] == 2
+
+
 def test_private_pools_and_settings_without_effect_are_named(asked):
     allocator = Allocator()
     allocator.alloc(30 * MIB, MLP, pool=(1, 0))
@@ -79,6 +109,7 @@ def test_recorded_settings_are_the_first_row(asked):
         (("--what_if", "expandable_segments:true"), "--what_if=expandable_segments:true: torch refuses this value"),
         (("--what_if", "expandable:True"), "--what_if=expandable:True: no such setting: 'expandable'"),
         (("--what_if", "backend:cudaMallocAsync"), "--what_if=backend:cudaMallocAsync: "),
+        (("--without", "mlp,attn"), "--without mlp,attn: no module of recompute: 'attn'"),
         (("--device_gib", "-1"), "--device_gib -1: "),
         (("--device_gib", "nan"), "--device_gib nan: "),
     ],
