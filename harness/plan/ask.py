@@ -34,6 +34,9 @@ class PlanOptions:
     over: Annotated[list[str] | None, typer.Option("--over", rich_help_panel=_PLAN, metavar="NAME=N,N...",
         help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 "
         "vp=none,5.")] = None
+    lengths: Annotated[str | None, typer.Option("--lengths", rich_help_panel=_PLAN, metavar="MEAN,SPREAD|FILE",
+        help="Tokens of sequences that vary up to the sequence length: reserved bytes get the range of several draws. "
+        "A file has a length and its count on each line.")] = None
     search: Annotated[bool, typer.Option("--search", rich_help_panel=_PLAN,
         help="Search all legal layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes that you give "
         "stay fixed.")] = False
@@ -237,6 +240,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     from harness.cli.requests import experiment_request, read, require_job
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
+    from harness.predict.lengths import read_lengths
 
     if how.out or how.probe:
         option = "--out" if how.out else "--probe"
@@ -250,6 +254,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         asked=request,
         fit_into_gib=how.fit_into,
         over=_over(how.over or []),
+        lengths=read_lengths(how.lengths) if how.lengths else None,
         use_cache=not how.no_cache,
         use_calibration=not how.no_calibration,
     )

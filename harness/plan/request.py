@@ -10,6 +10,7 @@ from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.predict.exact import ASKED, RECOMMENDED
+from harness.predict.lengths import OPTION, Lengths
 from harness.resolve.recipe import Request
 from harness.units import GIB
 
@@ -20,6 +21,7 @@ class PlanRequest:
 
     ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
+    ``lengths``: of sequences, where they vary.
     """
 
     asked: Request
@@ -34,6 +36,7 @@ class PlanRequest:
     use_calibration: bool = True
     only: tuple[str, ...] = ()
     search: bool = False
+    lengths: Lengths | None = None
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""
@@ -63,7 +66,12 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")
     if not request.exact_timeout_s > 0:
         problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
-    for option, value in (("--over", request.over), ("--only", request.only), ("--exact", request.exact)):
+    for option, value in (
+        ("--over", request.over),
+        ("--only", request.only),
+        ("--exact", request.exact),
+        (OPTION, request.lengths),
+    ):
         if request.search and value:
             excluded = f"--search tries every layout and setting, so it excludes {option}"
             problems.add(excluded, f"omit {option}, or --search")

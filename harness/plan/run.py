@@ -14,6 +14,7 @@ from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
 from harness.predict.exact import ExactSetting, ExactTracing
+from harness.predict.lengths import NUM_DRAWS, OPTION, Lengths
 from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
 from harness.predict.search import (
@@ -72,6 +73,7 @@ class Planned:
     layouts: tuple[Layout, ...]
     exact: tuple[ExactSetting, ...] = ()
     traced_with: str = ""
+    lengths: Lengths | None = None
 
     @property
     def best(self) -> Layout | None:
@@ -120,7 +122,8 @@ class Planned:
     def notes(self) -> tuple[str, ...]:
         """Notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
         settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
-        return (*settled, self.traced_with) if self.traced_with else settled
+        vary = f"{OPTION}: ranges of Reserved and Fits hold {NUM_DRAWS} draws; peaks and seconds are of whole sequences"
+        return (*settled, *filter(None, (self.traced_with, vary if self.lengths else "")))
 
 
 def plan_request(
@@ -144,19 +147,30 @@ def plan_request(
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
     traced = tracing.by_kind(layout.needed for layout in legal)
-    planned = Planned(tuple(_planned(request, layout, traced) for layout in found), traced_with=traces_note(release))
+    planned = Planned(
+        tuple(_planned(request, layout, traced) for layout in found),
+        traced_with=traces_note(release),
+        lengths=request.lengths,
+    )
     if len(found) == 1:
         planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
-    planned = _with_replays(planned)
+    planned = _with_replays(planned, request.lengths)
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
 
 
-def _with_replays(planned: Planned) -> Planned:
-    """Replay the first steps of the best layout; of the first one planned where there is no best."""
+def _with_replays(planned: Planned, lengths: Lengths | None) -> Planned:
+    """Replay the first steps of the best layout; of the first one planned where there is no best.
+
+    BadRequestError for ``lengths`` that no setting can use.
+    """
     best = planned.best or next((layout for layout in planned.layouts if layout.plan), None)
     if best is None or best.plan is None or best.traces is None or best.settled is None:
         return planned
-    known = replace(best, plan=with_replays(best.plan, best.traces, best.settled.software))
+    plan = with_replays(best.plan, best.traces, best.settled.software, lengths)
+    if lengths and not any(row.prediction and row.prediction.reserved_source == "replayed" for row in plan.rows):
+        message = f"{OPTION} has no effect: the requests of no setting are known (CUDA graphs, FSDP, offloading)"
+        raise BadRequestError(message, remedy=f"omit {OPTION}, or plan without them")
+    known = replace(best, plan=plan)
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 
 

@@ -39,17 +39,30 @@ class Steps(NamedTuple):
 
 
 Keys = list[int]
+Shares = Sequence[Sequence[float]]
 
 
 class _Memory:
     """The sequence so far. Requests of the allocator's small pool are only added up: it keeps segments of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: Shares) -> None:
         self.alive: dict[int, int] = {}
         self._events: list[Event] = []
         self._num = self._small = self._most_small = 0
         self.label, self._labels = Label(), dict[int, Label]()
         self.step, self._marks = 0, [(0, 0, "build")]
+        self._shares, self._share, self._fixed = shares, 1.0, frozenset[int]()
+
+    def enter(self, unit: Unit, microbatch: int, what: str = "") -> None:
+        """Let a part run for a micro-batch of this step."""
+        self.label, self._fixed = unit.asks(microbatch, what), unit.fixed
+        if self._shares:
+            of_step = self._shares[self.step - 1]
+            self._share = of_step[microbatch % len(of_step)]
+
+    def scaled(self, num_bytes: int) -> int:
+        """Return the bytes of a request for as many tokens as the micro-batch has."""
+        return num_bytes if num_bytes in self._fixed else int(num_bytes * self._share)
 
     def mark(self, phase: str) -> None:
         """Begin a phase of the step."""
@@ -93,13 +106,13 @@ class _Memory:
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
         for row in rows:
             if row > 0:
-                own.keys.append(self.take(row))
+                own.keys.append(self.take(self.scaled(row)))
                 continue
             owner, what = owner_of(row)
             if owner == OWN:
                 self.free(own.keys[what])
             else:
-                self.free(*neighbours[owner].handed_on(what, self.alive))
+                self.free(*neighbours[owner].handed_on(self.scaled(what), self.alive))
 
 
 class _Requests:
@@ -130,7 +143,7 @@ class _Chunk:
         memory.mark(f"forward, micro-batch {number}{self._name}")
         for unit, left in zip(self._units, self._left, strict=True):
             memory.free(*left)
-            memory.label = unit.asks(number)
+            memory.enter(unit, number)
             for size in unit.stay if self._is_first else ():
                 memory.take(size)
             before = done[-1] if done else _Requests()
@@ -142,7 +155,7 @@ class _Chunk:
                 before = own
             done.append(before)
         self._is_first = False
-        self._in_flight.append((done, [memory.take(self._output_bytes)] if self._output_bytes else []))
+        self._in_flight.append((done, [memory.take(memory.scaled(self._output_bytes))] if self._output_bytes else []))
 
     def backward(self) -> None:
         """Run the oldest micro-batch backward. What it leaves stays until its unit runs again."""
@@ -151,9 +164,9 @@ class _Chunk:
         done, output = self._in_flight.popleft()
         for place in reversed(range(len(self._units))):
             unit, before = self._units[place], done[place - 1] if place else _Requests()
-            memory.label = unit.asks(self.num_done, "recompute")
+            memory.enter(unit, self.num_done, "recompute")
             own = self._again(unit, before) or [done[place]]
-            memory.label = unit.asks(self.num_done, "backward")
+            memory.enter(unit, self.num_done, "backward")
             for at in reversed(range(len(own))):
                 memory.run((unit.again or unit.passes)[at].backward, own[at], own[at - 1] if at else before, behind)
                 if behind.is_repeated:
@@ -192,9 +205,15 @@ class RankSettings:
     shards: tuple[int, int]
 
 
-def rank_steps(spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings) -> Steps:
-    """Return the requests of the first rank of a stage from its build to the end of its second step."""
-    memory = _Memory()
+def rank_steps(
+    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings, shares: Shares = ()
+) -> Steps:
+    """Return the requests of the first rank of a stage from its build to the end of its second step.
+
+    ``shares``: for each step, every micro-batch's share of the tokens of a whole one. All that a pass asks for goes by
+    tokens, but gradients of the ends' own parameters (traces of half the tokens, tests/predict/test_lengths.py).
+    """
+    memory = _Memory(shares)
     owned = _build(spec, pp_rank, chunks, memory, settings)
     master, in_step = state_parts(spec)
     memory.take_all((size * master for size in owned), "optimizer")

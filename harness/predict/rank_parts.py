@@ -45,6 +45,7 @@ class Unit:
     stay: tuple[int, ...] = ()
     again: tuple[Passes, ...] = ()
     label: Label = ()
+    fixed: frozenset[int] = frozenset()
 
     def asks(self, microbatch: int, what: str = "") -> Label:
         """Return who asks while it runs. Layers tell what they do, ends do not."""
@@ -75,13 +76,16 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
         shared |= Counter(each.shared)
     begins = ("embedding",) if chunk.has_embedding else ("layers", "input")
     ends = ("output layer",) if chunk.has_loss else ("layers", "output")
-    first, last = _layer(parts[0], begins), _layer(parts[-1], ends)
+    first, last = (
+        replace(_layer(part, label), fixed=frozenset((*part.parameters, composer.embedding_sums)))
+        for part, label in ((parts[0], begins), (parts[-1], ends))
+    )
     if chunk.has_embedding and composer.embedding_sums:
         first = _with_scratch(first, composer.embedding_sums)
     if (gradient := composer.own_weight_gradient) and gradient in last.stay:
         stay = [*last.stay]
         stay.remove(gradient)
-        last = _with_scratch(replace(last, stay=tuple(stay)), gradient)
+        last = _with_scratch(replace(last, stay=tuple(stay), fixed=last.fixed | {gradient}), gradient)
     numbers = iter(chunk.layers)
     layers = (
         replace(unit, label=("layers", "layer " + ", ".join(str(next(numbers)) for _ in unit.passes)))

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import fits_bytes, replayed
@@ -15,7 +16,7 @@ from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory, library_bytes
 from harness.predict.model_states import model_states, shards_of, state_bytes
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import RankSettings, Steps, rank_steps
+from harness.predict.rank_events import RankSettings, Shares, Steps, rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
@@ -111,24 +112,33 @@ def replay(
     sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, at most 2 %
     less than sought.
     """
-    spec, events = composer.spec, first_steps(composer, stage, chunks, read).events
-    device = device_bytes(spec)
+    spec, device = composer.spec, device_bytes(composer.spec)
+    events = first_steps(composer, stage, chunks, read).events
     free = replayed(events, settings, total_bytes=device)
     fits = free.least_bytes
     if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
         fits = fits_bytes(events, settings, free, device) or free.peak_reserved_bytes
-    late = ratios_of(spec, stage.total, settings).late
-    reserved = free.peak_reserved_bytes
-    held = Held((reserved, reserved, round(reserved * late)), (fits, fits, fits), "replayed")
+    draws = [first_steps(composer, stage, chunks, read, shares).events for shares in composer.draws]
+    drawn = [replayed(each, settings, total_bytes=device) for each in draws]
+    low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
+    most = round(most * ratios_of(spec, stage.total, settings).late)
+    held = Held((low, reserved, most), _ends(fits, [each.least_bytes for each in drawn]), "replayed")
     return held.moved(max(0, stage.total - free.peak_allocated_bytes))
 
 
-def first_steps(composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read) -> Steps:
+def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
+    """Return ends and likely value of what whole micro-batches take, and draws of shorter ones."""
+    return min((whole, *drawn)), max(whole, round(median(drawn or [whole]))), max((whole, *drawn))
+
+
+def first_steps(
+    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, shares: Shares = ()
+) -> Steps:
     """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
     if not is_replayable(composer.spec, stage.pp_rank):
         raise MissingEventsError("the stage is not composed")
     parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
-    return rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks))
+    return rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), shares)
 
 
 def device_bytes(spec: ExperimentSpec) -> int:

@@ -47,11 +47,13 @@ class Composer:
 
     Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
     transformer-engine's dummy of its size. Without ``apex`` its backward pass allocates the gradient; no dummy stays.
+    ``draws``: of sequences whose lengths vary, which replays also run (`harness.predict.lengths`).
     """
 
     spec: ExperimentSpec
     implementation: Implementation
     apex: bool = True
+    draws: tuple[tuple[tuple[float, ...], ...], ...] = ()
     _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":

@@ -13,6 +13,7 @@ from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory
+from harness.predict.lengths import Lengths
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
 from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
@@ -26,12 +27,13 @@ from harness.records.trace import TraceCase
 _MOST_REPLAYED = 3
 
 
-def with_replays(made: Plan, traces: Traces, software: Software) -> Plan:
+def with_replays(made: Plan, traces: Traces, software: Software, lengths: Lengths | None = None) -> Plan:
     """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
 
-    Where that changes which setting is recommended, that one is replayed as well.
+    Where that changes which setting is recommended, that one is replayed as well. ``lengths``: of sequences that vary.
     """
     composer = _composer(made, software)
+    composer = replace(composer, draws=tuple(lengths.draws(made.spec)) if lengths else ())
     for _ in range(_MOST_REPLAYED):
         asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made))
         due = [row for row in asked if row.prediction and not row.is_weighed]

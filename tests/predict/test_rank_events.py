@@ -11,6 +11,7 @@ from harness.experiment.software import Software
 from harness.predict.allocator_replay import replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.ledger import stage_memory
+from harness.predict.lengths import Lengths
 from harness.predict.model_states import owned_parts
 from harness.predict.packing import LEAST_BYTES, packed_events, without_small
 from harness.predict.rank_parts import MissingEventsError, chunk_parts
@@ -39,9 +40,9 @@ def _composed():
     shipped, events = find_shipped(RELEASE, Software())[0], find_events(RELEASE, Software())
     assert shipped and events, REGENERATE
 
-    def compose(spec, stage=0, recompute="none", **settings):
+    def compose(spec, stage=0, recompute="none", draws=(), **settings):
         spec = spec.model_copy(update={"recompute": parse_recompute(recompute)})
-        composer = replace(Composer(spec, IMPLEMENTATION), apex=False)
+        composer = replace(Composer(spec, IMPLEMENTATION), apex=False, draws=draws)
         found = {case.key: shipped.read(case, 1.0).chunk for case in composer.cases()}
         costs = composer.chunk_costs(found)[stage]
         memory = stage_memory(spec, stage, costs)
@@ -103,6 +104,25 @@ def test_settings_of_the_allocator_decide_what_fits(composed):
     memory, held = composed(point("llama3_70b", 32), 0, "none", native=NATIVE, expandable=EXPANDABLE)
     assert memory.total + 1_000_000_000 < held["native"].fits[1]
     assert held["expandable"].fits[1] < held["native"].fits[1] - 500_000_000
+
+
+def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_takes_less(composed):
+    spec = point("llama3_70b", 32)
+    memory, whole = composed(spec, found=NATIVE)
+    assert composed(spec, found=NATIVE, draws=(((1.0,), (1.0,)),))[1] == whole
+    half = composed(spec, found=NATIVE, draws=(((0.5,), (0.5,)),))[1]["found"]
+    # The rank also has micro-batches of all tokens in its range: the likely value is theirs.
+    assert half.reserved[1:] == whole["found"].reserved[1:]
+    assert memory.weights + memory.gradients + memory.optimizer < half.fits[0] < 0.9 * half.fits[1]
+
+
+def test_tokens_that_vary_fragment_torchs_own_way_of_segments_more_than_expandable_ones(composed):
+    spec = point("llama3_8b", 8)
+    draws = tuple(Lengths(mean=8000.0, spread=150.0).draws(spec))
+    held = composed(spec, found=NATIVE, other=EXPANDABLE, draws=draws)[1]
+    constant = composed(spec, found=NATIVE, other=EXPANDABLE)[1]
+    more = {name: held[name].reserved[2] / constant[name].reserved[2] for name in held}
+    assert more["found"] > more["other"] >= 1
 
 
 def test_the_smallest_device_is_sought_where_it_decides(composed):

@@ -1,0 +1,99 @@
+"""Lengths of sequences that vary: what a plan reads, what it draws, and that requests go by tokens."""
+
+import json
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.experiment.recompute import NoRecompute
+from harness.launch.environment import this_host
+from harness.predict.lengths import NUM_DRAWS, Lengths, read_lengths
+from harness.predict.trace_cases import CaseMaker
+from harness.predict.tracer_processes import TracerProcess
+from harness.records.events import EventsFile
+from harness.records.trace import TraceRequest
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
+
+LLAMA = Request(model_recipe_name="llama3_8b", gpu="h100", compute_dtype="bf16", num_gpus=8, seq_length=4096)
+
+
+def test_two_numbers_or_a_file_of_lengths_are_read(tmp_path):
+    assert read_lengths("1800,700") == Lengths(mean=1800, spread=700)
+    file = tmp_path / "lengths.csv"
+    file.write_text("512,3\n\n1024 1\n4096\n")
+    assert read_lengths(str(file)) == Lengths(counts=((512, 3), (1024, 1), (4096, 1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("1800", "1800"), ("0,7", "0,7"), ("nan,7", "nan,7"), ("FILE", ":2: 7 -1"), ("/dev/null", "no lengths")],
+)
+def test_what_are_no_lengths_is_refused(tmp_path, text, where):
+    file = tmp_path / "FILE"
+    file.write_text("5 1\n7 -1\n")
+    with pytest.raises(BadRequestError, match=where):
+        read_lengths(str(file) if text == "FILE" else text)
+
+
+def test_draws_are_the_same_each_time_and_differ_from_each_other():
+    spec = resolve(LLAMA).spec
+    draws = Lengths(mean=2000, spread=900).draws(spec)
+    assert draws == Lengths(mean=2000, spread=900).draws(spec)
+    assert len(set(draws)) == NUM_DRAWS
+    shares = [share for draw in draws for step in draw for share in step]
+    assert 0 < min(shares) < max(shares) <= 1
+    assert sum(shares) / len(shares) == pytest.approx(2000 / 4096, rel=0.05)
+    assert all(share * 4096 % 16 == 0 for share in shares)
+
+
+def test_longer_sequences_are_cut_and_a_micro_batch_is_as_long_as_its_longest():
+    spec = resolve(LLAMA).spec
+    file = Lengths(counts=((1024, 1), (9000, 1)))
+    pairs = spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro_batch_size": 2})})
+    single, longest = ([share for step in file.draws(each)[0] for share in step] for each in (spec, pairs))
+    assert set(single) == set(longest) == {0.25, 1.0}
+    assert single.count(0.25) == pytest.approx(0.5 * len(single), rel=0.2)
+    assert longest.count(0.25) == pytest.approx(0.25 * len(longest), rel=0.3)
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_half_the_tokens_ask_for_half_the_bytes_but_for_the_gradients_of_the_ends():
+    chunks = []
+    for tokens in (4096, 2048):
+        spec = resolve(LLAMA).spec
+        spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"seq_length": tokens})})
+        make = CaseMaker(spec, "transformer_engine")
+        case = make.last(spec.model.layer_kinds[0], NoRecompute(), pre=True, mtp=False)
+        recorder = TracerProcess(this_host(), 600.0, module="harness.engine.trace_events")
+        request = TraceRequest(cases=(case,), implementation="transformer_engine").model_dump_json()
+        chunks.append(EventsFile.model_validate_json(recorder.answer(request)).chunks[case.key])
+    whole, half = chunks
+    for part, other in zip(
+        (whole.before, whole.layer, whole.behind), (half.before, half.layer, half.behind), strict=True
+    ):
+        large = [row for row in (*part.forward, *part.backward) if row >= 2**17]
+        small = [row for row in (*other.forward, *other.backward) if row >= 2**16]
+        ends = (whole.before, whole.behind)
+        expected = [row if part in ends and row in part.parameters else row // 2 for row in large]
+        assert expected == small
+    assert whole.shared == half.shared
+
+
+def test_a_plan_with_lengths_has_wider_ranges_and_says_so(mbr_perf, tmp_path):
+    job = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "--only", "mlp", "--json")
+    answers = [json.loads(mbr_perf(*job, *more).out) for more in ((), ("--lengths", "2000,900"))]
+    plain, varied = (row for answer in answers for row in answer["settings"] if row["recompute"] == "none")
+    assert varied["reserved_range_bytes"][0] < plain["reserved_range_bytes"][0]
+    assert varied["reserved_bytes"] == plain["reserved_bytes"]
+    assert varied["peak_bytes"] == plain["peak_bytes"]
+    assert any("--lengths" in note for note in answers[1]["notes"])
+
+
+@pytest.mark.parametrize(
+    "options", [("--cuda_graph_impl", "local", "--only", "mlp"), ("--search",)], ids=["graphs", "search"]
+)
+def test_lengths_that_have_no_effect_are_refused(mbr_perf, options):
+    answer = mbr_perf("plan", "-mr", "llama3_8b", "-g", "h100", "-c", "bf16", *options, "--lengths", "2000,900")
+    assert (answer.code, "--lengths" in answer.err) == (2, True)
