@@ -44,7 +44,7 @@ _TAKEN = (
 _EXPLAINED = (
     "What the prediction explains:",
     "",
-    "- the peak in the table is that of replayed steps. Before them come eager steps and the capture, which hold up to 12 GB more. "
+    "- the peak in the table is probably that of replayed steps: no eager step of this job fits in 58.8 GB. Before them come eager steps and the capture, which hold up to 12 GB more. "
     "All four settings replay the same 61.3 GB, but `core_attn` reserves about 15 GB more than `mlp` while it captures: the rows that "
     "read 58.8 and 59.6 GB ended out of memory, those that read 55.6 GB did not",
     "- with torch's default, the eager steps of `core_attn` already reserve 79 GB for 70 GB of tensors; expandable segments need 71 GB. megatron-core empties the cache before it captures, so these bytes do not add to those of the capture",
