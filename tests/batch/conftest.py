@@ -51,7 +51,7 @@ class Recorded(Batch):
         return self.lessons.get(due.entry.name, ())
 
     def interrupted(self, reason, due=None):
-        self.heard.append(("interrupted", due.entry.name, reason))
+        self.heard.append(("interrupted", due and due.entry.name, reason))
 
     def out_of_time(self, due, reason):
         self.heard.append(("out of time", [(run.entry.name, run.number) for run in due]))

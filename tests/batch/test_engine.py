@@ -78,6 +78,19 @@ def test_a_signal_that_comes_while_a_run_ends_starts_no_other(batch, make_record
     assert started(recorded) == [("ok", 0)]
 
 
+def test_a_signal_between_two_rounds_ends_the_batch(batch):
+    recorded = batch("ok")
+    runs = recorded.due()
+
+    def due():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return runs
+
+    recorded.due = due
+    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines()))) == signal.SIGTERM
+    assert recorded.heard == [("interrupted", None, "a signal between two rounds")]
+
+
 @pytest.mark.parametrize(
     ("failure", "number", "reason", "ends"), [("lost", 15, "lost", 15), (None, None, "interrupted", 2)]
 )

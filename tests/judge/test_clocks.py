@@ -111,6 +111,9 @@ def test_the_slowest_and_the_most_capped_rank_stand_for_the_run(clocks):
     assert run_clocks({}) is None
     other = run_clocks({0: fast})
     assert combined_clocks([run, other, other]).sm_clock_mhz == 1755.0
+    whole = run_clocks({0: fast, 1: slow.model_copy(update={"over": "run"})})
+    assert (run.over, whole.over) == ("window", "run")
+    assert (combined_clocks([run, other]).over, combined_clocks([run, whole]).over) == ("window", "run")
     assert combined_clocks([run, None]) is None
 
 

@@ -51,6 +51,12 @@ def test_runs_without_spread_have_an_interval_of_no_width():
     assert (welch((1.0, 1.0), (1.0, 1.0)).p_value, welch((1.0, 1.0), (1.1, 1.1)).p_value) == (1.0, 0.0)
 
 
+def test_an_interval_is_a_share_of_the_control():
+    cell, control = (2.0, 2.2, 2.4), (4.0, 4.0, 4.3)
+    half = half_width(cell, control) / 4.1
+    assert time_change(cell, control, (None, None)).interval == pytest.approx((2.2 / 4.1 - 1 - half, 2.2 / 4.1 - 1 + half))
+
+
 def test_a_change_within_the_noise_is_not_settled():
     noisy = time_change((1.00, 1.10, 1.05), (1.02, 1.08, 0.99), (None, None))
     clear = time_change((1.50, 1.51, 1.52), (1.00, 1.01, 1.02), (None, None))
@@ -60,9 +66,9 @@ def test_a_change_within_the_noise_is_not_settled():
 
 
 def test_few_runs_state_how_far_they_are_apart_or_the_spread_of_their_steps():
-    one = time_change((1.1,), (1.0,), (0.02, 0.03))
+    one = time_change((1.1,), (1.0,), (0.2, 0.03))
     assert one.interval is None
-    assert "steps of this cell spread by 2.0 %" in one.basis
+    assert "steps of this cell spread by 20.0 %" in one.basis
     assert "runs of this cell differ by 10.0 %" in time_change((0.95, 1.05), (1.0, 1.0), (None, None)).basis
 
 
@@ -80,3 +86,4 @@ def test_a_step_between_values_that_are_equal_otherwise_is_found():
 
 def test_further_steps_are_found_where_they_are_clear():
     assert levels([1.0] * 5 + [2.0] * 5 + [3.0] * 5) == [range(5), range(5, 10), range(10, 15)]
+    assert levels([1.0] * 5 + [5.0] * 5 + [6.0] * 4) == [range(5), range(5, 14)]
