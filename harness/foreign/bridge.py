@@ -187,60 +187,53 @@ def _refused_by_bridge(container: Container) -> Iterator[BadRequestError]:
                 )
 
 
+_FORMER = (
+    ("model.enable_cuda_graph", "model.cuda_graph_impl", "local"),
+    ("model.external_cuda_graph", "model.cuda_graph_impl", "transformer_engine"),
+    ("model.moe_enable_deepep", "model.moe_flex_dispatcher_backend", "deepep"),
+)
+"""Former names, and the settings that mean the same."""
+
+
 def _at_odds(container: Container) -> Iterator[BadRequestError]:
-    value, problem = container.value, container.problem
-    former = {
-        "model.enable_cuda_graph": ("model.cuda_graph_impl", "local"),
-        "model.external_cuda_graph": ("model.cuda_graph_impl", "transformer_engine"),
-        "model.moe_enable_deepep": ("model.moe_flex_dispatcher_backend", "deepep"),
-    }
-    for old, (new, meant) in former.items():
-        if value(old) and str(value(new)).lower() != meant:
-            yield problem(
-                old,
-                f"the former name of {new}={meant}, but {new} is {_text(value(new))}",
-                f"set {new}, and this to false",
-            )
-    of_weights = "torch.bfloat16" if value("model.bf16") else "torch.float32"
-    if value("model.params_dtype") not in (None, of_weights):
-        message = f"{_text(value('model.params_dtype'))}, but model.bf16 is {_text(value('model.bf16'))}"
-        yield problem("model.params_dtype", message, f"must be {of_weights}")
-    if (value("model.fp8") or value("model.fp4")) and not value("model.bf16"):
-        yield problem("model.bf16", "off, but FP8 and FP4 train bf16 weights here", "set it to true")
-    if value("ddp.use_custom_fsdp") and not value("ddp.use_megatron_fsdp"):
-        yield problem(
-            "ddp.use_custom_fsdp", "the former name of ddp.use_megatron_fsdp, which is off", "give both the same value"
-        )
-    spec = value("model.transformer_layer_spec")
-    if isinstance(spec, str) and spec.rpartition(".")[2] not in _LAYERS:
-        yield problem(
-            "model.transformer_layer_spec",
-            f"mbr-perf does not know the layers of {spec}",
-            "use the layers of the GPT model",
-        )
-    yield from _attention_problems(container)
-    yield from _sizes_at_odds(container)
-
-
-def _sizes_at_odds(container: Container) -> Iterator[BadRequestError]:
-    value, problem = container.value, container.problem
+    """Yield what fields say together that mbr-perf cannot train."""
+    value = container.value
+    is_bf16, weights, spec = value("model.bf16"), value("model.params_dtype"), value("model.transformer_layer_spec")
     own, data = value("model.seq_length"), value("dataset.seq_length")
-    if None not in (own, data) and own != data:
-        yield problem("dataset.seq_length", f"{_text(data)}, but model.seq_length is {_text(own)}", "make them equal")
-    chunks = value("model.virtual_pipeline_model_parallel_size")
-    if isinstance(chunks, int) and chunks > 1 and value("model.overlap_p2p_comm") is False:
-        yield problem(
-            "model.overlap_p2p_comm", "off, but an interleaved pipeline overlaps its messages here", "set it to true"
-        )
+    chunks, variant = (
+        value(f"model.{name}") for name in ("virtual_pipeline_model_parallel_size", "experimental_attention_variant")
+    )
+    of_weights = "torch.bfloat16" if is_bf16 else "torch.float32"
+    knows_variant = variant in (None, "gdn", "gated_delta_net")
+    rows = (
+        ("model.params_dtype", weights not in (None, of_weights),
+         f"{_text(weights)}, but model.bf16 is {_text(is_bf16)}", f"must be {of_weights}"),
+        ("model.bf16", (value("model.fp8") or value("model.fp4")) and not is_bf16,
+         "off, but FP8 and FP4 train bf16 weights here", "set it to true"),
+        ("ddp.use_custom_fsdp", value("ddp.use_custom_fsdp") and not value("ddp.use_megatron_fsdp"),
+         "the former name of ddp.use_megatron_fsdp, which is off", "give both the same value"),
+        ("model.transformer_layer_spec", isinstance(spec, str) and spec.rpartition(".")[2] not in _LAYERS,
+         f"mbr-perf does not know the layers of {spec}", "use the layers of the GPT model"),
+        ("model.experimental_attention_variant", not knows_variant,
+         f"mbr-perf does not know the attention {_text(variant)}", "use gated_delta_net"),
+        ("model.deterministic_mode", knows_variant and variant and value("model.deterministic_mode"),
+         DETERMINISTIC_NETS, "set it to false"),
+        ("dataset.seq_length", None not in (own, data) and own != data,
+         f"{_text(data)}, but model.seq_length is {_text(own)}", "make them equal"),
+        ("model.overlap_p2p_comm",
+         isinstance(chunks, int) and chunks > 1 and value("model.overlap_p2p_comm") is False,
+         "off, but an interleaved pipeline overlaps its messages here", "set it to true"),
+    )  # fmt: skip
+    yield from _former_names(container)
+    yield from (container.problem(path, message, remedy) for path, is_odd, message, remedy in rows if is_odd)
 
 
-def _attention_problems(container: Container) -> Iterator[BadRequestError]:
-    problem, variant = container.problem, container.value("model.experimental_attention_variant")
-    if variant not in (None, "gdn", "gated_delta_net"):
-        message = f"mbr-perf does not know the attention {_text(variant)}"
-        yield problem("model.experimental_attention_variant", message, "use gated_delta_net")
-    elif variant and container.value("model.deterministic_mode"):
-        yield problem("model.deterministic_mode", DETERMINISTIC_NETS, "set it to false")
+def _former_names(container: Container) -> Iterator[BadRequestError]:
+    for old, new, meant in _FORMER:
+        found = container.value(new)
+        if container.value(old) and str(found).lower() != meant:
+            message = f"the former name of {new}={meant}, but {new} is {_text(found)}"
+            yield container.problem(old, message, f"set {new}, and this to false")
 
 
 def _remarks(container: Container, dtype: Setting | None) -> Iterator[str]:

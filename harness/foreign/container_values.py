@@ -4,6 +4,7 @@ Each function takes the container and the path of the setting that its row in `c
 """
 
 from harness.errors import BadRequestError
+from harness.experiment.gpu import DTYPES, FP8_RECIPES
 from harness.experiment.recompute import NoRecompute
 from harness.foreign.container_file import Container
 from harness.records.reading import PlainValue
@@ -11,18 +12,9 @@ from harness.resolve.recipe import Value
 from harness.resolve.recompute import Field as RecomputeField
 from harness.resolve.recompute import policy_from_fields
 
-_DTYPES = {
-    "torch.float32": "fp32",
-    "torch.bfloat16": "bf16",
-    "torch.float16": "fp16",
-    "torch.uint8": "fp8",
-    "fp32": "fp32",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp64": "fp64",
-    "torch.float64": "fp64",
+_DTYPES = {f"torch.{name}": short for name, short in DTYPES.items()} | {
+    short: short for short in DTYPES.values() if short != "fp8"
 }
-_FP8_RECIPES = {"tensorwise": "fp8_cs", "delayed": "fp8_ds", "blockwise": "fp8_sc", "mxfp8": "fp8_mx"}
 _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
@@ -31,7 +23,8 @@ def precision(container: Container, path: str) -> Value:
     if container.value("model.fp4"):
         return "nvfp4"
     if container.value("model.fp8"):
-        return _known(container, "model.fp8_recipe", _FP8_RECIPES)
+        names = {recipe: row.name for recipe, row in FP8_RECIPES.items()}
+        return _known(container, "model.fp8_recipe", names)
     if container.value("model.fp16"):
         raise BadRequestError(f"{container.place('model.fp16')}: fp16 training is not supported", remedy="use bf16")
     return "bf16" if container.value(path) else "fp32"

@@ -7,6 +7,7 @@ Defaults are those of Megatron-LM's `arguments.py`: a feed-forward of 4 h (with 
 from collections.abc import Callable
 
 from harness.errors import BadRequestError
+from harness.experiment.gpu import DTYPES, FP8_RECIPES, PRECISIONS
 from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
 from harness.experiment.recompute import NoRecompute
 from harness.foreign.megatron_arguments import Arguments
@@ -20,7 +21,6 @@ Read = Callable[[Arguments], Value]
 
 _BALANCINGS = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
-_DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
 
 
 def own(a: Arguments, name: str) -> Value:
@@ -36,31 +36,23 @@ def flag(name: str) -> Read:
 
 def precision(a: Arguments) -> Value:
     """Return the row of `PRECISIONS`."""
-    is_bf16 = bool(a.get("bf16"))
     a.read.add("accumulate_allreduce_grads_in_fp32")
     if a.get("fp16"):
         a.refuse("fp16", "FP16 training is not supported", "use --bf16")
         return None
-    four, eight = a.get("fp4"), a.get("fp8")
-    gathers = bool(a.get("fp4_param_gather") or a.get("fp4_param") if four else a.get("fp8_param_gather"))
-    recipe = a.get("fp4_recipe") if four else a.get("fp8_recipe")
-    if four or eight:
-        known = _EIGHT.get((str(recipe), gathers)) if eight and not four else "nvfp4" if gathers else None
-        if known is None:
-            what = "FP4" if four else "FP8"
-            a.refuse("fp4" if four else "fp8", f"{what} {recipe} with{'' if gathers else 'out'} parameters gathered "
-                                               f"in {what}",
-                     f"add or leave out --{what.lower()}-param-gather")  # fmt: skip
-        return known
-    return "bf16" if is_bf16 else "fp32"
-
-
-_EIGHT = {
-    ("tensorwise", True): "fp8_cs",
-    ("delayed", True): "fp8_ds",
-    ("blockwise", False): "fp8_sc",
-    ("mxfp8", True): "fp8_mx",
-}
+    low = "fp4" if a.get("fp4") else "fp8"
+    recipe, gathers = (
+        a.get(f"{low}_recipe"),
+        bool(a.get(f"{low}_param_gather") or (low == "fp4" and a.get("fp4_param"))),
+    )
+    if not a.get(low):
+        return "bf16" if a.get("bf16") else "fp32"
+    row = PRECISIONS["nvfp4"] if low == "fp4" else FP8_RECIPES.get(str(recipe))
+    if row is None or bool(row.transformer_config.get(f"{low}_param")) != gathers:
+        what = f"{recipe} with{'' if gathers else 'out'} parameters gathered in {low.upper()}"
+        a.refuse(low, f"{low.upper()} {what}", f"add or leave out --{low}-param-gather")
+        return None
+    return row.name
 
 
 def _count(a: Arguments, name: str) -> int | None:
@@ -241,7 +233,7 @@ def implementation(a: Arguments) -> Value:
 
 def dtype(name: str) -> Read:
     """Return a reader of a precision's short name."""
-    return lambda a: _DTYPES.get(str(a.get(name)), a.get(name))
+    return lambda a: DTYPES.get(str(a.get(name)).removeprefix("torch."), a.get(name))
 
 
 def shards(a: Arguments) -> Value:

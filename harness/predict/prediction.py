@@ -263,8 +263,16 @@ def predict(
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,
         adam=adam,
-        held=tuple(estimated(spec, stage, asked_settings(spec)[0]) for stage in stages),
+        held=_held(spec, stages),
     )
+
+
+def _held(spec: ExperimentSpec, stages: tuple[StageMemory, ...]) -> tuple[Held, ...]:
+    """Return what torch's allocator takes; a processor has none."""
+    if spec.gpu_type.is_cpu:
+        return tuple(Held(*(3 * (stage.total,),) * 2, "estimated") for stage in stages)
+    settings, _ = asked_settings(spec)
+    return tuple(estimated(spec, stage, settings) for stage in stages)
 
 
 def _stages(

@@ -80,8 +80,6 @@ def estimated(spec: ExperimentSpec, stage: StageMemory, settings: AllocatorSetti
 
     CUDA graphs add their private pools to what the step holds outside the capture, and a capture gives nothing back.
     """
-    if spec.gpu_type.is_cpu:
-        return Held(*(3 * (stage.total,),) * 2, "estimated")
     peak = max(stage.total + stage.pool, stage.whole_run)
     found = ratios_of(spec, stage.total, settings)
     low, likely, high = (round(peak * share) for share in found.reserved)

@@ -77,12 +77,14 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
     """Replay a setting, also with and without expandable segments where that may decide."""
     found, budget = row.prediction, limits.budget_bytes
     assert found
+    if found.spec.gpu_type.is_cpu:
+        return replace(row, is_weighed=True)
     own = composer.with_recompute(row.candidate.spec.recompute)
     settings, _ = asked_settings(found.spec)
     found = replace(found, held=_held(found, own, settings, traces, budget))
     found_verdict, certain = judged(found, limits)
     row = replace(row, prediction=found, verdict=found_verdict, is_certain=certain, is_weighed=True)
-    if budget is None or found.spec.gpu_type.is_cpu or found.spec.ddp.nccl_ub:
+    if budget is None or found.spec.ddp.nccl_ub:
         return row
     other = replace(settings, expandable_segments=not settings.expandable_segments)
     guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
@@ -94,6 +96,8 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
 
 def weighed(found: Prediction, composer: Composer, traces: Traces) -> Prediction:
     """Return the prediction with the first steps of its fullest stage replayed where their requests are known."""
+    if found.spec.gpu_type.is_cpu:
+        return found
     settings, _ = asked_settings(found.spec)
     return replace(found, held=_held(found, composer.with_recompute(found.spec.recompute), settings, traces, None))
 
