@@ -74,15 +74,6 @@ PRECISIONS: dict[str, Precision] = {
 }  # fmt: skip
 
 
-DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
-"""Short names of torch's types, as megatron-core's optimizer spells them."""
-
-FP8_RECIPES: dict[str, Precision] = {
-    str(row.transformer_config["fp8_recipe"]): row for row in PRECISIONS.values() if "fp8" in row.transformer_config
-}
-"""The precision of each `fp8_recipe` of megatron-core."""
-
-
 @dataclass(frozen=True)
 class Links:
     """Bytes/s in one direction of a GPU: in its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""

@@ -4,13 +4,21 @@ Each function takes the container and the path of the setting that its row in `c
 """
 
 from harness.errors import BadRequestError
-from harness.experiment.gpu import DTYPES, FP8_RECIPES
+from harness.experiment.gpu import PRECISIONS, Precision
 from harness.experiment.recompute import NoRecompute
 from harness.foreign.container_file import Container
 from harness.records.reading import PlainValue
 from harness.resolve.recipe import Value
 from harness.resolve.recompute import Field as RecomputeField
 from harness.resolve.recompute import policy_from_fields
+
+DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+"""Short names of torch's types, as megatron-core's optimizer spells them."""
+
+FP8_RECIPES: dict[str, Precision] = {
+    str(row.transformer_config["fp8_recipe"]): row for row in PRECISIONS.values() if "fp8" in row.transformer_config
+}
+"""The precision of each `fp8_recipe` of megatron-core."""
 
 _DTYPES = {f"torch.{name}": short for name, short in DTYPES.items()} | {
     short: short for short in DTYPES.values() if short != "fp8"

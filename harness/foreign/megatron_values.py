@@ -7,9 +7,10 @@ Defaults are those of Megatron-LM's `arguments.py`: a feed-forward of 4 h (with 
 from collections.abc import Callable
 
 from harness.errors import BadRequestError
-from harness.experiment.gpu import DTYPES, FP8_RECIPES, PRECISIONS
+from harness.experiment.gpu import PRECISIONS
 from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
 from harness.experiment.recompute import NoRecompute
+from harness.foreign.container_values import DTYPES, FP8_RECIPES
 from harness.foreign.megatron_arguments import Arguments
 from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import Value

@@ -146,10 +146,13 @@ def looked_over(
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
     sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
-    inert = () if spec.env.keys().isdisjoint(VARIABLES) else inert_notes(spec)
-    notes = (*notes, *assumed, *inert)
+    notes = (*notes, *assumed, *_allocator_notes(spec))
     settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
     return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
+
+
+def _allocator_notes(spec: ExperimentSpec) -> tuple[str, ...]:
+    return () if spec.env.keys().isdisjoint(VARIABLES) else inert_notes(spec)
 
 
 def _with_layers(settled: Settled) -> Settled:
