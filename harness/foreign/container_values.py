@@ -20,9 +20,7 @@ FP8_RECIPES: dict[str, Precision] = {
 }
 """The precision of each `fp8_recipe` of megatron-core."""
 
-_DTYPES = {f"torch.{name}": short for name, short in DTYPES.items()} | {
-    short: short for short in DTYPES.values() if short != "fp8"
-}
+_DTYPES = {f"torch.{name}": short for name, short in DTYPES.items()} | {n: n for n in ("fp32", "bf16", "fp16", "fp64")}
 _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
