@@ -54,7 +54,9 @@ def test_runs_without_spread_have_an_interval_of_no_width():
 def test_an_interval_is_a_share_of_the_control():
     cell, control = (2.0, 2.2, 2.4), (4.0, 4.0, 4.3)
     half = half_width(cell, control) / 4.1
-    assert time_change(cell, control, (None, None)).interval == pytest.approx((2.2 / 4.1 - 1 - half, 2.2 / 4.1 - 1 + half))
+    assert time_change(cell, control, (None, None)).interval == pytest.approx(
+        (2.2 / 4.1 - 1 - half, 2.2 / 4.1 - 1 + half)
+    )
 
 
 def test_a_change_within_the_noise_is_not_settled():
