@@ -118,7 +118,7 @@ class Piece:
     ``saved``. ``pool``: what its captured parts save and hand on in private pools. ``static``: what they read.
     ``copied``: bytes that its offloaded modules copy to the host and back. ``shared_behind``: what lingers of it and is
     also among the ``backward_over`` of the layer before: a gradient of its input, which is that layer's
-    output gradient.
+    output gradient. ``latest``: of ``saved``, what its token dispatcher keeps of the latest micro-batch alone.
     """
 
     saved: int
@@ -138,6 +138,7 @@ class Piece:
     pool: int = 0
     static: int = 0
     copied: int = 0
+    latest: int = 0
 
 
 def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = False) -> Piece:
@@ -233,6 +234,7 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
         runs_again=True,
         shared_behind=last.shared_behind,
         copied=sum(piece.copied for piece in checkpointed),
+        latest=sum(piece.latest for piece in checkpointed),
     )
 
 
@@ -260,7 +262,7 @@ class ChunkCost:
 
     ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
     ``largest_unit``: what the largest of its layers saves. ``captured``, ``pool``, ``static``: as of its layers.
-    ``copied``: bytes of a micro-batch that go to the host and come back.
+    ``copied``: bytes of a micro-batch that go to the host and come back. ``latest``: as of its layers.
     """
 
     sizes: PassSizes
@@ -276,6 +278,7 @@ class ChunkCost:
     pool: int = 0
     static: int = 0
     copied: int = 0
+    latest: int = 0
 
 
 @dataclass(frozen=True)
@@ -312,6 +315,7 @@ def compose(
         pool=sum(unit.pool for unit in units),
         static=sum(unit.static for unit in units),
         copied=sum(unit.copied for unit in units) + max(_away(units, window), default=0),
+        latest=sum(unit.latest for unit in units),
     )
 
 

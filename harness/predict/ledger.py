@@ -228,7 +228,7 @@ def _moments(
     def moment(instant: Instant) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
         event, running = instant.event, chunks[instant.event.chunk]
-        begins, again = event.direction == "forward", instant.ended[event.chunk]
+        begins, again, left = event.direction == "forward", instant.ended[event.chunk], _left_behind(instant, chunks)
         held = sum(map(mul, instant.in_flight, saved)) + begins * running.body.saved
         of_loss = sum(map(mul, instant.in_flight, with_loss)) + begins * running.sizes.saved - held
         buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
@@ -241,7 +241,7 @@ def _moments(
         in_layers = states.fetched + (0 if begins else states.queued)
         in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs
         return Moment(
-            activations=held + buffers * running.hidden_bytes + _left_behind(instant, chunks),
+            activations=held + buffers * running.hidden_bytes + left - _replaced(instant, chunks),
             logits=logits,
             transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, in_layers),
             in_loss=running.has_loss,
@@ -291,6 +291,13 @@ def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
     if event.direction == "forward":
         return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
     return sizes.backward_again if again else sizes.backward_peak
+
+
+def _replaced(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
+    """Return the bytes of routing of all micro-batches in flight but the latest of each chunk."""
+    begins = instant.event.chunk if instant.event.direction == "forward" else None
+    numbers = [number + (i == begins) for i, number in enumerate(instant.in_flight)]
+    return sum(max(0, number - 1) * chunk.latest for number, chunk in zip(numbers, chunks, strict=True))
 
 
 def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:

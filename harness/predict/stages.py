@@ -88,21 +88,40 @@ class Composer:
     def _costs(self, book: "_Book") -> tuple[tuple[ChunkCost, ...], ...]:
         made: dict[object, ChunkCost] = {}
 
-        def cost(chunk: Chunk) -> ChunkCost:
+        def cost(chunk: Chunk, of_stage: frozenset[LayerKind]) -> ChunkCost:
             kinds = self.spec.model.layer_kinds
-            alike = (tuple(kinds[i] for i in chunk.layers), chunk.has_embedding, chunk.has_loss, chunk.mtp_layers)
+            layers = tuple(kinds[i] for i in chunk.layers)
+            alike = (layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage)
             if alike not in made:
-                made[alike] = self._cost(chunk, book)
+                made[alike] = self._cost(chunk, of_stage, book)
             return made[alike]
 
-        return tuple(tuple(cost(chunk) for chunk in stage) for stage in self.stages)
+        return tuple(tuple(cost(chunk, self._kinds(stage)) for chunk in stage) for stage in self.stages)
 
-    def _cost(self, chunk: Chunk, book: "_Book") -> ChunkCost:
+    def _kinds(self, stage: tuple[Chunk, ...]) -> frozenset[LayerKind]:
+        return frozenset(self.spec.model.layer_kinds[i] for chunk in stage for i in chunk.layers)
+
+    def _cost(self, chunk: Chunk, of_stage: frozenset[LayerKind], book: "_Book") -> ChunkCost:
         kind = kind_of(self.spec.model, chunk, 0)
-        single = book[self.make.layers(kind, NoRecompute(), 1)]
-        frame = book.once(("frame", kind), lambda: frame_piece(single, self._layer(kind, NoRecompute(), book)))
+        single, frame = self._frame(kind, book)
+        if len({*map(has_experts, of_stage)}) > 1:  # one dummy per shape of a weight
+            sparse = kind if has_experts(kind) else min(filter(has_experts, of_stage))
+            shared = self._frame(sparse, book)[1].persistent + self._dense_dummies
+            frame = replace(frame, persistent=max(frame.persistent, shared))
         units = self._units(chunk, book)
         return compose(frame, units, self._ends(chunk, book), single.hidden_bytes, self._window(len(units)))
+
+    def _frame(self, kind: LayerKind, book: "_Book") -> tuple[ChunkTrace, Piece]:
+        single = book[self.make.layers(kind, NoRecompute(), 1)]
+        return single, book.once(("frame", kind), lambda: frame_piece(single, self._layer(kind, NoRecompute(), book)))
+
+    @property
+    def _dense_dummies(self) -> int:
+        """Return the bytes of transformer-engine's dummies for weight gradients of a dense layer's MLP."""
+        model, tp = self.spec.model, self.spec.parallelism.tensor_model_parallel_size
+        has_any = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
+        products = 3 if model.gated_linear_unit else 2
+        return has_any * products * model.hidden_size * model.ffn_hidden_size // tp * self.spec.precision.params_bytes
 
     def _window(self, num_units: int) -> int | None:
         """Return how many layers layer-wise offloading leaves on the device at once; None without it."""
@@ -112,9 +131,23 @@ class Composer:
     def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
         def made() -> Piece:
             single, double = (book[self.make.layers(kind, policy, n)] for n in (1, 2))
-            return layer_piece(single, double, runs_again=_runs_dispatcher_again(policy))
+            piece = layer_piece(single, double, runs_again=_runs_dispatcher_again(policy))
+            return replace(piece, latest=self._latest(kind, runs_again=piece.runs_again))
 
         return book.once(("layer", kind, policy.text), made)
+
+    def _latest(self, kind: LayerKind, *, runs_again: bool) -> int:
+        """Return the bytes of routing that the all-to-all dispatcher keeps, and autograd does not.
+
+        For each token and expert a probability and a flag; where the dispatcher runs again also the row maps of the
+        fused permutation, two int32 (transformer-engine 2.11 `triton/permutation.py`), which autograd keeps otherwise.
+        """
+        moe, kernels, p = self.spec.model.moe, self.spec.kernels, self.spec.parallelism
+        if moe is None or not has_experts(kind) or kernels.has_flex_dispatcher or self.spec.gpu_type.is_cpu:
+            return 0
+        tokens = self._num_tokens // (p.tensor_model_parallel_size if p.sequence_parallel else 1)
+        probability = {None: self.spec.precision.params_bytes, "fp32": 4, "fp64": 8}[moe.moe_router_dtype]
+        return tokens * moe.num_moe_experts * (probability + 1 + 8 * (runs_again and kernels.moe_permute_fusion))
 
     def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
         single, double = (book[self.make.offloaded(kind, policy, n)] for n in (1, 2))

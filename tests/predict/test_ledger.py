@@ -105,3 +105,24 @@ def test_the_capture_holds_pools_and_inputs_and_the_optimizers_copies_of_gradien
     static = 20 * (16 + 2048**2)  # with attention goes a mask
     assert last.peaks["graph capture"] == states + last.overhead + last.pool + static + 20  # a layer's backward pass
     assert last.peaks["graph capture"] > last.total
+
+
+def test_dispatchers_keep_routing_of_their_latest_micro_batch_and_ranks_a_dummy_per_weight(moe_spec, by_hand):
+    """Each stage has one dense layer and one with experts; all 4 micro-batches are in flight on the first."""
+    spec = moe_spec.model_copy(update={"kernels": moe_spec.kernels.model_copy(update={"moe_permute_fusion": True})})
+    composer = Composer(spec, TE)
+    ((chunk,), *_) = composer.chunk_costs(by_hand(composer.cases()).even)
+    assert chunk.latest == 4096 // 4 * 8 * (2 + 1)  # a bf16 probability and a flag for each token and expert
+    assert chunk.shared == 7 + 3 * 4096 * 14336 // 4 * 2  # of the three products of the dense MLP; 7 by hand
+    large = {"body": replace(chunk.body, saved=10**9), "sizes": replace(chunk.sizes, saved=10**9)}
+    chunk, apart = replace(chunk, **large), replace(chunk, latest=0, **large)
+    less = stage_memory(spec, 0, (apart,)).activations - stage_memory(spec, 0, (chunk,)).activations
+    assert less == 3 * chunk.latest
+
+
+def test_a_dispatcher_that_runs_again_keeps_row_maps_too(moe_spec, by_hand):
+    kernels = moe_spec.kernels.model_copy(update={"moe_permute_fusion": True})
+    spec = moe_spec.model_copy(update={"kernels": kernels, "recompute": parse_recompute("moe")})
+    composer = Composer(spec, TE)
+    ((chunk,), *_) = composer.chunk_costs(by_hand(composer.cases()).even)
+    assert chunk.latest == 4096 // 4 * 8 * (2 + 1 + 8)
