@@ -13,7 +13,7 @@ _SHARE, _BYTES = 0.002, 100 << 20
 
 
 def page(folder: Path) -> Page:
-    """Compare every row kept in ``folder``."""
+    """Compare every row in ``folder``."""
     files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     every = [row for file in files for row in file["rows"]]
     rows = [row for row in every if row["peak_allocated_bytes"]]
@@ -37,10 +37,13 @@ def page(folder: Path) -> Page:
 
 
 _NOTES = (
-    "Every row is one rank of a job in one process on a scripted GPU: torch's allocator, megatron-core and transformer-engine are "
-    "real; kernels do nothing and nothing is sent, so what kernels allocate as scratch memory, and NCCL and cuDNN outside of torch, "
-    "is not in it. Two micro-batches per pipeline stage; routing to experts is even; the stages are the first, the last "
-    "and the one predicted fullest. Apex is missing, and the prediction is for a machine without it.",
+    "Every row is one rank of a job. It runs alone in one process on a "
+    "[scripted GPU](../../tests/README.md#scripted-gpus): torch's allocator, megatron-core and transformer-engine are real, "
+    "kernels do nothing, and ranks send nothing. The figures therefore lack the scratch memory of kernels and what NCCL and "
+    "cuDNN allocate outside torch.",
+    "",
+    "Jobs have two micro-batches per pipeline stage, and routing to experts is even. The stages are the first, the last and "
+    "the one with the highest prediction. Apex is missing, and predictions are for a machine without it.",
 )
 
 
@@ -101,8 +104,8 @@ def _graphs(rows: Sequence[dict[str, Any]]) -> list[str]:
     heads = "point | setting | stage: | eager: | capture: | replayed: | reserved: | predicted: | held:"
     return [
         "## CUDA graphs", "",
-        "GiB. Eager steps come first, then the capture; the table above compares replayed steps. `held` is the predicted peak of the "
-        "fullest stage with private pools beside it, or the eager steps or the capture if they are fuller.", "",
+        "In GiB. Eager steps run first, then the capture, then replayed steps; the table above compares replayed steps. `held` is "
+        "the prediction for the fullest stage: its peak with private pools, the eager steps or the capture, whichever is more.", "",
         *table(heads, ((*_of_row(row), *(_gib(row[f"{name}_bytes"]) for name in names)) for row in rows)), "",
     ]  # fmt: skip
 

@@ -1,8 +1,8 @@
 """``scripts/accuracy --scripted``: ranks of shipped H100 points over torch's real CUDA allocator, beside their predictions.
 
 One rank of a job runs in one process on a scripted GPU (tests/scripted_cuda): torch's allocator, megatron-core and
-transformer-engine are real, kernels do nothing and nothing is sent. A file per point in results/scripted_gpu. What a file
-has is not measured again; predictions are made anew in every call.
+transformer-engine are real, kernels do nothing and nothing is sent. Each point has a file in results/scripted_gpu.
+The command skips ranks that a file already has, and makes all predictions anew.
 """
 
 import json
@@ -31,13 +31,13 @@ from harness.resolve.recipe_file import load_recipe
 from harness.show.terminal import narrate
 
 FOLDER = results_dir() / "scripted_gpu"
-# Of these every legal setting is measured (of blocks the first, middle and last number of layers), of other points their own.
+# Measured with every legal setting (of full:block the least, middle and most layers); other points with their own.
 IN_FULL = (
     "llama3_8b_pretrain_bf16_8", "llama3_70b_sft_bf16_32", "llama31_405b_pretrain_bf16_512",
     "qwen3_30b_a3b_pretrain_bf16_16", "qwen3_235b_a22b_pretrain_bf16_256", "deepseek_v3_pretrain_bf16_1024",
 )  # fmt: skip
 _FLEX = "kernels.moe_token_dispatcher_type=alltoall"
-# What a scripted GPU cannot run, and why; a rank runs without it, and is predicted without it.
+# What a scripted GPU cannot run, and why. Ranks run without it; predictions are made without it.
 _LEFT_OUT = {
     "kernels.tp_comm_overlap=false": (True, "user buffers (they need multicast or CUDA IPC)"),
     "parallelism.defer_embedding_wgrad_compute=false": (True, "deferred embedding gradients (they need Apex)"),
@@ -46,7 +46,7 @@ _LEFT_OUT = {
 _CONVOLUTION = "causal_conv1d's kernel (it needs nvcc; a function that allocates as much stands in)"
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
-_DEVICE_BYTES = 1 << 39  # what fits no H100 is measured, too
+_DEVICE_BYTES = 1 << 39  # more than an H100 has, so that all ranks can be measured
 
 
 @dataclass(frozen=True)

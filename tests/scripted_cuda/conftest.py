@@ -7,13 +7,13 @@ import pytest
 
 from tests.scripted_cuda.lane import Machine
 
-# Four layers of llama3_8b at full width, as in every run here that names nothing else.
+# Four layers of llama3_8b at full width. Every run starts from it.
 RUN = ("-mr", "llama3_8b", "-g", "h100", "-c", "bf16", "-cp", "1", "--num_layers", "4", "-ms", "3")
 LOCAL = ("--set", "kernels.transformer_impl=local", "--set", "optimizer.use_precision_aware_optimizer=false")
 
 
 class Ran:
-    """What a whole `mbr-perf run` left: its exit code, its words, and its record where it wrote one."""
+    """The exit code, the output and the records of a whole `mbr-perf run`."""
 
     def __init__(self, done, results):
         self.code, self.said = done.returncode, done.stdout + done.stderr

@@ -36,7 +36,7 @@ ENVIRONMENT = {k: v for k, v in ENVIRONMENT.items() if k not in ("PYTHONPATH", "
 
 
 def run(*command: str | Path, check: bool = True) -> str:
-    """Return what the command printed; its last words and exit 3 where it fails."""
+    """Return what the command printed. If it fails, print its last words and exit with 3."""
     done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True, env=ENVIRONMENT)
     if check and done.returncode:
         sys.stderr.write(f"{' '.join(map(str, command))[:200]}\n{(done.stdout + done.stderr)[-3000:]}\n")
@@ -50,12 +50,12 @@ def pip(*arguments: str | Path) -> None:
 
 
 def mcore_folder(release: str) -> Path:
-    """Where a release of megatron-core lies, to be put on PYTHONPATH: "0.16" or "0.19"."""
+    """Return the folder of a release of megatron-core, "0.16" or "0.19", for PYTHONPATH."""
     return ROOT / f"megatron-core-{MCORE[release]}"
 
 
 def python_312() -> str:
-    """Return a Python 3.12: $PYTHON, of PATH, or of pyenv."""
+    """Return a Python 3.12: $PYTHON, or one on PATH or in pyenv; exit with 2 if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for each in (os.environ.get("PYTHON"), "python3.12", *sorted(map(str, pyenv.glob("3.12.*/bin/python3.12")))):
         said = each and shutil.which(each) and run(each, "-c", "import sys; print(*sys.version_info[:2])", check=False)
@@ -148,7 +148,7 @@ def symbols(*options: str, of: list[Path]) -> set[str]:
 
 
 def unnamed(wanted: set[str]) -> str:
-    """Return C for the functions that nobody wrote: those of silent.txt do nothing, the others say their name and fail."""
+    """Return C for the functions that the double lacks: those of silent.txt do nothing, others print their name and fail."""
     silent = set((DOUBLE / "silent.txt").read_text().split())
     lines = ["int scripted_missing(const char *, int);"]
     for name in sorted(wanted):
@@ -190,18 +190,18 @@ def double() -> Path:
 
 
 def state() -> str:
-    """What the environment was made from: other versions make another."""
+    """Return what the environment was made from; with other versions it is made again."""
     return " ".join((TORCH, TE, *MCORE.values(), *BESIDE))
 
 
 def present() -> bool:
-    """Whether the environment is whole."""
+    """Return whether the environment is complete."""
     done = ROOT / "done"
     return done.is_file() and done.read_text() == state()
 
 
 def make() -> None:
-    """Make what is missing; of several at once the others wait."""
+    """Make what is missing. A second process waits for the first."""
     ROOT.mkdir(parents=True, exist_ok=True)
     with (ROOT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

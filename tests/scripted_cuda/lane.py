@@ -1,4 +1,4 @@
-"""Starts commands on the scripted GPUs: one machine in a folder, with its devices, NVML and whoever else uses them."""
+"""Starts commands on scripted GPUs. A machine is a folder: its devices, its NVML, and the memory of its processes."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-if str(CHECKOUT) not in sys.path:  # as a program, and of a program
+if str(CHECKOUT) not in sys.path:  # for scripts, which have another folder first
     sys.path.insert(0, str(CHECKOUT))
 
 from tests.scripted_cuda import environment  # noqa: E402
@@ -19,7 +19,7 @@ from tests.scripted_cuda import environment  # noqa: E402
 DEVICE_NAME = "Scripted NVIDIA H100 80GB HBM3"
 GIB = 2**30
 MCORE = os.environ.get("SCRIPTED_CUDA_MCORE", "0.16")
-# What ranks do not inherit of their own accord; named with --pass_env, so that no record or fingerprint has it.
+# Ranks inherit these only through --pass_env, which keeps them out of records and fingerprints.
 _PASSED = (
     "LD_PRELOAD",
     "FAKE_NVML_STATE",
@@ -32,7 +32,7 @@ _PASSED = (
 
 @dataclass(frozen=True)
 class Machine:
-    """``num_devices`` of ``device_bytes`` each. ``busy``: side streams are always behind. ``mcore``: "0.16" or "0.19"."""
+    """A machine with ``num_devices`` of ``device_bytes``. ``busy``: side streams are always late. ``mcore``: a release."""
 
     folder: Path
     num_devices: int = 8
@@ -41,14 +41,14 @@ class Machine:
     mcore: str = MCORE
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of commands on this machine, made of this process's own."""
+        """Return the environment of commands on this machine. It keeps a few variables of this process."""
         double = environment.double()
         inherited = {
             k: v
             for k, v in os.environ.items()
             if k in ("HOME", "PATH", "LANG", "TMPDIR", "USER", "XDG_CACHE_HOME", "TERM")
         }
-        caches = environment.ROOT / "caches"  # of compilers: not those of another torch
+        caches = environment.ROOT / "caches"  # another torch compiles into other folders
         return inherited | {
             "LD_PRELOAD": str(double / "libscripted_cuda.so"),
             "LD_LIBRARY_PATH": str(double),
@@ -65,7 +65,7 @@ class Machine:
         } | ({"SCRIPTED_CUDA_BUSY": "1"} if self.busy else {})  # fmt: skip
 
     def nvml_state(self) -> Path:
-        """Return what NVML says of the devices beyond their memory, which follows the driver's."""
+        """Return the file from which NVML names the devices. Their memory comes from the scripted driver."""
         state = self.folder / "nvml.state"
         if not state.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class Machine:
     def run(
         self, *command: str | Path, timeout_s: float = 540, more: Mapping[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command of the environment's Python to its end; Ctrl-C for it where that is not in time."""
+        """Run a command of the environment's Python. After ``timeout_s`` it gets Ctrl-C."""
         process = self.started(*command, more=more, start_new_session=True)
         try:
             out, err = process.communicate(timeout=timeout_s)
@@ -112,7 +112,7 @@ class Machine:
         return self.run(*self.mbr_perf_command(*arguments), **options)
 
     def one_rank(self, *arguments: str, **options: Any) -> dict[str, Any]:
-        """Return the answer of one_rank.py; RuntimeError with its last words where it has none."""
+        """Return the answer of one_rank.py. RuntimeError, with its last words, if it prints none."""
         done = self.run(CHECKOUT / "tests" / "scripted_cuda" / "one_rank.py", *arguments, **options)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if not lines:
@@ -121,6 +121,6 @@ class Machine:
 
 
 def _uuid(device: int) -> str:
-    """The UUID that torch reads from the double's properties."""
+    """Return the UUID that torch reads from the double."""
     text = f"scripted-gpu-{device:02d}".encode().hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}".ljust(40, "0")

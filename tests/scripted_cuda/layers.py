@@ -1,7 +1,7 @@
 """Chunks of a trace under real transformer-engine on a scripted GPU: ``layers.py REQUEST OUT [REQUEST OUT ...]``.
 
-The tracer's own code builds and runs them. An answer maps keys to bytes that torch's allocator was asked for (what it adds
-by rounding is not among them), or to a traceback.
+The tracer's own code builds and runs them. An answer maps keys to requested bytes, without what the allocator
+adds by rounding, or to a traceback.
 """
 
 import gc
@@ -46,7 +46,7 @@ ALLOCATOR = Allocator()
 
 
 def make_workspaces() -> None:
-    """Make the workspaces that libraries keep per process before anything is measured: the planner books them by itself."""
+    """Make the workspaces that libraries keep per process first, because the planner counts them apart from layers."""
     from transformer_engine.pytorch.cpp_extensions.gemm import get_cublas_workspace
 
     for grouped in (False, True):

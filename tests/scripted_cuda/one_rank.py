@@ -3,9 +3,9 @@
     one_rank.py RANK STEPS name=value ...    on a scripted machine (lane.py); names are those of harness.api.Experiment
 
 ``set=`` takes NAME=VALUE words as `--set` does. ``balanced=1``: every expert gets its equal share of the tokens, by the
-planner's own routing: counts of tokens come from kernels, and those write nothing. ``snapshot=FILE``: one more step is
-recorded for `mbr-perf snapshot`. Prints a JSON line: peaks of torch's allocator in every step, which are real, and what
-the rank recorded; with ``failure`` instead of the peaks of later steps where memory ran out.
+planner's own routing, because kernels count tokens and kernels write nothing here. ``snapshot=FILE``: one more step is
+recorded for `mbr-perf snapshot`. Prints one JSON line: the peaks of torch's allocator in every step, and what the rank
+recorded. If memory runs out, ``failure`` has torch's message and later steps have no peaks.
 """
 
 import json
@@ -23,7 +23,7 @@ def value(text: str) -> int | str:
 
 
 def spec_of(options: dict[str, str]) -> Any:
-    """Return the settled experiment that the options ask for."""
+    """Return the experiment that the options describe."""
     from harness.api import Experiment
     from harness.cli.options import JudgeOptions, LaunchOptions
     from harness.cli.requests import run_request
@@ -79,7 +79,7 @@ def balance_routing() -> None:
     token_dispatcher.sort_chunks_by_idxs = sorted_chunks
 
     def counts_on_the_host(dispatcher, _point, counts=None):
-        """Count again after a replayed graph: it returns tensors, and these counts are none."""
+        """Count again after a replayed graph, which returns tensors only and therefore no counts."""
         return dispatcher.preprocess(dispatcher.routing_map) if counts is None else counts
 
     token_dispatcher.MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = counts_on_the_host
@@ -156,7 +156,7 @@ def measure(spec: Any, rank: int, steps: int, snapshot: str | None) -> dict[str,
 
 
 def main() -> None:
-    """Print the answer; no end of communication is waited for."""
+    """Print the answer and exit at once: nothing waits for communication."""
     rank, steps = int(sys.argv[1]), int(sys.argv[2])
     options = dict(word.split("=", 1) for word in sys.argv[3:])
     balanced, snapshot = options.pop("balanced", None), options.pop("snapshot", None)

@@ -1,4 +1,4 @@
-"""What ran on a scripted device becomes no golden, history or calibration, and gives no time. Needs no such device."""
+"""Runs on scripted devices give no times and become no golden, history or calibration. These tests need no such device."""
 
 from datetime import UTC, datetime
 from pathlib import Path

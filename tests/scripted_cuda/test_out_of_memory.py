@@ -13,7 +13,7 @@ GIB = 2**30
 ONE = ("-ng", "1", "-tp", "1", "-gb", "2")
 
 
-FULL = ("--num_layers", "12", "--recompute", "full:uniform:12")  # runs them all again in the backward pass
+FULL = ("--num_layers", "12", "--recompute", "full:uniform:12")  # the backward pass runs them all again
 
 
 @pytest.mark.parametrize(

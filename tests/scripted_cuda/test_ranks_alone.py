@@ -1,4 +1,4 @@
-"""Ranks alone in their process: what whole runs do not show, or cannot on scripted GPUs."""
+"""Single ranks in a process of their own, for what whole runs cannot show on scripted GPUs."""
 
 import pytest
 
@@ -20,7 +20,7 @@ JOB = {
 
 
 def found(machine, rank, steps, job):
-    """What a rank of the job says."""
+    """Return the answer of one rank of the job."""
     return machine(num_devices=1).one_rank(str(rank), str(steps), *(f"{name}={job[name]}" for name in job))
 
 

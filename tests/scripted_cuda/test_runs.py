@@ -1,4 +1,4 @@
-"""Whole runs on scripted GPUs that end well: what they allocate stands beside what was predicted."""
+"""Whole runs on scripted GPUs: tests compare what they allocate with the prediction, and end some of them by signals."""
 
 import json
 import signal
@@ -21,13 +21,13 @@ TE = ("--set", "kernels.transformer_impl=transformer_engine")
 
 
 def in_step(machine, step, ranks=1):
-    """Whether so many ranks have come to a step."""
+    """Return whether that many ranks have reached a step."""
     there = [path.read_text().replace(" ", "") for path in machine.folder.rglob("*.progress.jsonl")]
     return sum(f'"step":{step}' in text for text in there) >= ranks
 
 
 def free_everywhere(machine):
-    """Whether no process holds memory of any device."""
+    """Return whether all devices are free."""
     asked = (
         "import torch; print(all(len({*torch.cuda.mem_get_info(i)}) == 1 for i in range(torch.cuda.device_count())))"
     )
@@ -100,7 +100,7 @@ def test_an_ab_of_the_allocator_runs_both_and_measures_no_time(machine):
 
 def test_a_run_passes_its_memory_gate(machine, whole_run, tmp_path):
     here = machine(num_devices=1)
-    # Kernels take no time: long steps, so that a sample falls among them; few, or the loss that stands still is a doubt.
+    # Kernels take no time. Long steps let a sample fall among them; with more steps the constant loss would be in doubt.
     first = whole_run(here, *LOCAL, *ONE, "-gb", "64", "-ms", "6", "--sample_interval_ms", "3")
     record, golden = read_run(str(first.folders[0])), tmp_path / "golden.json"
     golden.write_text(

@@ -1,7 +1,7 @@
 /* cuBLAS, cuDNN and NCCL, as far as their callers read answers.
  *
- * No function computes. cuBLAS and cuDNN say that their plans need no workspace: what torch and transformer-engine
- * allocate for them of their own accord is real, what a plan would ask for is not. NCCL behaves as if every rank had
+ * No function computes. Plans of cuBLAS and cuDNN ask for no workspace, so a plan's workspace is missing here; what
+ * torch and transformer-engine allocate for these libraries anyway is real. NCCL behaves as if every rank had
  * this rank's data; nothing arrives from other ranks, and NCCL takes no device memory.
  */
 #include "scripted.h"

@@ -6,13 +6,13 @@
  *
  *   SCRIPTED_CUDA_BYTES    size of each device (80 GiB)
  *   SCRIPTED_CUDA_DEVICES  how many devices this process sees (8)
- *   SCRIPTED_CUDA_TABLE    file in which the processes of one machine count what they hold, see table.h; else alone
+ *   SCRIPTED_CUDA_TABLE    file in which the processes of a machine count their memory (table.h); unset: alone
  *   SCRIPTED_CUDA_BUSY     set: an event is done only after a later synchronisation, not at once. A block that another
  *                          stream used then stays taken long: without it `reserved` is optimistic, with it pessimistic
- *   SCRIPTED_CUDA_STRICT   set: abort at the first call that is not scripted, instead of saying so and failing
+ *   SCRIPTED_CUDA_STRICT   set: abort at the first call that is not scripted; unset: print its name and fail
  *
- * Unnamed: functions that torch and transformer-engine want and that these files lack. environment.py generates them:
- * those of silent.txt succeed and do nothing, all others say their name and fail.
+ * environment.py generates the functions that torch and transformer-engine need and these files lack: those of
+ * silent.txt succeed and do nothing, all others print their name and fail.
  */
 #ifndef SCRIPTED_H
 #define SCRIPTED_H
