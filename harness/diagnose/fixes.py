@@ -134,7 +134,7 @@ def _planned(known: Situation) -> list[Fix]:
         return []
     if outlook.problem:
         return [Fix(f"No change was planned: {outlook.problem}")]
-    return [_change(case, outlook, known.rulings) or _spread(case, outlook.budget_bytes or 0, known.rulings)]
+    return [_change(case, outlook, known.rulings) or _spread(case, outlook, known.rulings)]
 
 
 def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
@@ -157,8 +157,8 @@ def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
     return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
 
 
-def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
-    start = f"No recompute setting is predicted to fit into {format_bytes(budget_bytes)}"
+def _spread(case: Case, outlook: Outlook, rulings: Rulings) -> Fix:
+    start = f"No recompute setting is predicted to fit into {format_bytes(outlook.budget_bytes or 0)}"
     text = f"{start}: spread the model (PP before TP: it costs less time)"
     spec = case.spec
     if spec is None:
@@ -170,7 +170,7 @@ def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
     for more in (2 * stages, 4 * stages):
         layout = spec.parallelism.model_copy(update={"pipeline_model_parallel_size": more})
         if not rulings.refusal(spec.model_copy(update={"parallelism": layout})):
-            into = ("--fit_into", f"{budget_bytes / GIB:.4g}", "--margin", "0")
+            into = ("--fit_into", f"{outlook.capacity_bytes / GIB:.4g}") if outlook.capacity_bytes else ()
             return Fix(text, command(case, "plan", *into, "--over", f"pp={stages},{more}"))
     return Fix(
         f"{text} PP {2 * stages} is not legal with the other sizes as they are. "

@@ -28,18 +28,19 @@ from harness.units import first_line
 class Outlook:
     """``change`` is None if nothing fits, the job already fits (``fits_already``), or planning failed (``problem``).
 
-    ``budget_bytes``: the memory that a setting may use.
+    ``budget_bytes``: the memory that a setting may use, of ``capacity_bytes``.
     """
 
     change: Change | None = None
     fits_already: bool = False
     budget_bytes: int | None = None
+    capacity_bytes: int | None = None
     problem: str = ""
 
 
 def outlook_of(plan: Plan) -> Outlook:
     """Return the recommended setting if its verdict is FITS; try without CUDA graphs if none fits with them."""
-    budget = plan.limits.budget_bytes
+    budget, capacity = plan.limits.budget_bytes, plan.limits.capacity_bytes
     asked = asked_row(plan)
     if asked is None or asked.prediction is None:
         reason = asked.reason if asked else "the planner does not know its recompute setting"
@@ -51,7 +52,7 @@ def outlook_of(plan: Plan) -> Outlook:
     other = plan.without_graphs.recommended if plan.without_graphs else None
     if other is not None and other.verdict == "FITS":
         return Outlook(_change(other, "none"), budget_bytes=budget)
-    return Outlook(budget_bytes=budget)
+    return Outlook(budget_bytes=budget, capacity_bytes=capacity)
 
 
 def asked_row(plan: Plan) -> Row | None:
@@ -106,7 +107,7 @@ def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None)
     found = candidates(spec, software, implementation)
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
     traces = tracing.traces(required_cases(found, implementation), implementation, imbalance=imbalance_of(spec))
-    limits = Limits(capacity_bytes)
+    limits = replace(Limits.of(spec), capacity_bytes=capacity_bytes)
     return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 
 

@@ -3,6 +3,7 @@
 from harness.diagnose.values import Case
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
+from harness.measure.prediction import limits_for
 from harness.units import format_bytes
 
 _HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence
@@ -41,14 +42,14 @@ def out_of_memory_with_expandable_segments(case: Case) -> str:
 
 def predicted_too_large(case: Case) -> str:
     """See a predicted peak that does not fit; name the worst stage's largest part. Empty for a job that ended well."""
-    capacity = case.spec.capacity_bytes if case.spec else None
-    if case.prediction is None or capacity is None or case.status == "ok":
+    usable = limits_for(case.spec).budget_bytes if case.spec else None
+    if case.prediction is None or usable is None or case.status == "ok":
         return ""
-    if case.prediction.peak_bytes <= capacity:
+    if case.prediction.peak_bytes <= usable:
         return ""
     stage = case.prediction.worst_stage
     largest, size = max(stage.parts.items(), key=lambda part: part[1])
-    peak = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(capacity)} on stage {stage.pp_rank}"
+    peak = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(usable)} usable on stage {stage.pp_rank}"
     return f"{peak}, most of it {largest} ({format_bytes(size)})"
 
 

@@ -300,8 +300,8 @@ class ExperimentSpec(Frozen):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Return the memory limit or the GPU's memory, whichever is less; None if neither is known."""
-        known = (self.measure.memory_limit_bytes, self.gpu_type.memory_bytes)
+        """Return the memory limit or what programs can have of the GPU, whichever is less; None if neither is known."""
+        known = (self.measure.memory_limit_bytes, self.gpu_type.usable_bytes)
         return min((size for size in known if size), default=None)
 
     def identity(self) -> dict[str, object]:

@@ -6,11 +6,8 @@ from typing import Literal
 
 from harness.units import GB, GIB, TERA
 
-MARGIN = 0.06
-"""Share of a GPU's memory that tensors must leave free in a measured run, unless `--margin` says otherwise."""
-
 SPARE = 0.02
-"""Share of a GPU's memory that a plan leaves free beside all that it predicts, unless `--margin` says otherwise."""
+"""Share of the memory that stays free beside what lies outside torch's allocator, unless `--margin` says otherwise."""
 
 PeakKey = Literal["fp32", "bf16", "fp8", "fp4"]
 

@@ -10,6 +10,7 @@ from threading import Event
 from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
+from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
 from harness.launch.plan import Nodes
@@ -19,7 +20,7 @@ from harness.predict.exact import why_of_another_planner
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants, calibrated
 from harness.predict.prediction import predict as predicted
-from harness.predict.search import Traces
+from harness.predict.search import Limits, Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import weighed
@@ -185,13 +186,18 @@ def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metri
     )
 
 
+def limits_for(spec: ExperimentSpec, margin: float = SPARE) -> Limits:
+    """Return the limits with the calibrated constants of the GPU type."""
+    return Limits.of(spec, margin, constants_for(spec.gpu).outside_allocator_bytes)
+
+
 def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     """Return a warning if the least that a rank needs exceeds what it may use, else empty.
 
     The least is the lower bound of the prediction. Without a prediction it is a part of weights and states.
     """
-    capacity_bytes = spec.capacity_bytes
-    if capacity_bytes is None or not spec.is_described:
+    capacity_bytes = limits_for(spec, margin=0.0).budget_bytes if spec.is_described else None
+    if capacity_bytes is None:
         return ""
     needs = record.range_bytes if record else (least_bytes(spec),)
     if needs[0] <= capacity_bytes:

@@ -1,6 +1,6 @@
 """The request of `mbr-perf plan`, and the checks that need no recipe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 
@@ -11,6 +11,7 @@ from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.lengths import OPTION, Lengths
+from harness.predict.search import Limits
 from harness.resolve.recipe import Request
 from harness.units import GIB
 
@@ -43,15 +44,12 @@ class PlanRequest:
         names = [name for name, _ in self.over]
         return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.over))]
 
-    def capacity_bytes(self, spec: ExperimentSpec) -> int | None:
-        """`--fit_into`, else what programs can have of the GPU, or what of it a memory limit leaves.
-
-        None where nothing is known.
-        """
-        if self.fit_into_gib is not None:
-            return int(self.fit_into_gib * GIB)
-        known = (spec.gpu_type.usable_bytes, spec.measure.memory_limit_bytes)
-        return min((size for size in known if size), default=None)
+    def limits(self, spec: ExperimentSpec) -> Limits:
+        """Return the limits of a rank of ``spec``, with `--fit_into` in the place of its memory."""
+        known = replace(Limits.of(spec, self.margin), max_overhead=self.max_overhead)
+        if self.fit_into_gib is None:
+            return known
+        return replace(known, capacity_bytes=int(self.fit_into_gib * GIB), beside_bytes=0)
 
 
 def check_plan(request: PlanRequest) -> None:

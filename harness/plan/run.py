@@ -19,7 +19,6 @@ from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
 from harness.predict.search import (
     Candidates,
-    Limits,
     Plan,
     Row,
     Traces,
@@ -265,7 +264,7 @@ def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[Tr
     if isinstance(layout, Layout):
         return layout
     spec, traces = layout.settled.spec, traced[layout.needed[0]]
-    limits = Limits(request.capacity_bytes(spec), request.margin, request.max_overhead)
+    limits = request.limits(spec)
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
     made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software, constants)
     return Layout(layout.name, layout.settled, made, traces=traces)

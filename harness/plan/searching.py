@@ -21,7 +21,7 @@ from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
-from harness.predict.search import Candidate, Candidates, Limits, Traces, candidates, plan, required_cases
+from harness.predict.search import Candidate, Candidates, Traces, candidates, plan, required_cases
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
@@ -177,7 +177,7 @@ class _Run:
             yield batch
 
     def _due(self, sizes: Sizes) -> "_Due | None":
-        limits, spec = self._limits(self.base.spec), self.space.spec_of(sizes)
+        limits, spec = self.request.limits(self.base.spec), self.space.spec_of(sizes)
         if limits.capacity_bytes is not None and least_bytes(spec) > limits.capacity_bytes:
             self._ended("weights, gradients and optimizer states alone do not fit")
             return None
@@ -230,9 +230,6 @@ class _Run:
         self.known.reasons[why] += 1
         self._ended(_NOT_LEGAL)
 
-    def _limits(self, spec: ExperimentSpec) -> Limits:
-        return Limits(self.request.capacity_bytes(spec), self.request.margin, self.request.max_overhead)
-
     def _traces(self, settings: "list[tuple[_Due, Candidates]]") -> Traces:
         even: dict[str, ChunkTrace] = {}
         uneven: dict[str, ChunkTrace] = {}
@@ -256,7 +253,7 @@ class _Run:
                 spec,
                 found,
                 traces,
-                self._limits(spec),
+                self.request.limits(spec),
                 settled_implementation(spec),
                 due.settled.software,
                 self.constants,

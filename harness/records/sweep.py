@@ -13,7 +13,7 @@ from pydantic import Field
 
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
-from harness.experiment.gpu import MARGIN
+from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
 from harness.records.gating import GateOptions
@@ -64,8 +64,8 @@ class SweepPlan(Frozen):
     """``sweep.json``: everything decided before the first cell started. ``control``: the name of a cell.
 
     ``capacity_bytes``: the control's memory per rank, None if unknown; if ``memory_limit`` is varied, each cell has its
-    own capacity. ``margin``: the share of capacity to keep free of tensors. ``software``: the software that the rules
-    assumed and the cells must run with.
+    own capacity. ``margin``: the share of capacity that stays free beside what lies outside torch's allocator.
+    ``software``: the software that the rules assumed and the cells must run with.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -79,7 +79,7 @@ class SweepPlan(Frozen):
     repeats: int
     cells: tuple[Cell, ...]
     capacity_bytes: int | None = None
-    margin: float = MARGIN
+    margin: float = SPARE
     prune: bool = True
     max_minutes: float | None = None
     launch: BatchLaunch = BatchLaunch()
@@ -93,11 +93,6 @@ class SweepPlan(Frozen):
     @property
     def planned(self) -> tuple[PlannedCell, ...]:
         return tuple(cell for cell in self.cells if isinstance(cell, PlannedCell))
-
-    @property
-    def capacities(self) -> frozenset[int | None]:
-        """Return the cells' memory per rank in bytes: several values if the limit is varied."""
-        return frozenset(cell.spec.capacity_bytes for cell in self.cells if cell.spec)
 
 
 class SweepEvent(Frozen):

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.judge.gate import Finding
 from harness.records.metrics import Metric, RunClocks, Summary
@@ -70,13 +70,6 @@ def clock_line(clocks: RunClocks | None) -> str:
         [] if capped is None else [f"power cap {cap_figure(clocks)} of busy time (rank {capped}, the most)"],
     )
     return f"Clocks over the {clocks.over}: {'; '.join(text for part in parts for text in part)}"
-
-
-def capacities_text(capacities: Collection[int | None]) -> str:
-    """Memory limits from the least on: ``2.00 GiB, 4.00 GiB or none``."""
-    known = [format_bytes(size) for size in sorted(size for size in capacities if size is not None)]
-    last = ["none"] if None in capacities else [known.pop()]
-    return " or ".join([", ".join(known), *last] if known else last)
 
 
 def allowed_change(metric: Metric, finding: Finding) -> str:

@@ -55,7 +55,7 @@ class SweepOptions:
         help="Also run cells that are predicted to run out of memory, by themselves or after the OOM of a smaller "
         "cell.")] = False
     margin: Annotated[float, typer.Option("--margin", metavar="FRACTION", rich_help_panel=_SWEEP,
-        help="Share of the memory that a recommended setting leaves free.")] = 0.06
+        help="Share of the memory that must stay free, beside what lies outside torch's allocator.")] = 0.02
     no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
         help="Start every run in new processes that import everything again, instead of from a warm parent.")] = False
     resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,

@@ -13,6 +13,7 @@ from harness.judge.plausible import doubts_of
 from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
+from harness.measure.prediction import limits_for
 from harness.records.gating import GateOptions
 from harness.records.goldens import find_golden
 from harness.records.metrics import Metrics, Speed, speed_of
@@ -124,7 +125,7 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Frame:
-    """The basis of every cell's verdict: the control, the share of memory to keep free, the gate for goldens.
+    """The basis of every cell's verdict: the control, the share of memory that stays free, the gate for goldens.
 
     ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
     """
@@ -240,15 +241,15 @@ def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") 
 
 
 def _fits(cell: MeasuredCell, margin: float) -> bool | None:
-    """Return whether tensors leave the margin of memory free, and torch's allocator never had to free its cache."""
+    """Return whether tensors keep what may be used, and torch's allocator never had to free its cache."""
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
     if cell.status != "ok":
         return False if cell.status in ("oom", "pruned") else None
-    capacity = cell.runs[0].spec.capacity_bytes if cell.runs else None
-    if capacity is None or peak is None:
+    budget = limits_for(cell.runs[0].spec, margin).budget_bytes if cell.runs else None
+    if budget is None or peak is None:
         return None
     retried = any(rank.memory and rank.memory.num_alloc_retries for run in cell.runs for rank in run.ranks)
-    return peak.value <= int(capacity * (1 - margin)) and not retried
+    return peak.value <= budget and not retried
 
 
 def _predicted(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Predicted | None:

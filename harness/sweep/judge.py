@@ -12,7 +12,7 @@ from harness.judge.statistics import half_width
 from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
-from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
+from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict, limits_of, room_text
 from harness.units import counted, format_bytes, format_percent
 
 
@@ -116,14 +116,8 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
 
 
 def _room(cells: Sequence[CellVerdict], margin: float) -> str:
-    if not any(cell.capacity_bytes for cell in cells):
-        return "that ran (no memory limit is known)"
-    return f"with {margin * 100:g} % of {_memory(cells)} free"
-
-
-def _memory(cells: Sequence[CellVerdict]) -> str:
-    sizes = {cell.capacity_bytes for cell in cells if cell.spec}
-    return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
+    limits = limits_of((cell.spec for cell in cells), margin)
+    return f"that {room_text(limits)}" if limits else "that ran (no memory limit is known)"
 
 
 def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
@@ -143,7 +137,7 @@ def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: 
     if able:
         least = min(able, key=lambda cell: cell.peak_bytes or 0)
         smallest = f"{least.name} with {format_bytes(least.peak_bytes or 0)}"
-        return f"No cell leaves {margin * 100:g} % of {_memory(cells)} free; the smallest is {smallest}."
+        return f"No cell is one of those {_room(cells, margin)}; the smallest is {smallest}."
     ended = [f"{count} {state}" for state, count in Counter(map(_state, cells)).items()]
     return f"No cell was measured well enough to recommend: {', '.join(ended)}."
 

@@ -8,7 +8,7 @@ from harness.records.metrics import BY_NAME
 from harness.records.prediction import PredictionRecord
 from harness.records.store import RECORD
 from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
-from harness.show.figures import ABSENT, cap_figure, capacities_text, clock_figure, figure
+from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
 from harness.show.page import (
     GAP,
     Block,
@@ -32,7 +32,7 @@ from harness.show.page import (
 from harness.show.provenance import command_text, machine_facts, run_table
 from harness.show.request_text import paste_lines, request_rows
 from harness.sweep.remarks import answer, change_text, closing_lines, headline, remarks
-from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.sweep.values import CellVerdict, SweepVerdict, limits_of
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
 RECOMMENDED, PARETO = "*", "P"
@@ -254,11 +254,10 @@ def _unpredicted(plan: SweepPlan) -> list[str]:
 
 
 def _memory(plan: SweepPlan) -> str:
-    if len(plan.capacities) > 1:
-        return f"Memory per rank: differs between cells, {capacities_text(plan.capacities)}"
-    if plan.capacity_bytes is None:
+    limits = limits_of((cell.spec for cell in plan.cells), plan.margin)
+    if not limits:
         return "Memory: no known limit, so no cell is pruned. Set one with --memory_limit"
-    return f"Memory: {format_bytes(plan.capacity_bytes)} per rank"
+    return f"Usable per rank: {'; '.join(each.text for each in limits)}"
 
 
 def _planned_runs(plan: SweepPlan) -> str:

@@ -13,7 +13,7 @@ from harness.experiment.model import repeats_problem
 from harness.launch.detection import one_look
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
-from harness.measure.prediction import KeptPrediction, predictions
+from harness.measure.prediction import KeptPrediction, limits_for, predictions
 from harness.measure.understanding import Checked, given_env, launcher_problems, settle
 from harness.predict.search import candidates
 from harness.predict.tracer import Tracing, trace_cache
@@ -120,7 +120,7 @@ def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, *, prun
         return "skipped_inert", f"equal in effect to {names[cell.twin]}{_inert(cell)}"
     if cell.problem:
         return "illegal", cell.problem
-    capacity = cell.spec.capacity_bytes if cell.spec else None
+    capacity = limits_for(cell.spec, margin=0.0).budget_bytes if cell.spec else None
     if prunes and answer.prediction and capacity is not None and answer.prediction.range_bytes[0] > capacity:
         low, stage = answer.prediction.range_bytes[0], answer.prediction.worst_stage.pp_rank
         return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
@@ -195,7 +195,7 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     if problem := repeats_problem(request.repeats):
         problems.add(problem)
     if not 0 <= request.margin < 1:
-        problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.06")
+        problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.02")
     if request.max_minutes is not None and not request.max_minutes > 0:
         problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
     if request.launch.launcher in LAUNCHERS:  # for other launchers, the checks of every cell report it

@@ -7,10 +7,10 @@ from harness.judge.gate import Comparison
 from harness.judge.statistics import MIN_RUNS
 from harness.records.metrics import BY_NAME
 from harness.records.redact import redact_shapes
-from harness.show.figures import ABSENT, capacities_text, change, figure
+from harness.show.figures import ABSENT, change, figure
 from harness.show.page import Line, answer_line
 from harness.sweep.cell import oom_text
-from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.sweep.values import CellVerdict, SweepVerdict, room_text
 from harness.units import format_bytes, format_percent, grouped
 
 _MANY = 4
@@ -48,21 +48,21 @@ def headline(verdict: SweepVerdict) -> str:
 
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
     """Return lines on memory, the computation of figures, the Pareto set and the recommendation."""
-    memory = (
-        f"Memory per rank: differs between cells, {capacities_text(verdict.capacities)}; {verdict.plan.margin * 100:g} "
-        "% of it must stay free"
-        if len(verdict.capacities) > 1
-        else f"Memory: {format_bytes(verdict.plan.capacity_bytes)} per rank; keep {verdict.plan.margin * 100:g} % free"
-        if verdict.plan.capacity_bytes is not None
-        else "Memory: no limit is known on this machine, so every cell that ran fits"
-    )
+    memory = (f"Usable per rank: {each.text}" for each in verdict.limits)
+    unknown = () if verdict.limits else ("Memory: no limit is known on this machine, so every cell that ran fits",)
     members = "; ".join(verdict.pareto)
     front = (
         f"Pareto set (P), the cells that no other cell beats in time without using more memory: {members}"
         if members
         else "Pareto set: empty"
     )
-    return (memory, *_basis(verdict), front, f"{verdict.recommendation.tie}. {verdict.recommendation.why}".lstrip(". "))
+    return (
+        *memory,
+        *unknown,
+        *_basis(verdict),
+        front,
+        f"{verdict.recommendation.tie}. {verdict.recommendation.why}".lstrip(". "),
+    )
 
 
 def answer(verdict: SweepVerdict) -> Line:
@@ -74,8 +74,8 @@ def answer(verdict: SweepVerdict) -> Line:
         verdict.cell(best.cell),
         sum(each.is_comparable and each.fits is not False for each in verdict.cells),
     )
-    fit = f"with {verdict.plan.margin * 100:g} % of memory to spare" if cell.capacity_bytes else "that ran"
-    among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only setting {fit}"
+    fit = f"that {room_text(verdict.limits)}" if verdict.limits else "that ran"
+    among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only one of the settings {fit}"
     tie = f"No difference in time is established; by memory: use {best.cell}"
     against = "Reference" if verdict.reference_why else "Control"
     repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadRequestError, Problems, nearest, raise_all
-from harness.experiment.gpu import MARGIN
+from harness.experiment.gpu import SPARE
 from harness.launch.environment import secrets_in
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
@@ -167,7 +167,7 @@ class SweepRequest:
     control: str = ""
     max_minutes: float | None = None
     prune: bool = True
-    margin: float = MARGIN
+    margin: float = SPARE
     force: frozenset[str] = frozenset()
     launch: BatchLaunch = field(default_factory=BatchLaunch)
     gate: GateOptions = field(default_factory=GateOptions)

@@ -1,5 +1,6 @@
 """The verdicts on cells and their trade-offs."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -9,6 +10,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.judge.gate import Comparison
 from harness.judge.saving import MemorySaving
 from harness.judge.statistics import TimeChange
+from harness.measure.prediction import limits_for
+from harness.predict.search import Limits
 from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
 from harness.records.sweep import SweepPlan
@@ -216,11 +219,9 @@ class SweepVerdict:
         return to_paste(best, control)
 
     @property
-    def capacities(self) -> frozenset[int | None]:
-        """Return the memory per rank of the cells in bytes: one figure, or several if the limit is varied."""
-        return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset(
-            {self.plan.capacity_bytes}
-        )
+    def limits(self) -> list[Limits]:
+        """Return what the allocator may use on a rank: several if layout or limit is varied, from the least on."""
+        return limits_of((cell.spec for cell in self.cells), self.plan.margin)
 
     @property
     def has_repeats(self) -> bool:
@@ -229,3 +230,15 @@ class SweepVerdict:
     def counted(self, status: CellStatus) -> int:
         """Return the number of cells with this status."""
         return sum(cell.status == status for cell in self.cells)
+
+
+def limits_of(specs: Iterable[ExperimentSpec | None], margin: float) -> list[Limits]:
+    """Return the limits of the cells whose memory is known, each once, from the least on."""
+    found = {each.budget_bytes: each for spec in specs if spec for each in [limits_for(spec, margin)]}
+    return [found[size] for size in sorted(size for size in found if size is not None)]
+
+
+def room_text(limits: Sequence[Limits]) -> str:
+    """Return ``fit into 73.08 GiB``, with the least and the most where they differ; only for known memory."""
+    sizes = dict.fromkeys(format_bytes(each.budget_bytes or 0) for each in (limits[0], limits[-1]))
+    return f"fit into {' to '.join(sizes)}"

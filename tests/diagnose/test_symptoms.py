@@ -3,6 +3,8 @@
 import pytest
 
 from harness.diagnose.symptoms import names_symptom, recognised
+from harness.measure.prediction import limits_for
+from harness.units import format_bytes
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
@@ -97,8 +99,9 @@ def test_out_of_memory_with_expandable_segments_is_capacity(case, is_on):
 
 
 def test_a_prediction_above_the_device_names_the_largest_part(case, predicted):
-    row = found(case(FULL, prediction=predicted(95, 70)))["predicted_too_large"]
-    assert row.evidence == "95.00 GiB of 80.00 GiB on stage 0, most of it activations (79.00 GiB)"
+    job = case(FULL, prediction=predicted(95, 70))
+    row, usable = found(job)["predicted_too_large"], format_bytes(limits_for(job.spec).budget_bytes)
+    assert row.evidence == f"95.00 GiB of {usable} usable on stage 0, most of it activations (79.00 GiB)"
     assert "predicted_too_large" not in found(case(FULL, prediction=predicted(70, 60)))
     assert "predicted_too_large" not in found(case("", prediction=predicted(95, 70)))
 

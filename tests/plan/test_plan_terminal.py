@@ -9,16 +9,19 @@ import pytest
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
+from harness.measure.prediction import limits_for
 from harness.plan.document import planned_document
+from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned
 from harness.plan.show import plan_page, size_unit
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
 from harness.predict.device import DeviceNeeds
-from harness.predict.prediction import Prediction
+from harness.predict.prediction import Prediction, verdict
 from harness.predict.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.show.page import Table
+from harness.resolve.recipe import Request
+from harness.show.page import Table, plain
 from harness.show.terminal import Console, print_page
 from tests.commands import json_of
 
@@ -261,3 +264,41 @@ def test_an_encoding_without_bars_gets_other_characters(spec):
     print_page(Console(file=out), plan_page(planned(spec), ()).brief)
     out.flush()
     assert "##" in out.buffer.getvalue().decode("latin-1")
+
+
+POINTS = [
+    {},
+    {"parallelism": {"tensor_model_parallel_size": 2}},
+    {"parallelism": {"pipeline_model_parallel_size": 8}},
+    {"measure": {"memory_limit_bytes": 60 * 2**30}},
+    {"measure": {"memory_limit_bytes": 78 * 2**30}},
+    {"gpu": "h200"},
+]
+
+
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_a_setting_has_one_budget_and_one_verdict_in_every_table(make_spec, point):
+    spec = make_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE}, **point)
+    asked = PlanRequest(asked=Request(model_recipe_name="llama3_70b", gpu=spec.gpu))
+    found = candidates(spec, SOFTWARE, TE)
+    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE)}, None, {})
+    for shrunk in (1.0, 0.75, 0.6, 0.5):
+        limits = replace(asked.limits(spec), capacity_bytes=int(spec.capacity_bytes * shrunk))
+        made = plan(spec, found, traces, limits, TE, SOFTWARE)
+        if shrunk == 1.0:  # sweeps, reports and diagnoses judge by these
+            assert made.limits == limits_for(spec) == limits_for(spec, asked.margin)
+        alone = usable_of(plan_page(made, (), show_all=True))
+        for page in (layouts_page(layouts(one=made, two=made)), plan_page(made, ())):
+            assert usable_of(page).items() <= alone.items()
+        known = [row for row in made.rows if row.prediction]
+        assert [row.verdict for row in known] == [
+            verdict(row.prediction.fits, made.limits.budget_bytes) for row in known
+        ]
+
+
+def usable_of(page):
+    """What the column Usable says of each setting."""
+    found = next(block for block in page.blocks if isinstance(block, Table))
+    titles = [column.title for column in found.columns]
+    names, cells = titles.index("Recompute"), titles.index("Usable")
+    return {plain(row[names]).split()[0]: plain(row[cells]) for row in found.rows}

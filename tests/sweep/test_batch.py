@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.experiment.gpu import GPUS
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
 from harness.records.sweep import PlannedCell
@@ -62,7 +63,7 @@ def test_an_oom_says_nothing_about_another_layout_or_an_unpredicted_cell(oom, ma
 
 
 def test_the_memory_of_a_rank_is_the_less_of_limit_and_device(make_spec):
-    assert make_spec().capacity_bytes == 80 * GIB
+    assert make_spec().capacity_bytes == GPUS["h100"].usable_bytes < 80 * GIB
     assert make_spec(measure={"memory_limit_bytes": 7}).capacity_bytes == 7
     assert make_spec(gpu="cpu").capacity_bytes is None
     assert make_spec(gpu="cpu", measure={"memory_limit_bytes": 7}).capacity_bytes == 7

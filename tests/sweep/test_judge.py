@@ -55,7 +55,7 @@ def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settin
 
 def test_the_fastest_that_fits_is_recommended_with_the_runner_up(three_settings):
     assert three_settings.recommendation.cell == "none"
-    assert "none is the fastest of 3 cells with 6 % of 80.00 GiB free" in three_settings.recommendation.why
+    assert "none is the fastest of 3 cells that fit into 73.00 GiB" in three_settings.recommendation.why
 
 
 def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, make_sweep):
@@ -65,7 +65,7 @@ def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, mak
 
     assert verdict.cell("none").fits is False
     assert verdict.recommendation.cell == "mlp"
-    assert "the fastest of 1 cell with 6 % of" in verdict.recommendation.why
+    assert "the fastest of 1 cell that fit into 73.00 GiB" in verdict.recommendation.why
     assert "faster, but with less memory free: none" in verdict.recommendation.why
 
 
@@ -87,7 +87,7 @@ def test_overlapping_intervals_are_reported(runs, make_cell, make_sweep):
     assert closing_lines(verdict)[-1] == (
         "No difference in time is established between none; mlp: the 95 % interval of the difference is up to +-23 %. "
         "It takes the least memory of these: 10.00 GiB less memory than the control, "
-        "peak 60.00 GiB. There are 2 cells with 6 % of 80.00 GiB free."
+        "peak 60.00 GiB. There are 2 cells that fit into 73.00 GiB."
     )
     assert plain(answer(verdict).words).startswith(
         "No difference in time is established; by memory: use mlp, +5.0 % (-17.7 to +27.7 %) time, -10.00 GiB memory"
@@ -103,7 +103,7 @@ def test_of_cells_that_may_be_the_fastest_the_smallest_is_used_and_slower_ones_a
 
     assert verdict.recommendation.cell == "core_attn"
     assert verdict.recommendation.tie.startswith("No difference in time is established between none; core_attn: ")
-    assert verdict.recommendation.why.endswith("There are 3 cells with 6 % of 80.00 GiB free, 1 of them slower.")
+    assert verdict.recommendation.why.endswith("There are 3 cells that fit into 73.00 GiB, 1 of them slower.")
     assert verdict.pareto == ("none", "core_attn", "mlp")
 
 
@@ -321,14 +321,12 @@ def test_without_a_known_memory_every_cell_that_ran_stands(runs, make_cell, make
 
 def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
     cells = [
-        make_cell(name, runs("none", [1.0], 3.9, gpu="cpu", memory_limit_bytes=limit))
+        make_cell(name, runs("none", [1.0], 3.95, gpu="cpu", memory_limit_bytes=limit))
         for name, limit in (("no limit", None), ("4 GiB", 4 * GIB), ("6 GiB", 6 * GIB))
     ]
     verdict = judge_sweep(make_sweep(cells, capacity_bytes=None))
 
     assert [cell.fits for cell in verdict.cells] == [None, False, True]
     assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
-    assert "2 cells with 6 % of their own memory free" in verdict.recommendation.why
-    assert closing_lines(verdict)[0] == (
-        "Memory per rank: differs between cells, 4.00 GiB, 6.00 GiB or none; 6 % of it must stay free"
-    )
+    assert "2 cells that fit into 3.92 GiB to 5.88 GiB" in verdict.recommendation.why
+    assert closing_lines(verdict)[:2] == tuple(f"Usable per rank: {limits.text}" for limits in verdict.limits)

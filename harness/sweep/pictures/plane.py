@@ -38,15 +38,15 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     Throughput is that of tokens at the step time that the Pareto set is made of, so that its line only rises, whatever
     the cells' sequence lengths, and no cell stands above it.
     """
-    title, name, margin = "Memory against throughput", "memory_throughput", verdict.plan.margin
+    title, name = "Memory against throughput", "memory_throughput"
     known = [(cell, *figures) for cell in verdict.cells if (figures := _figures(cell))]
     if not known:
         return look.no_picture(name, title, "No cell has both a peak and a throughput.")
-    memory = sorted(size for size in verdict.capacities if size)
+    memory = [each.capacity_bytes or 0 for each in verdict.limits]
     unit, scale = memory_unit([*memory, *(size for _, size, _ in known)])
     places = {cell.name: (size / scale, rate) for cell, size, rate in known}
     most = max(x for x, _ in places.values())
-    sizes = ((size, size * (1 - margin), f"less {margin * 100:g} %") for size in memory)
+    sizes = ((each.capacity_bytes or 0, each.budget_bytes or 0, each.free_text) for each in verdict.limits)
     limits, off = plane.limits(sizes, scale, most)
     tooltip = ["cell:N", "state:N", "memory:N", alt.Tooltip("y:Q", title="tokens/s/GPU", format=".5g"), "TFLOP/s/GPU:N"]
     titles = (f"Peak allocated at the worst rank ({unit})", "Throughput (tokens/s/GPU)")
