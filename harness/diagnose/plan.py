@@ -18,7 +18,8 @@ from harness.launch.plan import Nodes
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import rank_environment
 from harness.predict.assumptions import imbalance_of
-from harness.predict.search import Limits, Plan, Row, candidates, plan, required_cases
+from harness.predict.limits import Limits
+from harness.predict.search import Plan, Row, candidates, plan, required_cases
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.gating import LaunchSettings
 from harness.units import first_line

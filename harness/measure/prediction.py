@@ -17,10 +17,11 @@ from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.measure.understanding import Understood
 from harness.predict.exact import why_of_another_planner
+from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants, calibrated
 from harness.predict.prediction import predict as predicted
-from harness.predict.search import Limits, Traces
+from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import weighed

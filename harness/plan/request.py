@@ -11,7 +11,7 @@ from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.lengths import OPTION, Lengths
-from harness.predict.search import Limits
+from harness.predict.limits import Limits
 from harness.resolve.recipe import Request
 from harness.units import GIB
 

@@ -22,8 +22,9 @@ from harness.predict.advice import (
     unmodelled,
     why_none,
 )
+from harness.predict.limits import Limits
 from harness.predict.prediction import ExactPeak, Prediction
-from harness.predict.search import Limits, Plan, Row, cost_of
+from harness.predict.search import Plan, Row, cost_of
 from harness.show.page import (
     GAP,
     Block,

@@ -14,10 +14,11 @@ from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory
 from harness.predict.lengths import Lengths
+from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
 from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
-from harness.predict.search import Limits, Plan, Row, Traces, judged, recommended, traced_policies
+from harness.predict.search import Plan, Row, Traces, judged, recommended, traced_policies
 from harness.predict.stages import Composer
 from harness.predict.step_history import StepHistory, step_history
 from harness.predict.trace_cases import CaseMaker

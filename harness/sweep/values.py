@@ -11,7 +11,7 @@ from harness.judge.gate import Comparison
 from harness.judge.saving import MemorySaving
 from harness.judge.statistics import TimeChange
 from harness.measure.prediction import limits_for
-from harness.predict.search import Limits
+from harness.predict.limits import Limits
 from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
 from harness.records.sweep import SweepPlan

@@ -12,8 +12,9 @@ from harness.plan.nearest import Nearest, nearest_golden, nearest_published, pub
 from harness.plan.run import Layout, Planned
 from harness.plan.show import nearest_blocks, nearest_text
 from harness.predict.device import device_needs
+from harness.predict.limits import Limits
 from harness.predict.ranges import ratio_error
-from harness.predict.search import Limits, Traces, candidates, plan, required_cases
+from harness.predict.search import Traces, candidates, plan, required_cases
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 from harness.show.page import Page, plain

@@ -17,8 +17,9 @@ from harness.plan.show import plan_page, size_unit
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
 from harness.predict.device import DeviceNeeds
+from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
-from harness.predict.search import Limits, Traces, candidates, plan, required_cases
+from harness.predict.search import Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 from harness.resolve.recipe import Request
 from harness.show.page import Table, plain

@@ -7,8 +7,9 @@ import pytest
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.software import Software
+from harness.predict.limits import Limits
 from harness.predict.prediction import predict
-from harness.predict.search import Candidates, Limits, Traces, candidates, plan, required_cases
+from harness.predict.search import Candidates, Traces, candidates, plan, required_cases
 from harness.predict.shipped_traces import find_shipped
 from harness.predict.stages import Composer
 from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points

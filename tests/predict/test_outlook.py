@@ -7,7 +7,8 @@ import pytest
 from harness.diagnose.plan import asked_row, outlook_of
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.predict.search import Limits, candidates, plan, required_cases
+from harness.predict.limits import Limits
+from harness.predict.search import candidates, plan, required_cases
 from tests.predict.conftest import row_of
 
 TE = "transformer_engine"

@@ -14,9 +14,10 @@ from harness.predict.advice import (
     why_none,
 )
 from harness.predict.device import DeviceNeeds
+from harness.predict.limits import Limits
 from harness.predict.prediction import verdict
 from harness.predict.ranges import cost_error
-from harness.predict.search import Limits, Traces, candidates, plan, recommended, required_cases
+from harness.predict.search import Traces, candidates, plan, recommended, required_cases
 from harness.units import format_bytes, format_percent
 from tests.predict.conftest import row_of
 

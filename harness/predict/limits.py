@@ -1,0 +1,65 @@
+"""The memory that a setting may use: one figure for plans, sweeps, reports and diagnoses."""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import SPARE
+from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES, DeviceNeeds, device_needs
+from harness.predict.prediction import Prediction
+from harness.units import GIB, MIB, format_bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a setting. ``capacity_bytes`` None: the memory is unknown, and nothing is judged.
+
+    ``margin``: share of the memory that stays free. ``max_overhead``: share of the step time, None for any.
+    ``needs``: what the device holds outside torch's allocator. ``beside_bytes``: what it has for that beside the
+    capacity: `--memory_limit` holds for torch's allocator alone.
+    """
+
+    capacity_bytes: int | None
+    margin: float = SPARE
+    max_overhead: float | None = None
+    needs: DeviceNeeds = field(default_factory=DeviceNeeds)
+    beside_bytes: int = 0
+
+    @classmethod
+    def of(cls, spec: ExperimentSpec, margin: float = SPARE, context_bytes: int = OUTSIDE_ALLOCATOR_BYTES) -> Self:
+        """Return the limits of a rank of ``spec``: the same for plans, sweeps, reports and diagnoses."""
+        beside = max(0, spec.gpu_type.usable_bytes - (spec.capacity_bytes or 0))
+        return cls(spec.capacity_bytes, margin, needs=device_needs(spec, context_bytes), beside_bytes=beside)
+
+    @property
+    def outside_bytes(self) -> int:
+        """Return the bytes of the capacity that torch's allocator cannot have."""
+        return max(0, self.needs.outside_bytes - self.beside_bytes)
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Return the bytes that torch's allocator may use."""
+        if self.capacity_bytes is None:
+            return None
+        return int(self.capacity_bytes * (1 - self.margin)) - self.outside_bytes
+
+    @property
+    def text(self) -> str:
+        """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory."""
+        unit, name = (GIB, "GiB") if (self.capacity_bytes or 0) >= GIB else (MIB, "MiB")
+        size = self.capacity_bytes or 0
+        capacity, outside, margin = (round(n / unit, 2) for n in (size, self.outside_bytes, size * self.margin))
+        others = f" - {outside:.2f} outside torch's allocator" if outside else ""
+        spare = f" - {margin:.2f} margin ({self.margin * 100:g} %)" if self.margin else ""
+        return f"{capacity - outside - margin:.2f} {name} = {capacity:.2f}{others}{spare}"
+
+    def device_bytes(self, found: Prediction) -> int:
+        """Return what is predicted to be in use on the device."""
+        return found.reserved[1] + self.needs.outside_bytes
+
+    @property
+    def free_text(self) -> str:
+        """Describe what is kept from torch's allocator: what others hold, and the margin."""
+        outside, margin = self.outside_bytes, f"{self.margin * 100:g} % margin"
+        others = [f"{format_bytes(outside)} outside torch's allocator"] if outside else []
+        return f"less {' and '.join([*others, *([margin] if self.margin or not others else [])])}"
