@@ -142,7 +142,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.history.show import CaseDocument, case_page
     from harness.records import folders
     from harness.show import json
-    from harness.show.terminal import Console, show_page
+    from harness.show.terminal import narration, show_page
 
     history, notes = case_history(
         HistoryRequest(
@@ -161,7 +161,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     if asked.as_json:
         json.answer(CaseDocument.of_case(history, notes))
     elif asked.csv != "-":
-        console = Console(highlight=False)
+        console = narration(stderr=False)
         has_bars = console.encoding.lower().startswith("utf")
         show_page(case_page(history, bars=max(20, min(console.width, 120)) if has_bars else 0))
 

@@ -31,7 +31,7 @@ from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
-from harness.units import first_line, format_bytes, format_percent, format_seconds, grouped
+from harness.units import first_line, format_bytes, format_seconds, grouped
 
 # A run waits at most this long for its prediction.
 _PATIENCE_S = 120.0
@@ -163,8 +163,8 @@ def error_of(predicted: float | None, measured: float | None) -> float | None:
     return predicted / measured - 1 if predicted is not None and measured else None
 
 
-def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metrics | None = None) -> str:
-    """Predicted peak and step time, each with the measured value. Empty for a record without a prediction."""
+def prediction_line(record: PredictionRecord | None, reason: str) -> str:
+    """Predicted peak, reserved bytes and step time. Empty for a record without a prediction."""
     if record is None:
         return f"Not predicted: {reason}" if reason else ""
     low, high = record.range_bytes
@@ -172,19 +172,14 @@ def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metri
     before = "" if whole == record.peak_bytes else f", {format_bytes(whole)} before CUDA graphs are replayed"
     line = (
         f"Predicted: peak {format_bytes(record.peak_bytes)}, {format_bytes(low)} to {format_bytes(high)}, "
-        f"stage {record.worst_stage.pp_rank}{before}" + _size_beside(whole, "peak_allocated_bytes", metrics)
+        f"stage {record.worst_stage.pp_rank}{before}"
     )
     if record.reserved_bytes is not None:
-        reserved = _size_beside(record.reserved_bytes, "peak_reserved_bytes", metrics)
-        line += f"; reserved {format_bytes(record.reserved_bytes)}{reserved}"
+        line += f"; reserved {format_bytes(record.reserved_bytes)}"
     if record.step_time_s is None or record.step_time_range_s is None:
         return line
     fast, slow = record.step_time_range_s
-    seconds = metrics.step_time_s.median if metrics and metrics.step_time_s else None
-    return (
-        f"{line}; step {format_seconds(record.step_time_s)}, {format_seconds(fast)} to {format_seconds(slow)}"
-        + _beside(record.step_time_s, seconds, format_seconds(seconds or 0))
-    )
+    return f"{line}; step {format_seconds(record.step_time_s)}, {format_seconds(fast)} to {format_seconds(slow)}"
 
 
 def limits_for(spec: ExperimentSpec, margin: float = SPARE) -> Limits:
@@ -206,16 +201,6 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     what = "the predicted peak of" if record else "weights, gradients and optimizer states alone: at least"
     sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
     return f"Warning: {what} {sizes} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
-
-
-def _size_beside(predicted: float, name: str, metrics: Metrics | None) -> str:
-    measured = metrics.peaks[name] if metrics else None
-    return _beside(predicted, measured.value, format_bytes(measured.value)) if measured else ""
-
-
-def _beside(predicted: float, measured: float | None, text: str) -> str:
-    error = error_of(predicted, measured)
-    return "" if error is None else f" (measured {text}, prediction {format_percent(error)})"
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:

@@ -9,7 +9,7 @@ from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict
 from harness.judge.readings import is_victim, window_of
-from harness.measure.prediction import prediction_line, whole_run
+from harness.measure.prediction import prediction_line
 from harness.measure.values import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.records.golden import GoldenRecord
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS
@@ -124,7 +124,7 @@ def run_page(run: RunDocument) -> Page:
 def _notes(run: RunDocument) -> Iterator[str | Line]:
     record, metrics = run.record, run.metrics
     yield from filter(None, (
-        prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics)),
+        prediction_line(record.prediction, record.no_prediction),
         figures.clock_line(metrics.clocks), throughput_text(record, metrics), own_time_text(record, metrics),
     ))  # fmt: skip
     yield from _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)

@@ -64,9 +64,9 @@ class Console(rich.console.Console):
         return text.translate(_BARS).encode(self.encoding, "replace").decode(self.encoding)
 
 
-def narration() -> Console:
-    """Return the console on stderr, for messages and progress while a command works."""
-    return Console(stderr=True, highlight=False)
+def narration(*, stderr: bool = True) -> Console:
+    """Return the console on stderr, for messages and progress while a command works; else that for its answer."""
+    return Console(stderr=stderr, highlight=False)
 
 
 def narrate(*blocks: Block) -> None:
@@ -84,7 +84,7 @@ def show_page(answer: Page) -> None:
     """Print as much of the answer to stdout as -q or -v asks for."""
     amount = page.AMOUNT.get()
     shown = answer if amount == "all" else answer.brief
-    print_page(Console(highlight=False), replace(shown, blocks=()) if amount == "answer" and answer.answer else shown)
+    print_page(narration(stderr=False), replace(shown, blocks=()) if amount == "answer" and answer.answer else shown)
 
 
 def show_blocks(*blocks: Block) -> None:
