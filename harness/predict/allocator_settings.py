@@ -7,7 +7,7 @@ c10/cuda/CUDAAllocatorConfig.cpp). Releases up to 2.9 also want "," and ":" wher
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -85,12 +85,6 @@ class AllocatorSettings:
         if block_bytes < _MIN_LARGE_BYTES:
             return self.large_segment_bytes
         return -(-block_bytes // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
-
-
-def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
-    """Return the settings that torch takes from the environment. BadRequestError names the variable and the value."""
-    name = next((each for each in VARIABLES if each in environment), None)
-    return settings_of(environment[name], where=name) if name else AllocatorSettings()
 
 
 def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:

@@ -170,11 +170,6 @@ class Prediction:
         return not (self.spec.is_routed_naturally or is_guessed)
 
     @property
-    def range_mark(self) -> str:
-        """The number of measured cases behind the range, where they are too few for quantiles."""
-        return f" ({counted(self.num_rows, 'row')})" if self.num_rows < ENOUGH_ROWS else ""
-
-    @property
     def range_basis(self) -> str:
         """Say what the range is made of."""
         if self.num_rows >= ENOUGH_ROWS:

@@ -74,25 +74,21 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     shared: Counter[int] = Counter()
     for each in {id(each): each for each in single}.values():
         shared |= Counter(each.shared)
-    begins = ("embedding",) if chunk.has_embedding else ("layers", "input")
-    ends = ("output layer",) if chunk.has_loss else ("layers", "output")
-    first, last = (
-        replace(_layer(part, label), fixed=frozenset((*part.parameters, composer.embedding_sums)))
-        for part, label in ((parts[0], begins), (parts[-1], ends))
-    )
-    if chunk.has_embedding and composer.embedding_sums:
-        first = _with_scratch(first, composer.embedding_sums)
-    if (gradient := composer.own_weight_gradient) and gradient in last.stay:
-        stay = [*last.stay]
+    begins = _end(head.before, ("embedding",) if chunk.has_embedding else ("layers", "input"))
+    if chunk.has_embedding:
+        begins = _with_scratch(begins, composer.embedding_sums)
+    ends = _end(tail.behind, ("output layer",) if chunk.has_loss else ("layers", "output"))
+    if (gradient := composer.own_weight_gradient) in ends.stay:
+        stay = [*ends.stay]
         stay.remove(gradient)
-        last = _with_scratch(replace(last, stay=tuple(stay), fixed=last.fixed | {gradient}), gradient)
+        ends = _with_scratch(replace(ends, stay=tuple(stay)), gradient)
     numbers = iter(chunk.layers)
     layers = (
         replace(unit, label=("layers", "layer " + ", ".join(str(next(numbers)) for _ in unit.passes)))
         for unit in book.units(single, kinds)
     )
     return ChunkParts(
-        units=(first, *layers, last),
+        units=(begins, *layers, ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
         experts=tuple(chain.from_iterable(part.experts for part in parts)),
         shared=tuple(shared.elements()),
@@ -138,8 +134,12 @@ class _Book:
         return [_checkpointed(single[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
 
 
-def _layer(part: Part, label: Label = ()) -> Unit:
-    return Unit((Passes.of(part),), part.stay, label=label)
+def _layer(part: Part) -> Unit:
+    return Unit((Passes.of(part),), part.stay)
+
+
+def _end(part: Part, label: Label) -> Unit:
+    return replace(_layer(part), label=label, fixed=frozenset(part.parameters))
 
 
 def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> Unit:
@@ -149,6 +149,8 @@ def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> Unit:
 
 def _with_scratch(unit: Unit, num_bytes: int) -> Unit:
     """Ask for bytes of a kernel, which no trace shows, for a moment: where the backward pass holds the most."""
+    if not num_bytes:
+        return unit
     (passes,) = unit.passes
     sizes = [row for row in (*passes.forward, *passes.backward) if row > 0]
     held = [*accumulate(_change(row, sizes) for row in passes.backward)]

@@ -7,7 +7,9 @@ import pytest
 from harness.errors import BadRequestError
 from harness.predict.allocator import Allocator
 from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError
-from harness.predict.allocator_settings import AllocatorSettings, evidence, settings_in, settings_of
+from harness.predict.allocator_settings import AllocatorSettings, asked_settings, evidence, settings_of
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 from harness.units import GIB, MIB
 from tests.scripted_cuda.allocator_sequences import ACCEPTED, REFUSED
 
@@ -67,11 +69,16 @@ def test_a_number_that_python_would_not_read_is_refused_too():
 
 def test_torch_reads_the_first_variable_that_is_set_even_to_nothing():
     old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-    assert settings_in({new: "expandable_segments:True"}).expandable_segments
-    assert not settings_in({new: "expandable_segments:True", old: ""}).expandable_segments
-    assert settings_in({}) == AllocatorSettings()
+    spec = resolve(Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8)).spec
+
+    def asked(environment):
+        return asked_settings(spec.model_copy(update={"env": environment}))[0]
+
+    assert asked({new: "expandable_segments:True"}).expandable_segments
+    assert not asked({new: "expandable_segments:True", old: ""}).expandable_segments
+    assert asked({}).expandable_segments  # as the launcher sets it
     with pytest.raises(BadRequestError, match=r"^PYTORCH_ALLOC_CONF=expandable_segments:1: "):
-        settings_in({new: "expandable_segments:1"})
+        asked({new: "expandable_segments:1"})
 
 
 def test_a_collection_without_a_memory_fraction_is_named_as_inert():
