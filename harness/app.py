@@ -13,7 +13,15 @@ import typer.main
 
 from harness import __version__
 from harness.cli import completion
-from harness.cli.commands import App, HelpedGroup, PlanCommand, SweepCommand, WholeShortOptions, answers_first
+from harness.cli.commands import (
+    App,
+    HelpedGroup,
+    JobCommand,
+    PlanCommand,
+    SweepCommand,
+    WholeShortOptions,
+    answers_first,
+)
 from harness.cli.help import LENGTH, tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
@@ -138,7 +146,7 @@ def show_help(
 
 
 app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))
-app.command("check", cls=WholeShortOptions, rich_help_panel=_PREDICT)(answers_first(run.check))
+app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(answers_first(run.check))
 app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_first(run.run))
 app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(answers_first(sweep.sweep))
 app.command("report", rich_help_panel=_MEASURE)(answers_first(sweep.report))

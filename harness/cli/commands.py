@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import typer
@@ -151,7 +152,43 @@ class WholeShortOptions(HelpedCommand):
         return super().parse_args(ctx, args)
 
 
-class PlanCommand(WholeShortOptions):
+class JobCommand(WholeShortOptions):
+    """A command whose first word may be the job: a file of any kind, or the name of a recipe."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the option before the first word that says what it is. BadRequestError for a file among other values."""
+        if args and not args[0].startswith("-"):
+            args = [*job_words(args[0]), *args[1:]]
+        given = list(zip(spread(args, self.many), spread(args, self.many)[1:], strict=False))
+        for name, value in given:
+            if name in self.many and name != "--calibrate" and Path(value).is_file():
+                line = f"mbr-perf {self.name} {value} {name} ..."
+                raise BadRequestError(f"{name} {value}: a file that describes the job stands first", remedy=line)
+        return super().parse_args(ctx, args)
+
+
+_CONFIGURATION = b"megatron.bridge.training.config.ConfigContainer"
+
+
+def job_words(word: str) -> list[str]:
+    """Return the option that names the job ``word``, and its value.
+
+    A folder or file of another program is known by its content; what is no file is a recipe.
+    """
+    path = Path(word)
+    config = next((path / name for name in ("run_config.yaml", "config.json") if (path / name).is_file()), path)
+    if not config.is_file():
+        return ["--hf" if path.is_dir() else "-mr", word]
+    with config.open("rb") as file:
+        head = file.read(4096)
+    if config.name == "run_config.yaml" or _CONFIGURATION in head:
+        return ["--bridge_config", str(config)]
+    if config.suffix in (".yaml", ".yml"):
+        return ["-mr", word]
+    return ["--hf" if head.lstrip().startswith(b"{") else "--megatron_args", word]
+
+
+class PlanCommand(JobCommand):
     """`plan`: several settings may follow one option."""
 
     many: ClassVar = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over": None}

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import harness.api
+from harness.cli.commands import job_words
 from harness.cli.options import ExperimentOptions
 from harness.cli.requests import experiment_request, require_job
 from harness.errors import BadRequestError
@@ -88,3 +89,35 @@ def test_a_recipe_option_on_a_file_of_bridge_names_the_other_option(mbr_perf, tm
 def test_the_python_interface_takes_a_file_and_needs_a_job():
     with pytest.raises(BadRequestError, match="the job is missing"):
         harness.api.plan(ExperimentOptions(gpu="h100"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "option"),
+    [
+        ("train.sh", "#!/bin/bash\ntorchrun pretrain_gpt.py --num-layers 2", "--megatron_args"),
+        ("job.log", "iteration 1", "--megatron_args"),
+        ("config.json", '{"model_type": "llama"}', "--hf"),
+        ("own.yaml", "name: own\n", "-mr"),
+        ("any.yaml", "_target_: megatron.bridge.training.config.ConfigContainer\n", "--bridge_config"),
+        ("run_config.yaml", "model: {}\n", "--bridge_config"),
+    ],
+)
+def test_a_file_in_the_first_place_is_known_by_its_content(tmp_path, name, text, option):
+    file = tmp_path / name
+    file.write_text(text)
+    assert job_words(str(file)) == [option, str(file)]
+
+
+def test_what_is_no_file_is_a_recipe_and_a_folder_one_of_another_program(tmp_path):
+    assert job_words("llama3_8b") == ["-mr", "llama3_8b"]
+    (tmp_path / "config.json").write_text("{}")
+    assert job_words(str(tmp_path)) == ["--hf", str(tmp_path)]
+
+
+def test_a_file_behind_an_option_of_several_values_is_refused_with_the_right_order(mbr_perf, tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text("torchrun pretrain_gpt.py --num-layers 2")
+    answer = mbr_perf("plan", "--over", "tp=2,4", str(script))
+    assert (answer.code, answer.out) == (2, "")
+    assert f"mbr-perf plan {script} --over" in answer.err
+    assert mbr_perf("check", "llama3_8b", "-g", "cpu").code == 0

@@ -42,12 +42,11 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     known = [(cell, *figures) for cell in verdict.cells if (figures := _figures(cell))]
     if not known:
         return look.no_picture(name, title, "No cell has both a peak and a throughput.")
-    memory = [each.capacity_bytes or 0 for each in verdict.limits]
-    unit, scale = memory_unit([*memory, *(size for _, size, _ in known)])
+    limited = [(each.capacity_bytes or 0, each.budget_bytes or 0, each.free_text) for each in verdict.limits]
+    unit, scale = memory_unit([*(size for size, *_ in limited), *(size for _, size, _ in known)])
     places = {cell.name: (size / scale, rate) for cell, size, rate in known}
     most = max(x for x, _ in places.values())
-    sizes = ((each.capacity_bytes or 0, each.budget_bytes or 0, each.free_text) for each in verdict.limits)
-    limits, off = plane.limits(sizes, scale, most)
+    limits, off = plane.limits(limited, scale, most)
     tooltip = ["cell:N", "state:N", "memory:N", alt.Tooltip("y:Q", title="tokens/s/GPU", format=".5g"), "TFLOP/s/GPU:N"]
     titles = (f"Peak allocated at the worst rank ({unit})", "Throughput (tokens/s/GPU)")
     spreads = [row for cell, *_ in known for row in _spread(cell, *places[cell.name])]
