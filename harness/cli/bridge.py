@@ -114,7 +114,9 @@ _NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
 _NO_KUBEFLOW = "run mbr-perf in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
 _TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
-_TO_COMPARE = "leave it out: `mbr-perf compare --log LOG --golden FILE` has this option and judges the loss"
+_TO_COMPARE = (
+    "leave it out: `mbr-perf compare LOG FILE --check_loss` judges the loss by Megatron-Bridge's default limits"
+)
 
 
 def _refused(text: str, names: str) -> dict[str, Meaning]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from harness.compare.convergence import LossLimits, judge_loss
-from harness.compare.sides import golden_of, kind_of, read_side, require_logs
+from harness.compare.sides import Side, golden_of, read_side, require_logs
 from harness.compare.speed import judge_speed, window_of
 from harness.compare.values import COUNTERS, METRIC, ForeignComparison, Window
 from harness.errors import BadRequestError, ExitCode, Problems
@@ -297,8 +297,8 @@ _NAME_GOLDEN = (
 class ForeignRequest:
     """The two sides to compare, and how strictly. ``golden`` None: only write ``actuals``."""
 
-    logs: tuple[str, ...]
-    golden: Path | None
+    ours: Side
+    golden: Side | None
     form: Format
     window: WindowOptions
     thresholds: Thresholds
@@ -309,13 +309,17 @@ class ForeignRequest:
 
 @dataclass(frozen=True)
 class ForeignAnswer:
-    """The result. ``comparison`` None: there was no golden. ``actuals``: the written file."""
+    """The result. ``comparison`` None: there was no golden. ``actuals``: the written file.
+
+    ``is_growing``: the job may still write its log, because neither its end nor a failure is in it.
+    """
 
     log: ForeignLog
     comparison: ForeignComparison | None
     outcome: Outcome
     exit_code: ExitCode
     actuals: Path | None = None
+    is_growing: bool = False
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
@@ -325,7 +329,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     """
     _require_files(request)
     _require_another_file(request)
-    log, failed = read_side(request.logs)
+    log, failed = read_side(request.ours)
     written = request.actuals if log.iterations else None
     if written:
         write_actuals(written, log)
@@ -335,13 +339,13 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         return ForeignAnswer(log, None, "inconclusive" if cut else "pass", code, written)
     golden = _golden(request.golden, request.form, written)
     failure = failure_sentence(failed.failure) if failed and _failed(failed, log) else None
-    doubts = tuple(doubt for doubt in (failure, _other_settings(request.logs, golden)) if doubt)
+    doubts = tuple(doubt for doubt in (failure, _other_settings(request.ours.paths, golden)) if doubt)
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, doubts)
     if golden.log is not None:
-        judged = replace(judged, settings=_other_arguments(request.logs, golden.log.sources))
+        judged = replace(judged, settings=_other_arguments(request.ours.paths, golden.log.sources))
     final = replace(judged.comparison, outcome=judged.outcome)
     outcome, exit_code = comparison_outcome(final, fail_on_improvement=request.fail_on_improvement)
-    return ForeignAnswer(log, judged, outcome, exit_code, written)
+    return ForeignAnswer(log, judged, outcome, exit_code, written, _is_cut_short(log) and failed is None)
 
 
 # The job's time limit or its user ended it: no failure, if complete steps stand before.
@@ -358,7 +362,7 @@ def _require_files(request: ForeignRequest) -> None:
     """BadRequestError: logs do not exist; also names a golden that cannot be read."""
     problems = Problems()
     with problems.collecting():
-        require_logs(request.logs)
+        require_logs(request.ours)
     if problems.found and request.golden is not None:
         with problems.collecting():
             _golden(request.golden, request.form, None)
@@ -369,7 +373,7 @@ def _require_another_file(request: ForeignRequest) -> None:
     """BadRequestError: the actuals would replace the golden before the comparison with it."""
     if request.golden is None or request.actuals is None:
         return
-    golden = golden_file(request.golden) or request.golden
+    golden = golden_file(request.golden.given) or Path(request.golden.given)
     if golden.resolve() == request.actuals.resolve():
         raise BadRequestError(
             f"--actuals {request.actuals}: is the golden file, which the log's values would replace",
@@ -377,12 +381,12 @@ def _require_another_file(request: ForeignRequest) -> None:
         )
 
 
-def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
+def _golden(side: Side, form: Format, written: Path | None) -> ForeignGolden:
     """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
-    if kind_of(str(path)) in ("log", "run"):
-        return golden_of(read_side((str(path),))[0])
+    if side.kind in ("log", "run"):
+        return golden_of(read_side(side)[0])
     try:
-        return read_foreign_golden(golden_file(path) or path, form)
+        return read_foreign_golden(golden_file(side.given) or Path(side.given), form)
     except BadRequestError as error:
         done = f"; {written} was written" if written else ""
         raise BadRequestError(error.message, remedy=(error.remedy or _NAME_GOLDEN) + done) from error

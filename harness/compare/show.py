@@ -12,7 +12,7 @@ from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.judge.gate import Finding, Outcome, Verdict
 from harness.show import figures
 from harness.show.json import Document, Shown, at
-from harness.show.page import Line, Page, Span, answer_line, listing, style_of, table
+from harness.show.page import Line, Page, Span, answer_line, details, listing, plain, style_of, table
 from harness.units import counted, format_bytes, grouped, sentence
 
 
@@ -76,7 +76,7 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     log, judged, outcome = answer.log, answer.comparison, answer.outcome
     if judged is None:
         notes, doubt = (
-            listing(f"Note: {note}" for note in log.notes),
+            details("note", [f"Note: {note}" for note in log.notes]),
             [f"In doubt: {log.truncated}"] * bool(log.truncated),
         )
         return Page((_log_line(log), notes, listing(doubt, style="doubt"), "Not compared: no golden was named"))
@@ -85,7 +85,7 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     rows = [(*cells(finding), Span(word, style_of(word))) for finding, word in zip(findings, words, strict=True)]
     reasons = " ".join(finding.reason for finding in findings)
     renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
-    notes = listing(f"Note: {note}" for note in (*judged.notes, *renewal * (outcome == "improvement")))
+    notes = details("note", [f"Note: {note}" for note in (*judged.notes, *renewal * (outcome == "improvement"))])
     return Page(
         (
             _log_line(log),
@@ -100,6 +100,11 @@ def foreign_page(answer: ForeignAnswer) -> Page:
         ),
         answer=_answer(judged),
     )
+
+
+def answer_text(answer: ForeignAnswer) -> str:
+    """Return the first line of the page."""
+    return plain(_answer(answer.comparison).words) if answer.comparison else "Not compared: no golden was named"
 
 
 def _answer(judged: ForeignComparison) -> Line:

@@ -1,59 +1,118 @@
-"""Which kind of thing a side of a comparison is, and a run or a log as a log or as golden values."""
+"""Finds out what the two sides of a comparison are, and reads either as a log or as golden values."""
 
+import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.errors import BadRequestError
 from harness.failures.first_failure import FirstFailure, first_failure
 from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.log import ForeignLog, Iteration, RankMemory
-from harness.foreign.logs.sources import STDIN, log_sources
+from harness.foreign.logs.sources import is_stream, log_sources
 from harness.foreign.reader import opened_logs
 from harness.judge import readings
 from harness.records.references import MARKS
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 
-Kind = Literal["log", "run", "golden", "name"]
+Kind = Literal["log", "run", "golden", "foreign", "name"]
+_LARGEST_DOCUMENT = 1 << 26
+_JSON = re.compile(rb"\s*(?:\{|\[\s*[\"{\[])")
 
 
-def kind_of(given: str) -> Kind:
-    """Return what a path is; ``name`` where only the reader of runs can tell: an id, a golden, a night, a sweep."""
+@dataclass(frozen=True)
+class Side:
+    """A side. ``paths``: the logs of one job, or the runs of one setting.
+
+    ``foreign``: golden values of Megatron-Bridge or Megatron-LM. ``name``: only the reader of runs knows it.
+    ``given``: how to name the side as a reference.
+    """
+
+    kind: Kind
+    paths: tuple[str, ...]
+    given: str
+
+
+def side_of(given: str) -> Side:
+    """Look at what a path holds. BadRequestError: a JSON document of mbr-perf that names neither a run nor a log."""
     path = Path(given)
-    if given == STDIN or path.is_fifo():
-        return "log"
+    if is_stream(given):
+        return Side("log", (given,), given)
     if path.name == RECORD or (path / RECORD).is_file():
-        return "run"
-    if path.name in MARKS.values() or any((path / mark).is_file() for mark in MARKS.values()):
-        return "name"
-    if path.is_dir():
-        return "golden" if any(path.rglob("*.json")) else "log"
-    if not path.is_file():
-        return "name"
+        return Side("run", (given,), given)
+    if path.name in MARKS.values() or any((path / mark).is_file() for mark in MARKS.values()) or not path.exists():
+        return Side("name", (given,), given)
+    if not path.is_dir():
+        return _of_file(path)
+    if runs := tuple(sorted(str(record.parent) for record in path.glob(f"*/{RECORD}"))):
+        return Side("run", runs, given)
+    is_golden = any((_document(each) or {}).keys() >= {"promoted_by"} for each in path.rglob("*.json"))
+    return Side("golden" if is_golden else "log", (given,), given)
+
+
+def logs_of(given: list[str]) -> Side:
+    """Return the logs of one job; a run's folder is a run."""
+    side = side_of(given[0]) if len(given) == 1 else None
+    return side if side and side.kind == "run" else Side("log", tuple(given), given[0])
+
+
+def _of_file(path: Path) -> Side:
+    given, document = str(path), _document(path)
+    if document is None:
+        return Side("log", (given,), given)
+    if "promoted_by" in document:
+        return Side("golden", (given,), given)
+    if "schema_version" not in document:
+        return Side("foreign", (given,), given)
+    run_dir, log, runs = document.get("run_dir"), document.get("log"), document.get("run_ids", document.get("run_id"))
+    if isinstance(run_dir, str) and (Path(run_dir) / RECORD).is_file() and len(_texts(runs)) < 2:
+        runs = run_dir
+    logs = log.get("sources") if isinstance(log, dict) else None
+    if not (runs or logs):
+        raise BadRequestError(
+            f"{path}: a JSON document of mbr-perf that names neither a run nor a log",
+            remedy="name a run, a log, golden values, or a --json document of run, import or compare",
+        )
+    found = _texts(runs or logs)
+    return Side("run" if runs else "log", found, found[0])
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def _document(path: Path) -> dict[str, object] | None:
+    """Return the object of a JSON file; an empty one where it is damaged; None for another text."""
     with path.open("rb") as file:
-        return "golden" if file.read(4096).lstrip()[:1] in (b"{", b"[") else "log"
+        text = file.read(_LARGEST_DOCUMENT)
+    if not _JSON.match(text):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if "Extra data" in str(error):
+            return None  # lines of JSON are a log
+        return dict.fromkeys(("promoted_by",) if b'"promoted_by"' in text else ())  # its reader says what is wrong
+    return found if isinstance(found, dict) else {}
 
 
-def is_foreign_golden(given: str) -> bool:
-    """Return whether a file has golden values of Megatron-Bridge or Megatron-LM, not of mbr-perf."""
-    if kind_of(given) != "golden" or not Path(given).is_file():
-        return False
-    with Path(given).open("rb") as file:
-        return b'"promoted_by"' not in file.read(1 << 20)
-
-
-def read_side(logs: tuple[str, ...]) -> tuple[ForeignLog, FirstFailure | None]:
+def read_side(side: Side) -> tuple[ForeignLog, FirstFailure | None]:
     """Read the logs of one job, or a run as if it were its log; also return the failure that a log shows."""
-    if len(logs) == 1 and kind_of(logs[0]) == "run":
-        return log_of(read_run(logs[0]), logs[0]), None
-    reader, lines = opened_logs(logs)
+    if side.kind == "run":
+        if len(side.paths) > 1:
+            raise BadRequestError(f"{side.given}: {len(side.paths)} runs beside a log", remedy=f"name {side.paths[0]}")
+        return log_of(read_run(side.given), side.given), None
+    reader, lines = opened_logs(side.paths)
     failed = first_failure(lines)
     return reader.finish(), failed
 
 
-def require_logs(logs: tuple[str, ...]) -> None:
+def require_logs(side: Side) -> None:
     """BadRequestError: a log does not exist, or is none."""
-    if len(logs) != 1 or kind_of(logs[0]) != "run":
-        log_sources(logs)
+    if side.kind != "run":
+        log_sources(side.paths)
 
 
 def log_of(record: RunRecord, name: str) -> ForeignLog:

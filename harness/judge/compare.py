@@ -58,26 +58,27 @@ def find_reference(
 ) -> GoldenSearch:
     """Find what to compare ``record`` with: a golden by name, file or folder, a run, or the golden of its settings.
 
-    A run as reference acts as a golden promoted from it, and is refused for the same reasons as a promotion, but not
-    for the spread of its steps: nobody else will be compared with it.
+    A run, or a folder of runs of one setting, acts as a golden promoted from it, and is refused for the same reasons as
+    a promotion, but not for the spread of its steps: nobody else will be compared with it.
     """
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)
     path = Path(reference)
     if not path.exists():
         path = golden_file(reference) or path
-    if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
+    repeats = [read_run(each.parent) for each in sorted(path.glob("*/record.json"))]
+    if not repeats and path.exists() and path.name != "record.json" and not (path / "record.json").exists():
         refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path, record.sources)
-    other = read_run(reference, results)
+    others = repeats or [read_run(reference, results)]
     golden = promote(
-        [other],
+        others,
         reason=_REFERENCE_RUN[0],
         author=_REFERENCE_RUN[1],
         now=datetime.now(UTC),
         options=_FOR_ONE_COMPARISON,
     )
-    return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
+    return GoldenSearch(golden, path if path.exists() else Path(others[0].run_id))
 
 
 _REFERENCE_RUN = ("reference run", "compare")

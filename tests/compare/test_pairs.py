@@ -5,6 +5,11 @@ import json
 
 import pytest
 
+from harness.compare.following import followed
+from harness.compare.judge import ForeignRequest
+from harness.compare.sides import side_of
+from harness.compare.values import OF_BRIDGE
+from harness.judge.compare import WindowOptions
 from harness.records.golden import golden_text
 from harness.records.store import write_record
 from tests.compare.test_compare_logs import bridge_golden, megatron_lm_golden
@@ -116,3 +121,54 @@ def test_settings_that_two_logs_print_differently_are_listed_and_the_likeliest_c
 def test_a_golden_is_no_a(mbr_perf, side):
     answer = mbr_perf("compare", side("bridge", 2.5, "a"), side("log", 2.5, "b"))
     assert (answer.code, "mbr-perf compare A B" in answer.err) == (2, True)
+
+
+def test_a_document_of_a_run_or_of_a_comparison_stands_for_its_run_or_its_log(mbr_perf, side, tmp_path):
+    run, log, slower = side("run", 2.5, "r"), side("log", 2.5, "b"), side("log", 2.8, "a")
+    (tmp_path / "compared.json").write_text(mbr_perf("compare", log, run, "--json").out)
+    (tmp_path / "ran.json").write_text(json.dumps({"schema_version": 1, "run_id": RUN_ID, "run_dir": str(run)}))
+    (tmp_path / "other.json").write_text(json.dumps({"schema_version": 1, "verdict": {}}))
+
+    assert (side_of(str(tmp_path / "compared.json")).paths, side_of(str(tmp_path / "ran.json")).paths) == (
+        (str(log),), (str(run),),
+    )  # fmt: skip
+    assert mbr_perf("compare", slower, tmp_path / "ran.json").code == 5
+    answer = mbr_perf("compare", slower, tmp_path / "other.json")
+    assert (answer.code, "names neither a run nor a log" in answer.err) == (2, True)
+
+
+def test_a_folder_of_runs_stands_for_repeats_on_either_side(mbr_perf, make_record, tmp_path):
+    for name, seconds in (("slow", 2.8), ("usual", 2.5)):
+        for place in range(3):
+            run_id = f"20260102T03040{place}Z-{name}-0a1b2c3d"
+            (tmp_path / name / run_id).mkdir(parents=True)
+            write_record(tmp_path / name / run_id, make_record(seconds=seconds, run_id=run_id))
+    answer = mbr_perf("compare", tmp_path / "slow", tmp_path / "usual", "--json")
+    document = json.loads(answer.out)
+    change = next(row["change"] for row in document["comparison"] if row["metric"] == "tflops_per_gpu")
+    assert (answer.code, len(document["run_ids"]), change) == (5, 3, pytest.approx(2.5 / 2.8 - 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("[rank0]: iteration\n", "log"), ('{"a": 1}\n{"a": 2}\n', "log"), ('{"0": {"lm loss": 1}}', "foreign")],
+)
+def test_a_file_is_what_its_text_says(tmp_path, text, kind):
+    (tmp_path / "file").write_text(text)
+    assert side_of(str(tmp_path / "file")).kind == kind
+
+
+def test_a_log_is_followed_until_its_job_ends(side):
+    ours = side("unfinished", 2.8, "a")
+    text, pauses = ours.read_text(), []
+
+    def written_in_the_pause(seconds):
+        pauses.append(seconds)
+        ours.write_text(text + ("KeyboardInterrupt\n" if len(pauses) > 1 else ""))
+
+    request = ForeignRequest(
+        ours=side_of(str(ours)), golden=side_of(str(side("log", 2.5, "b"))), form="auto", window=WindowOptions(),
+        thresholds=OF_BRIDGE, loss_limits=None, fail_on_improvement=False, actuals=None,
+    )  # fmt: skip
+    answer = followed(request, written_in_the_pause)
+    assert (len(pauses), answer.is_growing, answer.outcome) == (2, False, "regression")
