@@ -20,8 +20,9 @@ from harness.units import counted, format_bytes, format_percent
 class Times:
     """Decides which of two comparable cells is faster, as far as their runs establish it.
 
-    From three repeats on both sides a cell is faster where Welch's 95 % interval of the difference leaves 0 out; with
-    fewer, where the difference exceeds ``threshold``, the fraction by which single runs of one setting may differ.
+    From three repeats on both sides a cell is faster where Welch's 95 % interval of the difference leaves 0 out. With
+    fewer, the difference must exceed ``threshold``, the fraction by which single runs of one setting may differ, and
+    the range of either cell's own runs.
     """
 
     threshold: float
@@ -30,7 +31,11 @@ class Times:
         """Return whether it is established that the first cell's steps take less time than the second's."""
         ours, theirs = _cost(cell)[0], _cost(other)[0]
         half = half_width(other.costs_s, cell.costs_s)
-        return theirs - ours > (self.threshold * theirs if half is None else half)
+        return theirs - ours > (self.least(cell, other) * theirs if half is None else half)
+
+    def least(self, *cells: CellVerdict) -> float:
+        """Return the least established difference of single runs: the threshold, or the widest range of a cell's."""
+        return max(self.threshold, *((max(cell.costs_s) - min(cell.costs_s)) / _cost(cell)[0] for cell in cells))
 
     def noise(self, tied: Sequence[CellVerdict]) -> str:
         """Say why these cells, the fastest first, cannot be ranked, in one clause."""
@@ -38,7 +43,7 @@ class Times:
         halves = [half_width(cell.costs_s, best.costs_s) for cell in rest]
         known = [half for half in halves if half is not None]
         if len(known) < len(halves):
-            return f"differences below {self.threshold * 100:g} % need 3 runs of each cell"
+            return f"differences below {self.least(*tied) * 100:.3g} % need 3 runs of each cell"
         return f"the 95 % interval of the difference is up to +-{max(known) / _cost(best)[0] * 100:.2g} %"
 
 

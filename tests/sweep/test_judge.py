@@ -149,6 +149,15 @@ def test_single_runs_that_differ_by_less_than_the_threshold_are_not_ranked(runs,
     )
 
 
+def test_two_runs_of_a_cell_that_differ_more_than_the_threshold_raise_it(runs, make_cell, make_sweep):
+    noisy = [make_cell("none", runs("none", [1.0, 1.3], 70)), make_cell("mlp", runs("mlp", [1.42, 1.44], 60))]
+    quiet = [make_cell("none", runs("none", [1.14, 1.16], 70)), make_cell("mlp", runs("mlp", [1.42, 1.44], 60))]
+
+    found, clear = judge_sweep(make_sweep(noisy)).recommendation, judge_sweep(make_sweep(quiet)).recommendation
+    assert (found.cell, clear.cell, clear.tie) == ("mlp", "none", "")
+    assert "differences below 26.1 %" in found.tie
+
+
 @pytest.mark.parametrize("fate", ["pruned", "illegal"])
 def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, make_cell, make_sweep, fate):
     verdict = judge_sweep(make_sweep([
