@@ -162,7 +162,7 @@ def test_it_plans_other_pipelines_gpu_counts_and_settings_of_a_shipped_point(els
 @pytest.mark.slow
 @pytest.mark.parametrize("release", shipped_releases())
 def test_an_assumed_release_has_traces_of_its_own(elsewhere, release):
-    answer = elsewhere("plan", *POINT, "--assume", f"megatron-core={release},transformer-engine=2.11")
+    answer = elsewhere("plan", *POINT, "--assume", f"megatron-core={release},transformer-engine=2.11", "-v")
 
     assert answer.code == 0, answer.err
     assert f"predicted for megatron-core {release}" in answer.out
