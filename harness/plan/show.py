@@ -97,10 +97,12 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
             Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"), without, "."
         )
     found, is_tight = best.prediction, best.verdict != "FITS"
-    usable = f": {peak_text(found, unit)} {unit} of {_size(max(0, plan.limits.budget_bytes or 0), unit)} usable"
+    peak, needs, usable = peak_text(found, unit), found.fits[1], _size(max(0, plan.limits.budget_bytes or 0), unit)
+    sizes = f": {peak} {unit} of {usable} usable ({_range_text(found, unit)})"
+    if needs > 1.05 * found.peak_bytes:  # as the pools of CUDA graphs make it
+        sizes = f": needs {_size(needs, unit)} {unit} of {usable} usable (peak {peak})"
     return answer_line(
-        ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), usable),
-        f" ({_range_text(found, unit)})",
+        ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
         allocator_text(best),
         *_speed(best, is_control=best is control),
         f"; {doubt_text(plan, found)}" if is_tight else "",

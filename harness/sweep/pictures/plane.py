@@ -39,14 +39,13 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     the cells' sequence lengths, and no cell stands above it.
     """
     title, name = "Memory against throughput", "memory_throughput"
-    known = [(cell, *figures) for cell in verdict.cells if (figures := _figures(cell))]
+    known = [(cell, *figures) for cell in verdict.cells for figures in _figures(cell)]
     if not known:
         return look.no_picture(name, title, "No cell has both a peak and a throughput.")
     limited = [(each.capacity_bytes or 0, each.budget_bytes or 0, each.free_text) for each in verdict.limits]
-    unit, scale = memory_unit([*(size for size, *_ in limited), *(size for _, size, _ in known)])
+    unit, scale = memory_unit([size for size, *_ in limited] + [size for _, size, _ in known])
     places = {cell.name: (size / scale, rate) for cell, size, rate in known}
-    most = max(x for x, _ in places.values())
-    limits, off = plane.limits(limited, scale, most)
+    limits, off = plane.limits(limited, scale, max(places.values())[0])
     tooltip = ["cell:N", "state:N", "memory:N", alt.Tooltip("y:Q", title="tokens/s/GPU", format=".5g"), "TFLOP/s/GPU:N"]
     titles = (f"Peak allocated at the worst rank ({unit})", "Throughput (tokens/s/GPU)")
     spreads = [row for cell, *_ in known for row in _spread(cell, *places[cell.name])]
@@ -66,9 +65,9 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     return look.picture(name, title, verdict.plan.title, chart, caption.strip() + off)
 
 
-def _figures(cell: CellVerdict) -> tuple[int, float] | None:
+def _figures(cell: CellVerdict) -> list[tuple[int, float]]:
     rate = cell.speed.tokens_per_s_per_gpu if cell.speed and cell.status == "ok" else None
-    return None if rate is None or cell.peak_bytes is None else (cell.peak_bytes, rate)
+    return [] if rate is None or cell.peak_bytes is None else [(cell.peak_bytes, rate)]
 
 
 def _not_shown(verdict: SweepVerdict, shown: Collection[str]) -> str:
