@@ -79,7 +79,7 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
     own, *others = trials.rows if trials else (None,)
     helpful = next((row.settings for row in others if row.helps), "")
     if own is not None and not own.helps:
-        least = min(row.fits_bytes for row in (own, *others)) + max(0, unexplained_bytes(case) or 0)
+        least = min(row.fits_bytes for row in (own, *others))
         return _remedy(helpful), helpful, _sure(case, trials, available), max(0, least - available)
     # Either nothing is replayed, or the job fragments more than constant shapes do.
     if case.expandable_segments:
