@@ -71,7 +71,7 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
     reserved = max(float(total["reserved"] or 0) for total in totals)
     (unit, scale), off, lines = memory_unit([reserved]), " The memory is not known.", list[look.Row]()
     if size := plan.limits.capacity_bytes:
-        usable = size - plan.limits.needs.outside_bytes
+        usable = size - plan.limits.outside_bytes
         lines, off = plane.limits([(size, usable, "what torch's allocator may use")], scale, reserved / scale)
     for each in (*bands, *totals):
         each |= {name: float(each[name] or 0) / scale for name in ("low", "high", "reserved") if name in each}
@@ -106,11 +106,8 @@ def _bands(step: StepHistory) -> tuple[list[look.Row], list[look.Row]]:
     for at, moment in enumerate(step.moments(), start=-step.begin):
         if at >= 0 and (at // span not in fullest or moment.allocated > fullest[at // span][1].allocated):
             fullest[at // span] = at, moment._replace(groups=dict(moment.groups))
-    bands, totals, known = (
-        list[look.Row](),
-        list[look.Row](),
-        set[str]().union(*(m.groups for _, m in fullest.values())),
-    )
+    known = set[str]().union(*(moment.groups for _, moment in fullest.values()))
+    bands, totals = list[look.Row](), list[look.Row]()
     for at, (reserved, allocated, groups) in fullest.values():
         low = 0
         for group in (group for group in _GROUPS if group in known):
