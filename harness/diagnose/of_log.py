@@ -37,23 +37,22 @@ _STILL_RUNS = (
     "ask the scheduler why (sacct -j JOB), and pass the logs of all ranks to their end."
 )
 
-# Pools that bring their own memory to torch's allocator; expandable segments cannot come from them.
+# Pools of their own memory, which expandable segments cannot come from: words of their lines, and what those then say.
 _POOLS = {
-    "vLLM's sleep mode": r"CuMemAllocator|device_allocator[./]cumem|--enable-sleep-mode|enable_sleep_mode\W{1,4}True",
-    "torch_memory_saver": r"torch_memory_saver|TorchMemorySaver",
-    "NCCL's user buffers": r"nccl_ub\W{1,80}True|--use-nccl-ub|ncclCommRegister|ncclMemAlloc",
-}
-POOL_WORDS = (
-    "CuMemAllocator", "device_allocator", "sleep-mode", "sleep_mode", "memory_saver", "MemorySaver", "nccl_ub",
-    "nccl-ub", "ncclCommRegister", "ncclMemAlloc",
-)  # fmt: skip
+    "vLLM's sleep mode": {
+        "CuMemAllocator": "", "device_allocator": r"device_allocator[./]cumem", "sleep-mode": "--enable-sleep-mode",
+        "sleep_mode": r"enable_sleep_mode\W{1,4}True"},
+    "torch_memory_saver": {"memory_saver": "torch_memory_saver", "MemorySaver": "TorchMemorySaver"},
+    "NCCL's user buffers": {
+        "nccl_ub": r"nccl_ub\W{1,80}True", "nccl-ub": "--use-nccl-ub", "ncclCommRegister": "", "ncclMemAlloc": ""},
+}  # fmt: skip
+POOL_WORDS = tuple(word for rows in _POOLS.values() for word in rows)
 
 
 def pools_in(text: str) -> str:
     """Return whose pools a line of a log shows that exclude expandable segments; empty for none."""
-    if not any(word in text for word in POOL_WORDS):
-        return ""
-    return next((name for name, pattern in _POOLS.items() if re.search(pattern, text)), "")
+    rows = ((whose, *row) for whose, rows in _POOLS.items() for row in rows.items())
+    return next((whose for whose, word, says in rows if word in text and re.search(says, text)), "")
 
 
 class Listener:
