@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -159,8 +160,7 @@ class JobCommand(WholeShortOptions):
         """Put the option before the first word that says what it is. BadRequestError for a file among other values."""
         if args and not args[0].startswith("-"):
             args = [*job_words(args[0]), *args[1:]]
-        given = list(zip(spread(args, self.many), spread(args, self.many)[1:], strict=False))
-        for name, value in given:
+        for name, value in pairwise(spread(args, self.many)):
             if name in self.many and name != "--calibrate" and Path(value).is_file():
                 line = f"mbr-perf {self.name} {value} {name} ..."
                 raise BadRequestError(f"{name} {value}: a file that describes the job stands first", remedy=line)

@@ -29,8 +29,8 @@ def night_junit(verdict: NightVerdict) -> str:
     for name, value in {**about, **_measured_with(verdict)}.items():
         Xml.SubElement(listed, "property", _clean({"name": name, "value": value}))
     for case in verdict.cases:
-        told = story(case)
-        _add(suite, case.planned.name, case.runs, _problem(case), (told.title, *told.explanation, *told.to_copy))
+        page = story(case)
+        _add(suite, case.planned.name, case.runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
     if aa:
         problem = None if aa.holds else ("skipped", "inconclusive", "; ".join(aa.doubts.values()))
         _add(suite, AA, aa.runs, problem, aa_lines(verdict))

@@ -102,7 +102,7 @@ class Planned:
     @property
     def nearest_golden(self) -> Nearest | None:
         """The golden nearest to a setting of the best layout; without a best layout, of the first that is planned."""
-        layout = self._judged
+        layout = self.judged
         return (
             nearest_golden(layout.plan, layout.settled.sources) if layout and layout.plan and layout.settled else None
         )
@@ -110,11 +110,12 @@ class Planned:
     @property
     def nearest_published(self) -> Nearest | None:
         """Return the published throughput nearest to a setting of the same layout."""
-        layout = self._judged
+        layout = self.judged
         return nearest_published(layout.plan) if layout and layout.plan else None
 
     @property
-    def _judged(self) -> Layout | None:
+    def judged(self) -> Layout | None:
+        """Return the best layout; without one, the first that is planned."""
         return self.best or next((layout for layout in self.layouts if layout.plan), None)
 
     @property
@@ -162,7 +163,7 @@ def _with_replays(planned: Planned, lengths: Lengths | None) -> Planned:
 
     BadRequestError for ``lengths`` that no setting can use.
     """
-    best = planned.best or next((layout for layout in planned.layouts if layout.plan), None)
+    best = planned.judged
     if best is None or best.plan is None or best.traces is None or best.settled is None:
         return planned
     plan = with_replays(best.plan, best.traces, best.settled.software, lengths)
@@ -174,8 +175,8 @@ def _with_replays(planned: Planned, lengths: Lengths | None) -> Planned:
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
-    layout = planned.best or next(layout for layout in planned.layouts if layout.plan)
-    assert layout.plan and layout.traces
+    layout = planned.judged
+    assert layout and layout.plan and layout.traces
     tracing = ExactTracing(host, request.exact_timeout_s, settled_implementation(layout.plan.spec))
     return tracing.settings(layout.plan, request.exact, layout.traces)
 

@@ -48,7 +48,7 @@ from harness.show.request_text import paste_lines, request_facts, request_words
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
-_MOST_ROWS, _ROWS_APART = 6, 10 * GIB
+MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
 _LEGEND = (
     "*: recommended; asked: the setting of the request; Usable: what torch's allocator needs, as a share of what it "
@@ -146,14 +146,14 @@ def _chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
     named = (plan.control, plan.recommended, least, plan.riskier, plan.too_dear, _cheapest_saving(plan))
     texts = (plan.spec.recompute.text, *(row.text for row in named if row), *(w.text for w in module_worths(plan)[:1]))
     keep = [row for text in dict.fromkeys(texts) for row in rows if row.text == text]
-    return [row for row in rows if row in _far_apart(keep, front)[:_MOST_ROWS]]
+    return [row for row in rows if row in _far_apart(keep, front)[:MOST_ROWS]]
 
 
 def _far_apart(keep: list[Row], more: Iterable[Row]) -> list[Row]:
     """Add those of ``more`` whose memory differs enough from all of ``keep``."""
     sizes = [cost_of(row)[1] for row in keep]
     span = max(sizes, default=0) - min(sizes, default=0)
-    apart = max(span / _MOST_ROWS, min(_ROWS_APART, span / 4))
+    apart = max(span / MOST_ROWS, min(_ROWS_APART, span / 4))
     for row in more:
         if all(abs(cost_of(row)[1] - cost_of(other)[1]) >= apart for other in keep):
             keep.append(row)

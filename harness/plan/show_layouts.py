@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import Shown, answer_of, assumptions, limit_lines, pasted, setting_table, size_unit
+from harness.plan.show import MOST_ROWS, Shown, answer_of, assumptions, limit_lines, pasted, setting_table, size_unit
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
@@ -15,7 +15,6 @@ from harness.show.request_text import request_facts
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="
-_MOST_ROWS = 6
 
 
 def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
@@ -156,14 +155,14 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
-            *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else _MOST_ROWS]], planned),
+            *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
             *limit_lines(best[0][0].plan),
             GAP,
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),
             *more,
             Details(len(commands) - 1, "command", (Section("The other layouts", (Code("\n".join(commands[1:])),)),)),
-            Details(0 if show_all else max(0, len(best) - _MOST_ROWS), "layout", option="--all"),
+            Details(0 if show_all else max(0, len(best) - MOST_ROWS), "layout", option="--all"),
             Details(len(front), "Pareto setting", (Section(pareto, _table(rest, planned)),)),
             details("note", _about(planned, [each.plan for each, _ in best])),
             assumptions(best[0][0].plan),

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -30,20 +31,20 @@ class Lengths:
         """
         batch, parallelism = spec.batch, spec.parallelism
         multiple = _MULTIPLE * parallelism.tensor_model_parallel_size * parallelism.context_parallel_size
-        most = batch.seq_length
+        most, lengths = batch.seq_length, [length for length, _ in self.counts]
+        counted = [*accumulate(count for _, count in self.counts)]
+
+        def drawn(source: random.Random, num: int) -> list[float]:
+            if lengths:
+                return [*source.choices(lengths, cum_weights=counted, k=num)]
+            return [source.gauss(self.mean, self.spread) for _ in range(num)]
 
         def microbatch(source: random.Random) -> float:
-            longest = max(self._draw(source) for _ in range(batch.micro_batch_size))
+            longest = max(drawn(source, batch.micro_batch_size))
             return min(most, -(-max(1, round(longest)) // multiple) * multiple) / most
 
         sources = [random.Random(seed) for seed in range(NUM_DRAWS)]  # noqa: S311
         return [tuple(tuple(microbatch(each) for _ in range(_MOST)) for _ in range(2)) for each in sources]
-
-    def _draw(self, source: random.Random) -> float:
-        if not self.counts:
-            return source.gauss(self.mean, self.spread)
-        lengths, counts = zip(*self.counts, strict=True)
-        return float(source.choices(lengths, counts)[0])
 
 
 def read_lengths(text: str) -> Lengths:

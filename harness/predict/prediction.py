@@ -135,14 +135,6 @@ class Prediction:
         return self.worst.total
 
     @property
-    def pool_bytes(self) -> int:
-        """Return the bytes that the fullest device holds beyond the peak for CUDA graphs.
-
-        Replayed steps have private pools beside them; eager steps come first, and then the capture.
-        """
-        return max(max(stage.total + stage.pool, stage.whole_run) for stage in self.stages) - self.peak_bytes
-
-    @property
     def tflops_per_gpu(self) -> float | None:
         """Return the model TFLOP/s of each GPU at the likely step time; None without a step time."""
         return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None

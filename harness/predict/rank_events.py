@@ -5,7 +5,7 @@ made one by one and then copied into DDP's buffers, so that their segments are l
 first step; optimizer states come at its end and settle in segments of activations.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -16,7 +16,7 @@ from harness.predict.allocator_replay import Event
 from harness.predict.allocator_settings import SMALL_BYTES
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
 from harness.predict.model_states import ModelStates, owned_parts, state_parts
-from harness.predict.rank_parts import ChunkParts, Label, Unit
+from harness.predict.rank_parts import ChunkParts, Label, Unit, shared_by
 from harness.predict.schedule import Schedule, schedule_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
 from harness.units import MIB
@@ -228,7 +228,9 @@ def rank_steps(
         memory.take_all([gathered_inputs_bytes(spec)], "overhead", "gathered inputs")
     else:
         schedule = replace(schedule, num_microbatches=min(enough, schedule.num_microbatches))
-    due = _stays(chunks, settings.workspaces)
+    pieces = range(0, settings.workspaces, _WORKSPACE_BYTES)
+    due: list[float] = [min(_WORKSPACE_BYTES, settings.workspaces - at) for at in pieces]
+    due = [*shared_by(parts.shared for parts in chunks), *due]  # what all layers share, and workspaces of libraries
     for step in range(_NUM_STEPS):
         memory.step = step + 1
         _run_passes(spec, schedule, running, memory, settings.hidden, due)
@@ -259,15 +261,6 @@ def _run_passes(
         if event.chunk + 1 == len(running) and len(waiting) < schedule.num_deferred:
             waiting += memory.take_all([deferred_bytes(spec)], "transient", "deferred gradients")
     memory.free(*buffers, *waiting)
-
-
-def _stays(chunks: Sequence[ChunkParts], workspaces: int) -> list[float]:
-    """Return the bytes of what all layers of a rank share, and of its libraries' workspaces."""
-    shared: Counter[int] = Counter()
-    for parts in chunks:
-        shared |= Counter(parts.shared)
-    pieces = range(0, workspaces, _WORKSPACE_BYTES)
-    return [*shared.elements(), *(min(_WORKSPACE_BYTES, workspaces - at) for at in pieces)]
 
 
 def _build(

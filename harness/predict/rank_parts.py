@@ -1,7 +1,7 @@
 """Chains a chunk of recorded parts: its layers and ends, each with its requests for memory, and what it shares."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
@@ -71,9 +71,6 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     single = book.layers(kinds, base_policies(composer.policy)[-1])
     head, tail = book.ends(chunk)
     parts = (head.before, *(each.layer for each in single), tail.behind)
-    shared: Counter[int] = Counter()
-    for each in {id(each): each for each in single}.values():
-        shared |= Counter(each.shared)
     begins = _end(head.before, ("embedding",) if chunk.has_embedding else ("layers", "input"))
     if chunk.has_embedding:
         begins = _with_scratch(begins, composer.embedding_sums)
@@ -91,9 +88,17 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
         units=(begins, *layers, ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
         experts=tuple(chain.from_iterable(part.experts for part in parts)),
-        shared=tuple(shared.elements()),
+        shared=shared_by(each.shared for each in {id(each): each for each in single}.values()),
         has_loss=chunk.has_loss,
     )
+
+
+def shared_by(sizes: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Return what parts share, in bytes: of each size as many as the part that asks for the most of it."""
+    most: Counter[int] = Counter()
+    for each in sizes:
+        most |= Counter(each)
+    return tuple(most.elements())
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def setting(row):
     parts = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead", "pool")
     return {
         "verdict": [row.verdict, row.is_certain, row.overhead, p.job_class, p.num_rows, p.num_of_ten_within(p.range_bytes[1])],
-        "peak": [p.peak_bytes, *p.range_bytes, p.uneven_bytes, p.pool_bytes, p.is_point_known],
+        "peak": [p.peak_bytes, *p.range_bytes, p.uneven_bytes, max(max(s.total + s.pool, s.whole_run) for s in p.stages) - p.peak_bytes, p.is_point_known],
         "stages": [stage.total for stage in p.stages],
         "parts": [sum(getattr(stage, part) for stage in p.stages) for part in parts],
         "worst": [p.worst.pp_rank, p.worst.peak, *p.worst.peaks.values(), *p.worst.passes.values(), *asdict(p.worst.parameters).values()],
