@@ -49,6 +49,5 @@ def snapshot(asked: SnapshotOptions) -> None:
     from harness.snapshot.show import show_snapshot
     from harness.snapshot.what_if import question_of
 
-    show_snapshot(
-        asked.file, question_of(asked.what_if or [], asked.device_gib, asked.without or []), as_json=asked.as_json
-    )
+    question = question_of(asked.what_if or [], asked.device_gib, asked.without or [])
+    show_snapshot(asked.file, question, as_json=asked.as_json)

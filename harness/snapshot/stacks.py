@@ -1,7 +1,7 @@
 """Groups stacks by the module of megatron-core that allocated."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,21 +84,18 @@ def module_of(frames: Iterable[Frame]) -> str:
         return BACKWARD if is_backward else UNKNOWN
     if not found.is_model:
         return found.module
-    if any(_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute") for frame in frames):
+    if _is_recomputing(frames):
         return f"{found.module} (recompute)"
     is_constructing = any(_is_megatron(frame) and frame.function in _CONSTRUCTING for frame in frames)
     return f"{found.module} (weights)" if is_constructing else found.module
 
 
-def forward_modules(frames: Iterable[Frame]) -> frozenset[str]:
+def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
     """Return the modules that can be recomputed in whose forward pass a stack lies; none inside a recomputation.
 
     The dense block inside experts is a part of them.
     """
-    frames = tuple(frames)
-    if any(_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute") for frame in frames):
-        return frozenset()
-    if any(
+    if _is_recomputing(frames) or any(
         _is_megatron(frame) and (frame.function in _CONSTRUCTING or frame.function.endswith(_BACKWARD))
         for frame in frames
     ):
@@ -117,6 +114,10 @@ def site_of(frames: Iterable[Frame]) -> str:
         if frame.path.endswith(".py") and not _LIBRARIES.search(frame.path):
             return _text(frame)
     return _text(first) if first else ""
+
+
+def _is_recomputing(frames: Iterable[Frame]) -> bool:
+    return any(_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute") for frame in frames)
 
 
 def _is_megatron(frame: Frame) -> bool:
@@ -186,10 +187,9 @@ class Stacks:
             key = tuple(map(id, stack[:_DEEPEST]))
             known = self._by_frames.get(key)
             if known is None:
-                made = [self._frame(frame) for frame in stack[:_DEEPEST]]
-                known = self._by_frames[key] = self._made(
-                    [each for each in made if not _RECORDER.search(each.function)]
-                )
+                made = map(self._frame, stack[:_DEEPEST])
+                known = self._made([each for each in made if not _RECORDER.search(each.function)])
+                self._by_frames[key] = known
             self._by_list[id(stack)] = known
         return known
 
