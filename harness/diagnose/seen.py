@@ -29,7 +29,7 @@ def rank_out_of_memory_beside_headroom(case: Case) -> str:
     allocator = "no expandable segments"
     if case.expandable_segments is None:
         allocator = "the logs do not show whether expandable segments were on"
-    rest = f"the other {len(held)} held at most {format_bytes(max(held))} of {format_bytes(total)}"
+    rest = f"no other rank that reports held more than {format_bytes(max(held))} of {format_bytes(total)}"
     return f"only rank {full[0].rank}; {rest}; {allocator}"
 
 

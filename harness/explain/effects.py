@@ -131,7 +131,7 @@ class Effect:
 
 
 EFFECTS: tuple[Effect, ...] = (
-    Effect("another GPU or CPU", "device:*", BOTH, "in proportion to the products, up to several times",
+    Effect("another GPU or CPU", "device:*", BOTH, "in proportion to the GPUs' peak FLOP/s, up to several times",
            "peak, bandwidth and memory differ; cards of one generation differ by form factor", products),
     Effect("another recompute setting", "settings:recompute recompute:*", WORK,
            "time up to a third, memory several times",

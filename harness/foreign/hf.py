@@ -102,7 +102,7 @@ _FEWEST_SAMPLES = 128
 
 def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings:
     def usual(value: Value, what: str, option: str) -> Setting:
-        return Setting(value, "usual for --hf", note=f"{what}: usual, {FILE} has none ({option} sets it)")
+        return Setting(value, "usual for --hf", note=f"{what}: a usual value, {FILE} gives none ({option} sets it)")
 
     longest = config.whole("max_position_embeddings")
     num_gpus = request.num_gpus or 1
