@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,26 @@ class Meaning:
     text: str
     words: Callable[[str], Words] | None = None
     metavar: str = ""
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How Megatron-Bridge spells an option, and how many values follow: 0, 1, "?" (none or one) or "*" (any number)."""
+
+    name: str
+    alias: str | None
+    values: int | str
+
+
+@cache
+def spellings() -> Mapping[str, Spelling]:
+    """Return every option of Megatron-Bridge by name and by alias."""
+    found: dict[str, Spelling] = {}
+    for row in json.loads(_FACTS.read_text(encoding="utf-8"))["options"]:
+        values = 0 if row.get("action") == "store_true" else {"?": "?", "*": "*", "+": "*"}.get(row.get("nargs"), 1)
+        spelling = Spelling(row["name"], row.get("alias"), values)
+        found |= {text: spelling for text in (spelling.name, spelling.alias) if text}
+    return found
 
 
 _TRUE, _FALSE = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
@@ -119,8 +140,9 @@ _TO_COMPARE = (
 )
 
 
-def _refused(text: str, names: str) -> dict[str, Meaning]:
-    return {f"--{name}": Meaning(text) for name in names.split()}
+def _refused(text: str, *patterns: str) -> dict[str, Meaning]:
+    found = {row.name for row in spellings().values() if any(fnmatch(row.name, f"--{each}") for each in patterns)}
+    return dict.fromkeys(sorted(found), Meaning(text))
 
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -183,45 +205,17 @@ MEANINGS: Mapping[str, Meaning] = {
     "--custom_bash_cmds": Meaning("put the commands in the image, or in a script that calls mbr-perf on the nodes"),
     "--enable_pct_binding": Meaning("leave it out: mbr-perf does not bind ranks to cores"),
     "--preempt_time": Meaning("leave it out: use --time_limit; `--resume` continues a sweep that Slurm ended"),
-    **_refused("leave it out: the learning rate is constant; use --set optimizer.lr=RATE", "min_lr warmup_iters"),
-    **_refused("leave it out: mbr-perf downloads nothing and needs no cache or token", "nemo_home hf_token"),
-    **_refused(_NO_CHECKPOINT, "pretrained_checkpoint save_dir load_dir save_interval most_recent_k"),
-    **_refused(_NO_DATA, "c4_root c4_train_shards dataset_paths dataset_root index_mapping_dir dataset_name head_only"
-                         " diffusion_dataset_path"),
+    **_refused("leave it out: the learning rate is constant; use --set optimizer.lr=RATE", "min_lr", "warmup_iters"),
+    **_refused("leave it out: mbr-perf downloads nothing and needs no cache or token", "nemo_home", "hf_token"),
+    **_refused(_NO_CHECKPOINT, "pretrained_checkpoint", "save_dir", "load_dir", "save_interval", "most_recent_k"),
+    **_refused(_NO_DATA, "c4_*", "*dataset_*", "index_mapping_dir", "head_only"),
     "--packed_sequence": Meaning("leave it out: every sample has --seq_length tokens"),
     "--tokenizer_model": Meaning(_NO_TOKENIZER),
-    **_refused(_TO_WANDB, "wandb_key wandb_project_name wandb_entity_name wandb_experiment_name wandb_save_dir"),
-    **_refused(_TO_COMPARE, "correlation_threshold high_loss_tolerance medium_loss_tolerance low_loss_tolerance"
-                            " final_loss_tolerance max_outlier_ratio outlier_threshold skip_first_percent_loss"),
-    **_refused(_NO_KUBEFLOW, "kubeflow_namespace csp kubeflow_workdir_pvc kubeflow_workdir_pvc_path "
-               "kubeflow_workdir_local_path"
-                             " kubeflow_image_pull_secrets kubeflow_volumes_json kubeflow_volume_mounts_json"
-                             " kubeflow_tolerations_json kubeflow_affinity_json kubeflow_env_list_json"
-                             " kubeflow_extra_resource_requests_json kubeflow_extra_resource_limits_json"
-                             " kubeflow_pod_spec_overrides_json kubeflow_pod_annotations_json"
-                             " kubeflow_container_kwargs_json kubeflow_labels_json"),
+    **_refused(_TO_WANDB, "wandb_*"),
+    **_refused(_TO_COMPARE, "correlation_threshold", "*_tolerance", "*outlier_*", "skip_first_percent_loss"),
+    **_refused(_NO_KUBEFLOW, "csp", "kubeflow_*"),
 }  # fmt: skip
 """By long name. Options of Megatron-Bridge that are not here are options of `mbr-perf run` with the same meaning."""
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How Megatron-Bridge spells an option, and how many values follow: 0, 1, "?" (none or one) or "*" (any number)."""
-
-    name: str
-    alias: str | None
-    values: int | str
-
-
-@cache
-def spellings() -> Mapping[str, Spelling]:
-    """Return every option of Megatron-Bridge by name and by alias."""
-    found: dict[str, Spelling] = {}
-    for row in json.loads(_FACTS.read_text(encoding="utf-8"))["options"]:
-        values = 0 if row.get("action") == "store_true" else {"?": "?", "*": "*", "+": "*"}.get(row.get("nargs"), 1)
-        spelling = Spelling(row["name"], row.get("alias"), values)
-        found |= {text: spelling for text in (spelling.name, spelling.alias) if text}
-    return found
 
 
 def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:

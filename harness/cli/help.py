@@ -42,7 +42,7 @@ _PLAN = "plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32"
 TASKS = (
     ("I have a model and GPUs. Which recompute setting fits, and what does it cost?", _PLAN),
     ("My job ran out of memory, or became slow. Why?", "diagnose train.log"),
-    ("I have a training log and golden values. Is it a regression?", "compare --log train.log --golden golden.json"),
+    ("Is this log or run slower than that one?", "compare train.log golden.json"),
     (
         "Which setting is best on this machine? Measure it.",
         "sweep -mr llama3_8b --over recompute='none; mlp' --repeats 3",

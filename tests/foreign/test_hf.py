@@ -104,7 +104,7 @@ def test_the_step_around_the_model_is_usual_and_noted_until_an_option_sets_it(re
     found = resolved(LLAMA, num_gpus=48)
     assert (found.spec.batch.micro_batch_size, found.spec.batch.global_batch_size) == (1, 144)
     assert (found.spec.batch.seq_length, found.spec.compute_dtype) == (2048, "bf16")
-    assert any(note.startswith("global batch size 144: usual") for note in found.notes)
+    assert any(note.startswith("global batch size 144: a usual value") for note in found.notes)
     asked = resolved(
         LLAMA, num_gpus=48, global_batch_size=96, seq_length=512, micro_batch_size=2, compute_dtype="fp8_cs"
     )
