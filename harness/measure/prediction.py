@@ -195,10 +195,10 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     capacity_bytes = limits_for(spec, margin=0.0).budget_bytes if spec.is_described else None
     if capacity_bytes is None:
         return ""
-    needs = record.range_bytes if record else (least_bytes(spec),)
+    needs = record.need_range_bytes if record else (least_bytes(spec),)
     if needs[0] <= capacity_bytes:
         return ""
-    what = "the predicted peak of" if record else "weights, gradients and optimizer states alone: at least"
+    what = "the predicted need of" if record else "weights, gradients and optimizer states alone: at least"
     sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
     return f"Warning: {what} {sizes} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
 

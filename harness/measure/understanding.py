@@ -30,7 +30,7 @@ from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.measure.megatron_answer import megatron_finding
-from harness.predict.allocator_settings import VARIABLES, inert_notes
+from harness.predict.allocator_settings import notes_of
 from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact, redact_shapes
 from harness.resolve.recipe import Request
@@ -146,13 +146,9 @@ def looked_over(
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
     sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
-    notes = (*notes, *assumed, *_allocator_notes(spec))
+    notes = (*notes, *assumed, *notes_of(spec, software.torch))
     settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
     return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
-
-
-def _allocator_notes(spec: ExperimentSpec) -> tuple[str, ...]:
-    return () if spec.env.keys().isdisjoint(VARIABLES) else inert_notes(spec)
 
 
 def _with_layers(settled: Settled) -> Settled:

@@ -37,6 +37,8 @@ class PlanOptions:
     lengths: Annotated[str | None, typer.Option("--lengths", rich_help_panel=_PLAN, metavar="MEAN,SPREAD|FILE",
         help="Tokens of sequences that vary up to the sequence length: reserved bytes get the range of several draws. "
         "A file has a length and its count on each line.")] = None
+    routing: Annotated[str | None, typer.Option("--routing", rich_help_panel=_PLAN, metavar="MEAN,SPREAD|FILE",
+        help="Tokens that an expert gets of a micro-batch, where they vary: as --lengths.")] = None
     search: Annotated[bool, typer.Option("--search", rich_help_panel=_PLAN,
         help="Search all legal layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes that you give "
         "stay fixed.")] = False
@@ -240,7 +242,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     from harness.cli.requests import experiment_request, read, require_job
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
-    from harness.predict.lengths import read_lengths
+    from harness.predict.draws import LENGTHS, ROUTING, Varied, read_tokens
 
     if how.out or how.probe:
         option = "--out" if how.out else "--probe"
@@ -254,7 +256,10 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         asked=request,
         fit_into_gib=how.fit_into,
         over=_over(how.over or []),
-        lengths=read_lengths(how.lengths) if how.lengths else None,
+        varied=Varied(
+            read_tokens(LENGTHS, how.lengths) if how.lengths else None,
+            read_tokens(ROUTING, how.routing) if how.routing else None,
+        ),
         use_cache=not how.no_cache,
         use_calibration=not how.no_calibration,
     )

@@ -9,8 +9,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
+from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
-from harness.predict.lengths import OPTION, Lengths
 from harness.predict.limits import Limits
 from harness.resolve.recipe import Request
 from harness.units import GIB
@@ -22,7 +22,7 @@ class PlanRequest:
 
     ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
-    ``lengths``: of sequences, where they vary.
+    ``varied``: sizes that vary.
     """
 
     asked: Request
@@ -37,7 +37,7 @@ class PlanRequest:
     use_calibration: bool = True
     only: tuple[str, ...] = ()
     search: bool = False
-    lengths: Lengths | None = None
+    varied: Varied = CONSTANT
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""
@@ -68,7 +68,8 @@ def check_plan(request: PlanRequest) -> None:
         ("--over", request.over),
         ("--only", request.only),
         ("--exact", request.exact),
-        (OPTION, request.lengths),
+        (LENGTHS, request.varied.lengths),
+        (ROUTING, request.varied.routing),
     ):
         if request.search and value:
             excluded = f"--search tries every layout and setting, so it excludes {option}"

@@ -13,10 +13,11 @@ from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
+from harness.predict.draws import CONSTANT, NUM_DRAWS, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
-from harness.predict.lengths import NUM_DRAWS, OPTION, Lengths
 from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
+from harness.predict.rank_parts import not_known
 from harness.predict.search import (
     Candidates,
     Plan,
@@ -72,7 +73,7 @@ class Planned:
     layouts: tuple[Layout, ...]
     exact: tuple[ExactSetting, ...] = ()
     traced_with: str = ""
-    lengths: Lengths | None = None
+    varied: Varied = CONSTANT
 
     @property
     def best(self) -> Layout | None:
@@ -122,8 +123,9 @@ class Planned:
     def notes(self) -> tuple[str, ...]:
         """Notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
         settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
-        vary = f"{OPTION}: ranges of Reserved and Fits hold {NUM_DRAWS} draws; peaks and seconds are of whole sequences"
-        return (*settled, *filter(None, (self.traced_with, vary if self.lengths else "")))
+        whole = "peaks, seconds and the step's picture are of whole sequences and even routing"
+        vary = f"{' '.join(self.varied.options)}: ranges of Reserved and Fits hold {NUM_DRAWS} draws; {whole}"
+        return (*settled, *filter(None, (self.traced_with, vary if self.varied.options else "")))
 
 
 def plan_request(
@@ -150,26 +152,26 @@ def plan_request(
     planned = Planned(
         tuple(_planned(request, layout, traced) for layout in found),
         traced_with=traces_note(release),
-        lengths=request.lengths,
+        varied=request.varied,
     )
     if len(found) == 1:
         planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
-    planned = _with_replays(planned, request.lengths)
+    planned = _with_replays(planned, request.varied)
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
 
 
-def _with_replays(planned: Planned, lengths: Lengths | None) -> Planned:
+def _with_replays(planned: Planned, varied: Varied) -> Planned:
     """Replay the first steps of the best layout; of the first one planned where there is no best.
 
-    BadRequestError for ``lengths`` that no setting can use.
+    BadRequestError for ``varied`` sizes that no setting can use.
     """
     best = planned.judged
     if best is None or best.plan is None or best.traces is None or best.settled is None:
         return planned
-    plan = with_replays(best.plan, best.traces, best.settled.software, lengths)
-    if lengths and not any(row.prediction and row.prediction.reserved_source == "replayed" for row in plan.rows):
-        message = f"{OPTION} has no effect: the requests of no setting are known (CUDA graphs, FSDP, offloading)"
-        raise BadRequestError(message, remedy=f"omit {OPTION}, or plan without them")
+    plan = with_replays(best.plan, best.traces, best.settled.software, varied)
+    replayed = (row.prediction and row.prediction.reserved_source == "replayed" for row in plan.rows)
+    if varied.options and not any(replayed):
+        raise not_known(varied.options[0])
     known = replace(best, plan=plan)
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 

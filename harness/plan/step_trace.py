@@ -5,10 +5,10 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.errors import BadRequestError, os_errors_reported
+from harness.errors import os_errors_reported
 from harness.predict.allocator_blocks import Segment
 from harness.predict.allocator_settings import SMALL_BYTES, settings_of
-from harness.predict.rank_parts import Label
+from harness.predict.rank_parts import Label, not_known
 from harness.predict.search import Row
 from harness.predict.step_history import StepHistory
 from harness.records.store import write_atomically
@@ -19,8 +19,7 @@ OPTION, FORMATS = "--step_trace", (".json", ".pickle")
 def write_step_trace(path: Path, found: tuple[Row, StepHistory] | None) -> None:
     """Write the file, replacing what is there. BadRequestError where the steps are not known."""
     if found is None:
-        message = f"{OPTION} {path}: the requests of this step are not known (e.g. CUDA graphs, FSDP, offloading)"
-        raise BadRequestError(message, remedy=f"omit {OPTION}, or plan without them")
+        raise not_known(OPTION)
     row, steps = found
     content = (
         pickle.dumps(snapshot_of(steps)) if path.suffix == ".pickle" else json.dumps(perfetto(row, steps)).encode()

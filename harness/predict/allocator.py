@@ -2,7 +2,7 @@
 
 The rules are those of the backend "native" of c10/cuda/CUDACachingAllocator.cpp; every method names the functions of
 torch that it follows. Equal to torch 2.11's allocator block by block (tests/scripted_cuda/test_allocator.py);
-the source of 2.6 to 2.10 was read, not run (:func:`harness.predict.allocator_settings.evidence`).
+the source of 2.6 to 2.10 was read, not run (:func:`harness.predict.allocator_settings.is_known`).
 """
 
 import bisect

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
@@ -26,14 +25,12 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads the
 _INTERVALS = 16  # of roundup_power2_divisions: [1, 2, 4 ... 32768] MiB, the first also below and the last also above
 _MOST = 2**64 - 1
 
-Evidence = Literal["run", "read", "unknown"]
-_RUN, _READ = ("2.11",), ("2.6", "2.7", "2.8", "2.9", "2.10")
+_KNOWN = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11")  # 2.11 was run, the source of the others was read
 
 
-def evidence(torch_release: str) -> Evidence:
-    """Return how the replay's rules are known for a release such as ``2.11.0+cu130``: run in a test, or read."""
-    minor = ".".join(torch_release.split(".")[:2])
-    return "run" if minor in _RUN else "read" if minor in _READ else "unknown"
+def is_known(torch_release: str) -> bool:
+    """Return whether the replay's rules are those of a release such as ``2.11.0+cu130``."""
+    return ".".join(torch_release.split(".")[:2]) in _KNOWN
 
 
 class _RefusedError(Exception):
@@ -96,10 +93,20 @@ def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
     return settings_of(spec.env[name], where=name), spec.env[name]
 
 
-def inert_notes(spec: ExperimentSpec) -> tuple[str, ...]:
-    """Return what of the allocator's settings has no effect; BadRequestError if torch refuses them."""
-    inert = asked_settings(spec)[0].inert
-    return (f"{ALLOCATOR}: {inert}",) if inert else ()
+def notes_of(spec: ExperimentSpec, torch_release: str | None) -> tuple[str, ...]:
+    """Say what of the allocator's settings has no effect, and whether the release is unknown.
+
+    BadRequestError for settings that torch refuses.
+    """
+    inert, notes = asked_settings(spec)[0].inert, list[str]()
+    if inert:
+        notes.append(f"{ALLOCATOR}: {inert}")
+    if torch_release and not spec.gpu_type.is_cpu and not is_known(torch_release):
+        notes.append(
+            f"torch {torch_release}: reserved bytes follow the allocator of torch {_KNOWN[0]} to {_KNOWN[-1]}, "
+            "whose rules this release may have changed"
+        )
+    return tuple(notes)
 
 
 def settings_of(text: str, where: str = VARIABLES[0]) -> AllocatorSettings:

@@ -89,6 +89,7 @@ class Prediction:
     ``held``: what the allocator takes, by stage. ``uneven_bytes``: the peak with uneven routing. ``job_class``,
     ``num_rows``: the class of jobs behind the range, and how many measured cases it has. ``time`` is None where seconds
     are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``adam`` as in `model_states`.
+    ``draws_routing``: ``held`` knows the routing.
     """
 
     spec: ExperimentSpec
@@ -103,6 +104,7 @@ class Prediction:
     assumptions: tuple[Assumption, ...]
     held: tuple[Held, ...]
     adam: Adam = "fused"
+    draws_routing: bool = False
 
     @property
     def reserved(self) -> tuple[int, int, int]:
@@ -117,6 +119,10 @@ class Prediction:
     def _ends(self, of_stages: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
         lows, likely, highs = zip(*of_stages, strict=True)
         below, above = (end - self.peak_bytes for end in self.range_bytes)
+        if self.draws_routing:  # the range of the peak assumes a load
+            _, spread = spread_of(self.spec, self.peak_bytes)
+            ends = (spread.around(self.peak_bytes, most)[1] for most in (self.uneven_bytes, self.peak_bytes))
+            above -= max(0, next(ends) - next(ends))
         return max(0, max(lows) + below), max(likely), max(highs) + above
 
     @property

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import Event
 from harness.predict.allocator_settings import SMALL_BYTES
+from harness.predict.draws import NUM_STEPS, Draw
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
-from harness.predict.model_states import ModelStates, owned_parts, state_parts
+from harness.predict.model_states import ModelStates, StateBytes, owned_parts, state_bytes, state_parts
 from harness.predict.rank_parts import ChunkParts, Label, Unit, shared_by
 from harness.predict.schedule import Schedule, schedule_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
@@ -23,7 +24,10 @@ from harness.units import MIB
 
 # Of DDP's buffers, which megatron-core builds on a stream of its own; the allocator keeps a stream's blocks to itself.
 _BUILD_STREAM = 1
+# torch hands out streams of its pool in turn (c10/cuda/CUDAStream.cpp `kStreamsPerPool`).
+_FIRST_STREAM, _NUM_STREAMS = 2, 32
 _WORKSPACE_BYTES = 32 * MIB
+_SCALES_BYTES = 8  # of an FP8 weight in a trace
 _NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
 
 
@@ -39,30 +43,34 @@ class Steps(NamedTuple):
 
 
 Keys = list[int]
-Shares = Sequence[Sequence[float]]
 
 
 class _Memory:
     """The sequence so far. Requests of the allocator's small pool are only added up: it keeps segments of its own."""
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, draw: Draw | None) -> None:
         self.alive: dict[int, int] = {}
         self._events: list[Event] = []
         self._num = self._small = self._most_small = 0
         self.label, self._labels = Label(), dict[int, Label]()
         self.step, self._marks = 0, [(0, 0, "build")]
-        self._shares, self._share, self._fixed = shares, 1.0, frozenset[int]()
+        self._draw, self._share, self._load, self._unit = draw, 1.0, 1.0, Unit(())
 
     def enter(self, unit: Unit, microbatch: int, what: str = "") -> None:
         """Let a part run for a micro-batch of this step."""
-        self.label, self._fixed = unit.asks(microbatch, what), unit.fixed
-        if self._shares:
-            of_step = self._shares[self.step - 1]
-            self._share = of_step[microbatch % len(of_step)]
+        self.label, self._unit = unit.asks(microbatch, what), unit
+        if self._draw:
+            self._share = self._draw.length(self.step, microbatch)
+            self._load = self._draw.load(self.step, microbatch, unit.layer) if unit.routed else 1.0
 
     def scaled(self, num_bytes: int) -> int:
-        """Return the bytes of a request for as many tokens as the micro-batch has."""
-        return num_bytes if num_bytes in self._fixed else int(num_bytes * self._share)
+        """Return the bytes of a request for as many tokens as the micro-batch, or the experts of the layer, have."""
+        if num_bytes in self._unit.fixed:
+            return num_bytes
+        return int(num_bytes * self._share * (self._load if num_bytes in self._unit.routed else 1.0))
+
+    def _stream(self, num_bytes: int) -> int:
+        return _FIRST_STREAM + self._unit.layer % _NUM_STREAMS if num_bytes in self._unit.aside else 0
 
     def mark(self, phase: str) -> None:
         """Begin a phase of the step."""
@@ -106,7 +114,7 @@ class _Memory:
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
         for row in rows:
             if row > 0:
-                own.keys.append(self.take(self.scaled(row)))
+                own.keys.append(self.take(self.scaled(row), self._stream(row)))
                 continue
             owner, what = owner_of(row)
             if owner == OWN:
@@ -206,17 +214,17 @@ class RankSettings:
 
 
 def rank_steps(
-    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings, shares: Shares = ()
+    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings, draw: Draw | None = None
 ) -> Steps:
-    """Return the requests of the first rank of a stage from its build to the end of its second step.
+    """Return the requests of the first rank of a stage from its build to the end of its second step, or of a draw's.
 
-    ``shares``: for each step, every micro-batch's share of the tokens of a whole one. All that a pass asks for goes by
-    tokens, but gradients of the ends' own parameters (traces of half the tokens, tests/predict/test_lengths.py).
+    All that a pass asks for goes by tokens, but gradients of the ends' own parameters (traces of half the tokens,
+    tests/predict/test_draws.py).
     """
-    memory = _Memory(shares)
+    memory = _Memory(draw)
     owned = _build(spec, pp_rank, chunks, memory, settings)
     master, in_step = state_parts(spec)
-    memory.take_all((size * master for size in owned), "optimizer")
+    memory.take_all((size * master for sizes in owned for size in sizes), "optimizer")
     keeps = settings.hidden if keeps_outputs(spec) else 0
     running = [
         _Chunk(parts, memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1))
@@ -231,14 +239,32 @@ def rank_steps(
     pieces = range(0, settings.workspaces, _WORKSPACE_BYTES)
     due: list[float] = [min(_WORKSPACE_BYTES, settings.workspaces - at) for at in pieces]
     due = [*shared_by(parts.shared for parts in chunks), *due]  # what all layers share, and workspaces of libraries
-    for step in range(_NUM_STEPS):
+    for step in range(NUM_STEPS if draw else _NUM_STEPS):
         memory.step = step + 1
         _run_passes(spec, schedule, running, memory, settings.hidden, due)
         memory.mark("optimizer")
-        scratch = memory.take_all((settings.states.step_transient * size / sum(owned) for size in owned), "transient")
-        memory.take_all((size * per for size in (owned if step == 0 else ()) for per in in_step), "optimizer")
-        memory.free(*scratch)
+        _step(memory, settings.states, owned, in_step if step == 0 else (), state_bytes(spec))
     return memory.steps()
+
+
+def _step(
+    memory: _Memory, states: ModelStates, owned: list[list[float]], made: tuple[float, ...], per: StateBytes
+) -> None:
+    """Run the optimizers. ``owned``: elements of each parameter by optimizer; ``made``: bytes of its new states each.
+
+    transformer-engine's FusedAdam makes a parameter's states and widens them before it goes on with the next parameter
+    (2.11 `step`), so that the widened ones leave a hole beside every parameter's states.
+    """
+    total = sum(map(sum, owned))
+    copies = memory.take_all((states.copies * size / total for sizes in owned for size in sizes), "transient")
+    for sizes in owned:
+        widened = Keys()
+        for size in sizes:
+            memory.take_all((size * each for each in made), "optimizer")
+            widened += memory.take_all([4 * size] * (per.widened // 4), "transient")
+        memory.free(*widened)
+    rest = states.step_transient - states.copies - per.widened * max(map(sum, owned), default=0)
+    memory.free(*memory.take_all((rest * size / total for sizes in owned for size in sizes), "transient"), *copies)
 
 
 def _run_passes(
@@ -265,10 +291,15 @@ def _run_passes(
 
 def _build(
     spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], memory: _Memory, settings: RankSettings
-) -> list[float]:
-    """Make the parameters and DDP's buffers; return the elements of each parameter whose states this rank has."""
-    made = [[memory.take_all(kind, "weights") for kind in (parts.parameters, parts.experts)] for parts in chunks]
-    stored, owned = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts)), list[float]()
+) -> list[list[float]]:
+    """Make the parameters and DDP's buffers; return the elements of each parameter that an optimizer of the rank has.
+
+    Experts that are spread over ranks have an optimizer of their own.
+    """
+    memory.label = ("weights",)
+    made = [[_weights(kind, memory) for kind in (parts.parameters, parts.experts)] for parts in chunks]
+    stored = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts))
+    owned: list[list[float]] = [[], []]
     # rounded: states of exactly the size of a parameter settle in the segment that it leaves
     bytes_per_element = round(stored / settings.num_elements, 2)
     for number, (parts, keys) in enumerate(zip(chunks, made, strict=True)):
@@ -277,12 +308,30 @@ def _build(
                 continue
             if spec.optimizer.use_distributed_optimizer:
                 memory.label = "weights", "buffer"
-                memory.take(sum(sizes), _BUILD_STREAM)
+                memory.take(sum(memory.alive[key] for key in keys[is_expert]), _BUILD_STREAM)
             memory.label = ("gradients",)
             elements = [size / bytes_per_element for size in sizes]
             memory.take(round(sum(elements) * settings.gradient_bytes), _BUILD_STREAM)
             if spec.optimizer.use_distributed_optimizer:
                 memory.free(*reversed(keys[is_expert]))
             has_buckets = spec.ddp.overlap_grad_reduce and not pp_rank and not number
-            owned += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
-    return owned
+            owned[is_expert] += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
+    return owned if spec.parallelism.expert_model_parallel_size > 1 else [[*chain.from_iterable(owned)]]
+
+
+def _weights(sizes: Sequence[int], memory: _Memory) -> Keys:
+    """Make parameters; return those that move into a buffer of DDP.
+
+    transformer-engine makes an FP8 weight in bf16 and quantises it into two layouts; the second stays where it is
+    (2.11 `Float8Quantizer.quantize_impl`). A trace counts both, and 8 bytes of scales.
+    """
+    moved = Keys()
+    for size in sizes:
+        if size % 16 != _SCALES_BYTES:
+            moved.append(memory.take(size))
+            continue
+        whole = memory.take(size - _SCALES_BYTES)
+        moved.append(memory.take((size - _SCALES_BYTES) // 2))
+        memory.take((size - _SCALES_BYTES) // 2)
+        memory.free(whole)
+    return moved

@@ -1,12 +1,14 @@
 """Chains a chunk of recorded parts: its layers and ends, each with its requests for memory, and what it shares."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import Chunk
-from harness.experiment.model import LayerKind
+from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.predict.stages import Composer
 from harness.predict.trace_cases import base_policies, kind_of
@@ -19,6 +21,12 @@ Read = Callable[[TraceCase], ChunkEvents | None]
 
 class MissingEventsError(LookupError):
     """The requests of a part are not known, or of something that is not composed."""
+
+
+def not_known(option: str) -> BadRequestError:
+    """Return the error of an option that needs the requests of a step."""
+    message = f"{option}: the requests of this step are not known (e.g. CUDA graphs, FSDP, offloading)"
+    return BadRequestError(message, remedy=f"omit {option}, or plan without them")
 
 
 @dataclass(frozen=True)
@@ -39,13 +47,20 @@ class Passes:
 
 @dataclass(frozen=True)
 class Unit:
-    """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice."""
+    """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice.
+
+    Sizes of requests: ``fixed`` ones do not go by tokens, ``routed`` ones go by the tokens of the rank's experts,
+    ``aside`` are on a stream of the ``layer``.
+    """
 
     passes: tuple[Passes, ...]
     stay: tuple[int, ...] = ()
     again: tuple[Passes, ...] = ()
     label: Label = ()
     fixed: frozenset[int] = frozenset()
+    aside: frozenset[int] = frozenset()
+    routed: frozenset[int] = frozenset()
+    layer: int = 0
 
     def asks(self, microbatch: int, what: str = "") -> Label:
         """Return who asks while it runs. Layers tell what they do, ends do not."""
@@ -79,18 +94,44 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
         stay = [*ends.stay]
         stay.remove(gradient)
         ends = _with_scratch(replace(ends, stay=tuple(stay)), gradient)
-    numbers = iter(chunk.layers)
-    layers = (
-        replace(unit, label=("layers", "layer " + ", ".join(str(next(numbers)) for _ in unit.passes)))
-        for unit in book.units(single, kinds)
-    )
     return ChunkParts(
-        units=(begins, *layers, ends),
+        units=(begins, *_placed(composer.spec, book.units(single, kinds), chunk.layers), ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
         experts=tuple(chain.from_iterable(part.experts for part in parts)),
         shared=shared_by(each.shared for each in {id(each): each for each in single}.values()),
         has_loss=chunk.has_loss,
     )
+
+
+def _placed(spec: ExperimentSpec, units: Iterable[Unit], numbers: Iterable[int]) -> Iterator[Unit]:
+    """Name the layers of units, and the sizes of what their experts ask for."""
+    left, (aside, routed) = iter(numbers), _of_experts(spec)
+    for unit in units:
+        own = [next(left) for _ in unit.passes]
+        label = ("layers", "layer " + ", ".join(map(str, own)))
+        is_sparse = has_experts(spec.model.layer_kinds[own[0]])
+        yield replace(unit, label=label, aside=aside, routed=routed if is_sparse else frozenset(), layer=own[0])
+
+
+def _of_experts(spec: ExperimentSpec) -> tuple[frozenset[int], frozenset[int]]:
+    """Return sizes of inner states of shared experts that run beside the dispatch, and of what routed experts read.
+
+    megatron-core gives each layer's shared experts a stream of their own (0.16 `SharedExpertMLP.__init__`). A routed
+    size that another part of the layer may have as well is left out.
+    """
+    model, batch, p, moe = spec.model, spec.batch, spec.parallelism, spec.model.moe
+    if moe is None:
+        return frozenset(), frozenset()
+    tokens = batch.micro_batch_size * batch.seq_length // p.context_parallel_size
+    own = tokens // p.tensor_model_parallel_size if p.sequence_parallel else tokens
+    factors = {1, 1 + model.gated_linear_unit}
+    shared = (moe.moe_shared_expert_intermediate_size or 0) * spec.kernels.moe_shared_expert_overlap
+    inner = tokens * shared // p.tensor_model_parallel_size * spec.precision.params_bytes
+    widths = {model.hidden_size, *(each * moe.moe_ffn_hidden_size // p.expert_tensor_size for each in factors)}
+    rows, bytes_each = own * moe.moe_router_topk * p.expert_tensor_size, (1, 2, 4)
+    others = {many * model.hidden_size * each for many in (tokens, own) for each in bytes_each}
+    routed = {rows * width * each for width in widths for each in bytes_each} - others
+    return frozenset({each * inner for each in factors} - {0}), frozenset(routed)
 
 
 def shared_by(sizes: Iterable[Sequence[int]]) -> tuple[int, ...]:

@@ -13,10 +13,11 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
+from harness.predict.draws import Draw
 from harness.predict.ledger import StageMemory, library_bytes
 from harness.predict.model_states import model_states, shards_of, state_bytes
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import RankSettings, Shares, Steps, rank_steps
+from harness.predict.rank_events import RankSettings, Steps, rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
@@ -116,7 +117,7 @@ def replay(
     fits = free.least_bytes
     if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
         fits = fits_bytes(events, settings, free, device) or free.peak_reserved_bytes
-    draws = [first_steps(composer, stage, chunks, read, shares).events for shares in composer.draws]
+    draws = [first_steps(composer, stage, chunks, read, draw).events for draw in composer.draws]
     drawn = [replayed(each, settings, total_bytes=device) for each in draws]
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     most = round(most * ratios_of(spec, stage.total, settings).late)
@@ -125,18 +126,18 @@ def replay(
 
 
 def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
-    """Return ends and likely value of what whole micro-batches take, and draws of shorter ones."""
+    """Return ends and likely value of what whole micro-batches take, and draws of others."""
     return min((whole, *drawn)), max(whole, round(median(drawn or [whole]))), max((whole, *drawn))
 
 
 def first_steps(
-    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, shares: Shares = ()
+    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: Draw | None = None
 ) -> Steps:
     """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
     if not is_replayable(composer.spec, stage.pp_rank):
         raise MissingEventsError("the stage is not composed")
     parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
-    return rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), shares)
+    return rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), draw)
 
 
 def device_bytes(spec: ExperimentSpec) -> int:

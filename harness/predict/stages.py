@@ -23,6 +23,7 @@ from harness.predict.compose import (
     offloaded_piece,
     unit_piece,
 )
+from harness.predict.draws import Draw
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
@@ -47,13 +48,13 @@ class Composer:
 
     Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
     transformer-engine's dummy of its size. Without ``apex`` its backward pass allocates the gradient; no dummy stays.
-    ``draws``: of sequences whose lengths vary, which replays also run (`harness.predict.lengths`).
+    ``draws``: of sizes that vary, which replays also run.
     """
 
     spec: ExperimentSpec
     implementation: Implementation
     apex: bool = True
-    draws: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    draws: tuple[Draw, ...] = ()
     _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":

@@ -12,8 +12,8 @@ from harness.experiment.software import Software
 from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.compose import ChunkCost
+from harness.predict.draws import CONSTANT, Varied
 from harness.predict.ledger import StageMemory
-from harness.predict.lengths import Lengths
 from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
@@ -28,15 +28,16 @@ from harness.records.trace import TraceCase
 _MOST_REPLAYED = 3
 
 
-def with_replays(made: Plan, traces: Traces, software: Software, lengths: Lengths | None = None) -> Plan:
+def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
     """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
 
-    Where that changes which setting is recommended, that one is replayed as well. ``lengths``: of sequences that vary.
+    Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
+    which the asked setting is always replayed.
     """
-    composer = _composer(made, software)
-    composer = replace(composer, draws=tuple(lengths.draws(made.spec)) if lengths else ())
+    composer = replace(_composer(made, software), draws=varied.draws(made.spec))
+    always = varied is not CONSTANT
     for _ in range(_MOST_REPLAYED):
-        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made))
+        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made, always=always))
         due = [row for row in asked if row.prediction and not row.is_weighed]
         if not due:
             break
@@ -66,11 +67,13 @@ def row_history(made: Plan, row: Row, traces: Traces, software: Software) -> Ste
         return None
 
 
-def _is_in_doubt(row: Row, made: Plan) -> bool:
+def _is_in_doubt(row: Row, made: Plan, *, always: bool) -> bool:
     """Return whether the allocator may decide about the asked setting, or the one without recompute."""
     budget, named = made.limits.budget_bytes, (made.spec.recompute.text, NoRecompute().text)
-    if row.prediction is None or budget is None or row.text not in named:
+    if row.prediction is None or row.text not in named:
         return False
+    if always or budget is None:
+        return always
     return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
 
 
@@ -83,6 +86,7 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
     own = composer.with_recompute(row.candidate.spec.recompute)
     settings, _ = asked_settings(found.spec)
     found = replace(found, held=_held(found, own, settings, traces, budget))
+    found = replace(found, draws_routing=found.reserved_source == "replayed" and any(d.routing for d in own.draws))
     found_verdict, certain = judged(found, limits)
     row = replace(row, prediction=found, verdict=found_verdict, is_certain=certain, is_weighed=True)
     if budget is None or found.spec.ddp.nccl_ub:

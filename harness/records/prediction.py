@@ -61,6 +61,11 @@ class PredictionRecord(Frozen):
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
+    def need_range_bytes(self) -> tuple[int, int]:
+        """Return both ends of what torch's allocator must have: above the peak, where that is known."""
+        return self.fits_range_bytes or self.range_bytes
+
+    @property
     def measurable_peak_bytes(self) -> int:
         """Return the peak that counters of a whole run show, the steps before CUDA graphs included."""
         return max((self.peak_bytes, *(stage.measurable for stage in self.stages)))

@@ -121,8 +121,8 @@ def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, *, prun
     if cell.problem:
         return "illegal", cell.problem
     capacity = limits_for(cell.spec, margin=0.0).budget_bytes if cell.spec else None
-    if prunes and answer.prediction and capacity is not None and answer.prediction.range_bytes[0] > capacity:
-        low, stage = answer.prediction.range_bytes[0], answer.prediction.worst_stage.pp_rank
+    if prunes and answer.prediction and capacity is not None and answer.prediction.need_range_bytes[0] > capacity:
+        low, stage = answer.prediction.need_range_bytes[0], answer.prediction.worst_stage.pp_rank
         return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
     return "run", ""
 

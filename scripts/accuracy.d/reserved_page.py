@@ -10,6 +10,7 @@ from typing import Any
 
 import scripted_points
 import traces
+from packing import without_small
 from page import Page, plain, signed, table
 
 from harness.experiment.effective import settled_implementation
@@ -18,7 +19,6 @@ from harness.launch.environment import Host
 from harness.predict import reserved
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.ledger import stage_memory
-from harness.predict.packing import without_small
 from harness.predict.ranges import class_of
 from harness.predict.rank_parts import MissingEventsError, Read
 from harness.predict.shipped_events import events_made_here

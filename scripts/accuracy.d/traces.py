@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from packing import packed, packed_events
+
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
@@ -12,7 +14,6 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
-from harness.predict.packing import packed, packed_events
 from harness.predict.search import candidates, every_case
 from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import About, shipped_file

@@ -7,7 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.predict.allocator import Allocator
 from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError
-from harness.predict.allocator_settings import AllocatorSettings, asked_settings, evidence, settings_of
+from harness.predict.allocator_settings import AllocatorSettings, asked_settings, is_known, notes_of, settings_of
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 from harness.units import GIB, MIB
@@ -88,9 +88,10 @@ def test_a_collection_without_a_memory_fraction_is_named_as_inert():
 
 
 def test_the_releases_whose_allocator_was_run_or_read_are_known():
-    assert [evidence(each) for each in ("2.11.0+cu130", "2.6.0", "2.10.1", "2.5.1", "2.12.0.dev1")] == [
-        "run", "read", "read", "unknown", "unknown",
-    ]  # fmt: skip
+    known = [is_known(each) for each in ("2.11.0+cu130", "2.6.0", "2.10.1", "2.5.1", "2.12.0.dev1")]
+    assert known == [True, True, True, False, False]
+    spec = resolve(Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8)).spec
+    assert [len(notes_of(spec, each)) for each in (None, "2.11.0", "2.13.1+cu130")] == [0, 0, 1]
 
 
 def test_a_request_larger_than_an_expandable_range_is_refused():

@@ -1,6 +1,7 @@
 """Requests of a rank, composed of recorded layers: beside the ledger, and beside ranks on torch's real allocator."""
 
 import json
+import runpy
 from dataclasses import replace
 from functools import cache
 
@@ -10,10 +11,9 @@ from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.predict.allocator_replay import replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
+from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
-from harness.predict.lengths import Lengths
 from harness.predict.model_states import owned_parts
-from harness.predict.packing import LEAST_BYTES, packed_events, without_small
 from harness.predict.rank_parts import MissingEventsError, chunk_parts
 from harness.predict.reserved import is_replayable, ratios_of, replay
 from harness.predict.shipped_events import (
@@ -29,6 +29,7 @@ from tests.commands import ROOT
 from tests.predict.test_shipped_traces import ABOUT
 from tests.real_te.shipped_points import IMPLEMENTATION, shipped_points
 
+PACKING = runpy.run_path(str(ROOT / "scripts" / "accuracy.d" / "packing.py"))
 RELEASE = "0.16.1"
 EXPANDABLE, NATIVE = AllocatorSettings(expandable_segments=True), AllocatorSettings()
 REGENERATE = "the recorder changed: run scripts/accuracy --traces, which takes half an hour, and commit results/traces"
@@ -71,7 +72,7 @@ def test_the_shipped_requests_are_those_of_this_recorder():
 def test_requests_of_another_recorder_are_not_read(tmp_path, monkeypatch):
     file = tmp_path / "requests.zip"
     about = ABOUT.model_copy(update={"tracer": "t-other"})
-    file.write_bytes(packed_events(about, ()))
+    file.write_bytes(PACKING["packed_events"](about, ()))
     monkeypatch.setattr("harness.predict.shipped_events.events_file", lambda _: file)
     assert find_events(RELEASE, Software()) is None
 
@@ -109,8 +110,10 @@ def test_settings_of_the_allocator_decide_what_fits(composed):
 def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_takes_less(composed):
     spec = point("llama3_70b", 32)
     memory, whole = composed(spec, found=NATIVE)
-    assert composed(spec, found=NATIVE, draws=(((1.0,), (1.0,)),))[1] == whole
-    half = composed(spec, found=NATIVE, draws=(((0.5,), (0.5,)),))[1]["found"]
+    tokens = spec.batch.seq_length
+    alike, halves = (Draw(0, spec, Tokens(counts=((each, 1),))) for each in (tokens, tokens // 2))
+    assert composed(spec, found=NATIVE, draws=(alike,))[1] == whole
+    half = composed(spec, found=NATIVE, draws=(halves,))[1]["found"]
     # The rank also has micro-batches of all tokens in its range: the likely value is theirs.
     assert half.reserved[1:] == whole["found"].reserved[1:]
     assert memory.weights + memory.gradients + memory.optimizer < half.fits[0] < 0.9 * half.fits[1]
@@ -118,11 +121,30 @@ def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_t
 
 def test_tokens_that_vary_fragment_torchs_own_way_of_segments_more_than_expandable_ones(composed):
     spec = point("llama3_8b", 8)
-    draws = tuple(Lengths(mean=8000.0, spread=150.0).draws(spec))
+    draws = Varied(Tokens(mean=8000.0, spread=150.0)).draws(spec)
     held = composed(spec, found=NATIVE, other=EXPANDABLE, draws=draws)[1]
     constant = composed(spec, found=NATIVE, other=EXPANDABLE)[1]
     more = {name: held[name].reserved[2] / constant[name].reserved[2] for name in held}
     assert more["found"] > more["other"] >= 1
+
+
+@pytest.mark.slow
+def test_experts_whose_load_varies_fragment_torchs_own_way_of_segments_more(composed):
+    spec = next(
+        each for each in points() if each.recipe == "deepseek_v3" and each.num_gpus == 256 and each.gpu == "h100"
+    )
+    draws = tuple(Draw(0, spec, routing=Tokens(counts=each)) for each in (((5, 1),), ((8192, 1), (2048, 3))))
+    even, uneven = (composed(spec, found=NATIVE, other=EXPANDABLE, draws=(draw,))[1] for draw in draws)
+    more = {name: uneven[name].reserved[2] / even[name].reserved[2] for name in uneven}
+    assert more["found"] > more["other"] > 1
+
+
+def test_shared_experts_beside_the_dispatch_keep_segments_of_a_stream_each(composed):
+    spec = next(each for each in points() if each.recipe == "moonlight_16b" and each.num_gpus == 8)
+    (row,) = scripted("moonlight_16b_pretrain_bf16_8_library")
+    held = composed(spec, recompute=row["setting"], found=EXPANDABLE)[1]["found"]
+    assert held.reserved[1] == pytest.approx(row["peak_reserved_bytes"], rel=0.005)
+    assert held.reserved[1] > 1.15 * row["peak_allocated_bytes"]
 
 
 def test_the_smallest_device_is_sought_where_it_decides(composed):
@@ -166,13 +188,13 @@ def test_rows_name_their_owner():
 
 
 def test_small_requests_are_left_out_and_the_others_numbered_anew(tmp_path):
-    large = LEAST_BYTES
+    large = PACKING["LEAST_BYTES"]
     part = Part(
         forward=(16, large, freed(OWN, 0), 2 * large),
         backward=(freed(OWN, 1), freed(BEFORE, 16), freed(OWN, 2)),
         stay=(3, large),
     )
-    kept = without_small(ChunkEvents(before=Part(), layer=part, behind=part, shared=(8, large)))
+    kept = PACKING["without_small"](ChunkEvents(before=Part(), layer=part, behind=part, shared=(8, large)))
     assert kept.layer == Part(forward=(large, 2 * large), backward=(freed(OWN, 0), freed(OWN, 1)), stay=(large,))
     assert (kept.behind, kept.shared) == (kept.layer, (large,))
 
@@ -183,7 +205,7 @@ def test_a_written_chunk_is_read_again(tmp_path):
         before=Part(forward=(1 << 20,)), layer=Part(backward=(1 << 21, freed(OWN, 0))), behind=Part(), shared=(1 << 20,)
     )
     file = tmp_path / "requests.zip"
-    file.write_bytes(packed_events(ABOUT, [(case, chunk)]))
+    file.write_bytes(PACKING["packed_events"](ABOUT, [(case, chunk)]))
     assert ShippedEvents(file).read(case) == chunk
 
 
@@ -210,7 +232,7 @@ def test_recording_again_gives_the_shipped_requests(tmp_path):
     recorder = TracerProcess(this_host(), 300.0, module="harness.engine.trace_events")
     answer = recorder.answer(TraceRequest(cases=cases, implementation=IMPLEMENTATION).model_dump_json())
     found = EventsFile.model_validate_json(answer).chunks
-    assert {case.key: without_small(found[case.key]) for case in cases} == {
+    assert {case.key: PACKING["without_small"](found[case.key]) for case in cases} == {
         case.key: shipped.read(case) for case in cases
     }
 

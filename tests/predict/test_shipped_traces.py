@@ -1,6 +1,7 @@
 """The traces that travel with mbr-perf: they are those of this tracer, stand for nothing else, and cover shipped points."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
-from harness.predict.packing import packed
 from harness.predict.search import candidates, every_case, required_cases
 from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import (
@@ -28,6 +28,7 @@ from harness.records.trace import ChunkTrace, OpCost
 from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_points
 
 ROOT = Path(__file__).parents[2]
+packed = runpy.run_path(str(ROOT / "scripts" / "accuracy.d" / "packing.py"))["packed"]
 RELEASES = shipped_releases()
 REGENERATE = "the tracer changed: run scripts/accuracy --traces, which takes minutes, and commit results/traces"
 OP = OpCost(phase="forward", kind="gemm", dtype="bf16", flops=12, bytes=4, count=2)

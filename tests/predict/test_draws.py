@@ -1,4 +1,4 @@
-"""Lengths of sequences that vary: what a plan reads, what it draws, and that requests go by tokens."""
+"""Sizes that vary: what a plan reads, what it draws, and that requests go by tokens."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.experiment.recompute import NoRecompute
 from harness.launch.environment import this_host
-from harness.predict.lengths import NUM_DRAWS, Lengths, read_lengths
+from harness.predict.draws import LENGTHS, NUM_DRAWS, Draw, Tokens, Varied, read_tokens
 from harness.predict.trace_cases import CaseMaker
 from harness.predict.tracer_processes import TracerProcess
 from harness.records.events import EventsFile
@@ -19,29 +19,32 @@ LLAMA = Request(model_recipe_name="llama3_8b", gpu="h100", compute_dtype="bf16",
 
 
 def test_two_numbers_or_a_file_of_lengths_are_read(tmp_path):
-    assert read_lengths("1800,700") == Lengths(mean=1800, spread=700)
+    assert read_tokens(LENGTHS, "1800,700") == Tokens(mean=1800, spread=700)
     file = tmp_path / "lengths.csv"
     file.write_text("512,3\n\n1024 1\n4096\n")
-    assert read_lengths(str(file)) == Lengths(counts=((512, 3), (1024, 1), (4096, 1)))
+    assert read_tokens(LENGTHS, str(file)) == Tokens(counts=((512, 3), (1024, 1), (4096, 1)))
 
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [("1800", "1800"), ("0,7", "0,7"), ("nan,7", "nan,7"), ("FILE", ":2: 7 -1"), ("/dev/null", "no lengths")],
+    [("1800", "1800"), ("0,7", "0,7"), ("nan,7", "nan,7"), ("FILE", ":2: 7 -1"), ("/dev/null", "no tokens")],
 )
 def test_what_are_no_lengths_is_refused(tmp_path, text, where):
     file = tmp_path / "FILE"
     file.write_text("5 1\n7 -1\n")
     with pytest.raises(BadRequestError, match=where):
-        read_lengths(str(file) if text == "FILE" else text)
+        read_tokens(LENGTHS, str(file) if text == "FILE" else text)
 
 
 def test_draws_are_the_same_each_time_and_differ_from_each_other():
     spec = resolve(LLAMA).spec
-    draws = Lengths(mean=2000, spread=900).draws(spec)
-    assert draws == Lengths(mean=2000, spread=900).draws(spec)
-    assert len(set(draws)) == NUM_DRAWS
-    shares = [share for draw in draws for step in draw for share in step]
+    first, again = (Varied(Tokens(mean=2000, spread=900)).draws(spec) for _ in range(2))
+    of_draws, same = (
+        [[draw.length(step, n) for step in range(2) for n in range(64)] for draw in each] for each in (first, again)
+    )
+    assert of_draws == same and len(first) == NUM_DRAWS
+    assert len({tuple(shares) for shares in of_draws}) == NUM_DRAWS
+    shares = [share for each in of_draws for share in each]
     assert 0 < min(shares) < max(shares) <= 1
     assert sum(shares) / len(shares) == pytest.approx(2000 / 4096, rel=0.05)
     assert all(share * 4096 % 16 == 0 for share in shares)
@@ -49,12 +52,21 @@ def test_draws_are_the_same_each_time_and_differ_from_each_other():
 
 def test_longer_sequences_are_cut_and_a_micro_batch_is_as_long_as_its_longest():
     spec = resolve(LLAMA).spec
-    file = Lengths(counts=((1024, 1), (9000, 1)))
+    file = Tokens(counts=((1024, 1), (9000, 1)))
     pairs = spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro_batch_size": 2})})
-    single, longest = ([share for step in file.draws(each)[0] for share in step] for each in (spec, pairs))
+    single, longest = ([Draw(1, each, file).length(0, n) for n in range(512)] for each in (spec, pairs))
     assert set(single) == set(longest) == {0.25, 1.0}
     assert single.count(0.25) == pytest.approx(0.5 * len(single), rel=0.2)
     assert longest.count(0.25) == pytest.approx(0.25 * len(longest), rel=0.3)
+
+
+def test_a_rank_gets_the_mean_of_its_experts_and_a_capacity_drops_the_rest():
+    spec = resolve(Request(model_recipe_name="deepseek_v3", gpu="h100", compute_dtype="bf16", num_gpus=1024)).spec
+    draw = Draw(0, spec, routing=Tokens(counts=((100, 1), (300, 1))))  # four experts on each rank
+    loads = {draw.load(1, n, layer) for n in range(64) for layer in range(4)}
+    assert loads == {0.5, 0.75, 1.0, 1.25, 1.5}
+    capped = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"moe_expert_capacity_factor": 1.25})})
+    assert max(Draw(0, capped, routing=draw.routing).load(1, n, 0) for n in range(64)) == 1.25
 
 
 @pytest.mark.train
@@ -91,9 +103,29 @@ def test_a_plan_with_lengths_has_wider_ranges_and_says_so(mbr_perf, tmp_path):
     assert any("--lengths" in note for note in answers[1]["notes"])
 
 
+@pytest.mark.slow
+def test_a_plan_with_routing_replaces_the_assumed_load_and_native_segments_fragment(mbr_perf):
+    job = ("plan", "-mr", "qwen3_30b_a3b", "-g", "h100", "-ng", "8", "-cv", "library", "--only", "none", "--json")
+    conf = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
+    plain, uneven = (
+        json.loads(mbr_perf(*job, *conf, *more).out)["settings"][0] for more in ((), ("--routing", "4096,800"))
+    )
+    assert uneven["reserved_source"] == "replayed"
+    assert uneven["reserved_bytes"] > 1.005 * plain["reserved_bytes"]
+    assert uneven["fits_range_bytes"][1] < plain["fits_range_bytes"][1]  # without: 1.8 times the tokens of a rank
+    assert uneven["peak_range_bytes"] == plain["peak_range_bytes"]
+
+
 @pytest.mark.parametrize(
-    "options", [("--cuda_graph_impl", "local", "--only", "mlp"), ("--search",)], ids=["graphs", "search"]
+    ("options", "option"),
+    [
+        (("--cuda_graph_impl", "local", "--only", "mlp"), "--lengths"),
+        (("--search",), "--lengths"),
+        (("--search",), "--routing"),
+        ((), "--routing"),
+    ],
+    ids=["graphs", "search", "search routing", "no experts"],
 )
-def test_lengths_that_have_no_effect_are_refused(mbr_perf, options):
-    answer = mbr_perf("plan", "-mr", "llama3_8b", "-g", "h100", "-c", "bf16", *options, "--lengths", "2000,900")
-    assert (answer.code, "--lengths" in answer.err) == (2, True)
+def test_what_has_no_effect_is_refused(mbr_perf, options, option):
+    answer = mbr_perf("plan", "-mr", "llama3_8b", "-g", "h100", "-c", "bf16", *options, option, "2000,900")
+    assert (answer.code, option in answer.err) == (2, True)

@@ -1,0 +1,125 @@
+"""Sizes that vary from micro-batch to micro-batch, drawn with fixed seeds: sequences' lengths and experts' tokens."""
+
+import random
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+
+NUM_DRAWS = 5
+# Steps of a draw: two fragment a third as much as four, and more than four add nothing (llama3_70b on 32 H100, native).
+NUM_STEPS = 4
+LENGTHS, ROUTING = "--lengths", "--routing"
+# Collators pad a batch to a multiple of this, for products in FP8; sequence and context parallelism cut it again.
+_MULTIPLE = 16
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Numbers of tokens: how often each occurs, or with ``spread`` a normal distribution around ``mean``."""
+
+    mean: float = 0.0
+    spread: float = 0.0
+    counts: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def average(self) -> float:
+        """Return the mean."""
+        if not self.counts:
+            return self.mean
+        return sum(value * count for value, count in self.counts) / sum(count for _, count in self.counts)
+
+    def drawn(self, source: random.Random, num: int) -> list[float]:
+        """Draw numbers of tokens."""
+        if self.counts:
+            return [*source.choices([value for value, _ in self.counts], [count for _, count in self.counts], k=num)]
+        return [max(0.0, source.gauss(self.mean, self.spread)) for _ in range(num)]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw for a rank. ``lengths``: of sequences; ``routing``: of the tokens that an expert gets.
+
+    All shares are of the tokens of a whole micro-batch with even routing.
+    """
+
+    seed: int
+    spec: ExperimentSpec
+    lengths: Tokens | None = None
+    routing: Tokens | None = None
+
+    def length(self, step: int, microbatch: int) -> float:
+        """Return the share of a micro-batch, padded to its longest sequence. Longer ones are cut, as trainers do."""
+        if self.lengths is None:
+            return 1.0
+        batch, p = self.spec.batch, self.spec.parallelism
+        multiple = _MULTIPLE * p.tensor_model_parallel_size * p.context_parallel_size
+        longest = max(self.lengths.drawn(self._source(step, microbatch), batch.micro_batch_size))
+        return min(batch.seq_length, -(-max(1, round(longest)) // multiple) * multiple) / batch.seq_length
+
+    def load(self, step: int, microbatch: int, layer: int) -> float:
+        """Return the share of tokens that the rank's experts of a layer get. A capacity drops what exceeds it."""
+        moe = self.spec.model.moe
+        if self.routing is None or moe is None:
+            return 1.0
+        num_experts = moe.num_moe_experts // self.spec.parallelism.expert_model_parallel_size
+        found = self.routing.drawn(self._source(step, microbatch, layer), num_experts)
+        capacity = self.spec.kernels.moe_expert_capacity_factor
+        return min(sum(found) / num_experts / self.routing.average, capacity or float("inf"))
+
+    def _source(self, *place: int) -> random.Random:
+        return random.Random(f"{self.seed} {place}")  # noqa: S311
+
+
+@dataclass(frozen=True)
+class Varied:
+    """What varies in a job: as of :class:`Draw`."""
+
+    lengths: Tokens | None = None
+    routing: Tokens | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return the options that say so."""
+        return (LENGTHS,) * (self.lengths is not None) + (ROUTING,) * (self.routing is not None)
+
+    def draws(self, spec: ExperimentSpec) -> tuple[Draw, ...]:
+        """Return draws; none where nothing varies. BadRequestError for routing that cannot vary.
+
+        Routing counts for jobs that force an even load, too: it says what theirs would cost.
+        """
+        has_experts = spec.model.moe is not None and spec.parallelism.expert_model_parallel_size > 1
+        if self.routing and (not has_experts or spec.kernels.moe_pad_expert_input_to_capacity):
+            message = f"{ROUTING} has no effect: without expert parallelism, or padded to a capacity, no load varies"
+            raise BadRequestError(message, remedy=f"omit {ROUTING}")
+        return tuple(Draw(seed, spec, self.lengths, self.routing) for seed in range(NUM_DRAWS)) if self.options else ()
+
+
+CONSTANT = Varied()
+
+
+def read_tokens(option: str, text: str) -> Tokens:
+    """Read ``MEAN,SPREAD`` or a file: a number a line, and behind it how often it occurs. BadRequestError."""
+    if found := re.fullmatch(r" *(\d+\.?\d*) *, *(\d+\.?\d*) *", text):
+        mean, spread = map(float, found.groups())
+        if mean and spread:
+            return Tokens(mean, spread)
+    remedy = "give MEAN,SPREAD in tokens, e.g. 1800,700, or a file with a number on each line, and how often it occurs"
+    try:
+        lines = Path(text).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{option} {text}: neither two numbers above 0 nor a readable file"
+        raise BadRequestError(message, remedy=remedy) from error
+    rows = list[tuple[int, int]]()
+    for number, words in enumerate((line.replace(",", " ").split() for line in lines), 1):
+        counts = [int(word) for word in words if word.isdecimal()]
+        if len(counts) < len(words) or len(words) > 2 or 0 in counts[1:]:
+            raise BadRequestError(f"{option} {text}:{number}: {' '.join(words)}: not two counts", remedy=remedy)
+        if words:
+            rows.append((counts[0], counts[1] if len(words) > 1 else 1))
+    if not any(value for value, _ in rows):
+        raise BadRequestError(f"{option} {text}: the file has no tokens", remedy=remedy)
+    return Tokens(counts=tuple(rows))
