@@ -94,7 +94,7 @@ def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_
     ("sizes", "limit_gb", "warning"),
     [
         ((58, 62), 59, ""),
-        ((58, 62), 57, "the predicted peak of 54.02 GiB to 57.74 GiB does not fit into 53.09 GiB"),
+        ((58, 62), 57, "the predicted need of 54.02 GiB to 57.74 GiB does not fit into 53.09 GiB"),
         (None, 57, ""),
         (None, 40, "weights, gradients and optimizer states alone: at least 43.83 GiB does not fit into 37.25 GiB"),
     ],
