@@ -1,20 +1,18 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or a training log."""
 
-import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
 from harness.cli.options import Json, JudgeOptions, Results
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, ExitCode, Problems
 
 if TYPE_CHECKING:
-    from harness.compare.judge import ForeignRequest
-    from harness.compare.sides import Side
+    from harness.imports.sides import Side
 FORMATS = ("auto", "bridge", "megatron-lm")
 
 
@@ -97,68 +95,69 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
     A log that has not finished is judged up to its last iteration: a regression exits 5, everything else 6.
     """
     from harness.cli.requests import given_options
-    from harness.compare.sides import logs_of, side_of
+    from harness.imports.sides import logs_of, side_of
 
-    if foreign.log:
-        _compare_log(what, foreign, judge, logs_of(foreign.log))
-    ours = None if what.run is None else side_of(what.run)
-    theirs = None if what.golden is None else side_of(what.golden)
-    if ours and (job := _as_log(ours, theirs, what.results_dir)):
-        if theirs is None and not (foreign.foreign_golden or judge.golden_values_path or foreign.actuals):
-            problem = f"{what.run}: a log, and nothing to compare it with"
-            raise BadRequestError(problem, remedy="name B: a log, run, golden")
-        _compare_log(replace(what, run=None), foreign, judge, job, theirs)
-    others = given_options(foreign, but=())
-    if others:
-        raise BadRequestError(f"{', '.join(others)}: for a log only", remedy=_instead(what, foreign))
-    if ours is None:
-        raise BadRequestError(
-            "nothing to compare", remedy="name a RUN, or a training log with --log FILE --golden FILE"
-        )
-    _compare_run(what, ours.paths, theirs.given if theirs else None, judge)
-
-
-def _as_log(ours: "Side", theirs: "Side | None", results: Path | None) -> "Side | None":
-    """Return A if it is judged as a log: it is one, or its reference is a log or another program's golden values."""
-    from harness.records.store import record_path
-
+    given = what.golden or foreign.foreign_golden
+    problems = Problems()
+    if what.golden and foreign.foreign_golden:
+        problems.add(f"{what.golden} and --golden {given}: both name the golden values", "give only one of them")
+    if foreign.log and (named := [*filter(None, [what.run]), *(what.repeat or ())]):
+        remedy = "give only one of them; several logs of one job: --log a.log b.log"
+        problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
+    if not (foreign.log or what.run):
+        problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
+    problems.raise_if_any()
+    ours = logs_of(foreign.log) if foreign.log else side_of(str(what.run))
+    theirs = side_of(str(given)) if given else None
     if ours.kind in ("golden", "foreign"):
-        problem = f"{ours.given}: golden values, not a run or a log"
+        problem = f"{ours.given}: {ours.what}, not a run or a log"
         raise BadRequestError(problem, remedy="name what you judge first: mbr-perf compare A B")
-    if ours.kind == "log":
-        return ours
-    if theirs is None or theirs.kind not in ("log", "foreign"):
-        return None
-    if ours.kind == "run":
-        return ours
-    is_log = theirs.kind == "log" and not Path(theirs.given).is_dir()  # an empty folder may be one of goldens
-    return replace(ours, kind="run", given=str(record_path(ours.given, results))) if is_log else None
+    if _is_about_a_log(ours, theirs):
+        code = _compare_log(what, foreign, judge, ours, theirs)
+    elif others := given_options(foreign, but=("foreign_golden",)):
+        raise BadRequestError(f"{', '.join(others)}: for a log only", remedy="name a log")
+    else:
+        code = _compare_run(what, ours.paths, theirs.given if theirs else None, judge)
+    raise typer.Exit(int(code))
 
 
-def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:
-    """Return what to do with options for logs; the golden of a run is the argument after it."""
-    log = "name a log with --log FILE"
-    if what.run is None or what.golden is not None or foreign.foreign_golden is None:
-        return log
-    command = f"mbr-perf compare {shlex.quote(what.run)} {shlex.quote(str(foreign.foreign_golden))}"
-    return f"for a run: {command}; for a log: {log}"
+def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:
+    """Return whether A is judged as a log: it is one, or its reference is a log or another program's golden values."""
+    if ours.kind == "log" or theirs is None:
+        return ours.kind == "log"
+    return theirs.kind == "foreign" or (theirs.kind == "log" and not Path(theirs.given).is_dir())  # perhaps of goldens
 
 
 def _compare_log(
-    what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None" = None
-) -> NoReturn:
+    what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None"
+) -> ExitCode:
+    from harness.cli.requests import read
+    from harness.compare.convergence import LossLimits
     from harness.compare.following import followed
-    from harness.compare.judge import compare_foreign
+    from harness.compare.judge import OF_BRIDGE, ForeignRequest, compare_foreign
     from harness.compare.show import foreign_document, foreign_page
+    from harness.imports.sides import side_of, stored_run
+    from harness.judge.compare import WindowOptions
+    from harness.judge.gate import Thresholds
+    from harness.records.gating import GateOptions
     from harness.show import json
     from harness.show.terminal import show_page
 
-    if what.run is not None or what.repeat:
-        raise BadRequestError(
-            f"RUN {what.run or what.repeat} and --log: mbr-perf compares either a run or a log",
-            remedy="give only one of them; several logs of one job: --log a.log b.log",
-        )
-    request = _foreign_request(foreign, judge, ours, theirs)
+    gate = read(GateOptions, judge)
+    _require_possible(what, foreign, judge, ours, theirs)
+    request = ForeignRequest(
+        ours=stored_run(ours, what.results_dir),
+        golden=theirs or (side_of(str(judge.golden_values_path)) if judge.golden_values_path else None),
+        form="auto" if foreign.form == "auto" else "bridge" if foreign.form == "bridge" else "megatron-lm",
+        window=read(WindowOptions, judge),
+        thresholds=Thresholds(
+            OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
+            OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
+        ),
+        loss_limits=LossLimits() if foreign.check_loss else None,
+        fail_on_improvement=gate.fail_on_improvement,
+        actuals=foreign.actuals,
+    )
     answer = followed(request) if foreign.follow else compare_foreign(request)
     if what.as_json:
         json.answer(foreign_document(answer))
@@ -167,10 +166,48 @@ def _compare_log(
         if foreign.actuals:
             none = f"Not written, because the log has no iteration: {foreign.actuals}"
             print(f"Written: {answer.actuals}" if answer.actuals else none)
-    raise typer.Exit(int(answer.exit_code))
+    return answer.exit_code
 
 
-def _compare_run(what: CompareOptions, runs: tuple[str, ...], golden: str | None, judge: JudgeOptions) -> None:
+def _require_possible(
+    what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None"
+) -> None:
+    """BadRequestError names all options that a log does not have, or that conflict."""
+    from harness.foreign.logs.sources import is_stream
+
+    golden = theirs or judge.golden_values_path
+    rows = (
+        (foreign.form not in FORMATS, f"--format {foreign.form!r}: no such format", "use bridge, megatron-lm or auto"),
+        (
+            theirs and judge.golden_values_path,
+            f"{theirs and theirs.given} and --golden_values_path: both name the golden values",
+            "give only one of them",
+        ),
+        (
+            not (golden or foreign.actuals),
+            f"{ours.given}: a log, and nothing to compare it with",
+            "name B: a log, a run or golden values; --actuals FILE makes golden values from the log",
+        ),
+        (
+            judge.accept_differences,
+            "--accept_difference: a log does not contain its hardware and software",
+            "leave the option out: mbr-perf does not check these for a log",
+        ),
+        (what.repeat, f"--repeat beside {ours.given}: is for runs only", "name a folder that holds all runs"),
+        (
+            foreign.follow and (ours.kind == "run" or any(map(is_stream, ours.paths))),
+            f"--follow: {ours.given} is no log file that grows",
+            "name a log file",
+        ),
+    )
+    problems = Problems()
+    for is_wrong, problem, remedy in rows:
+        if is_wrong:
+            problems.add(problem, remedy)
+    problems.raise_if_any()
+
+
+def _compare_run(what: CompareOptions, runs: tuple[str, ...], golden: str | None, judge: JudgeOptions) -> ExitCode:
     from harness.cli.requests import read
     from harness.judge.compare import WindowOptions, compare_stored
     from harness.measure.result import compare_page
@@ -182,65 +219,4 @@ def _compare_run(what: CompareOptions, runs: tuple[str, ...], golden: str | None
     every, gate, window = (*runs, *(what.repeat or ())), read(GateOptions, judge), read(WindowOptions, judge)
     verdict = compare_document(*compare_stored(every, golden, gate, window, what.results_dir))
     json.answer(verdict) if what.as_json else show_page(compare_page(verdict))
-    raise typer.Exit(verdict.exit_code)
-
-
-def _foreign_request(
-    given: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None"
-) -> "ForeignRequest":
-    """Return the options as one value. BadRequestError names all options that conflict."""
-    from harness.cli.requests import read
-    from harness.compare.convergence import LossLimits
-    from harness.compare.judge import ForeignRequest
-    from harness.compare.sides import side_of
-    from harness.compare.values import OF_BRIDGE
-    from harness.judge.compare import WindowOptions
-    from harness.judge.gate import Thresholds
-    from harness.records.gating import GateOptions
-
-    gate = read(GateOptions, judge)
-    raise_all(_problems(given, judge, ours, theirs))
-    golden = given.foreign_golden or judge.golden_values_path
-    return ForeignRequest(
-        ours=ours,
-        golden=theirs or (side_of(str(golden)) if golden else None),
-        form="auto" if given.form == "auto" else "bridge" if given.form == "bridge" else "megatron-lm",
-        window=read(WindowOptions, judge),
-        thresholds=Thresholds(
-            OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
-            OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
-        ),
-        loss_limits=LossLimits() if given.check_loss else None,
-        fail_on_improvement=gate.fail_on_improvement,
-        actuals=given.actuals,
-    )
-
-
-def _problems(given: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None") -> list[BadRequestError]:
-    from harness.foreign.logs.sources import is_stream
-
-    golden = theirs or given.foreign_golden or judge.golden_values_path
-    rows = (
-        (given.form not in FORMATS, f"--format {given.form!r}: no such format", "use bridge, megatron-lm or auto"),
-        (
-            sum(map(bool, (theirs, given.foreign_golden, judge.golden_values_path))) > 1,
-            "B, --golden and --golden_values_path: two of them both name the golden values",
-            "give only one of them",
-        ),
-        (
-            not (golden or given.actuals),
-            "--log: nothing to compare it with",
-            "name golden values with --golden FILE",
-        ),
-        (
-            judge.accept_differences,
-            "--accept_difference: a log does not contain its hardware and software",
-            "leave the option out: mbr-perf does not check these for a log",
-        ),
-        (
-            given.follow and (ours.kind == "run" or any(map(is_stream, ours.paths))),
-            f"--follow: {ours.given} is no log file that grows",
-            "name a log file",
-        ),
-    )
-    return [BadRequestError(problem, remedy=remedy) for is_wrong, problem, remedy in rows if is_wrong]
+    return ExitCode(verdict.exit_code)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.compare.judge import ForeignAnswer, ForeignRequest, compare_foreign
-from harness.compare.show import answer_text
+from harness.compare.show import foreign_line
 from harness.foreign.logs.sources import log_sources
+from harness.show.page import plain
 from harness.show.terminal import narration
 
 _PAUSE_S = 2.0
@@ -21,7 +22,7 @@ def followed(request: ForeignRequest, pause: Callable[[float], None] = time.slee
         size, answer = _size(request), compare_foreign(request)
         try:
             while answer.is_growing:
-                line.update(answer_text(answer))
+                line.update(plain(foreign_line(answer).words))
                 pause(_PAUSE_S)
                 if (now := _size(request)) != size:
                     size, answer = now, compare_foreign(request)

@@ -1,136 +1,85 @@
-"""Shows a comparison with golden values of Megatron-Bridge or Megatron-LM, for people and as JSON."""
+"""Shows a comparison with a log, or with golden values of another program, for people and as JSON."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
+from harness.compare.figures import COUNTERS, ROWS, ForeignComparison, Window
 from harness.compare.judge import ForeignAnswer
-from harness.compare.values import COUNTERS, METRIC, ForeignComparison, Window
 from harness.foreign.golden import GoldenFormat
 from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.judge.gate import Finding, Outcome, Verdict
-from harness.show import figures
+from harness.measure.result import compared_line, comparison_table, reasons
+from harness.records.metrics import Metric
 from harness.show.json import Document, Shown, at
-from harness.show.page import Line, Page, Span, answer_line, details, listing, plain, style_of, table
-from harness.units import counted, format_bytes, grouped, sentence
+from harness.show.page import Details, Line, Page, details, listing
+from harness.units import counted, format_bytes
 
-
-@dataclass(frozen=True)
-class _Check:
-    """A row that is not a metric: how to show its values and its limit."""
-
-    title: str
-    value: Callable[[float], str]
-    allowed: Callable[[float], str]
-
-
-def _share(value: float) -> str:
-    return f"{value * 100:.1f} %"
-
-
-_CHECKS = {
-    "grad_norm_non_finite": _Check("Gradient norms not finite", lambda value: f"{value:.0f}", lambda _: "0"),
-    "loss_correlation": _Check("Loss: correlation", lambda value: f"{value:.4f}", lambda limit: f"at least {limit:g}"),
-    "loss_points": _Check("Loss: points out of tolerance", _share, lambda limit: f"at most {_share(limit)}"),
-    "loss_final": _Check("Loss: last", lambda value: f"{value:.6g}", lambda limit: f"within {_share(limit)}"),
-    "loss_outliers": _Check("Loss: outliers", _share, lambda limit: f"at most {_share(limit)}"),
-}
-
-
-def title(name: str) -> str:
-    """Return the title of the metric or check."""
-    return METRIC[name].title if name in METRIC else _CHECKS[name].title
-
-
-def cells(finding: Finding) -> tuple[str, str, str, str, str]:
-    """Return the title, the log's value, the golden's value, the change, and the allowed change."""
-    if finding.metric in METRIC:
-        metric = METRIC[finding.metric]
-        return (
-            metric.title,
-            figures.figure(metric, finding.current),
-            figures.figure(metric, finding.golden),
-            figures.change(finding),
-            figures.allowed_change(metric, finding),
+SHOWN: Mapping[str, Metric] = {
+    **ROWS,
+    **{
+        name: Metric(name, title, unit, "lower", "exact")
+        for name, title, unit in (
+            ("grad_norm_non_finite", "Gradient norms not finite", "count"),
+            ("loss_correlation", "Loss: correlation", "number"),
+            ("loss_points", "Loss: points out of tolerance", "fraction"),
+            ("loss_final", "Loss: last", "loss"),
+            ("loss_outliers", "Loss: outliers", "fraction"),
         )
-    check = _CHECKS[finding.metric]
-    values = (finding.current, finding.golden)
-    current, golden = (figures.ABSENT if value is None else check.value(value) for value in values)
-    limit = figures.ABSENT if finding.threshold is None else check.allowed(finding.threshold)
-    return check.title, current, golden, figures.change(finding), limit
-
-
+    },
+}
+"""The rows of the table: figures, then checks, whose limits are no changes."""
 _NAMES = {
     "bridge": "Megatron-Bridge",
     "megatron-lm": "Megatron-LM",
     "mbr-perf": "mbr-perf",
     None: "Megatron-Bridge or Megatron-LM",
 }
-_RIGHT = ("Log", "Golden", "Change", "Allowed")
 _MOST_SOURCES = 3
 
 
 def foreign_page(answer: ForeignAnswer) -> Page:
-    """Return what was read, the findings, the reasons, the notes, and the verdict last."""
-    log, judged, outcome = answer.log, answer.comparison, answer.outcome
+    """Return the verdict with the changes of time and peak, the findings, the reasons and what was read."""
+    log, judged = answer.log, answer.comparison
     if judged is None:
-        notes, doubt = (
-            details("note", [f"Note: {note}" for note in log.notes]),
-            [f"In doubt: {log.truncated}"] * bool(log.truncated),
-        )
-        return Page((_log_line(log), notes, listing(doubt, style="doubt"), "Not compared: no golden was named"))
-    findings = judged.comparison.findings
-    words = [finding.verdict.value.replace("_", " ") for finding in findings]
-    rows = [(*cells(finding), Span(word, style_of(word))) for finding, word in zip(findings, words, strict=True)]
-    reasons = " ".join(finding.reason for finding in findings)
+        doubt = listing([f"In doubt: {log.truncated}"] * bool(log.truncated), style="doubt")
+        return Page((_log_line(log), _notes(log.notes), doubt, "Not compared: no golden was named"))
+    shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
+    told = " ".join(finding.reason for finding in shown)
+    why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
     renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
-    notes = details("note", [f"Note: {note}" for note in (*judged.notes, *renewal * (outcome == "improvement"))])
     return Page(
         (
-            _log_line(log),
-            _golden_line(judged),
-            table(("Metric", *_RIGHT, "Verdict"), rows, right=_RIGHT),
-            listing(_reasons(findings)),
-            listing(f"Provisional: {each}" for each in judged.provisional),
+            comparison_table(shown, SHOWN, "Log", "Reference" if judged.golden.log else "Golden"),
+            *reasons(why),
             listing(f"Differs: {each}" for each in judged.settings),
-            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in reasons), style="doubt"),
-            listing(_worst(log)),
-            notes,
+            listing(f"Provisional: {each}" for each in judged.comparison.provisional),
+            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told), style="doubt"),
+            listing((_log_line(log), _golden_line(judged), *_worst(log))),
+            _notes((*judged.notes, *renewal * (answer.outcome == "improvement"))),
         ),
-        answer=_answer(judged),
+        answer=foreign_line(answer),
     )
 
 
-def answer_text(answer: ForeignAnswer) -> str:
-    """Return the first line of the page."""
-    return plain(_answer(answer.comparison).words) if answer.comparison else "Not compared: no golden was named"
+def _notes(notes: Iterable[str]) -> Details:
+    return details("note", [f"Note: {note}" for note in notes])
 
 
-def _answer(judged: ForeignComparison) -> Line:
-    """Return ``REGRESSION: 2.741 s a step, +8.1 %; ...``, with the peak, and whether the verdict is provisional."""
-    by_name, word = {each.metric: each for each in judged.comparison.findings}, judged.comparison.outcome.value
-    shown = [by_name[name] for name in ("step_time_s", "tflops_per_gpu", "peak_allocated_bytes") if name in by_name]
-    texts = [f"{_figure(each)}, {_change(each)}" for each in shown if each.current is not None]
-    return answer_line(
-        (Span(word.upper(), style_of(word)), f": {'; '.join(texts) or 'no figure to compare'}."),
-        *(f" {sentence(text)}: provisional." for text in judged.provisional),
-        *(f" {sentence(text)}." for text in judged.doubts),
+def _has_reason(finding: Finding) -> bool:
+    """Return whether the reason says more than its row."""
+    is_silent = finding.verdict is Verdict.PASS and not finding.current
+    return bool(finding.reason) and finding.verdict is not Verdict.NOT_GATED and not is_silent
+
+
+def foreign_line(answer: ForeignAnswer) -> Line:
+    """Return line 1: the verdict with the changes of time and peak."""
+    judged = answer.comparison
+    assert judged is not None
+    found = judged.comparison.findings
+    return compared_line(
+        judged.comparison, (*judged.doubts, *(f.reason for f in found if f.verdict is Verdict.INCONCLUSIVE))
     )
-
-
-def _figure(finding: Finding) -> str:
-    value = figures.figure(METRIC[finding.metric], finding.current)
-    before, after = {"step_time_s": ("", " a step"), "peak_allocated_bytes": ("peak ", "")}.get(
-        finding.metric, ("", " TFLOP/s/GPU")
-    )
-    return f"{before}{value}{after}"
-
-
-def _change(finding: Finding) -> str:
-    if finding.change is None:
-        return "not compared"
-    return "equal" if abs(finding.change) < 0.0005 else figures.change(finding)
 
 
 def _log_line(log: ForeignLog) -> str:
@@ -145,27 +94,19 @@ def _log_line(log: ForeignLog) -> str:
 
 def _golden_line(judged: ForeignComparison) -> str:
     golden, window = judged.golden, judged.window
-    count = len(window.iterations)
+    count, what = len(window.iterations), "Reference" if golden.log else "Golden"
     return (
-        f"Golden {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
+        f"{what} {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
         f"window: {counted(count, 'step')}, [{window.start}, {window.end})"
     )
 
 
-def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
-    """Return one line per reason, with all metrics that share it. The table already shows metrics without a verdict."""
-    judged = (each for each in findings if each.verdict is not Verdict.NOT_GATED or each.metric not in METRIC)
-    explained = (each for each in judged if each.reason and not (each.verdict is Verdict.PASS and not each.current))
-    shared = grouped((each.reason, title(each.metric)) for each in explained)
-    return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
-
-
 def _worst(log: ForeignLog) -> Iterable[str]:
     """Return the largest report of every counter, if several ranks report it."""
-    found = [(METRIC[name], log.worst(counter)) for name, counter in COUNTERS.items()]
+    found = [(ROWS[name].title.lower(), log.worst(counter)) for name, counter in COUNTERS.items()]
     peaks = [
-        f"{metric.title.lower()} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
-        for metric, worst in found
+        f"{title} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
+        for title, worst in found
         if worst
     ]
     ranks = len({report.rank for report in log.memory})
@@ -225,10 +166,9 @@ def foreign_document(answer: ForeignAnswer) -> ForeignDocument:
     """Return the keys of `compare`, with the log and the golden as read."""
     log, judged = answer.log, answer.comparison
     if judged is None:
+        none = dict.fromkeys(("comparison", "provisional", "settings"), ()) | dict.fromkeys(("golden", "window"))
         doubts = [log.truncated] if log.truncated else []
-        more = {"comparison": (), "golden": None, "window": None, "doubts": doubts, "notes": log.notes}
-        more |= {"provisional": (), "settings": ()}
-        return ForeignDocument.of(answer, log=Log.read_from(log), **more)
-    golden = UsedFile.of(judged.golden, num_steps=len(judged.golden.steps))
-    findings = judged.comparison.findings
-    return ForeignDocument.of(answer, judged, log=Log.read_from(log), golden=golden, comparison=findings)
+        return ForeignDocument.of(answer, log=Log.read_from(log), doubts=doubts, notes=log.notes, **none)
+    golden, found = UsedFile.of(judged.golden, num_steps=len(judged.golden.steps)), judged.comparison
+    more = {"comparison": found.findings, "provisional": found.provisional, "golden": golden}
+    return ForeignDocument.of(answer, judged, log=Log.read_from(log), **more)

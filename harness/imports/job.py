@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from harness.errors import BadRequestError
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
 from harness.failures.failure_scan import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog
 from harness.records.rank import RankRecord
 from harness.records.run import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource, Status
-from harness.units import counted, utc_time
+from harness.units import counted, utc_now, utc_time
 
 _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}
 _MANY_RANKS = 8
@@ -43,7 +43,7 @@ def source_of(
     ranks: Sequence[RankRecord],
     num_ranks: int,
     start_source: StartSource,
-    imported_at: str,
+    ended: "Ending",
 ) -> ImportedLog:
     """Return the log for the record. ``clock``: the rank that printed the iterations, and whether the log names it."""
     return ImportedLog(
@@ -61,7 +61,9 @@ def source_of(
         first_line=log.first_time,
         last_line=log.last_time,
         start_source=start_source,
-        imported_at=imported_at,
+        imported_at=utc_now(),
+        failed_rank=ended.first.failure.rank if ended.first else None,
+        provisional=ended.provisional,
         unsaid=_missing_facts(ranks, num_ranks),
     )
 
@@ -147,32 +149,41 @@ def _time(written: str | None) -> datetime | None:
 class Ending:
     """``failure``: one sentence if the job failed; ``first``: the failure in the log, None if the job ended well.
 
-    ``notes``: failures in the log that did not end the job.
+    ``notes``: failures in the log that did not end the job. ``provisional``: that the log ends before its job.
     """
 
     status: Status
     failure: str | None = None
     first: FirstFailure | None = None
     notes: tuple[str, ...] = ()
+    provisional: str = ""
 
 
-def ending(log: ForeignLog, found: FirstFailure | None, num_steps: int) -> Ending:
-    """Return how the job ended: well if all ``num_steps`` iterations are there, and losses and gradients are finite.
+# The job's time limit or its user ended it: no failure, if complete steps stand before.
+_STOPPED = ("slurm_time_limit", "run_time_limit", "slurm_cancelled", "slurm_step_cancelled", "sigint", "sigterm")
 
-    A failure from which the job recovered, or after its last iteration, is a note. A log that stops early without a
-    message counts as failed.
+
+def ending_failure(log: ForeignLog, found: FirstFailure | None) -> FirstFailure | None:
+    """Return the failure that ended the job before its last iteration; None if its user or its time limit did."""
+    is_whole = log.iterations and log.truncated is None
+    is_stopped = found and found.failure.entry in _STOPPED and len(log.iterations) >= MIN_STEPS
+    return None if is_whole or is_stopped else found
+
+
+def ending(log: ForeignLog, found: FirstFailure | None) -> Ending:
+    """Return how the job ended: well if no failure ended it, and losses and gradients are finite.
+
+    A failure from which the job recovered, or after its last iteration, is a note.
     """
-    notes = (f"the log shows a failure that did not end the job {_quoted(found.failure, 200)}",) if found else ()
-    last, bad = log.iterations[-1] if log.iterations else None, log.not_finite()
-    broken = f"{bad.reason} at iteration {bad.first.number} ({bad.first.where})" if bad else ""
-    if last and (log.ended or last.number + log.interval > num_steps):
-        return Ending("failed", broken, notes=notes) if broken else Ending("ok", notes=notes)
-    if found is not None:
-        return Ending("oom" if found.failure.kind == "oom" else "failed", failure_sentence(found.failure), found)
-    if last is None:
+    if first := ending_failure(log, found):
+        return Ending("oom" if first.failure.kind == "oom" else "failed", failure_sentence(first.failure), first)
+    if not log.iterations:
         return Ending("failed", "the log contains no iteration")
-    ends = f"the log ends at iteration {last.number} of {num_steps} ({last.where}) without a message"
-    return Ending("failed", f"{broken}; {ends}" if broken else ends)
+    notes = (f"the log shows a failure that did not end the job {_quoted(found.failure, 200)}",) if found else ()
+    if bad := log.not_finite():
+        broken = f"{bad.reason} at iteration {bad.first.number} ({bad.first.where})"
+        return Ending("failed", "; ".join(filter(None, (broken, log.truncated))), notes=notes)
+    return Ending("ok", notes=notes, provisional=log.truncated or "")
 
 
 def failure_sentence(failure: RankFailure) -> str:

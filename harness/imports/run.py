@@ -1,25 +1,24 @@
 """Makes run records from training logs of Megatron-Bridge and Megatron-LM."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 import harness
-from harness.errors import BadRequestError, ExitCode, raise_all
+from harness.errors import BadRequestError, ExitCode, Problems, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.rules.check import check
 from harness.failures.entries import FailureKind
 from harness.failures.failure_scan import RankFailure
-from harness.failures.first_failure import FirstFailure, first_failure
+from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
-from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sources import is_stream
-from harness.foreign.reader import read_logs
-from harness.imports.job import JobTimes, disagreements, ending, job_times, notes_on, source_of
+from harness.imports.job import Ending, JobTimes, disagreements, ending, job_times, notes_on, source_of
 from harness.imports.request import ImportRequest
+from harness.imports.sides import Side, read_side, side_of
 from harness.launch.environment import Host, this_host
 from harness.measure.experiment import Display, judge
 from harness.measure.launched import Ran
@@ -32,7 +31,7 @@ from harness.records.redact import own_command
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.resolve.recipe import Request
-from harness.units import counted, utc_now
+from harness.units import counted
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
@@ -171,10 +170,10 @@ def _with_figures(
 
 @dataclass(frozen=True)
 class Draft:
-    """A log, the failure in it, and the settings and times of its job."""
+    """A log, and the end, the settings and the times of its job."""
 
     log: ForeignLog
-    failure: FirstFailure | None
+    ended: Ending
     settled: Settled
     host: Host
     times: JobTimes
@@ -197,12 +196,17 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 Read = tuple[ForeignLog, FirstFailure | None]
 
 
-def read(logs: Sequence[str]) -> Read:
+def read(logs: tuple[str, ...]) -> Read:
     """Read the log of one job, and its failure. BadRequestError: a file cannot be read, or no line is of training."""
-    if stream := next(filter(is_stream, logs), None):
-        problem = f"{stream}: import cannot read standard input or a pipe, because the run keeps the log's checksum"
-        raise BadRequestError(problem, remedy="save the log, and name the file")
-    log, failure = read_logs(logs), first_failure(log_lines(logs))
+    problems = Problems()
+    for side in map(side_of, logs):
+        if is_stream(side.given):
+            problem = "import cannot read standard input or a pipe, because the run keeps the log's checksum"
+            problems.add(f"{side.given}: {problem}", "save the log, and name the file")
+        elif side.kind not in ("log", "name"):
+            problems.add(f"{side.given}: {side.what}, not a log", "name the log of a training job")
+    problems.raise_if_any()
+    log, failure = read_side(Side("log", logs, logs[0]))
     if not log.iterations and failure is None:
         raise BadRequestError(
             f"{', '.join(logs)}: no line of a training iteration or of a failure",
@@ -220,30 +224,28 @@ def drafted(found: Read, asked: Request, notes: tuple[str, ...], host: Host, sta
         raise BadRequestError("a log does not contain its GPU type", remedy="add it with -g, e.g. -g h100")
     log, failure = found
     last = log.iterations[-1].number if log.iterations else None
-    steps = asked.max_steps or log.total or last
+    ended = ending(log, failure)
+    steps = last if ended.provisional else asked.max_steps or log.total or last
     settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
     sources = dict(settled.sources)
-    if asked.max_steps is None and steps is not None:
+    if steps is not None and asked.max_steps != steps:
         sources["measure.max_steps"] = "the log"
     raise_all(disagreements(log, settled.spec))
     times = job_times(log, started_at, datetime.now(UTC))
-    return Draft(log, failure, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
+    return Draft(log, ended, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
 
 
 def recorded(draft: Draft, run_id: str) -> RunRecord:
     """Return the log as a run's record. BadRequestError: the layers do not fit the pipeline layout."""
-    log, failure, spec = draft.log, draft.failure, draft.settled.spec
+    log, ended, spec = draft.log, draft.ended, draft.settled.spec
     software, implementation = draft.settled.software, settled_implementation(spec)
     try:
         effective = effective_recompute(spec, implementation, software)
     except LayoutError as error:
         raise BadRequestError(f"the layers do not fit the pipeline layout: {error}") from error
-    ended = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
-    clock, now = clock_rank(log, spec.num_gpus), utc_now()
-    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now)
-    if ended.first:
-        imported = imported.model_copy(update={"failed_rank": ended.first.failure.rank})
+    clock = clock_rank(log, spec.num_gpus)
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, ended)
     prediction = cached_prediction(spec, software, draft.host)
     return RunRecord(
         run_id=run_id,

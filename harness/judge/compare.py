@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError, ExitCode
-from harness.experiment.experiment import MeasureSpec
+from harness.experiment.experiment import ExperimentSpec, MeasureSpec
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judge.likeness import Likeness, likeness
@@ -89,6 +89,14 @@ def is_reference_run(golden: GoldenRecord) -> bool:
     return (golden.reason, golden.promoted_by) == _REFERENCE_RUN
 
 
+def require_repeats(records: Sequence[RunRecord]) -> ExperimentSpec:
+    """Return the settings of repeats. BadRequestError if they differ."""
+    fingerprints = {record.fingerprint for record in records}
+    if len(fingerprints) != 1:
+        raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
+    return records[0].spec
+
+
 def compare_runs(
     records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
 ) -> tuple[Metrics, Comparison]:
@@ -96,9 +104,7 @@ def compare_runs(
 
     Without a golden, all runs must have succeeded.
     """
-    fingerprints = {record.fingerprint for record in records}
-    if len(fingerprints) != 1:
-        raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
+    require_repeats(records)
     each = [derive(record, window.over(record.spec.measure)) for record in records]
     metrics = combine(each)
     golden = search.golden
@@ -118,7 +124,10 @@ def compare_runs(
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
     if any(record.status != "ok" for record in records):  # these figures are incomplete, so that a change means nothing
         comparison = replace(comparison, findings=tuple(replace(found, change=None) for found in comparison.findings))
-    return metrics, replace(comparison, golden_path=str(search.path), note=search.note)
+    provisional = tuple(record.imported.provisional for record in records if record.imported)
+    return metrics, replace(
+        comparison, golden_path=str(search.path), note=search.note, provisional=tuple(filter(None, provisional))
+    )
 
 
 def compare_stored(

@@ -48,6 +48,14 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A figure of one side: of a run, of a log or of golden values. ``problem``: why it allows no verdict."""
+
+    value: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Finding:
     """One row of a comparison.
 
@@ -67,7 +75,8 @@ class Finding:
 class Comparison:
     """All findings, the differences, and the outcome. ``golden`` None: there is no golden.
 
-    ``note``: why there is no golden, or that the golden's recipe point has changed since.
+    ``note``: why there is no golden, or that the golden's recipe point has changed since. ``provisional``: which side
+    ends before its job; only a regression then counts.
     """
 
     findings: tuple[Finding, ...]
@@ -76,6 +85,7 @@ class Comparison:
     golden_path: str | None = None
     likeness: Likeness = field(default_factory=Likeness)
     note: str = ""
+    provisional: tuple[str, ...] = ()
 
 
 def default_thresholds(
@@ -102,12 +112,14 @@ def judge(
     doubts: tuple[str, ...] = (),
 ) -> Comparison:
     """Compare every metric of the table with ``golden``. ``doubts`` (failed or suspect run) make it inconclusive."""
-    findings = tuple(
-        finding
-        for metric in METRICS
-        if (finding := _finding(metric, metrics, golden, thresholds, likeness, doubts)) is not None
-    )
-    return Comparison(findings, overall(findings), golden, likeness=likeness)
+    findings = []
+    for metric in METRICS:
+        ours = Figure(metric.read(metrics), metrics.problems.get(metric.name, ""))
+        stored = golden.metrics.get(metric.name)
+        if stored is not None or (metric.gate and ours.value is not None):
+            theirs = None if stored is None else Figure(stored.value)
+            findings.append(judge_figure(metric, ours, theirs, thresholds, _withheld(metric.kind, likeness, doubts)))
+    return Comparison(tuple(findings), overall(tuple(findings)), golden, likeness=likeness)
 
 
 def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Comparison:
@@ -148,41 +160,36 @@ def compare_values(metric: Metric, current: float | None, golden: float | None, 
     return Finding(metric.name, current, golden, change, threshold, verdict)
 
 
-def _finding(
+def judge_figure(
     metric: Metric,
-    metrics: Metrics,
-    golden: GoldenRecord,
+    current: Figure,
+    golden: Figure | None,
     thresholds: Thresholds,
-    likeness: Likeness,
-    doubts: tuple[str, ...],
-) -> Finding | None:
-    """Judge a metric. None if no side has a value, or if one side has none and the metric has no gate."""
-    current, stored = metric.read(metrics), golden.metrics.get(metric.name)
-    if stored is None:
-        if current is None or metric.gate is None:
-            return None
-        return Finding(metric.name, current, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
-    threshold = thresholds.of(metric.gate) if metric.gate else 0.0
-    finding = compare_values(metric, current, stored.value, threshold)
+    withheld: tuple[Verdict, str] | None = None,
+) -> Finding:
+    """Judge one figure of anything against one of a reference. ``golden`` None: the reference has no such figure.
+
+    ``withheld``: the verdict, whatever the numbers are, with its reason.
+    """
+    if golden is None:
+        return Finding(metric.name, current.value, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
+    finding = compare_values(metric, current.value, golden.value, thresholds.of(metric.gate) if metric.gate else 0.0)
     if metric.gate is None:
-        return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="not gated; throughput is")
-    verdict, reason = _withheld(metric.name, metric.gate, metrics, likeness, doubts)
-    return finding if verdict is None else replace(finding, verdict=verdict, reason=reason)
+        return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="shown only; another figure is gated")
+    problem = golden.problem or current.problem
+    verdict, reason = withheld or (Verdict.INCONCLUSIVE if problem else finding.verdict, problem or finding.reason)
+    return replace(finding, verdict=verdict, reason=reason)
 
 
-def _withheld(
-    name: str, kind: GateKind, metrics: Metrics, likeness: Likeness, doubts: tuple[str, ...]
-) -> tuple[Verdict | None, str]:
-    """Return why the comparison allows no verdict, whatever the numbers; None if it does."""
+def _withheld(kind: GateKind, likeness: Likeness, doubts: tuple[str, ...]) -> tuple[Verdict, str] | None:
+    """Return what the doubts, or the differences, make of a figure of this kind; None if they allow a verdict."""
     if doubts:
         return Verdict.INCONCLUSIVE, "; ".join(doubts)
     against = likeness.against(kind)
-    if against:
-        blocked = any(difference.blocks for difference in against)
-        return (Verdict.INCONCLUSIVE if blocked else Verdict.NOT_GATED), "; ".join(d.text for d in against)
-    if name in metrics.problems:
-        return Verdict.INCONCLUSIVE, metrics.problems[name]
-    return None, ""
+    if not against:
+        return None
+    blocked = any(difference.blocks for difference in against)
+    return (Verdict.INCONCLUSIVE if blocked else Verdict.NOT_GATED), "; ".join(d.text for d in against)
 
 
 Outcome = Literal["pass", "regression", "improvement", "oom", "failed", "inconclusive"]
@@ -191,8 +198,9 @@ _SIGTERM = 15
 
 
 def comparison_outcome(comparison: Comparison, *, fail_on_improvement: bool = False) -> tuple[Outcome, ExitCode]:
-    """Return outcome and exit code of a comparison."""
-    match comparison.outcome:
+    """Return outcome and exit code of a comparison; a provisional one passes nothing."""
+    judged = comparison.outcome
+    match Verdict.INCONCLUSIVE if comparison.provisional and judged is not Verdict.REGRESSION else judged:
         case Verdict.REGRESSION:
             return "regression", ExitCode.REGRESSION
         case Verdict.INCONCLUSIVE:

@@ -191,7 +191,7 @@ def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str,
         for name, peak in metrics.peaks.items()
         if peak is not None and name in metrics.problems
     }
-    missing = dict.fromkeys(text for log in logs for text in log.unsaid)
+    missing = dict.fromkeys(text for log in logs for text in (*log.unsaid, log.provisional) if text)
     return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *missing)}
 
 

@@ -1,18 +1,18 @@
 """The result of a run as a page, with a table of its ranks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
-from harness.errors import ExitCode
 from harness.judge import readings
 from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
-from harness.judge.gate import Comparison, Finding, Verdict
+from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
 from harness.measure.values import Compared, CompareDocument, OutOfMemory, RunDocument
 from harness.records.golden import GoldenRecord
-from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS
+from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 from harness.show import figures
@@ -35,7 +35,7 @@ from harness.show.page import (
     tabled,
 )
 from harness.show.request_text import record_facts
-from harness.units import format_bytes, format_seconds, grouped
+from harness.units import format_bytes, format_seconds, grouped, sentence
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
@@ -127,7 +127,7 @@ def _notes(run: RunDocument) -> Iterator[str | Line]:
         prediction_line(record.prediction, record.no_prediction),
         figures.clock_line(metrics.clocks), throughput_text(record, metrics), own_time_text(record, metrics),
     ))  # fmt: skip
-    yield from _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
+    yield from reasons((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
     yield from (f"Note: {text}" for text in record.notes)
     if run.golden is None:
         yield f"Not compared: {run.compared.note}"
@@ -136,14 +136,19 @@ def _notes(run: RunDocument) -> Iterator[str | Line]:
 def _run_line(run: RunDocument) -> Line:
     """Return ``PASS: 3.19 s a step, peak 136.1 MiB on rank 0 (predicted 136.3 MiB), golden 136.3 MiB``."""
     record, is_alone = run.record, run.outcome == "pass" and run.golden is None
-    word = Span("OK" if is_alone else run.outcome.upper(), style_of(run.outcome))
+    outcome, ends = run.outcome, record.imported.provisional.partition(" (")[0] if record.imported else ""
+    if run.compared.provisional:
+        outcome = comparison_outcome(replace(run.compared, provisional=()))[0]
+    word = Span("OK" if is_alone else outcome.upper(), style_of(outcome))
     if record.status != "ok":
         return answer_line((word, f": {record.failure or record.status}"))
     reason = _why(run)
     first, *more = [reason, *_line_figures(run)] if reason else _line_figures(run)
-    texts = [*more, *(["no golden to compare with"] if is_alone else [])]
+    texts = [*more, *([_ALONE] if is_alone else [])]
     return answer_line(
-        (word, f": {first}"), *(f"{', ' if at or not reason else '; '}{text}" for at, text in enumerate(texts))
+        (word, f": {first}"),
+        *(f"{', ' if at or not reason else '; '}{text}" for at, text in enumerate(texts)),
+        f". {sentence(ends)}: provisional." if ends else "",
     )
 
 
@@ -151,19 +156,19 @@ def _why(run: RunDocument) -> str:
     """Return the changes beyond a threshold, or why nothing is concluded."""
     found = [finding for finding in run.compared.findings if finding.verdict == run.outcome != "pass"]
     if run.outcome == "inconclusive":
-        return next(iter([*run.suspect, *(finding.reason for finding in found), run.compared.note]))
+        return next(iter([*run.suspect, *(finding.reason for finding in found), run.compared.note]), "")
     return ", ".join(
         f"{BY_NAME[f.metric].title} {figures.change(f)} (allowed {figures.allowed_change(BY_NAME[f.metric], f)})"
         for f in found
     )
 
 
-def _line_figures(run: RunDocument) -> list[str]:
+def _line_figures(run: Compared) -> list[str]:
     seconds, peak, golden = run.metrics.step_time_s, run.metrics.peak_allocated_bytes, run.compared.golden
     shown = [f"{format_seconds(seconds.median)} a step"] if seconds else []
     if peak:
-        record = run.record.prediction
-        predicted = f" (predicted {format_bytes(record.measurable_peak_bytes)})" if record else ""
+        known = run.predicted.get("peak_allocated_bytes")
+        predicted = f" (predicted {format_bytes(known)})" if known else ""
         shown.append(f"peak {format_bytes(peak.value)} on rank {peak.rank}{predicted}")
     if golden and (stored := golden.metrics.get("peak_allocated_bytes")):
         shown.append(f"golden {format_bytes(stored.value)}")
@@ -176,9 +181,53 @@ def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
         yield Line(f"Next: {oom.next_experiment}", hang=2)
 
 
+_IN_LINE = {"step_time_s": "{} a step", "tflops_per_gpu": "{} TFLOP/s/GPU", "peak_allocated_bytes": "peak {}"}
+_EQUAL = 0.0005  # a smaller change is shown as 0.0 %
+_MIRRORED = 0.01  # throughput says no more than the step time where their product changes by less
+
+
+def compared_line(comparison: Comparison, why: Iterable[str] = (), step_s: float | None = None) -> Line:
+    """Return a verdict with the changes of time and peak: ``REGRESSION: 2.741 s a step, +8.1 %; peak 5 GiB, equal``.
+
+    ``why``: the reasons of an inconclusive verdict; the first is shown. ``step_s``: where only throughput is compared.
+    """
+    found = {finding.metric: finding for finding in comparison.findings if finding.current is not None}
+    if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
+        del found["tflops_per_gpu"]
+    texts = [f"{format_seconds(step_s)} a step"] if step_s and "step_time_s" not in found else []
+    texts += [_in_line(found[name]) for name in _IN_LINE if name in found]
+    texts += ["no peak"] * ("peak_allocated_bytes" not in found)
+    ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
+    reason = next(filter(None, why), "") if comparison.outcome is Verdict.INCONCLUSIVE else ""
+    more = "".join(f" {sentence(text)}." for text in (ends and f"{ends}: provisional", reason) if text)
+    word = comparison.outcome.value
+    return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join(texts)}.{more}"))
+
+
+def _is_mirrored(time: float | None, rate: float | None) -> bool:
+    return time is not None and rate is not None and abs((1 + time) * (1 + rate) - 1) < _MIRRORED
+
+
+def _in_line(finding: Finding) -> str:
+    value = _IN_LINE[finding.metric].format(figures.figure(BY_NAME[finding.metric], finding.current))
+    if finding.change is None:
+        return f"{value}, not compared"
+    return f"{value}, {'equal' if abs(finding.change) < _EQUAL else figures.change(finding)}"
+
+
 def compare_page(verdict: CompareDocument) -> Page:
     """Return the page of a comparison of recorded runs."""
-    return Page(tuple(_comparison_blocks(verdict)), answer=_closing(verdict, ", ".join(verdict.run_ids)))
+    compared, step = verdict.compared, verdict.metrics.step_time_s
+    runs = Line(f"Run {', '.join(verdict.run_ids)}", whole=True)
+    if compared.golden is None and verdict.outcome == "pass":
+        line = answer_line((Span("OK", style_of("pass")), f": {', '.join(_line_figures(verdict))}, {_ALONE}"))
+    else:
+        why = (*(f.reason for f in compared.findings if f.verdict is Verdict.INCONCLUSIVE), compared.note)
+        line = compared_line(compared, why, step.median if step else None)
+    return Page((*_comparison_blocks(verdict), runs), answer=line)
+
+
+_ALONE = "no golden to compare with"
 
 
 def _comparison_blocks(compared: Compared) -> Iterator[Block]:
@@ -190,7 +239,7 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     stored = [f for f in comparison.findings if f.golden is not None]
-    yield _comparison_table(stored, what, compared.predicted)
+    yield comparison_table(stored, BY_NAME, "Run", what, compared.predicted)
     judged = ((f.reason, BY_NAME[f.metric].title) for f in stored if f.reason and _is_judged(f))
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
@@ -222,22 +271,31 @@ def _metrics_table(run: RunDocument, *, is_whole: bool) -> Table:
     return table(("Metric", Column("Median", right=True), *spread, Column("Worst rank", optional=True)), rows)
 
 
-def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
+def reasons(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
+    """Yield one line for each reason of the pairs, with all titles that share it."""
     for reason, shared in grouped(pairs).items():
         yield Line(f"{', '.join(shared)}: {reason}", hang=2)
 
 
-def _comparison_table(findings: Sequence[Finding], against: str, predicted: Mapping[str, float | None]) -> Table:
+def comparison_table(
+    findings: Sequence[Finding],
+    metrics: Mapping[str, Metric],
+    ours: str,
+    theirs: str,
+    predicted: Mapping[str, float | None] | None = None,
+) -> Table:
+    """Return a row for each finding; ``metrics``: their units; ``predicted``: figures of the same kind as measured."""
+    known = predicted or {}
     return tabled(
-        [(finding, BY_NAME[finding.metric]) for finding in findings],
+        [(finding, metrics[finding.metric]) for finding in findings],
         [
             (Column("Metric"), lambda row: row[1].title),
-            (Column("Run", right=True), lambda row: figures.figure(row[1], row[0].current)),
+            (Column(ours, right=True), lambda row: figures.figure(row[1], row[0].current)),
             (
                 Column("Predicted", right=True, drop=2, optional=True),
-                lambda row: figures.figure(row[1], predicted.get(row[0].metric)),
+                lambda row: figures.figure(row[1], known.get(row[0].metric)),
             ),
-            (Column(against, right=True), lambda row: figures.figure(row[1], row[0].golden)),
+            (Column(theirs, right=True), lambda row: figures.figure(row[1], row[0].golden)),
             (Column("Change", right=True), lambda row: figures.change(row[0])),
             (Column("Allowed", right=True, drop=1), lambda row: figures.allowed_change(row[1], row[0])),
             (Column("Verdict"), lambda row: Span(row[0].verdict.replace("_", " "), style_of(row[0].verdict))),
@@ -274,11 +332,3 @@ def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[
 def _is_judged(finding: Finding) -> bool:
     """Return whether the metric has a gate or a verdict; other rows are only informative."""
     return finding.verdict is not Verdict.NOT_GATED or BY_NAME[finding.metric].gate is not None
-
-
-def _closing(verdict: Compared, where: str) -> Line:
-    is_alone = verdict.outcome == "pass" and verdict.golden is None
-    is_cut = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
-    word = Span("OK" if is_alone else "INTERRUPTED" if is_cut else verdict.outcome.upper(), style_of(verdict.outcome))
-    reason = ". No golden values to compare with." if is_alone else ""
-    return Line((word, f" (exit {verdict.exit_code}){reason}  {where}"), whole=True)

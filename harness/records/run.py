@@ -52,7 +52,7 @@ class ImportedLog(Frozen):
     ``first_line`` and ``last_line``: when the first and last iteration (or else any line) were logged, as written.
     ``start_source``: where the job's start time comes from; ``unknown``: the record has ``imported_at`` instead.
     ``unsaid``: values that a run by mbr-perf has and this log does not. ``failed_rank``: the rank that failed first;
-    None if the log does not show it.
+    None if the log does not show it. ``provisional``: that the log ends before its job; empty if it does not.
     """
 
     source_format: Literal["bridge", "megatron-lm"] | None
@@ -68,6 +68,7 @@ class ImportedLog(Frozen):
     imported_at: str | None = None
     unsaid: tuple[str, ...] = ()
     failed_rank: int | None = None
+    provisional: str = ""
 
 
 def log_files(names: Iterable[str]) -> tuple[LogFile, ...]:

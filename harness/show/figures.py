@@ -78,6 +78,8 @@ def allowed_change(metric: Metric, finding: Finding) -> str:
         return ABSENT
     if metric.better == "equal":
         return "must be equal"
+    if metric.gate == "exact":  # a limit of the figure, not of its change
+        return figure(metric, finding.threshold)
     return format_percent(-finding.threshold if metric.better == "higher" else finding.threshold)
 
 

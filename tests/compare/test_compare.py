@@ -59,7 +59,7 @@ def invoke(results, *arguments):
 def test_the_exit_code_is_the_verdict(results, golden, tflops, options, code, outcome):
     done = invoke(results, golden(tflops), *options)
     assert done.exit_code == code
-    assert done.stdout.splitlines()[0] == f"{outcome} (exit {code})  {RUN_ID}"
+    assert done.stdout.startswith(f"{outcome}: 2.500 s a step; ")
 
 
 def test_memory_has_its_own_threshold(results, tmp_path, make_record, make_golden):
@@ -141,11 +141,9 @@ def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new,
     assert message in str(done.exception)
 
 
-def test_golden_values_of_another_program_are_named_and_not_sent_to_git(results, tmp_path):
+def test_a_run_is_named_by_its_id_beside_golden_values_of_another_program(results, tmp_path):
     (tmp_path / "bridge.json").write_text('{"0": {"lm loss": 11.5}}')
-    done = invoke(results, tmp_path / "bridge.json")
-    assert "is not a golden of mbr-perf" in str(done.exception)
-    assert f"mbr-perf compare --log FILE --golden {tmp_path / 'bridge.json'}" in str(done.exception)
+    assert invoke(results, tmp_path / "bridge.json").exit_code == 6
 
 
 def test_a_golden_can_be_named_as_golden_list_prints_it(results, mbr_perf):
@@ -185,3 +183,25 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.compare.ask, harness.golden.ask; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "harness.show.terminal", "harness.show.page", "yaml"} & set(loaded)
+
+
+def test_a_named_folder_without_the_golden_is_inconclusive(results, tmp_path):
+    (tmp_path / "empty").mkdir()
+    done = invoke(results, tmp_path / "empty")
+    assert (done.exit_code, "Not compared: no golden for these settings" in done.output) == (6, True)
+
+
+@pytest.mark.parametrize("status", ["oom", "failed", "interrupted"])
+def test_a_run_that_ended_badly_does_not_pass_without_a_golden(results, make_record, make_spec, status):
+    batch = {"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 4096}
+    spec = make_spec(num_gpus=16, batch=batch)
+    (results / "runs" / RUN_ID / "record.json").unlink()
+    write_record(results / "runs" / RUN_ID, make_record(spec, run_id=RUN_ID, status=status, failure="rank 3 gave up"))
+    done = invoke(results)
+    assert (done.exit_code, f"the run ended as {status}; no golden for these settings" in done.output) == (6, True)
+
+
+def test_a_window_that_holds_no_step_is_a_wrong_request(results):
+    assert "the window [50, 50) of 50 steps has no steps" in str(
+        invoke(results, "--eval_time_start_step", "50").exception
+    )

@@ -239,16 +239,17 @@ def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--log", "x.log"), "--log: nothing to compare it with"),
+        (("--log", "x.log"), "x.log: a log, and nothing to compare it with"),
         (("--log", "x.log", "--golden", "g", "--golden_values_path", "h"), "both name the golden values"),
         (("--log", "x.log", "--golden", "g", "--format", "yaml"), "--format 'yaml': no such format"),
         (("--log", "x.log", "--golden", "g", "--accept_difference", "torch"), "--accept_difference"),
         (("--log", "-", "--golden", "g", "--follow"), "--follow: - is no log file that grows"),
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "not a fraction"),
-        (("RUN", "--golden", "g"), "--golden: for a log only"),
-        (("RUN", "--golden", "g"), "for a run: mbr-perf compare RUN g; for a log: name a log with --log FILE"),
         (("RUN", "--check_loss"), "--check_loss: for a log only"),
-        (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN and --log: mbr-perf compares either a run or a log"),
+        (
+            ("RUN", "--repeat", "OTHER", "--log", "x.log"),
+            "RUN, OTHER and --log: mbr-perf compares either a run or a log",
+        ),
         ((), "nothing to compare"),
     ],
 )

@@ -7,13 +7,11 @@ import pytest
 
 from harness.compare.following import followed
 from harness.compare.judge import ForeignRequest
-from harness.compare.sides import side_of
-from harness.compare.values import OF_BRIDGE
-from harness.judge.compare import WindowOptions
+from harness.imports.sides import side_of
 from harness.records.golden import golden_text
 from harness.records.store import write_record
 from tests.compare.test_compare_logs import bridge_golden, megatron_lm_golden
-from tests.imports.logs import bridge_log, megatron_lm_log
+from tests.imports.logs import bridge_log, megatron_lm_log, memory_gb
 
 RUN_ID = "20260102T030405Z-llama3_70b-0a1b2c3d"
 LOGS = {"log": (50, 50), "unfinished": (30, 500_000)}
@@ -37,6 +35,10 @@ def _side(tmp_path, make_record, make_golden):
             path = tmp_path / name / RUN_ID
             path.mkdir(parents=True)
             write_record(path, make_record(seconds=seconds, run_id=RUN_ID))
+        elif kind == "runs":  # of which the one in the middle counts
+            for place, each in enumerate((seconds, 0.9 * seconds, 9.9)):
+                (path / f"run{place}").mkdir(parents=True)
+                write_record(path / f"run{place}", make_record(seconds=each, run_id=RUN_ID))
         elif kind == "own":
             values = {"step_time_s": seconds, "tflops_per_gpu": 1775.0 / seconds}
             path.write_text(golden_text(make_golden(make_record(), values)))
@@ -61,6 +63,8 @@ def _side(tmp_path, make_record, make_golden):
         ("log", "own", (0, 5)),
         ("log", "run", (6, 5)),  # the log has no memory, the run has
         ("run", "log", (0, 5)),
+        ("runs", "log", (0, 5)),
+        ("log", "runs", (6, 5)),
         ("run", "run", (0, 5)),
         ("run", "own", (0, 5)),
         ("unfinished", "log", (6, 5)),
@@ -118,6 +122,22 @@ def test_settings_that_two_logs_print_differently_are_listed_and_the_likeliest_c
     assert [text.partition(":")[0] for text in settings][:2] == ["recompute", "batch.micro_batch_size"]
 
 
+def test_a_reference_without_an_iteration_is_refused(mbr_perf, side, tmp_path):
+    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py\n")
+    answer = mbr_perf("compare", side("log", 2.5, "a"), tmp_path / "train.sh")
+    assert (answer.code, "train.sh: no line of a training iteration" in answer.err) == (2, True)
+
+
+def test_line_1_has_the_changes_of_time_and_peak_and_where_the_log_ends(mbr_perf, tmp_path):
+    peak = [(1, memory_gb(0, 1, max_allocated=54.9))]
+    (tmp_path / "a.log").write_text(megatron_lm_log([2.8] * 30, [625.0] * 30, memory=peak, total=500_000))
+    (tmp_path / "b.log").write_text(megatron_lm_log([2.5] * 50, [700.0] * 50, memory=peak))
+    assert mbr_perf("compare", tmp_path / "a.log", tmp_path / "b.log").out.splitlines()[0] == (
+        "REGRESSION: 2.800 s a step, +12.0 %; peak 51.13 GiB, equal. "
+        "The log ends at iteration 30 of 500000: provisional."
+    )
+
+
 def test_a_golden_is_no_a(mbr_perf, side):
     answer = mbr_perf("compare", side("bridge", 2.5, "a"), side("log", 2.5, "b"))
     assert (answer.code, "mbr-perf compare A B" in answer.err) == (2, True)
@@ -166,9 +186,6 @@ def test_a_log_is_followed_until_its_job_ends(side):
         pauses.append(seconds)
         ours.write_text(text + ("KeyboardInterrupt\n" if len(pauses) > 1 else ""))
 
-    request = ForeignRequest(
-        ours=side_of(str(ours)), golden=side_of(str(side("log", 2.5, "b"))), form="auto", window=WindowOptions(),
-        thresholds=OF_BRIDGE, loss_limits=None, fail_on_improvement=False, actuals=None,
-    )  # fmt: skip
+    request = ForeignRequest(ours=side_of(str(ours)), golden=side_of(str(side("log", 2.5, "b"))))
     answer = followed(request, written_in_the_pause)
     assert (len(pauses), answer.is_growing, answer.outcome) == (2, False, "regression")

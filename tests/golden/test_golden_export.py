@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.compare.speed import window_of
+from harness.compare.figures import window_of
 from harness.foreign.golden_file import read_foreign_golden
 from harness.judge.compare import WindowOptions
 from harness.records.goldens import golden_text

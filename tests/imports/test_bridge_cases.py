@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from harness.compare.convergence import LossLimits, judge_loss
-from harness.compare.judge import judge_log
-from harness.compare.values import OF_BRIDGE
+from harness.compare.figures import judge_log
+from harness.compare.judge import OF_BRIDGE
 from harness.errors import BadRequestError
 from harness.foreign.golden_file import read_foreign_golden
 from harness.foreign.reader import read_logs
 from harness.judge.compare import WindowOptions
-from harness.judge.gate import overall
+from harness.judge.gate import comparison_outcome, overall
 from tests.imports.logs import bridge_log, memory_gb
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
@@ -59,7 +59,7 @@ def test_throughput(case, judged):
     )
     thresholds = replace(OF_BRIDGE, time=config["timing_threshold"])
     found = judged(bridge_log(spread(case["current"])), golden_of(spread(case["golden"])), window, thresholds)
-    assert found.outcome.value == case["outcome"]
+    assert comparison_outcome(found.comparison)[0] == case["outcome"]
     if case["agrees"]:
         assert case["outcome"] == VERDICTS[case["upstream"]["passed"]]
 
@@ -72,7 +72,7 @@ def test_memory(case, judged):
     found = judged(
         log, golden_of([700.0] * 10, **case["golden"]), thresholds=replace(OF_BRIDGE, memory=case["threshold"])
     )
-    assert found.outcome.value == case["outcome"]
+    assert comparison_outcome(found.comparison)[0] == case["outcome"]
 
 
 @pytest.mark.parametrize("case", cases("convergence"))
@@ -102,7 +102,7 @@ def test_from_log_to_outcome(case, judged, tmp_path):
             read_foreign_golden(tmp_path / "missing.json")
         return
     found = judged(log, CASES["shared"][case["golden"]], limits=LossLimits())
-    assert found.outcome.value == case["outcome"]
+    assert comparison_outcome(found.comparison)[0] == case["outcome"]
 
 
 def test_every_loss_check_names_its_number_and_its_limit():

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.compare.convergence import LossLimits
-from harness.compare.judge import ForeignAnswer, judge_log
+from harness.compare.figures import judge_log
+from harness.compare.judge import OF_BRIDGE, ForeignAnswer
 from harness.compare.show import foreign_document, foreign_page
-from harness.compare.values import OF_BRIDGE
 from harness.errors import BadRequestError
 from harness.foreign.bridge_goldens import actuals_of, bridge_text, downsample, merge, read_bridge
 from harness.foreign.golden_file import read_foreign_golden

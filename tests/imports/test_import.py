@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 
+from harness.records.golden import golden_text
 from harness.records.store import read_run
 from tests.imported_logs import TABLE, Job, iteration, job_log
 from tests.imports import logs
@@ -89,12 +91,35 @@ def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(importe
     assert not any("refused by rule" in note for note in legal["notes"])
 
 
-def test_a_log_that_stops_early_without_a_message_is_of_a_failed_job(imported):
-    text = "\n".join(job_log(TABLE[1]).splitlines()[:-6])
-    answer, document = imported(text, "--recompute", "mlp")
+@pytest.mark.parametrize("ending", ["", "slurmstepd: error: *** STEP 4.0 ON n CANCELLED AT NOON DUE TO TIME LIMIT ***"])
+@pytest.mark.parametrize(("tflops", "code"), [(704.0, 6), (600.0, 5)])
+def test_a_log_that_has_not_finished_is_judged_up_to_its_end_and_provisional(imported, results, ending, tflops, code):
+    text = "\n".join([*job_log(Job("core_attn", tflops, 58.8)).splitlines()[:-6], ending])
+    answer, document = imported(text, "--recompute", "core_attn")
 
-    assert answer.code == 3
-    assert "the log ends at iteration 17 of 20" in document["failure"]
+    assert (answer.code, document["status"]) == (code, "ok")
+    assert document["imported"]["provisional"].startswith("the log ends at iteration 17 of 20 (")
+    assert document["metrics"]["step_time_s"]["window"] == [11, 17]
+
+
+def test_a_pipe_is_refused_before_it_is_opened(mbr_perf, tmp_path):
+    os.mkfifo(tmp_path / "pipe.log")
+    assert mbr_perf("import", "--log", tmp_path / "pipe.log", *SFT).code == 2
+
+
+def test_a_file_that_is_no_log_is_named_as_what_it_is(mbr_perf, tmp_path, make_record, make_golden):
+    files = {
+        "golden of Megatron-Bridge": '{"0": {"lm loss": 1}}',
+        "golden of Megatron-LM": '{"lm loss": {"start_step": 1, "step_interval": 1, "values": {"1": 2.0}}}',
+        "golden of mbr-perf": golden_text(make_golden(make_record(), {"tflops_per_gpu": 700.0})),
+        "JSON file": '{"hidden_size": 4096}',
+        "run of mbr-perf": make_record().model_dump_json(),
+    }
+    for what, text in files.items():
+        path = tmp_path / ("record.json" if what.startswith("run") else "file.json")
+        path.write_text(text)
+        answer = mbr_perf("import", "--log", path, *SFT)
+        assert (answer.code, f"{path}: a {what}, not a log" in answer.err) == (2, True), answer.err
 
 
 @pytest.mark.parametrize(("total", "ends"), [(20, False), (40, True)], ids=["whole", "cut"])

@@ -33,7 +33,7 @@ def _read(tmp_path):
 def test_a_failure_from_which_the_job_recovered_is_a_note(read):
     whole = [iteration(number, 3.0) for number in range(1, 21)]
     log, found = read("\n".join([*whole[:5], out_of_memory(60.0), *whole]) + "\n")
-    ended = ending(log, found, 20)
+    ended = ending(log, found)
 
     assert (ended.status, ended.failure, ended.first) == ("ok", None, None)
     assert "did not end the job" in ended.notes[0]
@@ -41,7 +41,7 @@ def test_a_failure_from_which_the_job_recovered_is_a_note(read):
 
 def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
     log, found = read(job_log(TABLE[0]).replace("[rank0]: ", ""))
-    ended = ending(log, found, 20)
+    ended = ending(log, found)
     ranks = rank_records(log, ended.first, 32, ended_well=False)
 
     assert ended.status == "oom"
@@ -51,7 +51,7 @@ def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
 
 def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
     log, found = read(out_of_memory(58.8) + "\n")
-    ended = ending(log, found, 20)
+    ended = ending(log, found)
     ranks = rank_records(log, ended.first, 32, ended_well=False)
 
     assert ended.status == "oom"

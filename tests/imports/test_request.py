@@ -1,7 +1,5 @@
 """What `mbr-perf import` asks of a request before it reads a whole log."""
 
-import os
-
 import pytest
 
 from tests.imports.logs import bridge_log
@@ -30,10 +28,3 @@ def test_an_import_without_a_recipe_quotes_the_command_with_the_recipe_of_the_sa
         2, ["  copy one of these commands:", f"  mbr-perf import --log {log} {command}"],
     )  # fmt: skip
     assert lines[0].startswith("error: a log does not contain its recipe")
-
-
-def test_a_pipe_is_refused_before_it_is_opened(mbr_perf, tmp_path):
-    os.mkfifo(tmp_path / "pipe.log")
-    answer = mbr_perf("import", "--log", tmp_path / "pipe.log", "-mr", "llama3_8b", "-g", "h100")
-    assert answer.code == 2
-    assert "pipe.log: import cannot read standard input or a pipe" in answer.err

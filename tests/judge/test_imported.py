@@ -27,16 +27,9 @@ def _logged(make_record):
     return build
 
 
-@pytest.mark.parametrize(
-    ("factor", "expected"),
-    [
-        (1.0, "+0.0 % from mbr-perf's value"),
-        (1.003, "+0.3 % from mbr-perf's value"),
-        (0.9, "-10.0 % from mbr-perf's value"),
-    ],
-)
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, "+0.0"), (1.003, "+0.3"), (0.9, "-10.0")])
 def test_the_difference_from_our_figure_is_reported(logged, factor, expected):
-    assert expected in throughput_text(*logged(factor))
+    assert f"{expected} % from mbr-perf's value" in throughput_text(*logged(factor))
 
 
 def test_only_steps_of_the_window_count(logged):

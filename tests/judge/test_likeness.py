@@ -49,23 +49,18 @@ def test_an_accepted_difference_is_kept_on_record_and_judged(make_spec, make_rec
     assert verdicts(record, golden, ("recompute",))["tflops_per_gpu"] == "regression"
 
 
+BUILD = {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+
+
 @pytest.mark.parametrize(
     ("provenance", "name", "accept"),
     [
         ({"device_name": "NVIDIA H100 PCIe"}, "device_name", "hardware"),
         ({"device_name": None}, "device_name", "device_name"),
         ({"driver_version": "580.1"}, "driver_version", "software"),
-        (
-            {"versions": {"torch": "2.10.0", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}},
-            "torch",
-            "torch",
-        ),
-        (
-            {"versions": {"torch": "2.9.1", "megatron-core": "0.17.0", "transformer-engine": "2.11.0"}},
-            "megatron-core",
-            "software",
-        ),
-        ({"versions": {"torch": "2.9.1", "megatron-core": "0.16.1"}}, "transformer-engine", "transformer-engine"),
+        ({"versions": BUILD | {"torch": "2.10.0"}}, "torch", "torch"),
+        ({"versions": BUILD | {"megatron-core": "0.17.0"}}, "megatron-core", "software"),
+        ({"versions": BUILD | {"transformer-engine": None}}, "transformer-engine", "transformer-engine"),
     ],
 )
 def test_another_machine_or_build_blocks_until_accepted(make_record, make_golden, provenance, name, accept):

@@ -151,10 +151,7 @@ def test_figures_of_a_log_are_compared_with_the_gpu_of_its_golden(gpu, dtype, st
         ({"num_gpus": 64}, "num_gpus: the header says 64, the golden's own settings say 32"),
         ({"compute_dtype": "bf16"}, "compute_dtype: the header says bf16, the golden's own settings say fp8_cs"),
         ({"recompute": "mlp"}, "recompute: the header says mlp, the golden's own settings say core_attn"),
-        (
-            {"fingerprint": "0123456789abcdef"},
-            "fingerprint: the header says 0123456789abcdef, the golden's own settings",
-        ),
+        ({"fingerprint": "0123456789abcdef"}, "fingerprint: the header says 0123456789abcdef, the golden's own"),
         ({"gpu": "h200"}, "gpu: the header says h200, the golden's own settings say h100"),
         ({"metrics": {"tflops": {"value": 700}}}, "metrics.tflops: no such metric"),
         ({"metrics": {"mfu": {"value": 0.5, "relative_spread": -1}}}, "metrics.mfu.relative_spread: must be greater"),
@@ -169,10 +166,7 @@ def test_figures_of_a_log_are_compared_with_the_gpu_of_its_golden(gpu, dtype, st
         ({"window": [-1, 3]}, "window: [-1, 3) is no window of the steps"),
         ({"window": [3, 51], "max_steps": 50}, "window: [3, 51) is no window of 50 steps"),
         ({"promoted_at": "soon"}, "promoted_at: 'soon' is no ISO-8601 time"),
-        (
-            {"metrics": {"peak_allocated_byte": {"value": 7}}},
-            "metrics.peak_allocated_byte: no such metric 'peak_allocated_byte'\n  did you mean 'peak_allocated_bytes'",
-        ),
+        ({"metrics": {"peak_allocated_byte": {"value": 7}}}, "metrics.peak_allocated_byte: no such metric"),
     ],
 )
 def test_a_golden_that_contradicts_itself_is_an_error_with_its_key(

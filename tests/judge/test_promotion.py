@@ -24,11 +24,8 @@ def test_a_golden_says_what_it_was_measured_on_by_whom_and_why(make_record):
     record = make_record(seconds=2.5)
     golden = promoted([record])
     assert (golden.kind, golden.fingerprint, golden.spec) == ("measured", record.fingerprint, record.spec.identity())
-    assert (golden.promoted_at, golden.promoted_by, golden.reason) == (
-        "2026-03-04T05:06:07Z",
-        "someone",
-        "first values",
-    )
+    origin = ("2026-03-04T05:06:07Z", "someone", "first values")
+    assert (golden.promoted_at, golden.promoted_by, golden.reason) == origin
     assert golden.measured_on.device_name == "NVIDIA H100 80GB HBM3"
     assert golden.measured_on.versions == {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
     assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5)

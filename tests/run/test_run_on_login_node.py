@@ -89,7 +89,7 @@ def test_recorded_runs_are_replayed_and_judged_there(login_node, tmp_path, make_
     golden = tmp_path / "golden.json"
     golden.write_text(golden_text(make_golden(record, {"peak_allocated_bytes": 1_000_000})))
     compared = login_node("compare", record.run_id, golden, "--results_dir", tmp_path / "results")
-    assert (compared.returncode, compared.stdout.splitlines()[0].split()[0]) == (5, "REGRESSION")
+    assert (compared.returncode, compared.stdout.splitlines()[0].split()[0]) == (5, "REGRESSION:")
 
 
 @pytest.mark.slow

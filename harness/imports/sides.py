@@ -1,21 +1,27 @@
-"""Finds out what the two sides of a comparison are, and reads either as a log or as golden values."""
+"""Finds out what a file or a folder is, and reads logs and runs as a log or as golden values."""
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.failures.first_failure import FirstFailure, first_failure
+from harness.foreign.bridge_goldens import looks_like_bridge
 from harness.foreign.golden import ForeignGolden, GoldenStep
+from harness.foreign.golden_file import looks_like_megatron_lm
 from harness.foreign.log import ForeignLog, Iteration, RankMemory
-from harness.foreign.logs.sources import is_stream, log_sources
+from harness.foreign.logs.sources import is_stream
 from harness.foreign.reader import opened_logs
 from harness.judge import readings
+from harness.judge.compare import require_repeats
 from harness.records.references import MARKS
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_run
+from harness.records.store import RECORD, read_run, record_path
+from harness.units import counted
 
 Kind = Literal["log", "run", "golden", "foreign", "name"]
 _LARGEST_DOCUMENT = 1 << 26
@@ -27,12 +33,13 @@ class Side:
     """A side. ``paths``: the logs of one job, or the runs of one setting.
 
     ``foreign``: golden values of Megatron-Bridge or Megatron-LM. ``name``: only the reader of runs knows it.
-    ``given``: how to name the side as a reference.
+    ``given``: how to name the side as a reference. ``what``: the kind in words, for messages.
     """
 
     kind: Kind
     paths: tuple[str, ...]
     given: str
+    what: str = ""
 
 
 def side_of(given: str) -> Side:
@@ -41,15 +48,15 @@ def side_of(given: str) -> Side:
     if is_stream(given):
         return Side("log", (given,), given)
     if path.name == RECORD or (path / RECORD).is_file():
-        return Side("run", (given,), given)
+        return Side("run", (given,), given, "a run of mbr-perf")
     if path.name in MARKS.values() or any((path / mark).is_file() for mark in MARKS.values()) or not path.exists():
         return Side("name", (given,), given)
     if not path.is_dir():
         return _of_file(path)
     if runs := tuple(sorted(str(record.parent) for record in path.glob(f"*/{RECORD}"))):
-        return Side("run", runs, given)
+        return Side("run", runs, given, "a folder of runs of mbr-perf")
     is_golden = any((_document(each) or {}).keys() >= {"promoted_by"} for each in path.rglob("*.json"))
-    return Side("golden" if is_golden else "log", (given,), given)
+    return Side("golden", (given,), given, "a folder of goldens") if is_golden else Side("log", (given,), given)
 
 
 def logs_of(given: list[str]) -> Side:
@@ -63,9 +70,10 @@ def _of_file(path: Path) -> Side:
     if document is None:
         return Side("log", (given,), given)
     if "promoted_by" in document:
-        return Side("golden", (given,), given)
+        return Side("golden", (given,), given, "a golden of mbr-perf")
     if "schema_version" not in document:
-        return Side("foreign", (given,), given)
+        by = "Megatron-LM" if looks_like_megatron_lm(document) else "Megatron-Bridge" * looks_like_bridge(document)
+        return Side("foreign", (given,), given, f"a golden of {by}" if by else "a JSON file")
     run_dir, log, runs = document.get("run_dir"), document.get("log"), document.get("run_ids", document.get("run_id"))
     if isinstance(run_dir, str) and (Path(run_dir) / RECORD).is_file() and len(_texts(runs)) < 2:
         runs = run_dir
@@ -76,7 +84,7 @@ def _of_file(path: Path) -> Side:
             remedy="name a run, a log, golden values, or a --json document of run, import or compare",
         )
     found = _texts(runs or logs)
-    return Side("run" if runs else "log", found, found[0])
+    return Side("run" if runs else "log", found, found[0], "a --json document of mbr-perf" if runs else "")
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -98,53 +106,63 @@ def _document(path: Path) -> dict[str, object] | None:
     return found if isinstance(found, dict) else {}
 
 
+def stored_run(side: Side, results: Path | None) -> Side:
+    """Return a name as the run that it names under ``results``. BadRequestError: it names none."""
+    path = str(record_path(side.given, results)) if side.kind == "name" else ""
+    return Side("run", (path,), path) if path else side
+
+
 def read_side(side: Side) -> tuple[ForeignLog, FirstFailure | None]:
-    """Read the logs of one job, or a run as if it were its log; also return the failure that a log shows."""
+    """Read the logs of one job, or runs as if they were its log; also return the failure that a log shows."""
     if side.kind == "run":
-        if len(side.paths) > 1:
-            raise BadRequestError(f"{side.given}: {len(side.paths)} runs beside a log", remedy=f"name {side.paths[0]}")
-        return log_of(read_run(side.given), side.given), None
+        return log_of([read_run(path) for path in side.paths], side.given), None
     reader, lines = opened_logs(side.paths)
     failed = first_failure(lines)
     return reader.finish(), failed
 
 
-def require_logs(side: Side) -> None:
-    """BadRequestError: a log does not exist, or is none."""
-    if side.kind != "run":
-        log_sources(side.paths)
+def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
+    """Return repeats as a log: a step takes as long as on its slowest rank, and their median. Peaks are the highest.
 
-
-def log_of(record: RunRecord, name: str) -> ForeignLog:
-    """Return a run as a log: every step takes as long as on its slowest rank."""
-    slowest: dict[int, float] = {}
-    losses: dict[int, float | None] = {}
-    for rank in record.ranks:
-        for step in rank.steps:
+    BadRequestError: the runs differ in their settings.
+    """
+    seconds, losses = dict[int, list[float]](), dict[int, float | None]()
+    for record in records:
+        slowest: dict[int, float] = {}
+        for step in (step for rank in record.ranks for step in rank.steps):
             slowest[step.step] = max(step.seconds, slowest.get(step.step, 0.0))
             losses[step.step] = losses.get(step.step) if step.loss is None else step.loss
-    size, last = record.spec.batch.global_batch_size, max(slowest, default=0) + 1
-    memory = [
+        for number, longest in slowest.items():
+            seconds.setdefault(number, []).append(longest)
+    spec, last = require_repeats(records), max(seconds, default=0) + 1
+    memory = (
         RankMemory(rank.rank, last, name, max_allocated_bytes=readings.allocated(rank),
                    max_reserved_bytes=readings.reserved(rank))
-        for rank in record.ranks
-    ]  # fmt: skip
+        for record in records for rank in record.ranks
+    )  # fmt: skip
+    size = spec.batch.global_batch_size
     return ForeignLog(
         None,
         (name,),
         tuple(
-            Iteration(step + 1, name, step_time_s=seconds, loss=losses[step], global_batch_size=size)
-            for step, seconds in sorted(slowest.items())
+            Iteration(step + 1, name, step_time_s=median(each), loss=losses[step], global_batch_size=size)
+            for step, each in sorted(seconds.items())
         ),
         tuple(memory),
-        total=record.spec.measure.max_steps,
-        world_size=record.spec.num_gpus,
-        ended=record.status == "ok",
+        total=spec.measure.max_steps,
+        world_size=spec.num_gpus,
+        ended=all(record.status == "ok" for record in records),
     )
 
 
 def golden_of(log: ForeignLog) -> ForeignGolden:
-    """Return a log as golden values: every iteration, and the peaks over all ranks and the whole log."""
+    """Return a log as golden values: every iteration, and the peaks over all ranks and the whole log.
+
+    BadRequestError: the log has no iteration.
+    """
+    if not log.iterations:
+        name, lines = ", ".join(log.sources), counted(log.num_lines, "line")
+        raise BadRequestError(f"{name}: no line of a training iteration in {lines}", remedy="name another reference")
     counters = ("max_allocated_bytes", "max_reserved_bytes")
     sizes = {row.global_batch_size for row in log.iterations}
     return ForeignGolden(

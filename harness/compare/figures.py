@@ -1,0 +1,246 @@
+"""Turns a log, and what it is compared with, into figures over the same iterations for the one gate."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from harness.compare.convergence import LossLimits, judge_gradients, judge_losses, missing_losses, zero_losses
+from harness.experiment.experiment import MIN_STEPS, MeasureSpec
+from harness.foreign.bridge_goldens import OF_THE_FIRST_REPORT, bridge_report
+from harness.foreign.golden import ForeignGolden, GoldenStep
+from harness.foreign.log import ForeignLog, Iteration
+from harness.judge.compare import WindowOptions
+from harness.judge.gate import Comparison, Figure, Thresholds, Verdict, judge_figure, overall
+from harness.judge.plausible import impossible_golden, impossible_series
+from harness.records.metrics import BY_NAME, Metric
+from harness.units import counted
+
+_SPEEDS = {
+    "tflops_per_gpu": "no throughput in the log: neither 'GPU utilization' nor 'throughput per GPU' (--log-throughput)",
+    "step_time_s": "no 'elapsed time per iteration' in the log",
+}
+COUNTERS = {
+    "allocated_bytes": "allocated_bytes",
+    "peak_allocated_bytes": "max_allocated_bytes",
+    "peak_reserved_bytes": "max_reserved_bytes",
+}
+ROWS: Mapping[str, Metric] = {
+    name: BY_NAME.get(name) or Metric(name, "Allocated", "bytes", "lower", "memory") for name in (*_SPEEDS, *COUNTERS)
+}
+"""The figures of a log, in the order of the report. A log names a peak after torch's counter."""
+
+_Row = tuple[Metric, Figure, Figure | None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The golden's iterations that count, from step ``start`` to before step ``end``, counted from 0."""
+
+    start: int
+    end: int
+    iterations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ForeignComparison:
+    """A log compared with a golden. ``settings``: those that two logs print differently, likely causes first."""
+
+    log: ForeignLog
+    golden: ForeignGolden
+    window: Window
+    comparison: Comparison
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+
+
+def judge_log(
+    log: ForeignLog,
+    golden: ForeignGolden,
+    window: WindowOptions,
+    allowed: Thresholds,
+    loss_limits: LossLimits | None = None,
+    doubts: tuple[str, ...] = (),
+) -> ForeignComparison:
+    """Return all findings and the outcome. ``loss_limits`` None: losses are not compared.
+
+    Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
+    that has not finished is judged up to its last iteration; the verdict is then provisional.
+    """
+    steps = window_of(golden, window, log.iterations[-1].number if log.truncated else None)
+    every = (*doubts, *_doubts(log, golden, steps))
+    withheld = (Verdict.INCONCLUSIVE, "; ".join(every)) if every else None
+    notes = dict.fromkeys((*log.notes, *golden.notes, *_batches_of_ramp(log, steps)))
+    rows = (*_speeds(log, golden, steps, notes), *_memory(log, golden, allowed, notes))
+    judged = (*(judge_figure(*row, allowed, withheld) for row in rows if _is_shown(*row)), *judge_gradients(log))
+    judged += judge_losses(log, golden, loss_limits) if loss_limits else ()
+    theirs = golden.log.truncated if golden.log else None
+    ends = filter(None, (log.truncated, (theirs or "").replace("the log", "the reference", 1)))
+    comparison = Comparison(judged, overall(judged), provisional=tuple(ends))
+    return ForeignComparison(log, golden, steps, comparison, every, tuple(notes))
+
+
+def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = None) -> Window:
+    """Return the golden's iterations in the window. Steps count from 0; a share is a share of the golden's steps.
+
+    The first step counts only if its number is given, as in Megatron-Bridge. ``last``: the last iteration of a log that
+    has not finished; none after it counts. BadRequestError: a value is out of range.
+    """
+    asked = options.over(MeasureSpec(max_steps=max(1, golden.timed[-1])))
+    numbers = tuple(number for number in golden.timed if last is None or number <= last) or golden.timed
+    start, end = asked.eval_time_start_step, asked.eval_time_end_step
+    if start is None:
+        first = max(1, int(len(numbers) * asked.skip_first_percent_time))
+        start = numbers[first] - 1 if first < len(numbers) else numbers[-1]
+    if end is None:
+        end = numbers[-1]
+    return Window(start, end, tuple(number for number in numbers if start <= number - 1 < end))
+
+
+def _is_shown(metric: Metric, ours: Figure, theirs: Figure | None) -> bool:
+    return bool(metric.gate) or ours.value is not None or (theirs is not None and theirs.value is not None)
+
+
+def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window, notes: dict[str, None]) -> Iterator[_Row]:
+    """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown."""
+    is_timed_only = all(row.tflops_per_gpu is None for row in log.iterations)
+    by_time = not golden.has_throughput or (golden.log is not None and is_timed_only)
+    first, unstated = int(golden.format == "megatron-lm" or golden.log is not None), _unstated(log, golden, window)
+    if by_time and unstated and golden.log:
+        notes[f"{unstated}: taken as equal"], unstated = None, ""
+    for name in _SPEEDS:
+        ours, theirs = _of_log(name, log, window), _over(name, golden.steps, window, str(golden.path), first)
+        if by_time and unstated:
+            why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
+            ours = replace(ours, problem=ours.problem or why)
+        yield replace(ROWS[name], gate="time" if by_time == (name == "step_time_s") else None), ours, theirs
+
+
+def _over(name: str, steps: Mapping[int, Iteration | GoldenStep], window: Window, whose: str, first: int) -> Figure:
+    """Return the median over the window, and the steps without a number. ``first``: the number of the first step."""
+    values = {number: getattr(steps.get(number), name, None) for number in window.iterations}
+    usable = [value for value in values.values() if value is not None and math.isfinite(value)]
+    lacking = [number for number, value in values.items() if value is None or not math.isfinite(value)]
+    problem = ""
+    if lacking:
+        word, more = "iteration" if first else "step", f", nor have {len(lacking) - 1} more" * (len(lacking) > 1)
+        problem = f"{whose}: {word} {lacking[0] - 1 + first} has no number for {ROWS[name].title}{more}"
+    return Figure(median(usable) if usable else None, problem)
+
+
+def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
+    read = _over(name, {row.number: row for row in log.iterations}, window, ", ".join(log.sources), 1)
+    problem, count = read.problem, len(window.iterations)
+    if not log.iterations:
+        problem = f"no line of an iteration in {', '.join(log.sources)} ({counted(log.num_lines, 'line')})"
+    elif all(getattr(row, name) is None for row in log.iterations):
+        problem = _SPEEDS[name]
+    elif problem:
+        problem = log.truncated or problem + f"; the log has every {log.interval}th iteration" * (log.interval > 1)
+    elif count < MIN_STEPS:
+        problem = f"{counted(count, 'step')} in the window of steps [{window.start}, {window.end}), not {MIN_STEPS}"
+    return replace(read, problem=problem)
+
+
+def _unstated(log: ForeignLog, golden: ForeignGolden, window: Window) -> str:
+    """Return which of the number of GPUs and the batch a side does not state; empty if both state both."""
+    names, batches = ("number of GPUs", "global batch size"), _batches(log, window)
+    sides = {"the golden": (golden.num_gpus, golden.global_batch_size), "the job": (log.world_size, batches)}
+    lacks = {who: [name for name, value in zip(names, has, strict=True) if not value] for who, has in sides.items()}
+    return "; ".join(f"{who} does not state its {' and '.join(which)}" for who, which in lacks.items() if which)
+
+
+def _memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds, notes: dict[str, None]) -> Iterator[_Row]:
+    """Yield every counter that either side has, at the moment of the golden."""
+    for name, counter in COUNTERS.items():
+        if golden.memory_by_iteration.get(counter):
+            yield ROWS[name], *_at_last_rank(counter, log, golden, notes)
+            continue
+        is_whole = golden.of_whole_run or golden.format == "megatron-lm"
+        report = bridge_report(log, counter, of_whole_run=is_whole)
+        value: int | None = getattr(report, counter, None)
+        stored, worst = golden.memory.get(counter), log.worst(counter)
+        if counter in OF_THE_FIRST_REPORT and stored and worst and worst.value > (value or 0) * (1 + allowed.memory):
+            notes[
+                f"{ROWS[name].title}: the golden holds a log's first report; rank {worst.rank} has "
+                f"{worst.value / 1e9:.5g} GB after iteration {worst.iteration} ({worst.where})"
+            ] = None
+        if value is not None or stored is not None:
+            problem = _no_memory(log) if value is None else ""
+            yield ROWS[name], Figure(value, problem), None if stored is None else Figure(stored)
+
+
+def _at_last_rank(
+    counter: str, log: ForeignLog, golden: ForeignGolden, notes: dict[str, None]
+) -> tuple[Figure, Figure]:
+    """Return both figures for a golden of Megatron-LM, which holds the last rank at each iteration.
+
+    The last reporting rank is on its stage.
+    """
+    series = golden.memory_by_iteration[counter]
+    reports = [report for report in log.memory if getattr(report, counter) is not None]
+    both = [report for report in reports if report.iteration in series]
+    if both:
+        last = max(both, key=lambda report: (report.rank, report.iteration))
+        where = f"rank {last.rank} after iteration {last.iteration} ({last.where})"
+        notes[f"Memory: {where}; the golden holds the last rank"] = None
+        return Figure(getattr(last, counter)), Figure(series[last.iteration])
+    listed = ", ".join(map(str, sorted({report.iteration for report in reports})[:5]))
+    why = f"the golden has no value for iterations {listed}, after which the log reports memory"
+    problem = f"{why} (--log-memory-interval 1)" if reports else _no_memory(log)
+    return Figure(None, problem), Figure(series[max(series)])
+
+
+def _no_memory(log: ForeignLog) -> str:
+    none = "no line '[Rank N] (after N iterations) memory' in the log"
+    return "no rank in the log reports it" if log.memory else none
+
+
+def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[str]:
+    """Yield why no figure allows a verdict: two attempts, another job, losses or figures that cannot be."""
+    yield from _restarted_inside(log, window)
+    if None not in (log.world_size, golden.num_gpus) and log.world_size != golden.num_gpus:
+        yield f"the job has {log.world_size} GPUs, the golden {golden.num_gpus}"
+    if other := [size for _, size in _batches(log, window) if size != (golden.global_batch_size or size)]:
+        yield f"the job has a global batch size of {other[0]}, the golden {golden.global_batch_size}"
+    yield from (*missing_losses(log, golden), *zero_losses(log))
+    of_job = golden.gpu, golden.compute_dtype
+    peaks = {ROWS[name].title: worst.value for name, counter in COUNTERS.items() if (worst := log.worst(counter))}
+    yield from impossible_series(
+        "the log", ((row.step_time_s, row.tflops_per_gpu) for row in log.iterations), peaks, *of_job
+    )
+    if golden.own is not None:
+        yield from impossible_golden(golden.own)
+        return
+    stored = {ROWS[name].title: golden.memory[key] for name, key in COUNTERS.items() if key in golden.memory}
+    steps = ((row.step_time_s, row.tflops_per_gpu) for row in golden.steps.values())
+    yield from impossible_series("the golden", steps, stored, *of_job)
+
+
+def _restarted_inside(log: ForeignLog, window: Window) -> Iterator[str]:
+    """Yield that iterations of the window come from two attempts, on other nodes perhaps, or with a warm-up."""
+    starts: list[int] = []  # of the attempts whose figures the log keeps: a restart drops what lies behind it
+    for number in log.restarts:
+        starts = [*(start for start in starts if start < number), number]
+    inside = [number for number in starts if min(window.iterations, default=number) < number <= window.end]
+    if inside:
+        one = f"judge one attempt with --eval_time_start_step {inside[-1] - 1} or --eval_time_end_step {inside[0] - 1}"
+        yield f"the job restarted at iteration {inside[0]}, inside the window: {one}"
+
+
+def _batches_of_ramp(log: ForeignLog, window: Window) -> Iterator[str]:
+    """Yield where the global batch size changes first inside the window, as a ramp makes it."""
+    for (_, earlier), (number, later) in pairwise(_batches(log, window)):
+        if earlier != later:
+            yield f"the global batch size changes inside the window: from {earlier} to {later} in iteration {number}"
+            return
+
+
+def _batches(log: ForeignLog, window: Window) -> list[tuple[int, int]]:
+    """Return the number and the global batch size of the window's iterations that state it."""
+    judged = frozenset(window.iterations)
+    return [
+        (row.number, row.global_batch_size) for row in log.iterations if row.number in judged and row.global_batch_size
+    ]
