@@ -42,7 +42,7 @@ class HistoryOptions:
     fingerprint: Annotated[str | None, typer.Option("--fingerprint", metavar="HEX",
         help="Runs with these settings. Default: those of the newest run.")] = None
     csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
-        help="Also write CSV for Apache Otava. With -, print only the CSV, to stdout.")] = None
+        help="Also write CSV: of a case for Apache Otava, else of every run. With -, print only the CSV.")] = None
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
         help="Also draw the trend. Needs mbr-perf[report].")] = None
     golden_dir: GoldenDir = None
@@ -97,7 +97,6 @@ def _require_sense(asked: HistoryOptions) -> None:
     from harness.show.charts.drawing import require_chart
 
     of_case = {
-        "--csv": asked.csv,
         "--chart": asked.chart,
         "--last": asked.last,
         "--branch": asked.branch,
@@ -119,7 +118,7 @@ def _require_sense(asked: HistoryOptions) -> None:
 
 def _show_cases(asked: HistoryOptions) -> None:
     from harness.history.cases import case_summaries
-    from harness.history.run import metric_named, moment
+    from harness.history.run import metric_named, moment, runs_csv
     from harness.history.show import HistoryDocument, cases_page
     from harness.history.store import survey_history
     from harness.records import folders
@@ -130,10 +129,12 @@ def _show_cases(asked: HistoryOptions) -> None:
     reading = survey_history(results, since=moment(asked.since))
     cases = case_summaries(reading.records, metric)
     _narrate(reading.notes)
+    if asked.csv is not None:
+        _write_csv(asked.csv, runs_csv(reading.records))
     if asked.as_json:
         about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}
         json.answer(HistoryDocument.of(cases=cases, **about))
-    else:
+    elif asked.csv != "-":
         show_page(cases_page(cases, metric, results))
 
 
@@ -167,8 +168,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
 
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
-    from harness.history.run import history_csv, write_csv
-    from harness.show.page import visible
+    from harness.history.run import history_csv
 
     if asked.chart is not None:
         from harness.history.chart import write_trend
@@ -177,10 +177,17 @@ def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
     if asked.csv is not None:
         text, notes = history_csv(history)
         _narrate(notes)
-        if asked.csv == "-":
-            print(visible(text), end="")
-        else:
-            _narrate([f"CSV: {write_csv(Path(asked.csv), text)}"])
+        _write_csv(asked.csv, text)
+
+
+def _write_csv(where: str, text: str) -> None:
+    from harness.history.run import write_csv
+    from harness.show.page import visible
+
+    if where == "-":
+        print(visible(text), end="")
+    else:
+        _narrate([f"CSV: {write_csv(Path(where), text)}"])
 
 
 def _narrate(lines: Iterable[str]) -> None:

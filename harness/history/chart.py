@@ -8,7 +8,7 @@ import altair as alt
 
 from harness.history.cases import CaseHistory, GoldenBand
 from harness.history.changes import change_text, changes, notable, setup_of
-from harness.history.files import started
+from harness.history.record import started
 from harness.history.series import Night
 from harness.history.show import level_change_text
 from harness.show.charts import drawing as look

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from harness.records.batches import Purpose
 from harness.records.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord, Status
-from harness.units import GIB, first_line
+from harness.units import GIB, first_line, utc_time
 
 LIMIT = "@"
 """Between the place of a case's golden and the memory limit of its runs, in the name of a case that has one."""
@@ -33,7 +34,7 @@ class HistoryFigure(Frozen):
 
 
 class HistoryRecord(Frozen):
-    """``results/history/<case>/<run_id>.json``: one writer writes it once, so that writers never collide.
+    """A run in history, which never changes.
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
     another ``fingerprint`` are another series. ``is_start_known`` False: of an imported run whose log has no times.
@@ -72,6 +73,14 @@ class HistoryRecord(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     container: str | None = None
     job_id: str | None = None
+
+
+def started(record: HistoryRecord) -> datetime:
+    """Return when the run started, in UTC. BadRequestError if that is no time."""
+    try:
+        return utc_time(record.started_at)
+    except ValueError as error:
+        raise BadRequestError(f"run {record.run_id}: started_at {record.started_at!r}: not an ISO-8601 time") from error
 
 
 def case_of(spec: ExperimentSpec) -> str:

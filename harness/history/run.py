@@ -1,5 +1,6 @@
 """Reads the history of cases, judges it, and writes CSV files."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness.history.cases import (
     named_case,
 )
 from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, trend
-from harness.history.files import started
+from harness.history.record import HistoryRecord, started
 from harness.history.series import Series, series_of
 from harness.history.store import HistoryReading, survey_history
 from harness.records.metrics import BY_NAME, METRICS, Metric
@@ -119,6 +120,26 @@ def history_csv(history: CaseHistory) -> tuple[str, tuple[str, ...]]:
         *([f"not in the CSV, because some nights lack them: {', '.join(some)}"] if some else []),
         *([f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}"] if missing else []),
     )
+
+
+_PER_RUN = (
+    "run_id", "case", "suite", "suite_case", "night_id", "purpose", "started_at", "status", "outcome", "fingerprint",
+    "failure", "duration_s", "git_commit", "branch", "hostname", "device_name", "driver_version", "container", "job_id",
+)  # fmt: skip
+
+
+def runs_csv(records: Sequence[HistoryRecord]) -> str:
+    """Return a row per run, for grep and spreadsheets: where it comes from, how it ended, and every metric."""
+    names = [metric.name for metric in METRICS if any(metric.name in each.metrics for each in records)]
+    rows = (
+        [
+            *(getattr(each, name) for name in _PER_RUN),
+            "; ".join(each.suspect),
+            *(each.metrics[name].value if name in each.metrics else None for name in names),
+        ]
+        for each in records
+    )
+    return csv_text([*_PER_RUN, "suspect", *names], rows)
 
 
 def write_csv(path: Path, text: str) -> Path:

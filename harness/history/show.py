@@ -6,7 +6,7 @@ from typing import Self
 
 from harness.history.cases import CaseHistory, CaseSummary, GoldenBand, LevelChange
 from harness.history.changes import ChangeRow, Trend, change_text, changes, notable, setup_of
-from harness.history.files import started
+from harness.history.record import started
 from harness.history.series import Night
 from harness.history.store import Addition
 from harness.judge.differences import Difference
@@ -286,7 +286,6 @@ class AddedRow(Shown):
     case: str = at("record", "case")
     status: Status = at("record", "status")
     suspect: tuple[str, ...] = at("record", "suspect")
-    path: Path
     added: bool = at("is_new")
 
 

@@ -1,54 +1,113 @@
-"""Keeps history records on disk and adds runs to them."""
+"""Keeps the runs of history in one append-only sqlite file, and adds runs to it."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import errno
+import fcntl
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from harness.errors import BadRequestError, Problems, RunFailedError
-from harness.history.files import history_dir, history_files, history_path, read_record, started
-from harness.history.record import HistoryRecord, history_record
+from harness.history.record import HistoryRecord, history_record, started
 from harness.judge.derive import derive
 from harness.records.inventory import find_stored, runs_of
 from harness.records.job import unsubmitted_job_of
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_run, write_once
-from harness.show.progress import counted_off
-from harness.show.terminal import narration
+from harness.records.store import RECORD, read_run
+from harness.records.strict_json import parse_document
 from harness.units import first_line
+
+HISTORY = "history"
+_PATIENCE_S = 30.0
+_WRONG_CLOCKS = timedelta(hours=1)
+_TABLE = """CREATE TABLE IF NOT EXISTS runs (
+  run_id TEXT PRIMARY KEY, name TEXT, fingerprint TEXT, started REAL, record TEXT)"""
+_SOME = "SELECT run_id, record FROM runs WHERE started >= ? AND ifnull(?, fingerprint) = fingerprint"
+_OF_ALL, _OF_CASE = f"{_SOME} ORDER BY started, run_id", f"{_SOME} AND name = ? ORDER BY started, run_id"
+_REMEDY = "see that the disk, its quota and the permissions allow it, or name another folder with --results_dir"
 
 
 @dataclass(frozen=True)
 class HistoryReading:
-    """The records of history, oldest first. ``notes``: which files were skipped and why, and other remarks."""
+    """The records of history, oldest first. ``notes``: which runs were skipped and why, and other remarks."""
 
     records: tuple[HistoryRecord, ...]
     notes: tuple[str, ...] = ()
 
 
-def write_history(results: Path, record: HistoryRecord) -> Path:
-    """Write the record of one run; the same record again changes nothing. Safe against kills and concurrent writers.
+def history_file(results: Path) -> Path:
+    """Return the file that holds the history of a results folder; it may not exist."""
+    return results / HISTORY / "runs.sqlite"
 
-    RunFailedError where the run is kept with other content, and where nothing can be written.
-    """
-    path = history_path(results, record)
+
+@contextmanager
+def _opened(path: Path, mode: str, patience_s: float) -> Iterator[sqlite3.Connection]:
+    """Open the file with sqlite's rollback journal, which also works on NFS. RunFailedError for what sqlite reports."""
+    try:
+        where = f"{path.absolute().as_uri()}?mode={mode}"
+        with closing(sqlite3.connect(where, uri=True, timeout=patience_s, isolation_level=None)) as base:
+            yield base
+    except sqlite3.OperationalError as error:
+        failed = "read" if mode == "ro" else "written"
+        raise RunFailedError(f"{path}: cannot be {failed}: {error}", remedy=_REMEDY) from error
+    except sqlite3.Error as error:
+        raise RunFailedError(
+            f"{path}: damaged: {error}",
+            remedy="move it away; `mbr-perf history add` of the folders in runs, sweeps and nights makes a new one",
+        ) from error
+
+
+@contextmanager
+def _only_writer(path: Path, patience_s: float) -> Iterator[None]:
+    """Hold ``path``. The kernel releases it however the process ends. RunFailedError if another process keeps it."""
+    end = time.monotonic() + patience_s
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_once(path, record.model_dump_json(indent=1) + "\n")
-    except FileExistsError as error:
-        with suppress(BadRequestError):
-            if read_record(path) == record:
-                return path
-        raise RunFailedError(
-            f"{path}: exists with other content, and mbr-perf never overwrites history",
-            remedy="move that file away first if it is wrong",
-        ) from error
+        lock = path.open("a")
     except OSError as error:
-        raise RunFailedError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a writable folder with --results_dir"
-        ) from error
-    return path
+        raise RunFailedError(f"{path}: cannot be written: {error.strerror}", remedy=_REMEDY) from error
+    with lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                is_held = error.errno in (errno.EAGAIN, errno.EACCES)
+                if not is_held or time.monotonic() > end:
+                    reason = "another process is writing history" if is_held else error.strerror
+                    raise RunFailedError(f"{path}: cannot be locked: {reason}", remedy="try again later") from error
+            time.sleep(0.05)
+        yield
+
+
+def write_history(
+    results: Path, records: Sequence[HistoryRecord], patience_s: float = _PATIENCE_S
+) -> tuple[HistoryRecord, ...]:
+    """Add the records, all or none. Return for each what history now holds: a run that it had already stays as it was.
+
+    RunFailedError where nothing can be written, or another process writes for longer than ``patience_s``.
+    """
+    rows = [(each.run_id, each.case, each.fingerprint, started(each).timestamp(), each.model_dump_json())
+            for each in records]  # fmt: skip
+    path = history_file(results)
+    with _only_writer(path.with_suffix(".lock"), patience_s), _opened(path, "rwc", patience_s) as base:
+        base.execute("BEGIN IMMEDIATE")
+        base.execute(_TABLE)
+        base.execute("CREATE INDEX IF NOT EXISTS by_name ON runs (name)")
+        base.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
+        found = [base.execute("SELECT run_id, record FROM runs WHERE run_id = ?", row[:1]).fetchone() for row in rows]
+        base.execute("COMMIT")
+    return tuple(_read(path, *row) for row in found)
+
+
+def _read(path: Path, run_id: str, text: str) -> HistoryRecord:
+    """Read one record. BadRequestError if it is damaged, newer than this program, or has no valid start time."""
+    record = parse_document(text, f"{path}: run {run_id}", HistoryRecord)
+    started(record)
+    return record
 
 
 def read_history(results: Path, case: str | None = None, fingerprint: str | None = None) -> tuple[HistoryRecord, ...]:
@@ -57,24 +116,42 @@ def read_history(results: Path, case: str | None = None, fingerprint: str | None
 
 
 def survey_history(
-    results: Path, case: str | None = None, fingerprint: str | None = None, since: datetime | None = None
+    results: Path,
+    case: str | None = None,
+    fingerprint: str | None = None,
+    since: datetime | None = None,
+    patience_s: float = _PATIENCE_S,
 ) -> HistoryReading:
     """Read the runs below ``results`` of one case and fingerprint, started at or after ``since`` (with time zone).
 
-    A file that is damaged or newer than this program is named in the notes and skipped. Sorted by start, then id.
+    A run that is damaged, newer than this program or dated in the future is named in the notes and skipped. Sorted by
+    start, then id. RunFailedError for a file that cannot be read.
     """
-    found, notes = list[HistoryRecord](), list[str]()
-    for path in counted_off(narration(), "Reading history", history_files(history_dir(results), case)):
+    path, notes = history_file(results), list[str]()
+    try:
+        is_empty = path.stat().st_size == 0  # the first writer was killed before it finished
+    except (FileNotFoundError, NotADirectoryError):
+        is_empty = True
+    except OSError as error:
+        raise RunFailedError(f"{path}: cannot be read: {error.strerror}", remedy=_REMEDY) from error
+    if is_empty:
+        return HistoryReading(())
+    query, of_case = (_OF_ALL, ()) if case is None else (_OF_CASE, (case,))
+    earliest = since.timestamp() if since else float("-inf")
+    with _opened(path, "ro", patience_s) as base:
+        rows = base.execute(query, (earliest, fingerprint, *of_case)).fetchall()
+    found, latest = list[HistoryRecord](), datetime.now(UTC) + _WRONG_CLOCKS
+    for run_id, text in rows:
         try:
-            found.append(read_record(path))
+            record = _read(path, run_id, text)
         except BadRequestError as error:
             notes.append(f"skipped: {first_line(error.message)}")
-    wanted = [
-        record
-        for record in found
-        if fingerprint in (None, record.fingerprint) and (since is None or started(record) >= since)
-    ]
-    return HistoryReading(tuple(sorted(wanted, key=lambda record: (started(record), record.run_id))), tuple(notes))
+            continue
+        if started(record) > latest:
+            notes.append(f"skipped: {path}: run {run_id}: started_at {record.started_at!r} is in the future")
+        else:
+            found.append(record)
+    return HistoryReading(tuple(found), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -82,7 +159,6 @@ class Addition:
     """A requested run. ``is_new`` False: history already had it, and keeps its record unchanged."""
 
     record: HistoryRecord
-    path: Path
     is_new: bool
 
 
@@ -90,14 +166,20 @@ def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
     """Add each named run (folder, record file or id) once; of a sweep or a night, all of its committed runs.
 
     All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where
-    nothing can be written.
+    nothing can be written, or history has another run of the same id.
     """
     problems, runs = Problems(), dict[str, RunRecord]()
     for reference in references:
         with problems.collecting():
             runs |= {run.run_id: run for run in _runs(reference, results)}
     problems.raise_if_any()
-    return tuple(_added(run, results) for run in runs.values())
+    records = [history_record(run, derive(run)) for run in runs.values()]
+    had = {record.run_id for record in read_history(results)}
+    kept = write_history(results, records)
+    for record, there in zip(records, kept, strict=True):
+        if (there.fingerprint, there.started_at) != (record.fingerprint, record.started_at):
+            raise RunFailedError(f"{history_file(results)}: has another run {record.run_id}, and never changes a run")
+    return tuple(Addition(record, is_new=record.run_id not in had) for record in kept)
 
 
 def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
@@ -111,13 +193,3 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
     if not runs:
         raise BadRequestError(f"{stored.path}: no run of it was committed ({RECORD})")
     return runs
-
-
-def _added(run: RunRecord, results: Path) -> Addition:
-    record = history_record(run, derive(run))
-    path = history_path(results, record)
-    if path.is_file():
-        kept = read_record(path)
-        if (kept.fingerprint, kept.started_at) == (record.fingerprint, record.started_at):
-            return Addition(kept, path, is_new=False)
-    return Addition(record, write_history(results, record), is_new=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
-from harness.history.files import started
-from harness.history.record import CaseOutcome, HistoryRecord
+from harness.history.record import CaseOutcome, HistoryRecord, started
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
 from harness.judge.derive import derive

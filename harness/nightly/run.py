@@ -9,8 +9,8 @@ from harness.cluster.commands import Slurm
 from harness.cluster.rounds import JobPerEntry, by_entry, entry_job
 from harness.cluster.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, HarnessError
-from harness.history.record import Occasion, history_record
-from harness.history.store import write_history
+from harness.history.record import HistoryRecord, Occasion, history_record
+from harness.history.store import survey_history, write_history
 from harness.judge.derive import derive
 from harness.judge.gate import status_exit_code
 from harness.launch.environment import Host, this_host
@@ -41,7 +41,7 @@ class Audience:
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     """Print the cases, their goldens and last outcomes, and what would run; on Slurm the first batch files.
 
-    Starts nothing; keeps nothing but the index of history. A wrong request (exit code 2) where every case is refused.
+    Starts nothing, keeps nothing. A wrong request (exit code 2) where every case is refused.
     """
     host, results = this_host(), results_dir(request.results_dir)
     if not results.exists() and (why := why_unwritable(results)):
@@ -56,6 +56,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     results = results_dir(request.results_dir).absolute()
+    survey_history(results, case="")  # a history that cannot be read would cost the verdict after hours
     plan = plan_night(request, host, starts=True, waits=pass_time)
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
         Slurm(host.shell).require_options(jobs[0])
@@ -117,18 +118,21 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
 
 
 def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
-    """Write the history records. Return what could not be written; that changes no verdict."""
-    problems = []
+    """Add the runs of a night to history. Return what could not be added; that changes no verdict."""
+    records, problems = list[HistoryRecord](), list[str]()
     for case in verdict.cases:
         for run in case.runs:
             if run.record is not None and run.record.status != "interrupted":
                 try:
-                    write_history(
-                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run))
-                    )
-                except HarnessError as error:
+                    records.append(history_record(run.record, derive(run.record), _occasion(verdict, case, run)))
+                except BadRequestError as error:
                     problems.append(f"history: {error.message}")
-    return tuple(problems)
+    try:
+        kept = write_history(results, records)
+    except HarnessError as error:
+        return (*problems, f"history: {error.message}")
+    others = [record.run_id for record, there in zip(records, kept, strict=True) if record != there]
+    return (*problems, *(f"history: has run {run_id} already, without this night" for run_id in others))
 
 
 def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasion:

@@ -21,17 +21,21 @@ class RejectedError(ManyProblemsError):
 
 def read_document(path: Path, schema: type[Model]) -> Model:
     """Read a JSON file as ``schema``. BadRequestError if it cannot be read; RejectedError if its values do not fit."""
-    text = read_text(path, str(path), most_bytes=None)
-    data = parse_json(text, str(path), parse_constant=float)  # the schema refuses NaN with its place
+    return parse_document(read_text(path, str(path), most_bytes=None), str(path), schema)
+
+
+def parse_document(text: str, label: str, schema: type[Model]) -> Model:
+    """Read the JSON in ``text`` as :func:`read_document` does; ``label`` names it in errors."""
+    data = parse_json(text, label, parse_constant=float)  # the schema refuses NaN with its place
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
-        file = Document(str(path), data, _lines_of(text))
+        file = Document(label, data, _lines_of(text))
         for fault in faults(error, schema, data):
             file.refuse(fault.keys, fault.message, fault.remedy if fault.remedy.startswith("did you mean") else "")
         found, rest = file.problems.found[:_MAX_PROBLEMS], len(file.problems.found) - _MAX_PROBLEMS
         if rest > 0:
-            found.append(BadRequestError(f"{path}: and {counted(rest, 'more problem')}"))
+            found.append(BadRequestError(f"{label}: and {counted(rest, 'more problem')}"))
         raise RejectedError(found) from error
 
 

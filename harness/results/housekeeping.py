@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import BadRequestError
-from harness.history.files import history_dir, history_files, is_ahead, read_record
+from harness.errors import BadRequestError, RunFailedError
+from harness.history.store import history_file, survey_history
 from harness.launch.processes import Life, life_of
 from harness.records.folders import folders
 from harness.records.golden import list_retired
@@ -25,7 +24,6 @@ _EVIDENCE = {"accuracy", "benchmarks", "examples", "faults", "gpu", "house.json"
 _KNOWN = {*FOLDERS, JOBS, *_EVIDENCE, "golden", "calibration", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
-_WRITING_TAKES_S = 3600.0  # upper limit for a small file of history
 _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 _DELETE = "delete it if you do not need it"
 
@@ -58,7 +56,7 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
         if life.state != "alive":
             problems = _of_run(entry, life) if entry.kind == "run" else _of_many(entry, life)
             found += [problem.model_copy(update={"process": life.state}) for problem in problems]
-    return (*found, *_of_goldens(results / "golden"), *_of_history(history_dir(results)))
+    return (*found, *_of_goldens(results / "golden"), *_of_history(results))
 
 
 def _strays(results: Path) -> Iterator[Ailment]:
@@ -140,19 +138,14 @@ def _of_goldens(folder: Path) -> Iterator[Ailment]:
             yield _ailment("damaged", path, error.message, MEND_GOLDEN)
 
 
-def _of_history(folder: Path) -> Iterator[Ailment]:
-    for path in history_files(folder):
-        try:
-            record = read_record(path)
-        except BadRequestError as error:
-            yield _unread(path, error, "delete it; mbr-perf history add RUN then adds its run again")
-            continue
-        if is_ahead(record, datetime.now(UTC)):
-            message = f"{path}: started_at {record.started_at!r} is in the future"
-            remedy = "if its machine's clock was wrong, move it out of history: it counts as the newest night"
-            yield Ailment(kind="rejected", path=path, message=message, remedy=remedy)
-    long_ago = datetime.now(UTC).timestamp() - _WRITING_TAKES_S
-    yield from (found for found in _temporaries(folder) if found.path.stat().st_mtime < long_ago)
+def _of_history(results: Path) -> Iterator[Ailment]:
+    try:
+        notes = survey_history(results).notes
+    except RunFailedError as error:
+        yield _ailment("damaged", history_file(results), error.message, error.remedy)
+        return
+    for note in notes:
+        yield Ailment(kind="rejected", path=history_file(results), message=note, remedy="history leaves this run out")
 
 
 def _temporaries(folder: Path) -> Iterator[Ailment]:

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import random
 import re
 import shutil
@@ -35,13 +34,14 @@ def nightly(make_kept, number, run, tflops, **changes):
 def _written(tmp_path_factory):
     """Thirty nights of three runs; from the twentieth on 5 % slower, on another torch. And a run of another case."""
     draw, folder = random.Random(7), tmp_path_factory.mktemp("written")
+    records = [build_kept(3, 1400.0, run_id="adhoc", case=OTHER)]
     for number in range(30):
         for run in range(3):
             level, torch = (700.0, "2.9.1") if number < 20 else (665.0, "2.10.0")
             tflops = level * (1 + draw.gauss(0, 0.008))
             versions = {"torch": torch, "megatron-core": "0.16.1"}
-            write_history(folder, nightly(build_kept, number, run, tflops, versions=versions))
-    write_history(folder, build_kept(3, 1400.0, run_id="adhoc", case=OTHER))
+            records.append(nightly(build_kept, number, run, tflops, versions=versions))
+    write_history(folder, records)
     return folder
 
 
@@ -77,7 +77,7 @@ def test_every_case_is_listed_with_where_it_stands(ask):
 
 
 def test_the_list_names_which_runs_it_leaves_out_for_their_settings(ask, results, make_kept):
-    write_history(results, make_kept(31, fingerprint="other"))
+    write_history(results, [make_kept(31, fingerprint="other")])
     answer = ask()
     assert f"{CASE} 1 1 of 91" in " ".join(answer.out.split())
     assert (
@@ -136,7 +136,7 @@ def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
         (["llama3_71b"], ["no case 'llama3_71b'"]),
         (["l70b", "--metric", "tflops"], ["did you mean 'tflops_per_gpu'?"]),
         (["l70b", "--since", "yesterday"], ["--since yesterday: not a date"]),
-        (["--csv", "-"], ["--csv: name a case"]),
+        (["--chart", "trend.svg"], ["--chart: name a case"]),
         (["l70b", "--csv", "-", "--json"], ["both want stdout"]),
         (["l70b", "--chart", "trend.gif"], ["*.html, *.png, *.svg"]),
         (["l70b", "--branch", "mian"], ["did you mean 'main'?"]),
@@ -149,8 +149,8 @@ def test_a_wrong_request_shows_what_would_be_right(ask, arguments, expected):
 
 
 def test_runs_that_do_not_count_are_named_with_the_reason(ask, results, make_kept):
-    write_history(results, nightly(make_kept, 29, 3, 300.0, status="failed", failure="rank 3 died"))
-    write_history(results, nightly(make_kept, 29, 4, 300.0, suspect=("clocks throttled",)))
+    failed = nightly(make_kept, 29, 3, 300.0, status="failed", failure="rank 3 died")
+    write_history(results, [failed, nightly(make_kept, 29, 4, 300.0, suspect=("clocks throttled",))])
     out = ask(CASE).out
     assert re.search(r"2026-01-30T02:00Z +6\d\d\.\d+ +\d\.\d % +3 of 5 ", out)
     assert "Not counted: 20260101T020000Z-h100_nightly-0000001d.l70b.3: rank 3 died" in out
@@ -163,19 +163,13 @@ def test_no_history_names_who_writes_it(mbr_perf, tmp_path):
     assert mbr_perf("history", "x", "--results_dir", tmp_path).code == 2
 
 
-def test_a_damaged_file_is_reported_and_does_not_stand_in_the_way(ask, results):
-    damaged = results / "history" / CASE / "damaged.json"
-    damaged.write_text("{")
-    answer = ask(CASE)
-    assert answer.code == 0
-    assert str(damaged) in answer.err and "skipped" in answer.err
-
-
-def test_a_run_from_the_future_is_reported_by_the_doctor(mbr_perf, results):
-    write_history(results, build_kept(31, 650.0, run_id="ahead", case=OTHER, started_at="2931-01-01T02:00:00Z"))
+def test_a_run_from_the_future_counts_for_nothing_and_is_reported_by_the_doctor(mbr_perf, ask, results):
+    write_history(results, [build_kept(31, 650.0, run_id="ahead", case=OTHER, started_at="2931-01-01T02:00:00Z")])
     doctor = mbr_perf("results", "doctor", "--results_dir", results)
     assert doctor.code == 6
     assert "started_at '2931-01-01T02:00:00Z' is in the future" in doctor.out
+    (case,) = [case for case in json.loads(ask("--json").out)["cases"] if case["case"] == OTHER]
+    assert case["num_runs"] == 1
 
 
 def imported(text, config):
@@ -221,7 +215,8 @@ def test_the_csv_is_what_otava_reads(ask, tmp_path):
 
 def test_a_metric_that_some_nights_lack_is_no_column_and_is_reported(ask, results, make_kept):
     record = nightly(make_kept, 30, 0, 665.0)
-    write_history(results, record.model_copy(update={"metrics": {"tflops_per_gpu": record.metrics["tflops_per_gpu"]}}))
+    some = {"tflops_per_gpu": record.metrics["tflops_per_gpu"]}
+    write_history(results, [record.model_copy(update={"metrics": some})])
     answer = ask(CASE, "--csv", "-")
     assert answer.out.splitlines()[0] == "time,commit,branch,tflops_per_gpu"
     assert "peak_allocated_bytes" in answer.err
@@ -289,24 +284,29 @@ def test_what_history_has_of_a_night_stays_when_its_run_is_added_again(mbr_perf,
     assert replay("ok").code == 0
     results = tmp_path / "results"
     (run_dir,) = (results / "runs").iterdir()
-    mbr_perf("history", "add", run_dir, "--results_dir", results)
-    (path,) = (results / "history").rglob("*.json")
-    of_night = read_history(results)[0].model_copy(update={"night_id": "n", "outcome": "regression"})
-    path.write_text(of_night.model_dump_json())
-    assert mbr_perf("history", "add", run_dir, "--results_dir", results).code == 0
+    mbr_perf("history", "add", run_dir, "--results_dir", tmp_path / "elsewhere")
+    (alone,) = read_history(tmp_path / "elsewhere")
+    of_night = alone.model_copy(update={"night_id": "n", "outcome": "regression"})
+    write_history(results, [of_night])
+    assert mbr_perf("history", "add", run_dir, "--results_dir", results).out.endswith("0 of 1 run added\n")
     assert read_history(results) == (of_night,)
 
 
-def test_the_doctor_of_results_names_damaged_history_and_old_halves_of_files(mbr_perf, results):
-    folder = results / "history" / OTHER
-    (folder / "adhoc.json").write_text("{")
-    old, new = folder / ".a.json.0123456789ab.tmp", folder / ".b.json.0123456789ab.tmp"
-    for path in (old, new):
-        path.write_text("half")
-    os.utime(old, (0, 0))
-    document = json.loads(mbr_perf("results", "doctor", "--results_dir", results, "--json").out)
-    found = {(ailment["kind"], Path(ailment["path"]).name) for ailment in document["ailments"]}
-    assert found == {("damaged", "adhoc.json"), ("temporary", old.name)}
+def test_another_run_of_the_same_id_is_refused(mbr_perf, replay, tmp_path):
+    assert replay("ok").code == 0
+    results = tmp_path / "results"
+    (run_dir,) = (results / "runs").iterdir()
+    kept = build_kept(run_id=run_dir.name)
+    write_history(results, [kept])
+    assert mbr_perf("history", "add", run_dir, "--results_dir", results).code == 3
+    assert read_history(results) == (kept,)
+
+
+def test_without_a_case_the_csv_has_a_line_for_every_run(ask):
+    rows = list(csv.DictReader(io.StringIO(ask("--csv", "-").out)))
+    assert len(rows) == 91
+    (adhoc,) = [row for row in rows if row["run_id"] == "adhoc"]
+    assert (adhoc["case"], float(adhoc["tflops_per_gpu"]), adhoc["night_id"]) == (OTHER, 1400.0, "")
 
 
 @pytest.mark.parametrize("command", [("history", "add"), ("golden", "promote", "--reason", "new")])

