@@ -10,6 +10,7 @@ from harness.history.cases import (
     CaseHistory,
     Measured,
     NamedCase,
+    case_summaries,
     explained,
     golden_band,
     named_case,
@@ -17,10 +18,13 @@ from harness.history.cases import (
 from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, trend
 from harness.history.record import HistoryRecord, started
 from harness.history.series import Series, series_of
-from harness.history.store import HistoryReading, survey_history
+from harness.history.show import case_page, cases_page, page_name
+from harness.history.store import HistoryReading, read_history, survey_history
 from harness.records.metrics import BY_NAME, METRICS, Metric
 from harness.records.store import write_atomically
 from harness.show.figures import Value, csv_text
+from harness.show.html import html
+from harness.show.page import GAP, Block
 from harness.units import counted, utc_time
 
 
@@ -60,23 +64,41 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
     reading, meant = _meant(request)
     series = series_of(reading.records, request.fingerprint, request.branch, meant.suite_case)
     whole = _since(series, request.since)
-    measured = whole.measured(request.metric)
+    return history_of(whole, request.metric, request.golden_dir, request.last), reading.notes
+
+
+def history_of(whole: Series, metric: Metric, golden_dir: Path | None = None, last: int | None = None) -> CaseHistory:
+    """Judge a series; ``last``: how many of its nights are shown."""
+    measured = whole.measured(metric)
     points, no_points = _points(measured)
-    shown = replace(whole, nights=whole.nights[-request.last :] if request.last else whole.nights)
+    shown = replace(whole, nights=whole.nights[-last:] if last else whole.nights)
     in_sight = {night.id for night in shown.nights}
-    band, no_band = golden_band(shown, request.metric, request.golden_dir)
+    band, no_band = golden_band(shown, metric, golden_dir)
     values = [value for _, value in measured]
-    history = CaseHistory(
+    return CaseHistory(
         series=shown,
-        metric=request.metric,
-        measured=shown.measured(request.metric),
+        metric=metric,
+        measured=shown.measured(metric),
         change_points=tuple(found for point in points if (found := explained(measured, point)).night in in_sight),
         no_change_points=no_points,
-        trend=trend(values, request.metric.better) if values else None,
+        trend=trend(values, metric.better) if values else None,
         golden=band,
         no_golden=no_band,
     )
-    return history, reading.notes
+
+
+def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | None, above: Sequence[Block]) -> None:
+    """Write a page for each case in history, and ``index.html``, which ``above`` begins. ``folder`` can be copied.
+
+    OSError where nothing can be written; RunFailedError for a history that cannot be read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    cases = case_summaries(read_history(results), metric)
+    for series in (case.series for case in cases):
+        page = replace(case_page(history_of(series, metric, golden_dir)), title=series.title)
+        write_atomically(folder / page_name(series), html(page))
+    index = cases_page(cases, metric, results, is_linked=True)
+    write_atomically(folder / "index.html", html(replace(index, title="Nights", blocks=(*above, GAP, *index.blocks))))
 
 
 def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:

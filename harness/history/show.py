@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from harness.history.cases import CaseHistory, CaseSummary, GoldenBand, LevelChange
 from harness.history.changes import ChangeRow, Trend, change_text, changes, notable, setup_of
 from harness.history.record import started
-from harness.history.series import Night
+from harness.history.series import Night, Series
 from harness.history.store import Addition
 from harness.judge.differences import Difference
 from harness.records.batches import Purpose
@@ -22,7 +23,12 @@ _MOST_REASONS, _MINUTE = 3, "%Y-%m-%dT%H:%MZ"
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal": "should stay equal"}
 
 
-def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> Page:
+def page_name(series: Series) -> str:
+    """Return the name of the case's page beside an index."""
+    return f"{series.title.replace('/', '.')}.html"
+
+
+def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, is_linked: bool = False) -> Page:
     """Return a line per case; what is to be done where there are none."""
     if not cases:
         return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
@@ -35,7 +41,10 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> P
     listed = tabled(
         cases,
         [
-            (Column("Case"), lambda case: case.series.title),
+            (
+                Column("Case"),
+                lambda case: Span(case.series.title, link=quote(page_name(case.series)) if is_linked else ""),
+            ),
             (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
             (
                 Column("Runs", right=True, drop=4),

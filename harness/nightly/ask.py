@@ -72,7 +72,7 @@ class NightOutputOptions:
     step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
         help="Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
     html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
-        help="A page per night and an index of all nights.")] = None
+        help="The night's page, a page per case over the nights, and an index.")] = None
 # fmt: on
 
 

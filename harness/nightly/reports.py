@@ -5,21 +5,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
-from harness.errors import BadRequestError, raise_all
-from harness.nightly.index import INDEX, write_index
+from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
 from harness.nightly.show import night_page
 from harness.nightly.values import CaseRun, NightDocument, NightVerdict
-from harness.nightly.words import answer
+from harness.nightly.words import SPEED, answer
+from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
+from harness.records.metrics import BY_NAME
 from harness.records.night import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.show import json
 from harness.show.html import html
 from harness.show.markup import as_markdown, markdown
-from harness.show.page import Code, Only, Section
+from harness.show.page import Code, Line, Listing, Only, Section, Span
 from harness.show.provenance import command_text, machine_facts, run_table
 
 
@@ -66,14 +69,15 @@ class Written:
     problems: tuple[str, ...] = ()
 
 
-def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -> Written:
+def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, results: Path | None = None) -> Written:
     """Write every format of :data:`FORMATS` into ``report/`` of the night, then what ``outputs`` asks for.
 
-    Files in the night's folder are replaced. If one cannot be written, the others still are.
+    Files in the night's folder are replaced. If one cannot be written, the others still are. ``results``: where history
+    is, if the night is a copy elsewhere.
     """
     folder, shown = verdict.night_dir / REPORT, _shown(verdict)
     jobs = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
-    return _written([*jobs, *_asked_for(shown, verdict.night_dir.parent, outputs or Outputs())])
+    return _written([*jobs, *_asked_for(shown, NIGHT_FOLDERS.home(verdict.night_dir, results), outputs or Outputs())])
 
 
 def _shown(verdict: NightVerdict) -> NightVerdict:
@@ -97,14 +101,22 @@ def _masked(path: Path) -> Path:
 _Job = tuple[Path, Callable[[Path], None]]
 
 
-def _asked_for(verdict: NightVerdict, nights: Path, outputs: Outputs) -> Iterable[_Job]:
+def _asked_for(verdict: NightVerdict, results: Path, outputs: Outputs) -> Iterable[_Job]:
     if outputs.junit:
         yield outputs.junit, partial(_write, verdict, night_junit)
     if outputs.step_summary:
         yield outputs.step_summary, lambda path: append_summary(path, verdict)
     if outputs.html:
-        folder = outputs.html
-        yield folder / INDEX, lambda _: write_index(nights, folder)
+        yield outputs.html / "index.html", lambda path: _write_pages(verdict, results, path.parent)
+
+
+def _write_pages(verdict: NightVerdict, results: Path, folder: Path) -> None:
+    """Write the page of the night, without links to runs that do not travel with it, beside the pages of its cases."""
+    page = folder / f"{verdict.night_dir.name}.html"
+    _write(verdict, partial(night_html, is_alone=True), page)
+    night = Line((Span(verdict.night_dir.name, link=quote(page.name)), f": {answer(verdict)}"))
+    golden_dir = Path(verdict.plan.golden_dir) if verdict.plan.golden_dir else None
+    write_pages(results, folder, BY_NAME[SPEED], golden_dir, (Listing((night,)),))
 
 
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
@@ -117,6 +129,8 @@ def _written(jobs: Iterable[_Job]) -> Written:
     for path, write in jobs:
         try:
             write(path)
+        except RunFailedError as error:
+            problems.append(error.message)
         except OSError as error:
             problems.append(f"{path}: cannot be written: {error.strerror or error}")
         else:
@@ -148,8 +162,8 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
         file.write(f"\n{text}" if taken else text)
 
 
-def night_html(verdict: NightVerdict) -> str:
-    """Return the page, with machine, software and command above the cases and links to the runs below."""
+def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:
+    """Return the page: machine, software and command, the cases, and links to the runs unless it ``is_alone``."""
     runs = [
         (f"{name}, run {run.number + 1} ({run.purpose})", run.run_dir, run.record)
         for name, found in _all_runs(verdict)
@@ -159,7 +173,7 @@ def night_html(verdict: NightVerdict) -> str:
     head = Only("html", (facts, Code(command_text(verdict.plan.command))))
     table = run_table(runs, verdict.night_dir / REPORT)
     page = night_page(verdict)
-    tail = (Section("Runs and logs", (table,), folded=True),) if runs else ()
+    tail = (Section("Runs and logs", (table,), folded=True),) if runs and not is_alone else ()
     return html(replace(page, blocks=(head, *page.blocks, *tail)))
 
 

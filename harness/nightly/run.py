@@ -110,7 +110,7 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)
         night.finished(verdict.finished_at)
-    written = write_night_reports(verdict, audience.outputs)
+    written = write_night_reports(verdict, audience.outputs, judge.results)
     for problem in (*problems, *written.problems):
         audience.display.narrate(problem)
     audience.display.result(verdict, written.paths)

@@ -1,6 +1,5 @@
-"""A night as a page, and all nights as one."""
+"""A night as a page, and the pages of its cases."""
 
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
@@ -8,8 +7,8 @@ from urllib.parse import unquote
 import pytest
 
 from harness.errors import ExitCode
-from harness.nightly.index import index_html, read_nights, write_index
-from harness.nightly.reports import night_html, write_night_reports
+from harness.history.store import history_file, write_history
+from harness.nightly.reports import Outputs, night_html, write_night_reports
 
 HOSTILE = "x\"'><script>alert(1)</script>&#"
 VOID = {"meta", "br"}
@@ -42,19 +41,20 @@ class Page(HTMLParser):
             self.cells[-1][1] += data
 
 
-@pytest.fixture(name="nights")
-def _nights(tmp_path, make_night, night):
-    """Three nights on disk with their reports: a red one, a green one, and one of another suite."""
-    root = tmp_path / "results" / "nights"
-    green = (night.cases[0], night.cases[6])
-    made = []
-    for day, suite, cases in ((1, "h100_nightly", night.cases), (2, "h100_nightly", green), (3, "cpu_smoke", green)):
-        folder = root / f"2026010{day}T020000Z-{suite}-0a1b2c3d"
-        folder.mkdir(parents=True)
-        plan = {"night_id": folder.name, "suite": suite, "started_at": f"2026-01-0{day}T02:00:00Z"}
-        made.append(make_night(cases=cases, night_dir=folder, plan=plan))
-        (folder / "night.json").write_text(made[-1].plan.model_dump_json())
-        write_night_reports(made[-1])
+@pytest.fixture(name="kept")
+def _kept(tmp_path, make_night, night, make_kept):
+    """A night on disk with its reports, and two cases in history."""
+    folder = tmp_path / "results" / "nights" / "20260101T020000Z-h100_nightly-0a1b2c3d"
+    folder.mkdir(parents=True)
+    records = [
+        make_kept(number, run_id=f"{case}{number}", case=case)
+        for case in ("h100/a.none", "h100/a.mlp")
+        for number in range(3)
+    ]
+    write_history(tmp_path / "results", records)
+    plan = {"night_id": folder.name, "suite": "h100_nightly", "started_at": "2026-01-01T02:00:00Z"}
+    made = make_night(cases=night.cases, night_dir=folder, plan=plan)
+    assert write_night_reports(made, Outputs(html=tmp_path / "html")).problems == ()
     return made
 
 
@@ -91,33 +91,22 @@ def test_names_and_texts_cannot_become_markup(make_night, make_case):
     assert "script" not in page.tags
 
 
-def test_the_index_has_a_row_per_night_newest_first_and_links_that_lead_somewhere(tmp_path, nights):
+def test_the_index_links_the_night_and_a_page_for_each_case(tmp_path, kept):
     folder = tmp_path / "html"
-
-    write_index(nights[0].night_dir.parent, folder)
-
-    text = (folder / "index.html").read_text()
-    pages = [link.partition("#") for link in Page(text).links]
-    assert list(dict.fromkeys(page for page, _, _ in pages)) == [
-        f"{night.night_dir.name}.html" for night in reversed(nights)
-    ]
-    for page, _, fragment in pages:
-        there = (folder / unquote(page)).read_text()
-        assert not fragment or unquote(fragment) in Page(there).ids
-    assert text.index("cpu_smoke") < text.index("h100_nightly")
+    links = Page((folder / "index.html").read_text()).links
+    assert [unquote(link) for link in links] == [f"{kept.night_dir.name}.html", "h100.a.mlp.html", "h100.a.none.html"]
+    case = (folder / links[1]).read_text()
+    assert [f">2026-01-0{day}T02:00Z<" in case for day in (1, 2, 3, 4)] == [True, True, True, False]
 
 
-def test_a_column_is_a_case_and_a_cell_without_it_is_empty(nights):
-    h100 = index_html(read_nights(nights[0].night_dir.parent)).partition("<h2>h100_nightly</h2>")[2]
-
-    assert re.findall(r"<th[^>]*>([^<]*)</th>", h100)[:4] == ["Night", "Outcome", "llama3_70b_none", "llama3_8b_full"]
-    green, red = h100.split("<tr>")[2:4]
-    assert (green.count('<td class="left"></td>'), red.count('<td class="left"></td>')) == (7, 0)
-    assert "▼ regression</a><br><small>175.31 (-3.4 %), 54.02 GiB</small>" in red
+def test_a_history_that_cannot_be_read_costs_no_other_report(tmp_path, kept):
+    history_file(tmp_path / "results").write_text("no history")
+    written = write_night_reports(kept, Outputs(html=tmp_path / "html", junit=tmp_path / "junit.xml"))
+    assert (len(written.problems), tmp_path / "junit.xml" in written.paths) == (1, True)
 
 
-def test_the_page_names_machine_software_and_command(nights):
-    text = (nights[0].night_dir / "report" / "night.html").read_text()
+def test_the_page_names_machine_software_and_command(kept):
+    text = (kept.night_dir / "report" / "night.html").read_text()
 
     for name, value in {
         "Hardware": "NVIDIA H100 80GB HBM3; A Processor",
@@ -128,37 +117,17 @@ def test_the_page_names_machine_software_and_command(nights):
     assert "<pre>mbr-perf nightly h100_nightly</pre>" in text
 
 
-def test_the_page_links_runs_and_the_copy_beside_the_index_does_not(tmp_path, nights, night):
-    folder = nights[1].night_dir / "cases" / "a b" / "0"
+def test_the_page_links_runs_and_the_copy_beside_the_index_does_not(tmp_path, kept, night):
+    folder = kept.night_dir / "cases" / "a b" / "0"
     (folder / "logs").mkdir(parents=True)
     files = [folder / "record.json", folder / "logs" / "launcher.log"]
     for path in files:
         path.touch()
     case = replace(night.cases[0], runs=(replace(night.cases[0].runs[0], run_dir=folder),))
-    write_night_reports(replace(nights[1], cases=(case,)))
-    page = nights[1].night_dir / "report" / "night.html"
-    write_index(nights[0].night_dir.parent, tmp_path / "html")
-    copy = Page((tmp_path / "html" / f"{nights[1].night_dir.name}.html").read_text())
+    write_night_reports(replace(kept, cases=(case,)), Outputs(html=tmp_path / "html"))
+    page = kept.night_dir / "report" / "night.html"
+    copy = Page((tmp_path / "html" / f"{kept.night_dir.name}.html").read_text())
 
     linked = [unquote(link) for link in Page(page.read_text()).links if not link.startswith("#")]
     assert [(page.parent / link).resolve() for link in linked] == files
     assert all(link.startswith("#") for link in copy.links)
-
-
-@pytest.mark.parametrize("content", ['{"suite": "x', "[]", '{"suite": "x"}', "\0\0"])
-def test_a_damaged_night_is_shown_as_such_and_hides_no_other(nights, content):
-    (nights[1].night_dir / "report" / "night.json").write_text(content)
-
-    text = index_html(read_nights(nights[0].night_dir.parent))
-
-    name = nights[1].night_dir.name
-    assert f'<a href="{name}.html">{name}</a>: damaged: report/night.json: ' in text
-    assert text.count("▼ regression") > 0
-
-
-def test_a_night_that_is_still_running_is_no_damaged_one(nights):
-    running = nights[0].night_dir.parent / "20260104T020000Z-h100_nightly-0a1b2c3d"
-    running.mkdir()
-    (running / "night.json").write_text("{}")
-
-    assert f"{running.name}: not judged: it is still running" in index_html(read_nights(running.parent))
