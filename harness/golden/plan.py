@@ -19,7 +19,7 @@ from harness.nightly.aa import judge_aa
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import golden_changes, golden_path, read_golden, write_golden
+from harness.records.goldens import batch_path, golden_changes, promotion_path, read_golden, write_golden
 from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
@@ -115,9 +115,10 @@ def prepare(
 ) -> PromotionsDocument:
     """Make a golden or a refusal of every candidate; writes nothing. Refuses candidates that share a golden."""
     prepared, refused = list[Prepared](), dict[str, Sequence[BadRequestError]]()
+    together = [candidate.records[0].spec for candidate in candidates if candidate.records]
     for candidate in candidates:
         try:
-            prepared.append(_prepared(candidate, folder, signature))
+            prepared.append(_prepared(candidate, folder, signature, together))
         except BadRequestError as error:
             refused[candidate.name] = error.problems
     paths = [golden.path for golden in prepared]
@@ -134,12 +135,14 @@ def prepare(
     )
 
 
-def _prepared(candidate: Candidate, folder: Path, signature: Signature) -> Prepared:
+def _prepared(candidate: Candidate, folder: Path, signature: Signature, together: Sequence[ExperimentSpec]) -> Prepared:
     problems = [BadRequestError(problem) for problem in candidate.problems]
     if not candidate.records:
         raise ManyProblemsError(problems or [BadRequestError("no run to promote")])
     spec = candidate.records[0].spec
-    path = golden_path(folder, spec)
+    name, batch = (spec.gpu, spec.slug), spec.batch
+    is_shared = any((other.gpu, other.slug) == name and other.batch != batch for other in together)
+    path = batch_path(folder, spec) if is_shared else promotion_path(folder, spec)
     before = read_golden(path) if path.is_file() else None
     try:
         golden = promote(
@@ -165,7 +168,7 @@ def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:
 def write(promotions: PromotionsDocument, folder: Path) -> None:
     """Write every prepared golden. BadRequestError: a file cannot be written; the files before it are written."""
     for prepared in promotions.promoted:
-        write_golden(folder, prepared.spec, prepared.golden)
+        write_golden(folder, prepared.spec, prepared.golden, prepared.path)
 
 
 def promotions_page(found: PromotionsDocument) -> Page:

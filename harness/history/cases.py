@@ -1,7 +1,9 @@
 """The history of one case: its measurements, its changes and the band of its golden."""
 
+import glob
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest
@@ -128,11 +130,17 @@ class GoldenBand:
 
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
     """Return the band of the GPU's default threshold, or None with the reason why there is none to show."""
-    path = golden_dir(folder) / f"{series.case.partition(LIMIT)[0]}.json"
+    place = golden_dir(folder) / series.case.partition(LIMIT)[0]
+    path = place.with_name(f"{place.name}.json")
     if metric.gate is None:
         return None, f"{metric.name} is not gated"
-    if not path.is_file():
-        return None, f"no golden: {path} does not exist"
+    found = [path, *sorted(place.parent.glob(f"{glob.escape(place.name)}.mbs*.json"))]  # of other batches
+    bands = [_band(path, series, metric) for path in found if path.is_file()]
+    return next(filter(itemgetter(0), bands), bands[0] if bands else (None, f"no golden: {path} does not exist"))
+
+
+def _band(path: Path, series: Series, metric: Metric) -> tuple[GoldenBand | None, str]:
+    assert metric.gate is not None
     try:
         golden = read_golden(path)
     except BadRequestError as error:

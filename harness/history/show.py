@@ -295,6 +295,7 @@ class AddedRow(Shown):
     case: str = at("record", "case")
     status: Status = at("record", "status")
     suspect: tuple[str, ...] = at("record", "suspect")
+    path: Path
     added: bool = at("is_new")
 
 

@@ -159,6 +159,7 @@ class Addition:
     """A requested run. ``is_new`` False: history already had it, and keeps its record unchanged."""
 
     record: HistoryRecord
+    path: Path
     is_new: bool
 
 
@@ -179,7 +180,7 @@ def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
     for record, there in zip(records, kept, strict=True):
         if (there.fingerprint, there.started_at) != (record.fingerprint, record.started_at):
             raise RunFailedError(f"{history_file(results)}: has another run {record.run_id}, and never changes a run")
-    return tuple(Addition(record, is_new=record.run_id not in had) for record in kept)
+    return tuple(Addition(record, history_file(results), is_new=record.run_id not in had) for record in kept)
 
 
 def _runs(reference: str, results: Path) -> Iterable[RunRecord]:

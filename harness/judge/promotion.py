@@ -16,6 +16,7 @@ from harness.judge.statistics import relative_spread
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
     LEAST_VALUE,
+    MOST_SPREAD,
     MOST_VALUE,
     GoldenMetric,
     GoldenRecord,
@@ -155,6 +156,9 @@ def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenM
         if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
             continue
         spread = relative_spread([v for run in each if (v := metric.read(run)) is not None])
+        if spread is not None and spread > MOST_SPREAD:
+            most = f"a golden may have {format_percent(MOST_SPREAD).lstrip('+')}"
+            raise BadRequestError(f"{metric.name}: the runs spread by {spread * 100:.0f} %, {most}", remedy=_OF_SPREAD)
         found[metric.name] = GoldenMetric(
             value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
             relative_spread=None if spread is None else round(spread, 6),

@@ -11,6 +11,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import HistoryRecord
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.values import SlurmSubmission
+from harness.records.goldens import batch_path
 from harness.records.night import AaPlan, Case, ExpectedFailureRecord, NightPlan
 from harness.records.prediction import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
@@ -107,11 +108,10 @@ def _unusable(cases: tuple[CaseOutlook, ...]) -> Iterable[str]:
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    return shared_golden_lines(
-        (case.name, f"{case.spec.gpu}/{case.spec.slug}", case.expected.outcome if case.expected else None)
-        for case in (item.case for item in cases)
-        if case.spec and not case.refused
-    )
+    specs = [(item.case, item.case.spec) for item in cases if item.case.spec and not item.case.refused]
+    places = [batch_path(Path(), spec).with_suffix("").as_posix() for _, spec in specs]
+    ends = [case.expected.outcome if case.expected else None for case, _ in specs]
+    return shared_golden_lines(zip((case.name for case, _ in specs), places, ends, strict=True))
 
 
 def _total(plan: NightPlan) -> str:

@@ -1,9 +1,10 @@
 """A golden value file: its settings, its text on disk, and how it is retired."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -25,13 +26,16 @@ from harness.units import counted, utc_time
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
 """The values that a golden may hold: from the MFU of a toy to the FLOPs of a step of the largest job."""
+MOST_SPREAD = 0.5
+"""The largest relative spread of a golden's runs: beyond it no change would ever be more than noise."""
+_WRONG_CLOCKS = timedelta(days=1)
 
 
 class GoldenMetric(Frozen):
     """One value, with the relative standard deviation over its runs; None for a single run."""
 
     value: int | float = Field(ge=LEAST_VALUE, le=MOST_VALUE)
-    relative_spread: float | None = Field(default=None, ge=0)
+    relative_spread: float | None = Field(default=None, ge=0, le=MOST_SPREAD)
     note: str | None = None
 
 
@@ -58,6 +62,7 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Frozen):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
+    ``digest``: of the figures, see :func:`figures_digest`; a golden whose figures were edited by hand is refused.
     ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
     the author accepted. ``retired_at``, ``retired_by``, ``retired_reason``: set for a golden in the retired folder,
     with which nothing is compared.
@@ -74,6 +79,7 @@ class GoldenRecord(Frozen):
     fingerprint: str | None = None
     spec: dict[str, object] = Field(default_factory=dict)
     metrics: dict[Annotated[str, one_of(BY_NAME, "no such metric")], GoldenMetric]
+    digest: str | None = None
     measured_on: MeasuredOn
     formula_version: str | None = None
     run_ids: tuple[str, ...] = ()
@@ -122,10 +128,19 @@ def _of_runs(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
     start, end = golden.window or (0, 1)
     if not 0 <= start < end <= (golden.max_steps or end):
         yield ("window",), f"[{start}, {end}) is no window of {golden.max_steps or 'the'} steps"
+    if golden.digest not in (None, figures_digest(golden)):
+        yield ("digest",), "the figures or their date were edited by hand: promote the runs again"
     try:
-        utc_time(golden.promoted_at)
+        if utc_time(golden.promoted_at) > datetime.now(UTC) + _WRONG_CLOCKS:
+            yield ("promoted_at",), f"{golden.promoted_at} is in the future"
     except ValueError:
         yield ("promoted_at",), f"{golden.promoted_at!r} is no ISO-8601 time"
+
+
+def figures_digest(golden: GoldenRecord) -> str:
+    """Return 16 hexadecimal digits of metrics, number of runs and date, which decide how strict a gate is."""
+    figures = golden.model_dump(mode="json", include={"metrics", "num_runs", "promoted_at"})
+    return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _canonical(text: str) -> str:
@@ -238,13 +253,14 @@ def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str,
 # Fields added after the first goldens. Left out when empty, so that rewriting a golden does not change its text.
 _YOUNG = frozenset({
     "environment", "container", "hostnames", "sm_clock_mhz", "power_cap_share", "max_steps", "window",
-    "night_id", "overridden", "retired_at", "retired_by", "retired_reason",
+    "night_id", "overridden", "digest", "retired_at", "retired_by", "retired_reason",
 })  # fmt: skip
 
 
 def golden_text(golden: GoldenRecord) -> str:
     """Return the golden as text: fields in schema order; spec, versions and environment sorted by name."""
-    fields = _spoken(golden.model_dump(mode="json"))
+    digest = figures_digest(golden) if golden.kind == "measured" else None
+    fields = _spoken(golden.model_dump(mode="json") | {"digest": digest})
     where = _spoken(fields["measured_on"])
     for name in where.keys() & {"versions", "environment"}:
         where[name] = _sorted(where[name])

@@ -66,8 +66,24 @@ def writable_golden_dir(override: Path | None = None) -> Path:
 
 
 def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
-    """``<folder>/<gpu>/<recipe>.<task>.<dtype>.<n>gpu.<recompute>.json``."""
-    return folder / spec.gpu / f"{spec.slug}.json"
+    """``<folder>/<gpu>/<recipe>.<task>.<dtype>.<n>gpu.<recompute>.json``, or :func:`batch_path` where that exists."""
+    batched = batch_path(folder, spec)
+    return batched if batched.is_file() else folder / spec.gpu / f"{spec.slug}.json"
+
+
+def promotion_path(folder: Path, spec: ExperimentSpec) -> Path:
+    """Return where a golden is written: if the one of that name differs only in the batch, beside it."""
+    path = golden_path(folder, spec)
+    different = setting_differences(read_golden(path), spec, spec.fingerprint) if path.is_file() else {}
+    is_of_other_batch = bool(different) and all(name.startswith("batch.") for name in different)
+    return batch_path(folder, spec) if is_of_other_batch else path
+
+
+def batch_path(folder: Path, spec: ExperimentSpec) -> Path:
+    """Return the golden's place with the batch in its name: ``<slug>.mbs1.gbs32.seq4096.json``."""
+    batch = spec.batch
+    sizes = f"mbs{batch.micro_batch_size}.gbs{batch.global_batch_size}.seq{batch.seq_length}"
+    return folder / spec.gpu / f"{spec.slug}.{sizes}.json"
 
 
 def find_golden(
@@ -168,12 +184,12 @@ def list_goldens(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, Bad
     return read_each(sorted(folder.glob("*/*.json")), GoldenRecord)
 
 
-def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Path:
-    """Write the golden to its path, replacing an old file. Keys have a fixed order, one per line, for review.
+def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord, path: Path | None = None) -> Path:
+    """Write the golden to ``path`` or its usual place, over an old file. Keys have a fixed order, a line each.
 
     BadRequestError if the file cannot be written; an old file is then kept.
     """
-    path = golden_path(folder, spec)
+    path = path or golden_path(folder, spec)
     with os_errors_reported(f"{path}: cannot be written", "name a writable folder with --golden_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, golden_text(golden))

@@ -1,12 +1,14 @@
 """``scripts/bench-gate``: simulates, prints two tables, keeps the result."""
 
 import argparse
+import json
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gate_rows import CHANGES, Goal, Row, Size, goals, rows
+from gate_short import LIMITS, short_rule
 from gate_trials import CASES_PER_NIGHT, THRESHOLD
 from result import machine, write_result
 
@@ -20,16 +22,31 @@ def main() -> int:
     """Return 0 if every goal is met, else 5. Takes minutes on one core; --quick keeps nothing unless asked."""
     parser = argparse.ArgumentParser(prog="scripts/bench-gate", description=main.__doc__)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the draws")
+    parser.add_argument("--short", action="store_true", help="only the rule of five lines; the rest stays as kept")
     parser.add_argument("--out", type=Path, help="folder to keep gate.json in; default: results/benchmarks")
     options = parser.parse_args()
-    size = Size(200, 200, 20, 40) if options.quick else Size()
+    size = Size(200, 200, 20, 40, 50) if options.quick else Size()
+    folder = options.out or (None if options.quick else results_dir() / "benchmarks")
+    short_rows = short_rule(size.short_nights, size.cases)
+    short: dict[str, object] = {"limits": LIMITS, "rows": short_rows}
+    report_short(short_rows)
+    if options.short:
+        if folder:
+            write_result(folder, "gate", json.loads((folder / "gate.json").read_text()) | {"short_rule": short})
+        return int(ExitCode.OK)
     found = rows(size, narrate)
     wanted = goals(found)
-    folder = options.out or (None if options.quick else results_dir() / "benchmarks")
     if folder:
-        keep(folder, found, wanted, size)
+        keep(folder, found, wanted, size, short)
     report(found, wanted)
     return int(ExitCode.OK if all(goal.is_met for goal in wanted) else ExitCode.REGRESSION)
+
+
+def report_short(rows: list[dict[str, object]]) -> None:
+    """Print what a rule of five lines would reach, by how much of a night's variance another node draws anew."""
+    titles = ("Noise", "Redrawn", *LIMITS)
+    listed = [(str(row["scenario"]), f"{row['redrawn']:.0%}", *(f"{row[name]:.1%}" for name in LIMITS)) for row in rows]
+    show_blocks(table(titles, listed, right=titles[1:]), GAP)
 
 
 def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
@@ -77,7 +94,7 @@ def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
     )
 
 
-def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size) -> Path:
+def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size, short: dict[str, object]) -> Path:
     """Write ``<folder>/gate.json`` whole."""
     document = {
         "name": "gate",
@@ -87,6 +104,7 @@ def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size) -
         "goals": [{**asdict(goal), "verdict": "met" if goal.is_met else "missed"} for goal in wanted],
         "size": asdict(size),
         "rows": [_document(row) for row in found],
+        "short_rule": short,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
     }

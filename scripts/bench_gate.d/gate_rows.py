@@ -46,12 +46,13 @@ _SEED = 20240501
 
 @dataclass(frozen=True)
 class Size:
-    """How much is drawn: nights and cases of the usual scenario, and of each other one."""
+    """How much is drawn: nights and cases of the usual scenario, of each other one, and nights for the short rule."""
 
     nights: int = 1_500
     cases: int = 3_000
     other_nights: int = 300
     other_cases: int = 300
+    short_nights: int = 2_000
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.golden import golden_text
+from harness.records.golden import figures_digest, golden_text
 from harness.records.goldens import (
     GoldenChange,
     find_golden,
@@ -14,6 +14,7 @@ from harness.records.goldens import (
     golden_dir,
     list_goldens,
     named_golden,
+    promotion_path,
     read_golden,
     writable_golden_dir,
     write_golden,
@@ -34,7 +35,7 @@ def test_a_golden_reads_back_as_it_was_written(tmp_path, make_record, make_golde
     golden = make_golden(record, VALUES)
     path = write_golden(tmp_path, record.spec, golden)
     assert path == tmp_path / "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
-    assert read_golden(path) == golden
+    assert read_golden(path) == golden.model_copy(update={"digest": figures_digest(golden)})
 
 
 def test_the_text_is_made_for_review(make_record, make_golden):
@@ -156,3 +157,35 @@ def test_a_damaged_golden_is_reported_in_a_line_with_a_remedy(tmp_path, make_rec
     message, remedy = str(caught.value).splitlines()
     assert expected in message
     assert "golden promote" in remedy
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"value": 700.5', '"value": 600.5'),
+        ('"relative_spread": null', '"relative_spread": 0.4'),
+        ('"num_runs": 1', '"num_runs": 2'),
+        ('"promoted_at": "2026-0', '"promoted_at": "2936-0'),
+    ],
+)
+def test_a_golden_whose_figures_were_edited_by_hand_is_refused(tmp_path, make_record, make_golden, old, new):
+    record = make_record()
+    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadRequestError, match=r"digest|promoted_at|num_runs"):
+        read_golden(path)
+
+
+def test_goldens_that_differ_only_in_the_batch_have_different_names(tmp_path, make_record, make_spec, make_golden):
+    first, second = (
+        make_record(make_spec(batch={"micro_batch_size": 1, "global_batch_size": size, "seq_length": 4096}))
+        for size in (32, 64)
+    )
+    path = write_golden(tmp_path, first.spec, make_golden(first, VALUES))
+    other = promotion_path(tmp_path, second.spec)
+    assert other == path.with_name(f"{first.spec.slug}.mbs1.gbs64.seq4096.json")
+    write_golden(tmp_path, second.spec, make_golden(second, VALUES), other)
+    assert [find_golden(record.spec, tmp_path).path for record in (first, second)] == [path, other]
+    assert promotion_path(tmp_path, first.spec) == path
