@@ -12,6 +12,7 @@ import typer.core
 import typer.main
 
 from harness import __version__
+from harness.capture import ask as capture
 from harness.cli import completion
 from harness.cli.commands import (
     App,
@@ -147,6 +148,7 @@ def show_help(
 
 app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))
 app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(answers_first(run.check))
+app.command("capture", rich_help_panel=_PREDICT)(answers_first(capture.capture))
 app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_first(run.run))
 app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(answers_first(sweep.sweep))
 app.command("report", rich_help_panel=_MEASURE)(answers_first(sweep.report))

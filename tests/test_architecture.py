@@ -78,7 +78,8 @@ def reads_the_environment(tree):
 
 def test_only_the_environment_room_and_ranks_read_the_environment():
     readers = [p for p in SOURCES if reads_the_environment(ast.parse(p.read_text())) and not is_engine(p)]
-    assert {name_of(path) for path in readers} == {"harness/launch/environment.py"}
+    programs = {"harness/capture/shim.py"}  # stands in for a launcher
+    assert {name_of(path) for path in readers} - programs == {"harness/launch/environment.py"}
 
 
 def imports_of(tree):

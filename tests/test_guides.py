@@ -29,7 +29,7 @@ GUIDES = sorted(
 ) + sorted((ROOT / "harness").glob("*/**/README.md"))
 COMMAND = typer.main.get_command(app)
 # Features by the names of their folders; the guide of a feature lies in it.
-FEATURES = ("run", "sweep", "nightly", "history", "plan", "explain", "diagnose", "snapshot", "imports",
+FEATURES = ("run", "sweep", "nightly", "history", "plan", "explain", "diagnose", "snapshot", "imports", "capture",
             "golden", "jobs", "results", "recipes")  # fmt: skip
 
 
@@ -183,6 +183,9 @@ def _example(tmp_path_factory):
         json.dumps({k: v for k, v in model.items() if k != "like"})
     )
     (folder / "train.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {MEGATRON_LM}\n")
+    (folder / "run.sh").write_text(
+        "for tp in 1 2; do torchrun pretrain_gpt.py --tensor-model-parallel-size $tp; done\n"
+    )
     shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")
     with pytest.raises(SystemExit):

@@ -2,6 +2,8 @@
 
 import gzip
 import math
+import re
+import shlex
 import sys
 import zlib
 from collections.abc import Iterable
@@ -9,28 +11,33 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from harness.errors import BadRequestError, Problems
 from harness.foreign.megatron_arguments import (
-    PASTE_BLOCK,
     Arguments,
     Given,
     begins_block,
+    captured_by,
     from_block,
     from_words,
     literal,
     options,
 )
-from harness.foreign.megatron_fields import arguments_layer, require_sizes
-from harness.foreign.shell_script import Script, Word, read_script
-from harness.records.reading import read_text
+from harness.foreign.megatron_fields import REQUIRED, arguments_layer, require_sizes
+from harness.foreign.other_commands import refuse_others
+from harness.foreign.shell_script import Word, read_script
+from harness.records.reading import PlainValue, read_text
+from harness.records.strict_yaml import parse_yaml
+from harness.resolve.options import options_layer
 from harness.resolve.recipe import STDIN, ForeignSource, Layer, Request, Setting
+from harness.units import shortened
 
 MOST_BYTES = 8 << 20
 _FEWEST_OPTIONS = 2
 _MODEL = "pretrain_gpt"
 _PRINTS = ("echo", "printf")
+_MODEL_ARGS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG",
                 "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
                 "NCCL_PROTO", "NCCL_GRAPH_REGISTER")  # fmt: skip
@@ -40,7 +47,10 @@ _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF
 def read(source: ForeignSource, request: Request) -> Layer:
     """Return every setting of the arguments. BadRequestError with every argument that has no counterpart here."""
     found = read_arguments(source)
+    _complete(found, request)
     layer = dict(arguments_layer(found))
+    if found.remark:
+        layer["model.hidden_size"] = replace(layer["model.hidden_size"], note=found.remark)
     problems = Problems()
     with problems.collecting():
         require_sizes(found, layer)
@@ -66,7 +76,41 @@ def read_arguments(source: ForeignSource) -> Arguments:
         return found
     if "\0" in text:
         raise BadRequestError(f"{source.label}: a binary file", remedy="give a command line, a script or a log")
-    return _of_script(read_script(text, source.label))
+    found = _of_yaml(text, source.label) if _MODEL_ARGS.search(text) else _of_script(text, source.label)
+    beside = Path(source.path).with_suffix(".env")
+    if source.path.endswith(".args") and beside.is_file():  # as `mbr-perf capture` writes them
+        variables = (each.partition("=") for each in shlex.split(read_text(beside, str(beside))))
+        found.environment |= _of_step((name, value, str(beside)) for name, _, value in variables)
+    return found
+
+
+def _complete(found: Arguments, request: Request) -> None:
+    """Add the sizes that no job lacks where the file leaves them to an option or to ``--set``."""
+    asked = options_layer(request, Problems())  # what is wrong with options is reported with the other settings
+    for path, option in REQUIRED.items():
+        name = option[2:].replace("-", "_")
+        if path in asked and name not in found.given:
+            found.given[name] = Given(cast(PlainValue, asked[path].value), asked[path].source)
+
+
+def _of_yaml(text: str, label: str) -> Arguments:
+    """Read a configuration of Megatron-LM's tests as its script passes it on: in brackets several words, else one."""
+    document = parse_yaml(text, label, by_pyyaml=True)
+    sections = {name: document.at((name,)) or {} for name in ("MODEL_ARGS", "ENV_VARS")}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            raise BadRequestError(f"{document.place((name,))}: no mapping", remedy="write lines of NAME: VALUE")
+    words = []
+    for option, value in cast(dict[str, object], sections["MODEL_ARGS"]).items():
+        written = [str(each) for each in value] if isinstance(value, tuple) else [str(value).strip()]
+        if isinstance(value, str) and re.fullmatch(r"\[[^]]+\]", value.strip()):
+            written = value.strip()[1:-1].split()
+        line = document.line(("MODEL_ARGS", option))
+        words += [Word(each, line) for each in (option, *([] if value is True else written))]
+    found = from_words(words, label)
+    variables = cast(dict[str, object], sections["ENV_VARS"]).items()
+    found.environment = _of_step((name, str(value), document.place(("ENV_VARS", name))) for name, value in variables)
+    return found
 
 
 def _head(source: ForeignSource) -> str:
@@ -101,93 +145,70 @@ def _standard_input(stream: TextIO) -> str:
     return text
 
 
-def _one_of(script: Script, launches: list[list[Word]]) -> list[list[Word]]:
-    named = [words for words in launches if any(_MODEL in word.text for word in words)]
-    launches = named if len(named) == 1 else launches
-    if len(launches) > 1:
-        lines = ", ".join(str(words[0].line) for words in launches)
+def _of_script(text: str, label: str) -> Arguments:
+    """Return the arguments of the one command that has them. BadRequestError if only a shell knows which one has."""
+    script = read_script(text, label)
+    refuse_others(script)
+    launches = [words for words in script.commands if _num_options(words) and words[0].text not in _PRINTS]
+    if not options().keys() & set(re.findall(r"--[a-z][a-z0-9-]+", text)):
         raise BadRequestError(
-            f"{script.label}: {len(launches)} commands have arguments: lines {lines}", remedy="keep one of them"
-        )
-    return launches
-
-
-def _of_script(script: Script) -> Arguments:
-    """Return the arguments of the one command that has them; of all variables if no command has any."""
-    launches = _one_of(script, list(_launches(script)))
-    split = (
-        Word(part, w.line, w.doubt) for value in script.variables.values() for w in value for part in w.text.split()
-    )
-    words = launches[0] if launches else list(split)
-    start = next((i for i, word in enumerate(words) if word.text.partition("=")[0] in options()), None)
-    program = next((i for i, word in enumerate(words) if word.text.endswith(".py")), None)
-    if start is None:
-        raise BadRequestError(
-            f"{script.label}: no argument of Megatron-LM",
+            f"{label}: no argument of Megatron-LM",
             remedy="give its command line, its script, or a log that prints its arguments",
         )
-    if program is not None and program < start:
-        start = program + 1
-        _require_gpt(script, words[program])
-    elif launches and words[0].text.startswith("--"):
-        start = 0
-    return _given(script, words, start)
-
-
-def _given(script: Script, words: list[Word], start: int) -> Arguments:
-    if words[start].doubt and all(word.doubt == words[start].doubt for word in words[start:]):
+    if script.logic or not launches:
+        where, what = (script.logic.line, script.logic.text) if script.logic else (1, "no command has arguments")
         raise BadRequestError(
-            f"{script.label}:{words[start].line}: the arguments are not certain: {words[start].doubt}",
-            remedy=PASTE_BLOCK,
+            f"{label}:{where}: {shortened(what)}: mbr-perf runs no script to read it", remedy=captured_by(label)
         )
-    found = from_words(words[start:], script.label)
-    found.num_gpus = _num_gpus(words[:start], script.label)
-    found.environment = {
-        name: Given(word.text, f"{script.label}:{word.line}: {name}")
-        for name, word in script.exported.items()
-        if name.startswith(_ENVIRONMENT) and "$" not in word.text and not word.doubt
-    }
+    many = [words for words in launches if _num_options(words) >= _FEWEST_OPTIONS] or launches
+    named = [words for words in many if any(_MODEL in word.text for word in words)]
+    if len(named) != 1 and len(many) > 1:
+        lines = ", ".join(str(words[0].line) for words in many)
+        raise BadRequestError(f"{label}: {len(many)} commands have arguments: lines {lines}", remedy="keep one of them")
+    words = (named if len(named) == 1 else many)[0]
+    found = _given(words, label)
+    found.environment = _of_step((name, word.text, f"{label}:{word.line}") for name, word in script.exported.items())
     return found
 
 
-def _launches(script: Script) -> Iterable[list[Word]]:
-    """Yield commands with arguments; ``bash -c '...'`` holds a script of its own.
-
-    Words in the same branch as their command are certain: the command runs only with them.
-    """
-    for command in script.commands:
-        words = [replace(word, doubt="" if word.doubt == command[0].doubt else word.doubt) for word in command]
-        if words[0].text in _PRINTS:
-            continue
-        for word in words:
-            inner = word.text.split() if " " in word.text or "\n" in word.text else []
-            if sum(part in options() for part in inner) >= _FEWEST_OPTIONS:
-                for found in _launches(read_script(word.text, script.label, script.variables, word.line)):
-                    yield [replace(each, doubt=each.doubt or word.doubt) for each in found]
-        if sum(word.text.partition("=")[0] in options() for word in words) >= _FEWEST_OPTIONS:
-            yield words
+def _num_options(words: list[Word]) -> int:
+    return sum(word.text.partition("=")[0] in options() for word in words)
 
 
-def _require_gpt(script: Script, program: Word) -> None:
-    name = program.text.rpartition("/")[2].removesuffix(".py")
-    if name.startswith(("pretrain_", "train_", "finetune_")) and not name.startswith(_MODEL):
-        raise BadRequestError(
-            f"{script.label}:{program.line}: {name}.py: mbr-perf trains GPT models",
-            remedy=f"it knows the arguments of {_MODEL}.py",
-        )
+def _of_step(variables: Iterable[tuple[str, str, str]]) -> dict[str, Given]:
+    known = (each for each in variables if each[0].startswith(_ENVIRONMENT) and "$" not in each[1])
+    return {name: Given(value, f"{place}: {name}") for name, value, place in known}
+
+
+def _given(words: list[Word], label: str) -> Arguments:
+    first = next((i for i, word in enumerate(words) if word.text.partition("=")[0] in options()), 0)
+    program = next((i for i, word in enumerate(words[:first]) if word.text.endswith(".py")), None)
+    start = 0 if words[0].text.startswith("--") else first if program is None else program + 1
+    found = from_words(words[start:], label)
+    found.num_gpus = _num_gpus(words[:start], label)
+    if program is not None and _MODEL not in words[program].text:
+        name = words[program].text.rpartition("/")[2]
+        found.remark = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"
+    return found
+
+
+_SIZES = {"nnodes": "nnodes", "nodes": "nnodes", "num_nodes": "nnodes", "N": "nnodes", "nproc_per_node": "nproc",
+          "nproc": "nproc", "num_gpus": "nproc", "ntasks_per_node": "nproc"}  # fmt: skip
+"""Options of torchrun, deepspeed and srun."""
 
 
 def _num_gpus(launcher: list[Word], label: str) -> Given | None:
-    """Return torchrun's nodes times processes of a node; None if it does not say numbers."""
+    """Return the launcher's nodes times processes of a node; None if it does not say numbers."""
+    starts = [at for at, word in enumerate(launcher) if re.search(r"torchrun$|torch\.distributed\.", word.text)]
+    launcher = launcher[starts[-1] :] if starts else launcher  # srun's sizes are those of the launchers that it starts
     sizes = {"nnodes": 1, "nproc": 0}
     for index, word in enumerate(launcher):
         name, _, value = word.text.lstrip("-").replace("-", "_").partition("=")
         size = literal(value or (launcher[index + 1].text if index + 1 < len(launcher) else ""))
-        key = "nnodes" if name == "nnodes" else "nproc" if name in ("nproc_per_node", "nproc") else ""
-        if key:
-            sizes[key] = size if isinstance(size, int) and not word.doubt else 0
+        if key := _SIZES.get(name, "") if word.text.startswith("-") else "":
+            sizes[key] = size if isinstance(size, int) else 0
     total = sizes["nnodes"] * sizes["nproc"]
-    return Given(total, f"{label}:{launcher[0].line}: torchrun") if total else None
+    return Given(total, f"{label}:{launcher[0].line}: {launcher[0].text}") if total else None
 
 
 def _complete_batch(layer: dict[str, Setting], request: Request) -> None:

@@ -90,12 +90,16 @@ class Given:
 
 @dataclass
 class Arguments:
-    """Arguments by name. ``label`` opens messages. ``read`` collects the names that a reader asked for."""
+    """Arguments by name. ``label`` opens messages. ``remark`` is for the reader of an answer.
+
+    ``read`` collects the names that a reader asked for.
+    """
 
     label: str
     given: dict[str, Given] = field(default_factory=dict)
     num_gpus: Given | None = None
     environment: dict[str, Given] = field(default_factory=dict)
+    remark: str = ""
     is_whole: bool = False
     problems: Problems = field(default_factory=Problems)
     read: set[str] = field(default_factory=set)
@@ -137,9 +141,12 @@ def _same(value: object, default: object) -> bool:
     return value == default if numbers else texts[0].rpartition(".")[2] == texts[1].rpartition(".")[2]
 
 
-PASTE_BLOCK = "paste the block of arguments that Megatron prints, or write those of one job into the file"
+def captured_by(label: str) -> str:
+    """Return what to do about arguments that only the running script knows."""
+    return f"mbr-perf capture -- bash {label} runs it without training; or paste the arguments that Megatron prints"
+
+
 UNKNOWN = "not an argument of Megatron-LM's GPT training that mbr-perf knows"
-_REDIRECTS = re.compile(r"\d?[<>]")
 
 
 def _num_values(rest: list[Word]) -> int:
@@ -164,31 +171,25 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         values = rest[: 0 if equals else count]
         rest = rest[len(values) :]
         if equals and count:
-            values = [Word(inner, word.line, word.doubt)]
+            values = [Word(inner, word.line)]
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
-        elif not argument.harmless and (why := _uncertain(word, *values)):
-            found.problems.add(f"{place}: not certain: {why}", PASTE_BLOCK)
+        elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
+            found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
             value = _joined([each.text for each in values], takes) if values else takes == "flag"
             found.given[argument.name] = Given(value, place)
     return found
 
 
-def _uncertain(*words: Word) -> str:
-    whys = (word.doubt or f"the script does not set {shortened(word.text)}" for word in words
-            if word.doubt or "$" in word.text)  # fmt: skip
-    return next(whys, "")
-
-
 def _refuse_word(found: Arguments, word: Word, name: str) -> None:
     place = f"{found.label}:{word.line}: {shortened(name)}"
-    if name in ("$@", "$*", "${@}", "${@:2}") or _REDIRECTS.match(name):
+    if name in ("$@", "$*", "${@}"):
         return
     if name.startswith("--"):
         found.problems.add(f"{place}: {UNKNOWN}", suggested(name, options()))
     elif "$" in name:
-        found.problems.add(f"{place}: may hold arguments, but the script does not set it", "write them out")
+        found.problems.add(f"{place}: may hold arguments, but nothing here sets it", captured_by(found.label))
     else:
         remedy = "an option starts with --; quote a value that contains blanks"
         found.problems.add(f"{place}: belongs to no option", remedy)

@@ -185,7 +185,7 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
 
 def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
     """Read the arguments back and return the leaves whose effect they lose, without the environment's."""
-    read = arguments_layer(from_words((Word(word, 1, "") for word in words), "the exported arguments"))
+    read = arguments_layer(from_words((Word(word, 1) for word in words), "the exported arguments"))
     own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
     found = disagreements(spec, ExperimentSpec.model_validate(nested(read) | own))
     return tuple(each for each in found if not each.path.startswith("env.") and _exists(spec, each.path))

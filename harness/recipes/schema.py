@@ -12,6 +12,7 @@ _SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument",
 _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "capture": ("capture.ask:CaptureDocument",),
     "check": ("measure.values:CheckDocument",),
     "compare": ("measure.values:CompareDocument", "compare.show:ForeignDocument"),
     "diagnose": ("diagnose.values:Diagnosis",),

@@ -1,0 +1,1 @@
+"""`mbr-perf capture`: the jobs that a launch script would start, written to files instead of started."""

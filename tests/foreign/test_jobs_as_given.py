@@ -1,0 +1,131 @@
+"""Jobs as people have them: captured, completed by options, of test configurations, of other programs and trainers."""
+
+import pytest
+
+from harness.cli.commands import job_words
+from harness.errors import BadRequestError
+from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.resolve import resolve
+from tests.foreign.test_megatron_args import SMALLEST, messages
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    """What a text resolves to."""
+
+    def resolving(text, **asked):
+        path = tmp_path / "train.sh"
+        path.write_text(text)
+        request = {"gpu": "h100", "num_gpus": 8} | asked
+        return resolve(Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), **request))
+
+    return resolving
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("MODEL=(--num-layers 4)\ntorchrun pretrain_gpt.py {}", 1),
+        ('A=1\nif [ "$NODE" = 0 ]; then\n  torchrun pretrain_gpt.py {}\nfi', 2),
+        ("case $1 in\n train) torchrun pretrain_gpt.py {};;\nesac", 1),
+        ("A=${{1:-8}}\ntorchrun pretrain_gpt.py {}", 1),
+        ("torchrun pretrain_gpt.py {} \\\n --seed $(date +%s)", 2),
+        ("CMD='torchrun pretrain_gpt.py {}'\neval $CMD", 2),
+        ("srun bash -c 'torchrun pretrain_gpt.py {}'", 1),
+        ('ARGS="{}"\n', 1),
+    ],
+)
+def test_a_script_with_a_program_in_it_is_refused_with_the_way_to_capture_it(resolved, script, line):
+    with pytest.raises(BadRequestError, match=rf"train.sh:{line}: ") as refused:
+        resolved(script.format(SMALLEST))
+    assert len(refused.value.problems) == 1
+    assert "mbr-perf capture -- bash" in refused.value.remedy
+
+
+def test_the_environment_beside_a_captured_job_is_part_of_it(tmp_path):
+    job = tmp_path / "job_001.args"
+    job.write_text(f"# Captured from: bash run.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALLEST}\n")
+    job.with_suffix(".env").write_text("CUDA_DEVICE_MAX_CONNECTIONS=1\nNCCL_ALGO='^Tree Ring'\nHF_TOKEN='***'\n")
+    request = Request(model_recipe_name="", source=ForeignSource("megatron_args", str(job)), gpu="h100")
+    found = resolve(request)
+    assert found.spec.env == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_ALGO": "^Tree Ring"}
+    assert found.sources["env.NCCL_ALGO"] == f"{job.with_suffix('.env')}: NCCL_ALGO"
+
+
+def test_another_program_is_noted_and_judged_by_its_arguments(resolved):
+    found = resolved(f"torchrun pretrain_qwen.py {SMALLEST}")
+    assert found.spec == resolved(f"torchrun pretrain_gpt.py {SMALLEST}").spec
+    assert [note for note in found.notes if "pretrain_qwen.py is read as pretrain_gpt.py" in note] != []
+    assert any(
+        "hybrid" in each for each in messages(resolved, f"torchrun pretrain_mamba.py {SMALLEST} --is-hybrid-model")
+    )
+
+
+def test_options_and_set_complete_a_file(resolved):
+    """What a file lacks is judged after the options; what they give counts as if the file said it."""
+    slime = "--num-layers 4 --num-attention-heads 4 --vocab-size 99 --bf16 --swiglu"
+    given = {"micro_batch_size": 2, "seq_length": 64, "hidden_size": 96}
+    found = resolved(slime, **given)
+    assert found.spec == resolved(f"{slime} --micro-batch-size 2 --seq-length 64 --hidden-size 96").spec
+    assert (found.spec.model.ffn_hidden_size, found.sources["batch.seq_length"]) == (256, "--seq_length")
+    by_set = resolved(
+        slime.replace("--num-layers 4", ""),
+        **given | {"seq_length": None},
+        set_values=("batch.seq_length=64", "model.num_layers=4"),
+    )
+    assert by_set.spec == found.spec
+    assert "no --seq-length" in messages(resolved, slime, **given | {"seq_length": None})[0]
+
+
+TEST_CONFIGURATION = """ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 64
+  --num-attention-heads: 4
+  --seq-length: 32
+  --micro-batch-size: 1
+  --vocab-size: 99
+  --bf16: true
+  --save: ${CHECKPOINT_SAVE_PATH}
+  --recompute-granularity: selective
+  --recompute-modules: "[mlp core_attn]"
+  --moe-layer-freq: ([0]*1+[1]*3)
+TEST_TYPE: regular
+"""
+
+
+def test_a_configuration_of_megatron_lms_tests_is_read(resolved, tmp_path):
+    found = resolved(TEST_CONFIGURATION)
+    assert (found.spec.env, found.spec.recompute.text) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "mlp,core_attn")
+    assert found.sources["model.hidden_size"].endswith("train.sh:5: --hidden-size")
+    path = tmp_path / "model_config.yaml"
+    path.write_text(TEST_CONFIGURATION)
+    assert job_words(str(path)) == ["--megatron_args", str(path)]
+    assert any(
+        "13: --tp: not an argument" in each
+        for each in messages(resolved, TEST_CONFIGURATION.replace("recompute-modules", "tp"))
+    )
+    assert "no mapping" in messages(resolved, "MODEL_ARGS: 3\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "whose", "options"),
+    [
+        ("NPROC_PER_NODE=8 megatron sft --model org/m --tensor_model_parallel_size 4 --max_length 8192",
+         "ms-swift", "--hf org/m -tp 4 -sl 8192 -g h100"),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2",
+         "verl", "--hf /m -pp 2 -g h100"),
+        ("python3 train_async.py --actor-num-nodes 4 --hf-checkpoint /m --tensor-model-parallel-size 2 --num-layers 8",
+         "slime", "--hf /m -tp 2 --num_layers 8 -g h100"),
+        ("uv run examples/run_grpo_math.py policy.model_name=m ++policy.megatron_cfg.context_parallel_size=2",
+         "NeMo RL", "--hf m -cp 2 -g h100"),
+        ("torchrun primus/train.py --config exp.yaml --micro_batch_size 2", "Primus", "--hf MODEL -mb 2 -g h100"),
+    ],
+)  # fmt: skip
+def test_a_command_of_another_trainer_is_told_with_the_equivalent_options(resolved, command, whose, options):
+    with pytest.raises(BadRequestError) as refused:
+        resolved(command)
+    [problem] = refused.value.problems
+    assert f"a command of {whose}," in problem.message
+    assert problem.remedy.endswith(f"mbr-perf plan {options}")
