@@ -89,13 +89,7 @@ def _scheduled(name: str, folder: Path, words: list[str]) -> int:
         lines = re.findall(r"^#SBATCH\s+(.*)$", script.read_text(errors="replace"), re.MULTILINE)
         options = [*(word for line in lines for word in line.partition(" #")[0].split()), *options]
         rest = ["bash", str(script), *rest[1:]]
-    typed = "\0".join(options)
-    for option, variables in _SIZES:
-        if found := re.findall(rf"(?:^|\0){option}(?:=|\0|(?<=-[nN]))(?:gpu:(?:\w+:)?)?(\d+)", typed):
-            os.environ.update(dict.fromkeys(variables, found[-1]))
-    given = next((word for word in options if word.startswith("--export=")), "")
-    os.environ.update(dict(re.findall(r"[=,](\w+)=([^,]*)", given)))
-    os.environ.update({name: value for name, value in _FIRST_TASK.items() if name not in os.environ})
+    _set_slurm("\0".join(options))
     if name == "sbatch":
         print("1" if "--parsable" in options else "Submitted batch job 1", flush=True)  # noqa: T201 (as sbatch does)
         os.dup2(2, 1)  # a job writes to a file, not to sbatch's answer
@@ -104,6 +98,16 @@ def _scheduled(name: str, folder: Path, words: list[str]) -> int:
         tasks = os.environ.get("SLURM_NTASKS_PER_NODE")
         os.environ[_PREFIX] = json.dumps(["srun", *sizes, *([f"--ntasks-per-node={tasks}"] if tasks else [])])
     return _replaced_by(rest) if rest else 0
+
+
+def _set_slurm(typed: str) -> None:
+    """Set the variables that Slurm gives the first task of a job of these options."""
+    for option, variables in _SIZES:
+        if found := re.findall(rf"(?:^|\0){option}(?:=|\0|(?<=-[nN]))(?:gpu:(?:\w+:)?)?(\d+)", typed):
+            os.environ.update(dict.fromkeys(variables, found[-1]))
+    given = re.search(r"(?:^|\0)--export=([^\0]*)", typed)
+    os.environ.update(dict(re.findall(r"(\w+)=([^,]*)", given[1])) if given else {})
+    os.environ.update({name: value for name, value in _FIRST_TASK.items() if name not in os.environ})
 
 
 def _script(options: list[str], rest: list[str], folder: Path) -> Path:

@@ -149,26 +149,29 @@ def _of_script(text: str, label: str) -> Arguments:
     """Return the arguments of the one command that has them. BadRequestError if only a shell knows which one has."""
     script = read_script(text, label)
     refuse_others(script)
-    launches = [words for words in script.commands if _num_options(words) and words[0].text not in _PRINTS]
     if not options().keys() & set(re.findall(r"--[a-z][a-z0-9-]+", text)):
         raise BadRequestError(
             f"{label}: no argument of Megatron-LM",
             remedy="give its command line, its script, or a log that prints its arguments",
         )
+    launches = [words for words in script.commands if _num_options(words) and words[0].text not in _PRINTS]
     if script.logic or not launches:
         where, what = (script.logic.line, script.logic.text) if script.logic else (1, "no command has arguments")
         raise BadRequestError(
             f"{label}:{where}: {shortened(what)}: mbr-perf runs no script to read it", remedy=captured_by(label)
         )
-    many = [words for words in launches if _num_options(words) >= _FEWEST_OPTIONS] or launches
-    named = [words for words in many if any(_MODEL in word.text for word in words)]
-    if len(named) != 1 and len(many) > 1:
-        lines = ", ".join(str(words[0].line) for words in many)
-        raise BadRequestError(f"{label}: {len(many)} commands have arguments: lines {lines}", remedy="keep one of them")
-    words = (named if len(named) == 1 else many)[0]
-    found = _given(words, label)
+    found = _given(_one_of(launches, label), label)
     found.environment = _of_step((name, word.text, f"{label}:{word.line}") for name, word in script.exported.items())
     return found
+
+
+def _one_of(launches: list[list[Word]], label: str) -> list[Word]:
+    many = [words for words in launches if _num_options(words) >= _FEWEST_OPTIONS] or launches
+    named = [words for words in many if any(_MODEL in word.text for word in words)]
+    if len(named) == 1 or len(many) == 1:
+        return (named or many)[0]
+    lines = ", ".join(str(words[0].line) for words in many)
+    raise BadRequestError(f"{label}: {len(many)} commands have arguments: lines {lines}", remedy="keep one of them")
 
 
 def _num_options(words: list[Word]) -> int:

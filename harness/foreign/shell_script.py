@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from harness.errors import BadRequestError
 
@@ -29,37 +30,39 @@ class Word:
 
 @dataclass
 class Script:
-    """Commands with variables put in, the exported variables, and the first ``logic``: what only a shell can run."""
+    """Commands with variables put in, the variables, and the first ``logic``: what only a shell can run."""
 
     label: str
     commands: list[list[Word]] = field(default_factory=list)
+    variables: dict[str, Word] = field(default_factory=dict)
     exported: dict[str, Word] = field(default_factory=dict)
     logic: Word | None = None
 
 
 def read_script(text: str, label: str) -> Script:
     """Return the commands of a script in order. BadRequestError for a quote without an end."""
-    script, variables = Script(label), dict[str, str]()
+    script = Script(label)
     for raw in _commands(text.replace("\r\n", "\n"), label):
         logic = (word for word in raw if _LOGIC.fullmatch(word.text) or (word is raw[0] and word.text in _LEADS))
         script.logic = script.logic or next(logic, None)
-        words = [Word(part, word.line) for word in raw for part in _expanded(word.text, variables)]
-        lead = words[0].text if words else ""
-        rest = list(words[lead in ("export", "unset") :])
-        num = next((at for at, word in enumerate(rest) if not _ASSIGNS.match(word.text)), len(rest))
-        assigned = {name: Word(value, word.line) for word in rest[:num] for name, value in _ASSIGNS.findall(word.text)}
-        variables |= {name: word.text for name, word in assigned.items()}
-        if lead == "unset":
-            for word in rest:
-                script.exported.pop(word.text, None)
-        elif lead == "export":
-            script.exported |= assigned | {
-                word.text: Word(variables[word.text], word.line) for word in rest[num:] if word.text in variables
-            }
-        elif rest[num:]:
-            script.exported |= assigned  # of the command's own environment
-            script.commands.append(rest[num:])
+        _take(script, [Word(part, word.line) for word in raw for part in _expanded(word.text, script.variables)])
     return script
+
+
+def _take(script: Script, words: list[Word]) -> None:
+    lead = words[0].text if words else ""
+    rest = words[lead in ("export", "unset") :]
+    assigning = list(takewhile(lambda word: _ASSIGNS.match(word.text), rest))
+    rest = rest[len(assigning) :]
+    assigned = {name: Word(value, word.line) for word in assigning for name, value in _ASSIGNS.findall(word.text)}
+    script.variables |= assigned
+    if lead == "unset":
+        script.exported = {name: script.exported[name] for name in script.exported.keys() - {w.text for w in rest}}
+    elif lead == "export":
+        script.exported |= assigned | {w.text: script.variables[w.text] for w in rest if w.text in script.variables}
+    elif rest:
+        script.exported |= assigned  # of the command's own environment
+        script.commands.append(rest)
 
 
 def _commands(text: str, label: str) -> Iterator[list[Word]]:
@@ -79,13 +82,14 @@ def _commands(text: str, label: str) -> Iterator[list[Word]]:
     yield command
 
 
-def _expanded(raw: str, variables: dict[str, str]) -> list[str]:
+def _expanded(raw: str, variables: Mapping[str, Word]) -> list[str]:
     """Put variables into a raw word and take its quotes off. Outside quotes, blanks of a value separate words."""
     if raw.startswith("'"):
         return shlex.split(raw)
 
     def value(found: re.Match[str]) -> str:
-        return variables.get(found[1] or found[2], found[0])
+        known = variables.get(found[1] or found[2])
+        return known.text if known else found[0]
 
     if '"' in raw or _ASSIGNS.match(raw):
         return [_VARIABLE.sub(value, word) for word in shlex.split(raw)]
