@@ -113,6 +113,19 @@ def chunks_of_layout(text: str, num_stages: int) -> int:
         return 1
 
 
+def uneven_layout(model: ModelSpec, pp: int, vp: int | None) -> str | None:
+    """Return stages of two lengths, the first ones and the last one, which has the loss, shorter; None if even."""
+    num_stages = pp * (vp or 1)
+    if model.num_layers % num_stages == 0 or pp == 1 or num_stages > model.num_layers:
+        return None
+    short, num_long = divmod(model.num_layers, num_stages)
+    lengths = [short + (num_stages - 1 - num_long <= i < num_stages - 1) for i in range(num_stages)]
+    stages = ["t" * length for length in lengths]
+    stages[0] = f"E{stages[0]}"
+    stages[-1] += "m" * (model.mtp_num_layers or 0) + "L"
+    return "|".join(stages)
+
+
 def cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
     """Return the stages that ``text`` describes; LayoutError for the first problem, as in megatron-core."""
     try:

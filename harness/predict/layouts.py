@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
+from harness.experiment.layout_text import uneven_layout
 from harness.predict.flops import model_flops_per_step
 
 # A search tries no larger sizes: they only divide work that is already small.
@@ -69,7 +70,7 @@ class Space:
     def settings(self, sizes: Sizes) -> tuple[str, ...]:
         """What a request must set beside the sizes: a layout of stages, and settings that these sizes cannot use."""
         wanted: dict[str, str | bool | None] = {
-            "parallelism.pipeline_model_parallel_layout": self._uneven_layout(sizes.pp, sizes.vp),
+            "parallelism.pipeline_model_parallel_layout": uneven_layout(self.spec.model, sizes.pp, sizes.vp),
             "parallelism.num_layers_in_first_pipeline_stage": None,
             "parallelism.num_layers_in_last_pipeline_stage": None,
             "parallelism.account_for_embedding_in_pipeline_split": False,
@@ -129,18 +130,6 @@ class Space:
 
     def _is_even(self, pp: int) -> bool:
         return self.spec.model.num_layers % pp == 0
-
-    def _uneven_layout(self, pp: int, vp: int | None) -> str | None:
-        """Return stages of two lengths, the first ones and the last one, which has the loss, shorter; None if even."""
-        num_stages, layers = pp * (vp or 1), self.spec.model.num_layers
-        if layers % num_stages == 0 or pp == 1:
-            return None
-        short, num_long = divmod(layers, num_stages)
-        lengths = [short + (num_stages - 1 - num_long <= i < num_stages - 1) for i in range(num_stages)]
-        stages = ["t" * length for length in lengths]
-        stages[0] = f"E{stages[0]}"
-        stages[-1] += "m" * (self.spec.model.mtp_num_layers or 0) + "L"
-        return "|".join(stages)
 
     def _powers(self, name: str, most: int) -> list[int]:
         return [n for n in self._pinned(name, list(_powers(most))) if n is not None]

@@ -6,6 +6,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
+from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, uneven_layout
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
 from harness.resolve.gpu_point import only_gpu_point
@@ -15,9 +16,11 @@ from harness.resolve.recipe import STDIN, Layer, OperatingPoint, Recipe, Request
 from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
+_ALIGNED = "ddp.align_param_gather"  # needs virtual stages
 _FREQ = "model.moe.moe_layer_freq"
 _ATTENTION = ("model.window_attn_skip_freq", "model.linear_attention.linear_attention_freq")
 _GBS = "batch.global_batch_size"
+_PP, _VP = "parallelism.pipeline_model_parallel_size", "parallelism.virtual_pipeline_model_parallel_size"
 _TP, _CP = "parallelism.tensor_model_parallel_size", "parallelism.context_parallel_size"
 _QUEUES = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -90,7 +93,7 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     spec = problems.tried(lambda: build_spec(layer, choice.point.place))
     problems.raise_if_any()
     assert spec is not None  # otherwise there were problems
-    for follow in (_follow_context, _follow_queues, _follow_num_gpus):
+    for follow in (_follow_stages, _follow_context, _follow_queues, _follow_num_gpus):
         changed, note = follow(layer, spec, choice)
         if changed:
             layer = merge(layer, changed)
@@ -156,6 +159,29 @@ def _of_depth(path: str, pattern: tuple[PlainValue, ...], depth: int) -> tuple[P
 
 
 _Followed = tuple[Layer, str]  # the changed settings, and a note or nothing
+
+
+def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
+    """Drop the point's pipeline layout where -pp or -vp asks for another number of stages than it has."""
+    par, layout = spec.parallelism, layer.get(_LAYOUT)
+    given = [setting for path in (_PP, _VP) if (setting := layer.get(path)) and setting.from_command_line]
+    if layout is None or layout.from_command_line or not isinstance(layout.value, str) or not given:
+        return {}, ""
+    pp, vp = par.pipeline_model_parallel_size, par.virtual_pipeline_model_parallel_size
+    try:
+        chunks, left = divmod(len(parse_layout(layout.value)), pp)
+    except LayoutSyntaxError:
+        return {}, ""  # a rule says what is wrong with it
+    without_vp = (1,) if _VP in layer and layer[_VP].from_command_line else (chunks,)
+    if not left and chunks in ((vp,) if vp else without_vp) and (pp > 1 or chunks == 1):
+        return {}, ""
+    new = uneven_layout(spec.model, pp, vp)
+    split = f"becomes {new}" if new else "dropped, layers are split evenly"
+    changed = {_LAYOUT: Setting(new, given[0].source)}
+    if not vp and _ALIGNED in layer and not layer[_ALIGNED].from_command_line:
+        changed[_ALIGNED] = Setting(False, given[0].source)
+    why = " ".join(f"{each.source} {each.value or 'none'}" for each in given)
+    return changed, f"{why}: pipeline layout {layout.value} {split}"
 
 
 def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:

@@ -170,6 +170,34 @@ def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout()
     assert any("pipeline layout" in note for note in resolved.notes)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "options", "layout", "aligned"),
+    [
+        ("llama3_70b", {"pipeline_model_parallel_size": 8}, "Et*2|", True),
+        ("llama3_70b", {"pipeline_model_parallel_size": 8, "virtual_pipeline_model_parallel_size": 5}, "Et*2|", True),
+        ("llama3_70b", {"pipeline_model_parallel_size": 4}, None, True),
+        (
+            "llama3_70b",
+            {"pipeline_model_parallel_size": 1, "virtual_pipeline_model_parallel_size": "none"},
+            None,
+            False,
+        ),
+        (
+            "deepseek_v3",
+            {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 4},
+            "Ettt|ttt|",
+            True,
+        ),
+    ],
+)
+def test_a_pipeline_layout_of_the_recipe_yields_to_another_number_of_stages(recipe, options, layout, aligned):
+    dtype = "fp8_cs" if recipe == "llama3_70b" else None
+    spec = resolve(Request(model_recipe_name=recipe, gpu="h100", compute_dtype=dtype, **options)).spec
+    found = spec.parallelism.pipeline_model_parallel_layout
+    assert (found is None) if layout is None else found.startswith(layout)
+    assert spec.ddp.align_param_gather is aligned
+
+
 @pytest.mark.parametrize("depth", [4, 5, 18])
 def test_patterns_of_attention_begin_anew_where_they_end(load, depth):
     recipe = load(

@@ -24,11 +24,17 @@ def _holds(s: Situation, scope: str) -> bool:
 
 def _preprocess_syncs(s: Situation) -> bool:
     return (
-        "moe_preprocess" in s.graph.scope
+        _captures(s, "moe_preprocess")
         and s.dispatcher == "alltoall"
         and s.is_dropless
         and s.spec.kernels.moe_expert_capacity_factor is not None
     )
+
+
+def _captures(s: Situation, part: str) -> bool:
+    """Return whether a scope captures this part of an MoE layer: local graphs set router and preprocessing together."""
+    both = {"moe_router", "moe_preprocess"}
+    return not _scope(s).isdisjoint(both if s.graph.impl == "local" and part in both else {part})
 
 
 def _hidden_dropout_in_graph(s: Situation) -> bool:
@@ -52,9 +58,7 @@ def _iteration_by_transformer_engine(s: Situation) -> Values | None:
 
 
 def _both_moe_scopes(s: Situation) -> Values | None:
-    """Local graphs take the preprocessing for the router."""
-    router = {"moe_router", "moe_preprocess"} if s.graph.impl == "local" else {"moe_router"}
-    if "moe" not in _scope(s) or _scope(s).isdisjoint(router):
+    if "moe" not in _scope(s) or not _captures(s, "moe_router"):
         return None
     return {"field": "cuda_graph_scope" if s.mcore_before("0.18") else "cuda_graph_modules"}
 
@@ -130,7 +134,7 @@ RULES = (
     Rule("G12", "error", where(_scoped, _preprocess_syncs),
          "cuda_graph_scope moe_preprocess with a capacity factor needs padding: else token counts are copied to the "
          "host",
-         "set moe_pad_expert_input_to_capacity, or drop moe_preprocess",
+         "set moe_pad_expert_input_to_capacity, or drop moe_preprocess (with local graphs moe_router, too)",
          f"{CONFIG}:1771", "run",
          "moe_preprocess cuda graph is not supported when there are DtoH copies and synchronizations in the "
          "preprocess step."),
