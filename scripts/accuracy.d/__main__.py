@@ -34,7 +34,6 @@ from harness.show.terminal import narrate, show_blocks
 FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"
 EXAMPLES = results_dir() / "examples"
-H100_TESTS = ("megatron_lm_goldens", "other_published", "experts")
 
 
 def megatron_lm(host: Host) -> Page:
@@ -67,15 +66,12 @@ def saved_activations(host: Host) -> Page:
 
 def time(host: Host, *, keeps: bool = False) -> Page:
     """Compare seconds and what settings cost. ``keeps``: the planner uses from now on what is fitted here."""
-    steps, left_out = h100_steps.read(
-        INPUTS / "h100_times.json", [INPUTS / f"{name}.json" for name in H100_TESTS], host
-    )
+    steps, left_out = h100_steps.read(INPUTS, host)
     found = h100_fit.fit(steps)
-    paper, other = INPUTS / "korthikanti2022.json", INPUTS / "other_published.json"
     if keeps:
-        step_times.keep_fit(paper, other, found, host)
+        h100_fit.write(found)
     sft = llama3_70b.compare(INPUTS / "llama3_70b_sft.json", host)
-    return step_times.page(paper, other, sft, (found, left_out), host)
+    return step_times.page(INPUTS / "korthikanti2022.json", sft, (found, left_out), host)
 
 
 def other_estimators(host: Host) -> Page:

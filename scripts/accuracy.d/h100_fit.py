@@ -1,4 +1,4 @@
-"""Fits the seconds of H100 to measured steps, leaves each model out in turn, and takes ranges from what is then left."""
+"""Fits seconds to measured steps, leaves each model out in turn, and takes ranges from what is then left."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from h100_steps import SCATTER, Step
 
 from harness.predict import time_model
 from harness.predict.calibration import least_squares
-from harness.predict.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, spread_of
+from harness.predict.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, base_of, spread_of
 from harness.records.store import write_atomically
 
 FILE = Path(time_model.__file__).with_name("fitted_times.json")
@@ -36,6 +36,9 @@ MEANING = {
     "call_s": "seconds of the host per matrix product or attention, which a module starts from Python",
     "norm": "the seconds of GPU and host add up to this power; a large one leaves the slower of the two",
 }
+# What steps of other generations determine; the rest is Hopper's, or before Hopper fixed.
+OWN = {"8.x": ("gemm_bf16",), "10.x": ("gemm_bf16", "attention")}
+BOUNDS_OF_OTHERS = (0.2, 0.95)
 # A constant that is off its start by a fifth costs as much as a published step that is off by this share.
 _PULL = 0.09
 # Errors beyond this many times their scatter count linearly, so that one odd row does not bend all constants.
@@ -64,9 +67,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants fitted on all steps, and every step as seen by a fit without its model."""
+    """Constants by generation, fitted on all its steps, and every step as seen by a fit without its model."""
 
-    efficiency: Efficiency
+    constants: Mapping[str, Mapping[str, float]]
     compared: tuple[Compared, ...]
 
     @cached_property
@@ -81,35 +84,51 @@ class Fit:
         return row.time.likely_s * min(1.0, low), row.time.likely_s * max(1.0, high)
 
 
-def constants(efficiency: Efficiency) -> dict[str, float]:
-    """Return what was fitted."""
-    return {name: getattr(efficiency, name) for name in BOUNDS}
-
-
 def fit(steps: Sequence[Step]) -> Fit:
-    """Fit all steps, then all but those of one model, for every model."""
-    whole = _fitted(steps, START)
-    rows = []
-    for model in dict.fromkeys(step.model for step in steps):
-        without = _fitted([step for step in steps if step.model != model], whole)
-        own = [step for step in steps if step.model == model]
-        rows += [Compared(step, step.time(without), step.predicted(whole), step.kind(without)) for step in own]
-    return Fit(whole, tuple(rows))
+    """Fit Hopper's steps, then what others determine; each generation again without each of its models."""
+    hopper, found, rows = START, {}, []
+    for generation in ("9.x", *OWN):
+        own = [step for step in steps if step.generation == generation]
+        names, start = OWN.get(generation, tuple(BOUNDS)), base_of(generation, hopper)
+        whole = _fitted(own, start, names)
+        found[generation] = {name: getattr(whole, name) for name in names}
+        hopper = whole if generation == "9.x" else hopper
+        for model in dict.fromkeys(step.model for step in own):
+            without = _fitted([step for step in own if step.model != model], whole, names)
+            left = [step for step in own if step.model == model]
+            rows += [Compared(step, step.time(without), step.predicted(whole), step.kind(without)) for step in left]
+    return Fit(found, tuple(rows))
 
 
-def _fitted(steps: Sequence[Step], start: Efficiency) -> Efficiency:
-    alike = Counter(step.spec.fingerprint for step in steps)
-    weights = [SCATTER["published"] / SCATTER[step.origin] / sqrt(alike[step.spec.fingerprint]) for step in steps]
-    at_first = constants(START)
+def _fitted(steps: Sequence[Step], start: Efficiency, names: Sequence[str]) -> Efficiency:
+    alike = Counter(_layout(step) for step in steps)
+    weights = [SCATTER["published"] / SCATTER[step.origin] / sqrt(alike[_layout(step)]) for step in steps]
+    bounds = [BOUNDS.get(name, BOUNDS_OF_OTHERS) for name in names]
 
     def errors(values: Sequence[float]) -> list[float]:
-        tried = replace(START, **dict(zip(BOUNDS, values, strict=True)))
+        tried = replace(start, **dict(zip(names, values, strict=True)))
         apart = (log(step.predicted(tried) / step.seconds) for step in steps)
-        pulls = [_PULL / log(1.2) * log(value / at_first[name]) for name, value in zip(BOUNDS, values, strict=True)]
+        pulls = [
+            _PULL / log(1.2) * log(value / getattr(START, name)) for name, value in zip(names, values, strict=True)
+        ]
         return [w * _tamed(x) for w, x in zip(weights, apart, strict=True)] + pulls
 
-    found = least_squares(errors, list(constants(start).values()), list(BOUNDS.values()), _ROUNDS)
-    return replace(START, **dict(zip(BOUNDS, found, strict=True)))
+    found = least_squares(errors, [getattr(start, name) for name in names], bounds, _ROUNDS)
+    return replace(start, **dict(zip(names, found, strict=True)))
+
+
+def _layout(step: Step) -> object:
+    """Return what steps share that say the same thing twice: published ones differ in the number of GPUs, and batch."""
+    spec = step.spec
+    alike = (
+        step.model,
+        spec.gpu,
+        spec.compute_dtype,
+        spec.parallelism,
+        spec.recompute.text,
+        spec.batch.micro_batch_size,
+    )
+    return alike if step.origin == "published" else spec.fingerprint
 
 
 def _tamed(error: float) -> float:
@@ -154,14 +173,14 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def write(found: Fit, others: Mapping[str, tuple[float, float, int]]) -> None:
-    """Keep constants and ranges where the planner reads them. ``others``: ranges of classes that are not fitted."""
+def write(found: Fit) -> None:
+    """Keep constants and ranges where the planner reads them."""
     document: dict[str, Any] = {
-        "constants": {name: float(f"{value:.4g}") for name, value in constants(found.efficiency).items()},
-        "spreads": {
-            name: [round(low, 3), round(high, 3), n]
-            for name, (low, high, n) in sorted((found.spreads | dict(others)).items())
+        "constants": {
+            generation: {name: float(f"{value:.4g}") for name, value in own.items()}
+            for generation, own in found.constants.items()
         },
+        "spreads": {name: [round(low, 3), round(high, 3), n] for name, (low, high, n) in sorted(found.spreads.items())},
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""H100 in the page of times: every measured step beside its prediction, pairs of settings, constants, ranges."""
+"""Measured steps in the page of times: each beside its prediction, pairs of settings, constants, ranges."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from itertools import combinations
 from statistics import geometric_mean, mean
 from typing import Any
 
-from h100_fit import BOUNDS, MEANING, START, Compared, Fit, constants
+from h100_fit import BOUNDS, MEANING, OWN, START, Compared, Fit
 from page import plain, signed, table
 
 from harness.predict.time_model import LEAST_ROWS, WIDENED
@@ -49,7 +49,7 @@ def pairs(rows: Sequence[Compared]) -> list[Pair]:
     latest = {row.step.spec.fingerprint: row for row in rows if row.step.origin == "published"}
     found = []
     for left, right in combinations(latest.values(), 2):
-        same = [(row.step.model, row.step.spec.num_gpus, row.step.spec.compute_dtype, row.step.spec.batch.seq_length,
+        same = [(row.step.model, row.step.spec.gpu, row.step.spec.num_gpus, row.step.spec.compute_dtype, row.step.spec.batch.seq_length,
                  row.step.spec.model) for row in (left, right)]  # fmt: skip
         pair = Pair(left, right)
         if same[0] == same[1] and abs(pair.measured) > LEAST_DIFFERENCE:
@@ -96,21 +96,24 @@ def headline(found: Fit) -> str:
         texts.append(f"{name}: off by {plain(mean(map(abs, errors)))} on average, {signed(max(errors, key=abs))} at worst, "
                      f"{inside} of {len(rows)} inside the range")  # fmt: skip
     judged = pairs(found.compared)
-    return f"H100, each model predicted without its own rows. {'; '.join(texts)}. The faster of two settings: right in {sum(pair.is_right for pair in judged)} of {len(judged)} pairs."
+    return f"Seconds, each model predicted without its own rows. {'; '.join(texts)}. The faster of two settings: right in {sum(pair.is_right for pair in judged)} of {len(judged)} pairs."
 
 
 def classes(found: Fit) -> dict[str, list[Compared]]:
-    """Return rows by origin and kind of model."""
+    """Return rows by GPU, origin and kind of model; published ones of dense models by precision, too."""
     rows: dict[str, list[Compared]] = {}
     for row in found.compared:
-        rows.setdefault(f"{row.step.origin}, {row.step.experts}", []).append(row)
+        is_dense = row.step.origin == "published" and row.step.experts == "dense"
+        precision = f", {row.step.spec.compute_dtype[:3].upper().replace('BF1', 'BF16')}" if is_dense else ""
+        name = f"{row.step.spec.gpu.upper()}, {row.step.origin}, {row.step.experts}{precision}"
+        rows.setdefault(name, []).append(row)
     return rows
 
 
 def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
     """Return everything, for the JSON file."""
     return {
-        "constants": constants(found.efficiency),
+        "constants": found.constants,
         "spreads": found.spreads,
         "left_out": dict(left_out),
         "noise_floors": {name: asdict(noise_floor(rows)) for name, rows in classes(found).items()},
@@ -131,13 +134,14 @@ def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
 def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
     """Return the section of the page."""
     return [
-        "## H100", "",
+        "## Measured steps", "",
         "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
         "that the planner uses. The range holds nine of ten rows of other models in the same class.", "",
         "| constant | value | from | what it is |", "|---|---:|---:|---|",
-        *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in constants(found.efficiency).items()),
-        "", f"These {len(BOUNDS)} constants are fitted on all rows below by `scripts/accuracy time --fit`; attention's efficiency "
-        f"is fixed at {START.attention:g}, the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
+        *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in found.constants["9.x"].items()),
+        "", f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
+        f"their own, {_of_others(found)}; the rest of Blackwell's is Hopper's. On Hopper attention's efficiency "
+        f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
         f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; with experts then at least as wide as of dense models:", "",
         *table("class | rows: | low: | high:", (
             (name, n, f"{low:.2f}", f"{high:.2f}") for name, (low, high, n) in sorted(found.spreads.items())
@@ -147,6 +151,15 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         f"{LEAST_DIFFERENCE * 100:.0f} %; time of the first over that of the second:", "", *_pair_table(pairs(found.compared)), "",
         "Left out:", "", *(f"- {name}: {reason}" for name, reason in left_out.items()), "",
     ]  # fmt: skip
+
+
+def _of_others(found: Fit) -> str:
+    texts = (
+        f"{name} of {generation} {value:.3g}"
+        for generation in OWN
+        for name, value in found.constants[generation].items()
+    )
+    return ", ".join(texts)
 
 
 def _tables(found: Fit) -> list[str]:

@@ -1,7 +1,7 @@
-"""Steps measured on H100 as requests: published throughput, pull requests, Megatron-LM's functional tests."""
+"""Measured steps as requests: published throughput, pull requests, papers, Megatron-LM's functional tests."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +9,8 @@ from statistics import median_low
 from typing import Any
 
 import published
+from korthikanti import Predictor
+from korthikanti import spec_of as paper_spec
 
 from harness.errors import HarnessError
 from harness.experiment.experiment import ExperimentSpec
@@ -18,10 +20,14 @@ from harness.plan.nearest import published_rows, published_seconds, published_sp
 from harness.predict.assumptions import imbalance_of
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
+from harness.predict.flops import model_flops_per_step
 from harness.predict.stages import Composer, MissingTraceError
-from harness.predict.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
+from harness.predict.time_model import Efficiency, StepTime, generation_of, kind_of_step, likely_seconds, step_time
 from harness.predict.tracer import TraceKind, Tracing, trace_cache
 from harness.records.trace import TraceCase
+
+# Inputs whose rows have Megatron-LM's arguments.
+ARGUED = ("h100_dense_times", "megatron_lm_goldens", "other_published", "experts")
 
 Row = dict[str, Any]
 Costs = tuple[tuple[ChunkCost, ...], ...]
@@ -55,6 +61,11 @@ class Step:
     def experts(self) -> str:
         return "experts" if self.spec.model.moe else "dense"
 
+    @property
+    def generation(self) -> str:
+        """Return what a constant of the GPU is fitted for: ``8.x`` to A100, ``9.x`` to Hopper, ``10.x`` to Blackwell."""
+        return generation_of(self.spec.gpu)
+
     def predicted(self, efficiency: Efficiency) -> float:
         """Return the seconds at these efficiencies."""
         return likely_seconds(self.spec, self.condensed, efficiency)
@@ -86,12 +97,36 @@ def _condensed(work: Work) -> Work:
     return Work(counts)
 
 
-def read(source: Path, goldens: Iterable[Path], host: Host) -> tuple[list[Step], dict[str, str]]:
-    """Return all steps, and the rows left out, each with the reason."""
+def read(folder: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
+    """Return all steps of the inputs in ``folder``, and the rows left out, each with the reason."""
     tracing = Tracing(host, trace_cache(host.shell))
-    steps, left_out = _published(source, tracing)
-    tested, untested = _tested(goldens, tracing)
-    return [*steps, *tested], left_out | untested
+    steps, left_out = _published(folder / "h100_times.json", tracing)
+    for name in ARGUED:
+        found, missing = _argued(folder / f"{name}.json", tracing)
+        steps, left_out = [*steps, *found], left_out | missing
+    return [*steps, *_of_papers(folder / "korthikanti2022.json", host)], left_out
+
+
+def _of_papers(source: Path, host: Host) -> list[Step]:
+    """Return whole models on A100. Where only the throughput is known, seconds follow from the model's FLOPs.
+
+    Narayanan et al. count the recomputed forward pass as work done, Korthikanti et al. do not.
+    """
+    rows = [row for row in json.loads(source.read_text())["rows"] if not row["id"].startswith("kor-t4")]
+    rows = [row for row in rows if row["step_s"] or row["mfu_percent"] or row["tflops_per_gpu"]]
+    predictor, steps = Predictor.on(host), []
+    predictor.prepare(map(paper_spec, rows))
+    for row in rows:
+        spec, seconds = paper_spec(row), row["step_s"]
+        if seconds is None:
+            rate = row["tflops_per_gpu"] or row["mfu_percent"] / 100 * spec.gpu_type.peak_flops["bf16"] / 1e12
+            again = predictor.whole(spec).recompute_flops if row["tflops_per_gpu"] else 0
+            seconds = (model_flops_per_step(spec) + again) / (rate * 1e12 * spec.num_gpus)
+        model = next(part for part in row["id"].split("-") if part[0].isdigit())
+        steps.append(
+            Step(row["id"], model, "published", spec, predictor.costs(spec), seconds, row["source"], (), (seconds,))
+        )
+    return steps
 
 
 def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
@@ -121,27 +156,37 @@ def spec_of(row: Row) -> ExperimentSpec:
     return spec.model_copy(update={"kernels": kernels})
 
 
-def _tested(goldens: Iterable[Path], tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
-    """Rows of functional tests on H100. Runs of equal specs are one step: of two times the shorter, a slow machine is not it."""
+def _argued(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
+    """Rows on H100 with Megatron-LM's arguments: published ones name their model, functional tests do not.
+
+    Runs of equal specs are one step: of two times the shorter, a slow machine is not it.
+    """
     steps: list[Step] = []
-    left_out: dict[str, str] = {}
-    for source in goldens:
-        rows = [row for row in json.loads(source.read_text())["rows"] if row["hardware"] == "H100"]
-        timed = {row["path"]: row["step_time_s"] for row in rows if row["step_time_s"]}
-        left_out |= {row["path"]: "no step time recorded" for row in rows if row["path"] not in timed}
-        cases, unread = published.cases_of((row for row in rows if row["path"] in timed), needs_peaks=False)
-        left_out |= unread
-        for implementation in dict.fromkeys(case.implementation for case in cases):
-            group = {case.paths[0]: case for case in cases if case.implementation == implementation}
-            costs, missing = _costs({path: case.spec for path, case in group.items()}, implementation, tracing)
-            left_out |= missing
-            steps += [
-                Step(case.name, _shape(case.spec), "functional test", case.spec, costs[path],
-                     median_low(timed[each] for each in case.paths), ", ".join(case.paths), case.taken_as,
-                     tuple(timed[each] for each in case.paths))
-                for path, case in group.items() if path in costs
-            ]  # fmt: skip
+    rows = {row["path"]: row for row in json.loads(source.read_text())["rows"] if _is_timed(row)}
+    left_out = {path: "no step time recorded" for path, row in rows.items() if not row["step_time_s"]}
+    cases, unread = published.cases_of((row for path, row in rows.items() if path not in left_out), needs_peaks=False)
+    left_out |= unread
+    for implementation in dict.fromkeys(case.implementation for case in cases):
+        group = {case.paths[0]: case for case in cases if case.implementation == implementation}
+        costs, missing = _costs({path: case.spec for path, case in group.items()}, implementation, tracing)
+        left_out |= missing
+        for path in costs:
+            case, model = group[path], rows[path].get("model") or _layout_on_b200(path)
+            runs = tuple(rows[each]["step_time_s"] for each in case.paths)
+            steps.append(Step(
+                path if model else case.name, model or _shape(case.spec), "published" if model else "functional test", case.spec,
+                costs[path], median_low(runs), ", ".join(case.paths), case.taken_as, runs,
+            ))  # fmt: skip
     return steps, left_out
+
+
+def _is_timed(row: Row) -> bool:
+    return bool(row["hardware"] == "H100" or ("simumax" in row["path"] and row["stage"] <= 0))
+
+
+def _layout_on_b200(path: str) -> str | None:
+    """Return what is left out together of SimuMax's rows, which are of one model: a layout."""
+    return path.partition("-")[2].rpartition("_mbc")[0] if "simumax" in path else None
 
 
 def _shape(spec: ExperimentSpec) -> str:

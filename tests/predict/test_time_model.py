@@ -43,15 +43,16 @@ def alone(spec_of, **changes):
     ("ops", "seconds"),
     [
         ([op(flops=ONE_SECOND_OF_GEMM)], 1),
-        ([op(flops=ONE_SECOND_OF_GEMM, bytes=2 * ONE_SECOND_OF_MEMORY)], 2),
+        ([op(flops=ONE_SECOND_OF_GEMM, bytes=2 * ONE_SECOND_OF_MEMORY)], 3),
+        ([op(kind="attention", flops=ONE_SECOND_OF_GEMM, bytes=9 * ONE_SECOND_OF_MEMORY)], 9),
         ([op(kind="elementwise", flops=10**18, bytes=ONE_SECOND_OF_MEMORY)], 1),
         ([op(kind="attention", flops=ONE_SECOND_OF_GEMM)], TYPICAL.gemm_bf16 / TYPICAL.attention),
         ([op(dtype="fp8", flops=ONE_SECOND_OF_GEMM)], 989.4 / 1978.9 * TYPICAL.gemm_bf16 / TYPICAL.gemm_low_precision),
         ([op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM)], 3),
     ],
-    ids=["compute", "memory", "elementwise", "attention", "fp8", "phases"],
+    ids=["compute", "product", "memory", "elementwise", "attention", "fp8", "phases"],
 )
-def test_an_operation_takes_the_longer_of_computing_and_moving(spec_of, ops, seconds):
+def test_a_product_computes_and_moves_and_other_operations_take_the_longer_of_both(spec_of, ops, seconds):
     assert step_time(alone(spec_of), ((chunk(*ops),),)).compute_s == pytest.approx(seconds, rel=1e-5)
 
 
