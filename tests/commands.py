@@ -95,13 +95,6 @@ def _require_its_schema(arguments, out):
 
 
 @pytest.fixture
-def without_pictures(monkeypatch):
-    """As without mbr-perf[report]. Drawing the pictures of a sweep takes two seconds of processor time."""
-    for library in ("altair", "vl_convert"):
-        monkeypatch.setitem(sys.modules, library, None)
-
-
-@pytest.fixture
 def replay(mbr_perf, tmp_path):
     """Replay a recorded run, or a changed copy of one, into a results folder of its own."""
 

@@ -227,7 +227,6 @@ def parametrized():
 
 
 @pytest.mark.parametrize("guide", list(parametrized()))
-@pytest.mark.usefixtures("without_pictures")
 def test_the_outputs_of_a_guide_are_those_of_today(guide, example, mbr_perf, tmp_path, tmp_path_factory, monkeypatch):
     folder = shutil.copytree(example, tmp_path / "folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "traces"))

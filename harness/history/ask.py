@@ -43,8 +43,8 @@ class HistoryOptions:
         help="Runs with these settings. Default: those of the newest run.")] = None
     csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
         help="Also write CSV: of a case for Apache Otava, else of every run. With -, print only the CSV.")] = None
-    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
-        help="Also draw the trend. Needs mbr-perf[report].")] = None
+    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|svg",
+        help="Also draw the trend.")] = None
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False
@@ -94,7 +94,7 @@ def add(
 
 def _require_sense(asked: HistoryOptions) -> None:
     from harness.errors import BadRequestError, raise_all
-    from harness.show.charts.drawing import require_chart
+    from harness.show.svg import require_file
 
     of_case = {
         "--chart": asked.chart,
@@ -110,7 +110,7 @@ def _require_sense(asked: HistoryOptions) -> None:
         problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
     if asked.chart is not None:
         try:
-            require_chart("--chart", asked.chart)
+            require_file("--chart", asked.chart, (".html", ".svg"))
         except BadRequestError as error:
             problems.append(error)
     raise_all(problems)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
+from harness.nightly.picture import night_picture
 from harness.nightly.show import night_page
 from harness.nightly.values import CaseRun, NightDocument, NightVerdict
 from harness.nightly.words import SPEED, answer
@@ -163,7 +164,7 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
 
 
 def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:
-    """Return the page: machine, software and command, the cases, and links to the runs unless it ``is_alone``."""
+    """Return the page: its picture, the cases, machine, software, command; links to the runs unless it ``is_alone``."""
     runs = [
         (f"{name}, run {run.number + 1} ({run.purpose})", run.run_dir, run.record)
         for name, found in _all_runs(verdict)
@@ -174,7 +175,7 @@ def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:
     table = run_table(runs, verdict.night_dir / REPORT)
     page = night_page(verdict)
     tail = (Section("Runs and logs", (table,), folded=True),) if runs and not is_alone else ()
-    return html(replace(page, blocks=(head, *page.blocks, *tail)))
+    return html(replace(page, blocks=(*night_picture(verdict), *page.blocks, head, *tail)))
 
 
 def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:

@@ -70,10 +70,10 @@ class PlanOptions:
     show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN,
         help="Also print settings that are worse than another in memory and time.")] = False
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
-        help="Also write the answer as a page, with pictures: memory by stage and part, settings by memory and "
-        "time, memory over one step.")] = None
-    png: Annotated[Path | None, typer.Option("--png", metavar="FILE",
-        help="Also write both pictures, as *.png or *.svg.")] = None
+        help="Also write the answer as a page, with pictures: settings or layouts by memory and time, memory by stage "
+        "and part, memory over one step.")] = None
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE",
+        help="Also write the first of these pictures, as *.svg.")] = None
     step_trace: Annotated[Path | None, typer.Option("--step_trace", metavar="FILE",
         help="Also write the predicted step of the fullest rank: *.json for Perfetto, *.pickle as a snapshot that "
         "torch's memory_viz opens.")] = None
@@ -169,20 +169,17 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
 
 
 def _require_writable(how: PlanOptions) -> None:
-    """BadRequestError, before anything is traced, for files that cannot hold pictures."""
+    """BadRequestError, before anything is traced, for files that cannot be written."""
     from harness.errors import Problems
-    from harness.show.charts.drawing import require_chart, require_file
+    from harness.plan.step_trace import FORMATS, OPTION
+    from harness.show.svg import require_file
 
     problems = Problems()
-    for option, path, formats in (("--html", how.html, (".html",)), ("--png", how.png, (".png", ".svg"))):
+    files = (("--html", how.html, (".html",)), ("--svg", how.svg, (".svg",)), (OPTION, how.step_trace, FORMATS))
+    for option, path, formats in files:
         with problems.collecting():
             if path:
-                require_chart(option, path, formats)
-    if how.step_trace:
-        from harness.plan.step_trace import FORMATS, OPTION
-
-        with problems.collecting():
-            require_file(OPTION, how.step_trace, FORMATS)
+                require_file(option, path, formats)
     problems.raise_if_any()
 
 
@@ -195,23 +192,24 @@ def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]"
     layout = planned.shown
     if layout is None or layout.plan is None:
         return [Line("No file is written: no setting could be predicted.")]
-    step = layout.step() if how.html or how.step_trace else None
     if how.step_trace:
         from harness.plan.step_trace import write_step_trace
 
-        write_step_trace(how.step_trace, step)
-    if how.html or how.png:
-        from harness.plan.pictures import write_html, write_png
+        write_step_trace(how.step_trace, layout.step())
+    if how.html or how.svg:
+        from harness.plan.pictures import choice, pictured
+        from harness.show.html import html
+        from harness.show.svg import svg_file, write_file
 
         if how.html:
-            write_html(how.html, layout.plan, layout.name, page, step)
-        if how.png:
-            write_png(how.png, layout.plan, layout.name)
+            write_file("--html", how.html, html(pictured(planned, page)))
+        if how.svg:
+            write_file("--svg", how.svg, svg_file(choice(planned)))
     return [Line(f"Written: {path}", whole=True) for path in _files(how)]
 
 
 def _files(how: PlanOptions) -> list[Path]:
-    return [path for path in (how.html, how.png, how.step_trace) if path]
+    return [path for path in (how.html, how.svg, how.step_trace) if path]
 
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:

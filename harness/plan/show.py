@@ -63,7 +63,7 @@ _WORTH_A_PRICE = GIB // 10
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's") -> Page:
     """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
     predicted = [row for row in plan.rows if row.prediction]
-    rows = predicted if show_all else sorted(_chief(plan, predicted), key=lambda row: cost_of(row)[0])
+    rows = predicted if show_all else sorted(chief(plan, predicted), key=lambda row: cost_of(row)[0])
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
     ladder: list[Block] = [Line("What helps, cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
@@ -138,7 +138,7 @@ def _cheapest_saving(plan: Plan) -> Row | None:
     return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
-def _chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
+def chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
     """Return at most six rows: those that people ask for, then the best of each further 10 GiB."""
     beaten = dominated(tuple(rows))
     front = sorted((row for row in rows if row.text not in beaten), key=cost_of)

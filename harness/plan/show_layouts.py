@@ -24,7 +24,7 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
     """
     plans, best = [(layout, layout.plan) for layout in planned.layouts if layout.plan], planned.best
     missing = (f"{layout.name}: {why}" for layout in planned.layouts if (why := _why_missing(layout)))
-    rows = [(layout.name, plan, row) for layout, plan in plans if (row := _best_row(plan))]
+    rows = [(layout.name, plan, row) for layout, plan in plans if (row := best_row(plan))]
     first = plans[0][1]
     judged = (best.plan if best else None) or first
     facts = request_facts(first.spec, without=("Parallelism", "Recompute", "Fingerprint"))
@@ -51,7 +51,7 @@ def _answer(planned: Planned, of: str = "") -> Line:
     return answer_of(best.plan, f"{best.name} with recompute {best.row.text}", more)
 
 
-def _best_row(plan: Plan) -> Row | None:
+def best_row(plan: Plan) -> Row | None:
     """Return the recommended setting; where none is, the cheapest that fits, else the one of least memory."""
     predicted = [row for row in plan.rows if row.prediction]
     least = min(predicted, key=lambda row: cost_of(row)[::-1], default=None)
@@ -60,7 +60,7 @@ def _best_row(plan: Plan) -> Row | None:
 
 def _why_missing(layout: Layout) -> str:
     """Say why the table has no row of the layout; empty where it has."""
-    if layout.plan is None or _best_row(layout.plan):
+    if layout.plan is None or best_row(layout.plan):
         return layout.problem
     reason = next((row.reason for row in layout.plan.rows if row.candidate.is_legal), "no setting is legal")
     return f"not predicted: {reason}"

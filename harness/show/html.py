@@ -2,17 +2,21 @@
 
 import html as html_entities
 import re
-from collections.abc import Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from harness.show.page import (
     Block,
     Code,
     Column,
+    Details,
     Facts,
     Line,
     Listing,
+    Only,
     Page,
     Picture,
     Section,
@@ -25,17 +29,21 @@ from harness.show.page import (
     spans,
     visible,
 )  # fmt: skip
+from harness.show.svg import svg
+from harness.units import counted
 
 # Tints of the palette of Okabe and Ito; every text on them has a contrast of 4.5 or more. Red texts are also bold.
-# Pictures are drawn dark on white: turning lightness round and the hue back keeps their colours apart on a dark page.
-_STYLE = Path(__file__).with_name("page.css")
+_STYLE = "".join(Path(__file__).with_name(name).read_text() for name in ("colours.css", "page.css"))
+_SCRIPT = Path(__file__).with_name("page.js").read_text()
 _SIGNS: dict[Style, str] = {
     "good": "\N{CHECK MARK} ", "better": "\N{BLACK UP-POINTING TRIANGLE} ", "doubt": "? ",
     "worse": "\N{BLACK DOWN-POINTING TRIANGLE} ", "failed": "\N{MULTIPLICATION X} ", "oom": "\N{BLACK SQUARE} ",
 }  # fmt: skip
-# Nothing may be fetched, whatever a name in the page tries.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; "
-_SCRIPTS = "script-src 'unsafe-inline' 'unsafe-eval'; "
+# Nothing may be fetched, and no other script may run, whatever a name in the page tries.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    f"script-src 'sha256-{b64encode(sha256(_SCRIPT.encode()).digest()).decode()}'"
+)
 
 
 def escape(text: str) -> str:
@@ -44,47 +52,48 @@ def escape(text: str) -> str:
 
 
 def html(page: Page) -> str:
-    """Return the page as one file that fetches nothing.
+    """Return the page as one file that fetches nothing: the answer, the first picture, tables; notes at the end.
 
-    Pictures lie in it as SVG. Where scripts run, the scripts in the page put pictures with tooltips in their place.
+    Its only script adds buttons that copy commands.
     """
-    scripts = _scripts([block for block in page.blocks if isinstance(block, Picture)])
     title = f"{page.title}: {page.headline}" if page.headline else page.title
     about = ". ".join(part for part in (page.headline, page.about) if part)
     answer = page.first_line
     parts = [
         "<header>",
         f"<h1>{escape(page.title)}</h1>",
+        f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
         f"<p>{escape(about)}</p>" if about else "",
         "</header>\n<main>",
-        f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
-        _list([(note, "plain") for note in page.notes]),
         _blocks(page.blocks, 2),
+        _html_section(Section("Notes", (Listing(page.notes),), folded=True), 2) if page.notes else "",
         "</main>",
         f"<footer>{escape(page.footer)}</footer>" if page.footer else "",
-        *(f"<script>{script}</script>" for script in scripts),
+        f"<script>{_SCRIPT}</script>",
     ]
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{_POLICY}{_SCRIPTS if scripts else ""}img-src data:">'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{_STYLE.read_text()}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>\n{_STYLE}</style></head>\n<body>\n"
         + "\n".join(filter(None, parts))
         + "\n</body></html>\n"
     )
 
 
-def _scripts(pictures: Sequence[Picture]) -> list[str]:
-    drawn = [picture for picture in pictures if picture.vega_lite]
-    if not drawn:
-        return []
-    from harness.show.charts import drawing
-
-    return [drawing.library(), drawing.embedding(drawn)]
-
-
 def _blocks(blocks: Iterable[Block], level: int) -> str:
-    return "\n".join(filter(None, (_html(block, level) for block in blocks_for(blocks, "pages", "html"))))
+    return "\n".join(filter(None, (_html(block, level) for block in _titled(blocks))))
+
+
+def _titled(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield what a page shows. Details without a title of their own are folded, below their number and noun."""
+    for block in blocks:
+        if not isinstance(block, Details):
+            yield from blocks_for((block,), "pages", "html")
+        elif any(isinstance(each, Section | Only) for each in block.blocks):
+            yield from blocks_for(block.blocks, "pages", "html")
+        else:
+            yield Section(counted(block.num, block.noun), block.blocks, folded=True)
 
 
 def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
@@ -92,9 +101,9 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
         case str():
             return f"<p>{escape(block)}</p>" if block else ""
         case Line():
-            return f'<p class="{block.style}">{_spans(block.words)}</p>'
+            return f'<div class="line {block.style}">{_copyable(block)}</div>'
         case Listing():
-            return _list([(line.words, line.style) for line in block.lines])
+            return _list(block.lines)
         case Facts():
             return _facts(block)
         case Table():
@@ -102,7 +111,7 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
         case Section():
             return _html_section(block, level)
         case Code():
-            return f"<pre>{_OPTION.sub(_UNBROKEN, escape(block.text))}</pre>"
+            return _code(block.text)
         case Picture():
             return _figure(block, level)
         case _:
@@ -111,6 +120,21 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
 
 # Lines would break after the hyphens of an option.
 _OPTION, _UNBROKEN = re.compile(r"(?<!\S)--?\w[\w-]*"), r'<span class="word">\g<0></span>'
+# What a shell or a job takes, behind the words that say what it is for.
+_COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |'?[a-z_]+\.[\w.]+=|--|without --).*)", re.DOTALL)
+
+
+def _copyable(line: Line) -> str:
+    """Return a line to copy as code, below the words that say what it is for; other lines as text."""
+    found = _COMMAND.fullmatch(plain(line.words)) if line.whole else None
+    if found is None:
+        return _spans(line.words)
+    label, text = found.groups()
+    return (f'<span class="label">{escape(label)}</span>' if label else "") + _code(text)
+
+
+def _code(text: str) -> str:
+    return f"<pre>{_OPTION.sub(_UNBROKEN, escape(text))}</pre>" if text else ""
 
 
 def _spans(words: Words) -> str:
@@ -125,12 +149,9 @@ def _span(span: Span) -> str:
     return styled + beside
 
 
-def _list(lines: Sequence[tuple[Words, Style]]) -> str:
-    items = "".join(f'<li class="{style}">{_spans(words)}</li>' for words, style in lines)
+def _list(lines: Iterable[Line]) -> str:
+    items = "".join(f'<li class="{line.style}">{_copyable(line)}</li>' for line in lines)
     return f"<ul>{items}</ul>" if items else ""
-
-
-_LONG = 70  # characters; a longer value has all the width
 
 
 def _facts(block: Facts) -> str:
@@ -141,11 +162,8 @@ def _facts(block: Facts) -> str:
             groups.append((name, []))
         groups[-1][1].append(value)
 
-    def group(name: str, values: Sequence[Words]) -> str:
-        full = ' class="full"' if max(len(plain(value)) for value in values) > _LONG else ""
-        return f"<div{full}><dt>{escape(name)}</dt>{''.join(f'<dd>{_spans(value)}</dd>' for value in values)}</div>"
-
-    return f"<dl>{''.join(group(name, values) for name, values in groups)}</dl>" if groups else ""
+    shown = ((escape(name), "".join(f"<dd>{_spans(value)}</dd>" for value in values)) for name, values in groups)
+    return f"<dl>{''.join(f'<div><dt>{name}</dt>{values}</div>' for name, values in shown)}</dl>" if groups else ""
 
 
 def _html_table(table: Table) -> str:
@@ -168,6 +186,7 @@ def _html_table(table: Table) -> str:
 
 
 _LONGEST_WHOLE = 48  # characters; a longer text folds, so that the columns after it stay in sight
+_BAR = re.compile("^[█▉▊▋▌▍▎▏]+ +")  # the bar of a terminal; a page has a picture
 
 
 def _heads_rows(column: Column) -> bool:
@@ -185,7 +204,7 @@ def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
         kind = "long"
     if not isinstance(words, Span):
         return f'<{opening} class="{kind}">{_spans(words)}</{closing}>'
-    signed = replace(words, text=_SIGNS.get(words.style, "") + words.text, style="plain")
+    signed = replace(words, text=_SIGNS.get(words.style, "") + _BAR.sub("", words.text), style="plain")
     return f'<{opening} class="{kind} {words.style}">{_span(signed)}</{closing}>'
 
 
@@ -193,20 +212,15 @@ def _html_section(section: Section, level: int) -> str:
     """Return a section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
     named = f' id="{escape(section.anchor)}"' if section.anchor else ""
     inner = _blocks(section.blocks, level + 1)
+    if not inner:
+        return ""
     if section.folded:
         return f"<details><summary>{escape(section.title)}</summary><div{named}>{inner}</div></details>"
     return f"<h{level}{named}>{escape(section.title)}</h{level}>{inner}"
 
 
 def _figure(picture: Picture, level: int) -> str:
-    title = f"<h{level}>{escape(picture.title)}</h{level}>"
-    if picture.vega_lite is None:
-        return f"{title}<p>{escape(picture.caption)}</p>"
-    from harness.show.charts import drawing
-
-    svg, width = drawing.inline_svg(picture)
     return (
-        f'{title}<figure><div class="chart" id="{picture.name}" style="--wide: {width:g}px" role="group" '
-        f'aria-label="{escape(picture.title)}" tabindex="0">{svg}</div>'
+        f"<h{level}>{escape(picture.title)}</h{level}><figure>{svg(picture)}"
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )

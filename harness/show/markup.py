@@ -30,7 +30,7 @@ def as_markdown(text: str) -> str:
 
 
 def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
-    """Return the page below a heading of ``level``. ``with_images``: the pictures are PNG files beside it.
+    """Return the page below a heading of ``level``. ``with_images``: the pictures are SVG files beside it.
 
     Without them only the captions are written.
     """
@@ -69,7 +69,7 @@ def _markdown(block: Block, level: int, *, with_images: bool) -> str:  # noqa: P
         case Code():
             return _fenced(visible(block.text))
         case Picture():
-            image = f"![{as_markdown(block.title)}]({block.name}.png)\n\n" if block.vega_lite and with_images else ""
+            image = f"![{as_markdown(block.title)}]({block.name}.svg)\n\n" if with_images else ""
             return f"{'#' * level} {as_markdown(block.title)}\n\n{image}{as_markdown(block.caption)}"
         case _:
             return ""

@@ -5,9 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from harness.units import counted, grouped, shortened
+
+if TYPE_CHECKING:
+    from harness.show.chart import Chart
 
 # Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -144,11 +147,8 @@ class Table:
     def filled(self) -> "Table":
         """Return the table without optional columns that are empty. Every row has all cells."""
         rows = tuple((*row, *[""] * (len(self.columns) - len(row))) for row in self.rows)
-        kept = [
-            at
-            for at, column in enumerate(self.columns)
-            if not column.optional or any(plain(row[at]) not in ("", "-") for row in rows)
-        ]
+        kept = [at for at, column in enumerate(self.columns)
+                if not column.optional or any(plain(row[at]) not in ("", "-") for row in rows)]  # fmt: skip
         return replace(self, rows=rows).only(kept)
 
     def only(self, kept: Sequence[int]) -> "Table":
@@ -181,15 +181,12 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """``name`` is the stem of its file; ``caption`` explains it. ``vega_lite``: the picture's specification as JSON.
-
-    ``vega_lite`` is None where there is no picture; then the caption says why. Terminals show no pictures.
-    """
+    """``name`` is the stem of its file; ``caption`` explains it. Terminals show no pictures."""
 
     name: str
     title: str
     caption: str
-    vega_lite: str | None
+    chart: "Chart"
 
 
 @dataclass(frozen=True)
@@ -308,7 +305,7 @@ def bar(share: float) -> str:
 def details(noun: str, lines: Iterable[str | Line], *, title: str = "") -> Details:
     """Return lines that are details, each counted as one ``noun``; with ``title`` as a section."""
     made = Listing(tuple(lines))
-    return Details(len(made.items), noun, (Section(title, (made,)),) if title and made.items else (made,))
+    return Details(len(made.items), noun, (Section(title, (made,), folded=True),) if title and made.items else (made,))
 
 
 def table(

@@ -122,7 +122,7 @@ class ReportOptions:
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps,
         help="A sweep's folder, its sweep.json, or the start of its id.")]
     formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
-        help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
+        help="html, md, csv, json, svg. Default: all of them. Repeatable.")] = None
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR",
         help="The output folder. Default: the sweep's report folder.")] = None
     results_dir: Results = None
@@ -134,8 +134,8 @@ class ReportOptions:
 def report(asked: ReportOptions) -> None:
     """Judge a sweep again and write its reports: one HTML file that opens offline, Markdown, CSV, JSON, pictures.
 
-    It runs nothing, and uses today's golden values and formulas. Pictures need the extra mbr-perf[report]. The exit
-    code is 0 when the reports are written, whatever the verdict.
+    It runs nothing, and uses today's golden values and formulas. The exit code is 0 when the reports are written,
+    whatever the verdict.
     """
     from harness.sweep.reports import ReportRequest, report_sweep
 

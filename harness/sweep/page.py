@@ -80,10 +80,8 @@ _SETTINGS = ("Recipe", "Parallelism", "Batch")
 _PASTE = "The recommended cell (*), to paste into a job of another program"
 
 
-def sweep_page(
-    verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "", origin: Origin | None = None
-) -> Page:
-    """Return the judged sweep, finished or not. ``undrawn``: why there are no pictures."""
+def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Origin | None = None) -> Page:
+    """Return the judged sweep, finished or not: the picture of the choice, the cells, the other pictures."""
     started = verdict.plan.started_at[:16].replace("T", " ")
     found, origin = remarks(verdict), origin or Origin()
     return Page(
@@ -93,15 +91,14 @@ def sweep_page(
         notes=verdict.notes,
         answer=answer(verdict),
         blocks=(
-            Only("pages", origin.facts),
-            Only("html", (Section("Cells", ()),)),
+            *pictures[:1],
             cell_table(verdict),
             GAP,
             Listing(tuple(Line(remark.line, "bad", 2) for remark in found if remark.is_bad)),
-            *pictures,
-            Only("html", (undrawn,)),
-            details("remark", [*closing_lines(verdict), *(each.line for each in found if not each.is_bad)]),
             *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
+            *pictures[1:],
+            details("remark", [*closing_lines(verdict), *(each.line for each in found if not each.is_bad)]),
+            Only("pages", origin.facts),
             Only("html", origin.runs),
         ),
         footer=f"{verdict.plan.sweep_id}, written by mbr-perf",

@@ -13,15 +13,16 @@ from harness.records.gating import GateOptions
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.show import json
-from harness.show.charts.drawing import obstacle, png
 from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import GAP, Line, Picture, details
 from harness.show.progress import counted_off
-from harness.show.terminal import narrate, narration, show_page, show_stopped
+from harness.show.svg import svg_file
+from harness.show.terminal import narration, show_page, show_stopped
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import Origin, origin_of, plan_page, summary_lines, sweep_page
+from harness.sweep.pictures import pictures
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted
 
@@ -71,8 +72,7 @@ class SweepDisplay(BatchDisplay):
 
 
 REPORT = "report"
-PICTURES = ("memory_throughput", "rank_memory", "timeline", "predicted_measured")
-FORMATS = ("html", "md", "csv", "json", "png")
+FORMATS = ("html", "md", "csv", "json", "svg")
 
 
 def write_reports(
@@ -86,16 +86,16 @@ def write_reports(
     unknown = [name for name in chosen if name not in FORMATS]
     if unknown:
         raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
-    drawn, origin = _pictures(data, verdict, chosen), origin_of(data, folder)
+    drawn = pictures(data, verdict) if {"html", "md", "svg"} & set(chosen) else ()
+    origin = origin_of(data, folder)
     with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"report.{name}" for name in FORMATS if name in chosen and name != "png"]
+        paths = [folder / f"report.{name}" for name in FORMATS if name in chosen and name != "svg"]
         for path in paths:
-            write_atomically(path, _text(path.suffix, verdict, drawn, origin, with_images="png" in chosen))
-        for picture in drawn if "png" in chosen else ():
-            if picture.vega_lite:
-                paths.append(folder / f"{picture.name}.png")
-                write_atomically(paths[-1], png(picture.vega_lite))
+            write_atomically(path, _text(path.suffix, verdict, drawn, origin, with_images="svg" in chosen))
+        for picture in drawn if "svg" in chosen else ():
+            paths.append(folder / f"{picture.name}.svg")
+            write_atomically(paths[-1], svg_file(picture))
     return tuple(paths)
 
 
@@ -104,21 +104,13 @@ def _text(suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: 
 
     match suffix:
         case ".html":
-            return html(sweep_page(verdict, drawn, obstacle(), origin))
+            return html(sweep_page(verdict, drawn, origin))
         case ".md":
-            return markdown(sweep_page(verdict, drawn, origin=origin), with_images=with_images)
+            return markdown(sweep_page(verdict, drawn, origin), with_images=with_images)
         case ".csv":
             return sweep_csv(verdict)
         case _:
             return json.text(SweepDocument.of_verdict(verdict)) + "\n"
-
-
-def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) -> tuple[Picture, ...]:
-    if obstacle() or not {"html", "md", "png"} & set(formats):
-        return ()
-    from harness.sweep.pictures.gallery import pictures
-
-    return pictures(data, verdict)
 
 
 _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT)
@@ -132,7 +124,7 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
         verdict = judge_sweep(data, gate)
     except BadRequestError as error:
         raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {batch.folder}") from error
-    reports = _reports(verdict, data, display, signal)
+    reports = _reports(verdict, data, display)
     if signal is not None:
         code = ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
         display.stopped(verdict, reports, batch.folder, num_due, code)
@@ -141,21 +133,11 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
     return sweep_exit_code(verdict, gate, num_due)
 
 
-def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
-    """Return the written files: a failed report must not hide the answer.
-
-    An interrupted sweep skips PNG files, which take seconds, and removes those of earlier reports.
-    """
-    folder = data.sweep_dir / REPORT
+def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay) -> tuple[Path, ...]:
+    """Return the written files: a failed report must not hide the answer."""
     try:
-        if signal is None:
-            return write_reports(verdict, data, folder)
-        with os_errors_reported(f"{folder}: cannot be written"):
-            for picture in PICTURES:
-                (folder / f"{picture}.png").unlink(missing_ok=True)
-        display.narrate(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
-        return write_reports(verdict, data, folder, FORMATS[:-1])
-    except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
+        return write_reports(verdict, data, data.sweep_dir / REPORT)
+    except BadRequestError as error:
         display.narrate(
             f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"
         )
@@ -208,8 +190,6 @@ def report_sweep(request: ReportRequest) -> None:
         json.answer(SweepDocument.of_verdict(verdict, paths))
     else:
         show_verdict(verdict, paths)
-    if obstacle():
-        narrate(obstacle())
 
 
 def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:

@@ -27,7 +27,6 @@ from harness.launch.environment import Host, this_host
 from harness.launch.machine import installed_software
 from harness.records.folders import results_dir
 from harness.records.store import write_atomically
-from harness.show.charts.drawing import obstacle
 from harness.show.page import Code, Line
 from harness.show.terminal import narrate, show_blocks
 
@@ -140,7 +139,7 @@ def main() -> int:
         show_blocks(*(Line(str(path), whole=True) for path in traces.write_all(this_host(), folder)))
         return int(ExitCode.OK)
     if options.picture:
-        return _draw(parser, options.out, options.picture)
+        return _draw(options.out, options.picture)
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
@@ -168,13 +167,10 @@ def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
     return time(host, keeps=True) if options.fit else COMPARISONS[name](host)
 
 
-def _draw(parser: argparse.ArgumentParser, accuracy: Path, folder: Path) -> int:
-    if why := obstacle():
-        parser.error(f"--picture: {why}")
+def _draw(accuracy: Path, folder: Path) -> int:
     import h100_peaks
 
-    for path in h100_peaks.write(accuracy, folder):
-        show_blocks(Line(str(path), whole=True))
+    show_blocks(Line(str(h100_peaks.write(accuracy, folder)), whole=True))
     return int(ExitCode.OK)
 
 

@@ -2,24 +2,24 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import log2
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-
 from harness.records.store import write_atomically
-from harness.show.charts import drawing as look
-from harness.show.charts.drawing import Row
+from harness.show import chart as look
+from harness.show.chart import Axis, Limit, Plane, Point
 from harness.show.page import Picture
+from harness.show.svg import svg_file
 from harness.units import GIB
 
 NAME = "h100_peaks"
 SOURCES = ("megatron_lm", "other_published", "llama3_70b_sft")
 # Kinds as in the table of the README, each with its colour and shape.
 DENSE, EXPERTS, BOUNDED = "dense models", "models with experts", "under CUDA graphs or FSDP"
-_LOOKS = {DENSE: (look.BLUE, "circle"), EXPERTS: (look.GREEN, "square"), BOUNDED: (look.VERMILION, "triangle-up")}
-_SIDE, _MOST_GIB = 360, 100.0
-_TICKS = [0.5, 1, 2, 5, 10, 20, 50, 100]
+_LOOKS = {DENSE: (look.BLUE, "circle"), EXPERTS: (look.GREEN, "square"), BOUNDED: (look.VERMILION, "triangle")}
+_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)
+Row = dict[str, Any]
 
 
 def rows(folder: Path) -> list[Row]:
@@ -46,49 +46,36 @@ def _row(case: Mapping[str, Any]) -> Row:
 
 
 def picture(found: Sequence[Row]) -> Picture:
-    """Draw the peaks with the line of equality at the left, the errors at the right, both with predicted ranges."""
-    num_runs, num_inside = (sum(int(row[name] or 0) for row in found) for name in ("runs", "in_range"))
-    least = min(float(row["published"] or 0) for row in found) / 1.2
-    equal: list[Row] = [{"published": size, "predicted": size, "predicted_error": 0.0} for size in (least, _MOST_GIB)]
-    sizes = alt.Scale(type="log", domain=[least, _MOST_GIB], nice=False)
-    left = _panel(
-        found, equal, "predicted", "low", "high", ("Predicted peak (GiB)", sizes, alt.Axis(values=_TICKS)), sizes
+    """Draw the error of every prediction by the published peak, with the predicted ranges."""
+    num_runs, num_inside = (sum(row[name] for row in found) for name in ("runs", "in_range"))
+    points = tuple(
+        Point(
+            log2(row["published"]),
+            row["predicted_error"],
+            row["kind"],
+            note=_note(row),
+            upwards=(row["low_error"], row["high_error"]),
+        )
+        for row in sorted(found, key=lambda row: -list(_LOOKS).index(row["kind"]))
     )
-    shares = ("Error of the prediction (%)", alt.Scale(zero=True), alt.Axis(format="+d"))
-    right = _panel(found, equal, "predicted_error", "low_error", "high_error", shares, sizes)
-    title = f"Peak memory on H100: predicted without a GPU, and published ({len(found)} cases, {num_runs} runs)"
-    subtitle = [
-        "Published by Megatron-LM (functional and memory tests) and Megatron-Bridge (Llama 3 70B SFT); figures: results/accuracy",
-        f"Dashed line: prediction = published peak. Vertical bar: predicted range, which holds {num_inside} of {len(found)} published peaks",
-    ]
-    return look.picture(NAME, title, subtitle, alt.hconcat(left, right, spacing=30), "")
-
-
-def _panel(
-    found: Sequence[Row], equal: Sequence[Row], value: str, low: str, high: str,
-    vertical: tuple[str, alt.Scale, alt.Axis], sizes: alt.Scale,
-) -> "look.Chart":  # fmt: skip
-    title, scale, ticks = vertical
-    x = alt.X("published:Q", title="Published peak (GiB)", scale=sizes, axis=alt.Axis(values=_TICKS))
-    y = alt.Y(f"{value}:Q", title=title, scale=scale, axis=ticks)
-    legend = alt.Legend(orient="top", offset=4)
-    colour = look.kinds(alt.Color, "kind", {kind: color for kind, (color, _) in _LOOKS.items()}, legend=legend)
-    shape = look.kinds(alt.Shape, "kind", {kind: shape for kind, (_, shape) in _LOOKS.items()}, legend=legend)
-    line = look.frame(equal).mark_line(color=look.GREY, strokeDash=[5, 4]).encode(x=x, y=y)
-    cases = look.frame(found)
-    bars = cases.mark_rule(opacity=0.45).encode(
-        x=x, y=alt.Y(f"{low}:Q", title=title, scale=scale), y2=high, color=colour
+    x = Axis("Published peak (GiB)", {log2(size): f"{size:g}" for size in _TICKS})
+    chart = Plane(
+        x, Axis("Error of the prediction (%)"), _LOOKS, points, upwards=(Limit(0, "prediction = published peak"),)
     )
-    points = cases.mark_point(filled=True, size=55, opacity=0.8).encode(x=x, y=y, color=colour, shape=shape)
-    return alt.layer(line, bars, points).properties(width=_SIDE, height=_SIDE)
+    title = f"Peak memory on H100, predicted without a GPU ({len(found)} cases, {num_runs} runs)"
+    caption = (
+        "Published by Megatron-LM (functional and memory tests) and Megatron-Bridge (Llama 3 70B SFT). Figures: results/accuracy. "
+        f"Vertical lines are predicted ranges, which hold {num_inside} of {len(found)} published peaks."
+    )
+    return Picture(NAME, title, caption, chart)
 
 
-def write(accuracy: Path, folder: Path) -> tuple[Path, ...]:
-    """Draw the figures kept in ``accuracy`` as SVG and PNG into ``folder``."""
-    drawn = picture(rows(accuracy)).vega_lite or ""
+def _note(row: Row) -> str:
+    return f"{row['kind']}: published {row['published']:.5g} GiB, predicted {row['predicted']:.5g} GiB, {row['predicted_error']:+.1f} %"
+
+
+def write(accuracy: Path, folder: Path) -> Path:
+    """Draw the figures kept in ``accuracy`` as SVG into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {".svg": look.svg(drawn).encode() + b"\n", ".png": look.png(drawn)}
-    paths = {folder / f"{NAME}{suffix}": content for suffix, content in contents.items()}
-    for path, content in paths.items():
-        write_atomically(path, content)
-    return tuple(paths)
+    write_atomically(folder / f"{NAME}.svg", svg_file(picture(rows(accuracy))))
+    return folder / f"{NAME}.svg"

@@ -1,9 +1,8 @@
 """History as CSV, as one line of bars, and as a chart's specification."""
 
-import json
-
 import pytest
 
+from harness.errors import BadRequestError
 from harness.history.cases import CaseHistory, GoldenBand, explained
 from harness.history.changes import ChangePoint, trend
 from harness.history.chart import trend_picture
@@ -11,6 +10,7 @@ from harness.history.run import history_csv
 from harness.history.series import series_of
 from harness.records.metrics import BY_NAME
 from harness.show.figures import csv_text, sparkline
+from harness.show.svg import svg_file
 
 METRIC = BY_NAME["tflops_per_gpu"]
 
@@ -33,11 +33,6 @@ def nights(make_kept):
     return [*records, make_kept(8, status="failed", metrics={})]
 
 
-def rows_of(picture):
-    """Everything that the chart shows, whichever layer it is in."""
-    return [row for rows in json.loads(picture.vega_lite)["datasets"].values() for row in rows]
-
-
 def test_a_line_of_bars_rises_with_the_values():
     assert sparkline([1.0, 2.0, 3.0], 10) == "▁▅█"
     assert sparkline([5.0, None, 5.0], 10) == "▅ ▅"
@@ -57,26 +52,25 @@ def test_nights_without_the_figure_are_no_rows_and_are_reported(nights):
 
 def test_the_chart_has_every_night_with_its_versions_and_what_changed(nights):
     picture = trend_picture(history_of(nights))
-    shown = [row for row in rows_of(picture) if "night" in row]
-    assert {row["value"] for row in shown if row["night"] == "run0000"} == {700.0}
-    assert {row["night"] for row in shown} == {f"run000{n}" for n in range(8)}
-    (changed,) = {row["changed"] for row in shown if row["night"] == "run0004"}
-    assert changed == "torch 2.9.1 -> 2.10.0"
-    assert {row["versions"] for row in shown} == {"torch 2.9.1", "torch 2.10.0"}
+    points = picture.chart.points
+    assert [point.y for point in points] == [700.0] * 4 + [670.0] * 4
+    assert [point.note.partition(":")[0] for point in points] == [f"run000{n}" for n in range(8)]
+    changed = [point for point in points if "torch 2.9.1 -> 2.10.0" in point.note]
+    assert changed == [points[4]]
     assert "Not shown: 1 night without this metric." in picture.caption
 
 
 def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
     band = GoldenBand(tmp_path / "golden.json", 700.0, 0.05, 665.0, 735.0)
-    picture = trend_picture(history_of(nights, [ChangePoint(4, 700.0, 670.0, 1e-6)], band))
-    rows = rows_of(picture)
-    assert {(row["low"], row["high"]) for row in rows if "golden" in row} == {(665.0, 735.0)}
-    assert {row["change"] for row in rows if "change" in row} == {"-4.3 %"}
+    chart = trend_picture(history_of(nights, [ChangePoint(4, 700.0, 670.0, 1e-6)], band)).chart
+    assert [(curve.below[0], curve.places[0][1]) for curve in chart.curves if curve.below] == [(665.0, 735.0)]
+    assert [limit.text for limit in chart.across] == ["-4.3 %"]
+    assert chart.points[3].x < chart.across[0].at <= chart.points[4].x
 
 
 def test_a_golden_far_off_is_reported_and_not_drawn(nights, tmp_path):
     picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05, 66.5, 73.5)))
-    assert [row for row in rows_of(picture) if "golden" in row] == []
+    assert (picture.chart.upwards, [curve for curve in picture.chart.curves if curve.below]) == ((), [])
     assert "The golden, 70 ± 5 %, is outside the chart." in picture.caption
 
 
@@ -96,7 +90,7 @@ def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):
     }
 
 
-def test_one_night_is_a_picture_and_none_is_a_reason(make_kept):
-    assert trend_picture(history_of([make_kept(0)])).vega_lite is not None
-    picture = trend_picture(history_of([make_kept(0, status="failed")]))
-    assert (picture.vega_lite, picture.caption) == (None, "No night of this case has tflops_per_gpu.")
+def test_one_night_is_a_picture_and_none_is_refused(make_kept):
+    assert svg_file(trend_picture(history_of([make_kept(0)]))).count('class="mark"') == 2  # and that of the legend
+    with pytest.raises(BadRequestError, match="no night of this case has tflops_per_gpu"):
+        trend_picture(history_of([make_kept(0, status="failed")]))

@@ -11,7 +11,6 @@ from harness.records.store import read_run
 from tests.imported_logs import TABLE, Job, iteration, job_log
 from tests.imports import logs
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
 
 

@@ -57,7 +57,7 @@ def test_what_tests_need_and_ci_may_install_is_never_left_out(tmp_path, user, co
     assert message in done.stderr.replace(" slurm-wlm slurm-client", "").replace(" munge", "")
 
 
-@pytest.mark.parametrize("needed", asked_for("train", "report"), ids=str)
+@pytest.mark.parametrize("needed", asked_for("train"), ids=str)
 def test_the_oldest_versions_tested_are_the_lower_bounds(needed):
     bounds = [Version(part.version) for part in needed.specifier if part.operator == ">="]
     pinned = Version(pins("constraints-min.txt")[canonicalize_name(needed.name)])
@@ -69,7 +69,7 @@ def test_the_oldest_versions_tested_are_the_lower_bounds(needed):
     "name", ["constraints.txt", "constraints-min.txt", "constraints-mcore019.txt", "constraints-torch26.txt"]
 )
 def test_what_is_asked_for_is_pinned_within_its_range(name):
-    wanted = {canonicalize_name(needed.name): needed.specifier for needed in asked_for("train", "report", "dev")}
+    wanted = {canonicalize_name(needed.name): needed.specifier for needed in asked_for("train", "dev")}
     pinned = pins(name)
     assert {package for package, allowed in wanted.items() if pinned.get(package, "none") not in allowed} == set()
 

@@ -2,8 +2,11 @@
 
 import io
 import re
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 
+from harness.show.chart import Axis, Bar, Bars
 from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import (
@@ -20,6 +23,7 @@ from harness.show.page import (
     Span,
     Table,
     answer_line,
+    bar,
     details,
     plain,
     style_of,
@@ -30,7 +34,7 @@ from harness.show.terminal import Console, print_page
 from tests.commands import piped
 
 HOSTILE = "a | `x` [b](c)<script>\x1b[2J\u202e</script>\nsecond line"
-PICTURE = Picture("trend", "Trend", "Nothing was measured.", None)
+PICTURE = Picture("trend", "Trend", "It falls.", Bars(Axis("s"), {}, (Bar("none", "1 s", ()),)))
 PAGE = Page(
     title="A sweep",
     headline="2 cells",
@@ -90,20 +94,49 @@ def test_markdown_has_the_answer_below_the_title():
     assert markdown(PAGE, level=2).split("\n\n") == [
         "## A sweep", "**Use mlp.**", "2 cells. On cpu.", "- a note",
         "| Cell | Step |\n| --- | ---: |\n| none | 1.0 s |\n| mlp | 1.2 s |", "### About", "- first\n- second",
-        "```\nmbr-perf diagnose 'a b'\n```", "### Trend", "Nothing was measured.", "on a page\n",
+        "```\nmbr-perf diagnose 'a b'\n```", "### Trend", "It falls.", "on a page\n",
     ]  # fmt: skip
 
 
-def test_html_has_the_answer_below_the_title_and_a_sign_beside_a_colour():
+def test_html_has_the_answer_below_the_title_the_notes_last_and_a_sign_beside_a_colour():
     page = html(PAGE)
 
-    order = ["<h1>A sweep", "2 cells. On cpu.", 'class="answer">Use mlp.', "a note", "<table>", "<h2>About", "<footer>"]
+    order = ["<h1>A sweep", 'class="answer">Use mlp.', "2 cells. On cpu.", "<table>", "<h2>About", "a note", "<footer>"]
     assert sorted(order, key=page.index) == order
     assert '<td class="right worse">▼ 1.2 s</td>' in page
     assert '<li class="bad">second</li>' in page
     assert "in a browser" in page
     assert "at a terminal" not in page
-    assert "script" not in page
+    assert page.count("<script>") == 1
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    assert f"script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" in page
+
+
+def test_details_are_folded_below_their_number_or_title_and_an_empty_section_is_left_out():
+    page = html(
+        Page((details("note", ("a", "b")), details("price", ("c",), title="Prices"), Section("Empty", ())), title="A")
+    )
+
+    assert re.findall(r"<details><summary>([^<]*)", page) == ["2 notes", "Prices"]
+    assert "Empty" not in page
+
+
+def test_a_line_to_copy_is_code_below_its_label():
+    page = html(
+        Page((Line("  Megatron-LM: --a b", whole=True), Listing((Line("mbr-perf run --x", whole=True),))), title="A")
+    )
+
+    assert [re.sub("<[^>]*>", "", code) for code in re.findall("<pre>(.*?)</pre>", page)] == [
+        "--a b",
+        "mbr-perf run --x",
+    ]
+    assert '<span class="label">Megatron-LM</span>' in page
+    assert "<pre>" not in html(Page((Line("Report: a/b.html", whole=True),)))
+
+
+def test_a_page_has_no_bar_of_a_terminal():
+    page = html(Page((table(("Usable",), [(Span(f"{bar(0.5)}  50 % FITS", "good"),)]),), title="A"))
+    assert ">✓ 50 % FITS<" in page
 
 
 def test_the_first_column_of_words_names_the_rows_of_a_table():
@@ -137,7 +170,7 @@ def test_no_text_becomes_markup_or_steers_a_terminal():
     )  # fmt: skip
     page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
 
-    assert "<script>" not in html(page)
+    assert html(page).count("<script>") == 1
     fence = markdown(Page((Code(HOSTILE),)))
     assert fence.startswith("```\n")
     assert fence.endswith("\n```\n")

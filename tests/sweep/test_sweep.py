@@ -55,7 +55,7 @@ def _recorded(make_rank, make_record, tmp_path):
 
 
 @pytest.fixture(name="sweep")
-def _sweep(mbr_perf, tmp_path, without_pictures):
+def _sweep(mbr_perf, tmp_path):
     """Replay a recorded sweep."""
 
     def run(folder, *arguments):

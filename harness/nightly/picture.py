@@ -1,0 +1,36 @@
+"""Draws a night: the change of each case's speed against its golden."""
+
+from collections.abc import Iterator
+
+from harness.nightly.values import NightVerdict
+from harness.nightly.words import SPEED, finding_of, threshold_text
+from harness.records.metrics import BY_NAME
+from harness.show import chart as look
+from harness.show.chart import Axis, Bar, Bars
+from harness.show.page import Picture
+from harness.units import counted, format_percent
+
+_LOOKS = {"regression": (look.VERMILION, ""), "inconclusive": (look.ORANGE, ""), "improvement": (look.BLUE, ""),
+          "pass": (look.GREEN, ""), "not gated": (look.GREY, "")}  # fmt: skip
+_MOST = 20
+
+
+def night_picture(verdict: NightVerdict) -> Iterator[Picture]:
+    """Yield the picture: a bar per case with a golden, the slowest first. Yield nothing without such cases."""
+    found = [(case.planned.name, finding) for case in verdict.cases if (finding := finding_of(case, SPEED))]
+    changes = sorted((finding.change, name, finding) for name, finding in found if finding.change is not None)
+    rows = [
+        Bar(
+            name,
+            f"{format_percent(change)}, allowed {threshold_text(finding).partition(',')[0]}",
+            ((finding.verdict.value.replace("_", " "), change * 100),),
+        )
+        for change, name, finding in changes[:_MOST]
+    ]
+    if not rows:
+        return
+    title = BY_NAME[SPEED].title
+    without = len(verdict.cases) - len(rows)
+    left = f" Not shown: {counted(without, 'case')}, see the table." if without else ""
+    chart = Bars(Axis(f"Change of {title} from the golden (%)"), _LOOKS, tuple(rows))
+    yield Picture("changes", f"{title} against the golden values", f"Faster is to the right.{left}", chart)
