@@ -19,6 +19,7 @@ from harness.predict.weighing import stage_held
 from harness.records.prediction import Source
 from harness.units import format_bytes
 
+_LESS = "Empty the cache before it, or capture less."
 EXPANDABLE = "expandable_segments:True"
 _SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
 # Above this share of the device, a need that the prediction does not explain makes a replay less sure.
@@ -60,15 +61,18 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
         "trials": trials.rows if trials else (),
     }
     found = AllocatorAnswer.of(None, **facts, reason="")
-    return found.model_copy(update={"reason": " ".join(_sentences(found))})
+    return found.model_copy(update={"reason": " ".join(_sentences(found, is_captured=case.is_captured))})
 
 
 def available_bytes(case: Case) -> int | None:
-    """Return what torch's allocator had and what was free beside it, at most the limit of the process."""
+    """Return what torch's allocator had and what was free beside it, at most the limit of the process.
+
+    While a CUDA graph is captured it frees no cached memory, so that only tensors and free memory count.
+    """
     figures = case.verdict.figures
     if figures is None or figures.reserved_bytes is None or figures.free_bytes is None:
         return None
-    had = figures.reserved_bytes + figures.free_bytes
+    had = figures.free_bytes + ((figures.allocated_bytes or 0) if case.is_captured else figures.reserved_bytes)
     return had if figures.allowed_bytes is None else min(had, figures.allowed_bytes)
 
 
@@ -82,7 +86,15 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
         least = min(row.fits_bytes for row in (own, *others))
         return _remedy(helpful), helpful, _sure(case, trials, available), max(0, least - available)
     # Either nothing is replayed, or the job fragments more than constant shapes do.
-    if case.expandable_segments:
+    figures = case.verdict.figures
+    least = (
+        max(figures.tried_bytes or 0, threshold("slightly_fragmented_share") * (figures.total_bytes or 0))
+        if figures
+        else 0
+    )
+    is_in_pieces = figures is not None and (figures.unallocated_bytes or 0) >= least
+    is_possible = case.verdict.oom_class == "fragmentation" or (is_in_pieces and case.verdict.recompute_helps)
+    if case.expandable_segments or not is_possible:
         return "less_memory", "", "low", 0
     guess = helpful or (_SPLITS[-1] if case.pools else EXPANDABLE)
     is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
@@ -102,8 +114,11 @@ def _sure(case: Case, trials: Trials | None, available: int) -> Confidence:
     return "high" if is_explained and trials.is_own_known else "medium"
 
 
-def _sentences(found: AllocatorAnswer) -> Iterator[str]:
+def _sentences(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
     stranded, available = map(format_bytes, (found.stranded_bytes, found.available_bytes))
+    if is_captured:
+        yield f"A capture of a CUDA graph gives no cached memory back: {stranded} stay reserved. {_LESS}"
+        return
     retry = f"A retry had nothing more to give back: {stranded} are free, but beside live blocks"
     yield (
         f"{retry}; earlier {format_bytes(found.given_back_bytes)} went back." if found.given_back_bytes else f"{retry}."

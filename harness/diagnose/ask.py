@@ -64,9 +64,17 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
 
     request = experiment_request(asked)
     given = given_options(asked, but=())
+    passage, remedy = (
+        Passage(on_progress=LogProgress()),
+        "-mr RECIPE, or the file of your job, e.g. --bridge_config FILE",
+    )
     if given and not request.job_name and not (request.gpu and logged_arguments(what.paths)):
-        remedy = "name it with -mr RECIPE, or give the file of your job, e.g. --bridge_config FILE"
-        raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=remedy)
+        if not request.gpu:
+            raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=f"add {remedy}")
+        passage.notes.append(
+            f"No prediction: the log prints no settings. {', '.join(given)}: ignored without {remedy}."
+        )
+        given = []
     if request.job_name and not request.gpu:
         problems = Problems()
         problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
@@ -82,5 +90,5 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         asked=request if given else None,
         results_dir=what.results_dir,
         plans=not what.no_plan,
-        passage=Passage(on_progress=LogProgress()),
+        passage=passage,
     )

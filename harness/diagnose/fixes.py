@@ -14,7 +14,6 @@ from harness.failures.verdict import threshold
 from harness.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 
-_ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which is offered first anyway
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 # Their fixes ask for recompute; the planner's answer, if there is one, is more precise.
 _ANSWERED_BY_PLAN = {
@@ -60,12 +59,23 @@ def _settings(known: Situation) -> list[Fix]:
         refused = findings_text(known.rulings.job)
         text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
-    if known.oom_class != "capacity" or case.spec is not None or not can_be_named(case) or case.verdict.is_in_setup:
+    if (
+        known.oom_class != "capacity"
+        or case.spec is not None
+        or not can_be_named(case)
+        or not case.verdict.recompute_helps
+    ):
         return []
     what = "the capitals with the job's settings"
     if case.prints_settings:
         what = "GPU with the type of the job's GPUs, e.g. h100"
     return [Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
+
+
+def _of_moment(known: Situation) -> list[Fix]:
+    """Offer what the moment or the size of the request asks for, before recompute, which also helps."""
+    verdict = known.case.verdict
+    return [Fix(verdict.advice)] if known.oom_class == "capacity" and verdict.advice and verdict.recompute_helps else []
 
 
 def _allocator(known: Situation) -> list[Fix]:
@@ -76,7 +86,7 @@ def _allocator(known: Situation) -> list[Fix]:
         return []
     if case.pools or (answer and answer.remedy == "max_split_size_mb"):
         return [_try_splits(case, answer.settings or "" if answer else "max_split_size_mb:128")]
-    if case.verdict.is_in_setup:
+    if not case.verdict.has_activations:
         return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
     return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
 
@@ -189,9 +199,7 @@ def _next_of_class(known: Situation) -> list[Fix]:
 
 def _of_symptoms(known: Situation) -> list[Fix]:
     """Offer the fixes of the symptoms, except those that another fix already covers."""
-    left_out = {_ALLOCATOR_FIRST} if known.oom_class == "fragmentation" or known.case.pools else set()
-    if known.plan is not None and not known.plan.problem:
-        left_out |= _ANSWERED_BY_PLAN
+    left_out = _ANSWERED_BY_PLAN if known.plan is not None and not known.plan.problem else set()
     return [
         Fix(_sentence(row.fix), setting=_setting(known, _CHANGES.get(row.id)))
         for row in known.symptoms
@@ -243,6 +251,7 @@ def _of_refusals(known: Situation) -> list[Fix]:
 
 
 _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
+    _of_moment,
     _settings,
     _allocator,
     _own_limit,

@@ -77,15 +77,15 @@ def _class(case: Case, symptoms: tuple[Recognised, ...]) -> tuple[str, Confidenc
 
 
 def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[str, ...]:
-    found = []
+    found = [f"Why now: {case.why_now}."] if case.why_now else []
     if rulings.job and case.spec is not None and not case.forced:
         found.append(f"The rules refuse the job's settings: {findings_text(rulings.job)}.")
     if case.has_oom or case.status == "ok":
         found += stage_evidence(case)
-    if outlook and outlook.fits_already and (is_device_oom(case) or case.verdict.is_in_setup):
+    if outlook and outlook.fits_already and (is_device_oom(case) or not case.verdict.recompute_helps):
         more = unexplained_bytes(case) or 0
         step = "A training step is predicted to fit."
-        found.append(step if case.verdict.is_in_setup else "The settings are predicted to fit as they are.")
+        found.append(step if not case.verdict.has_activations else "The settings are predicted to fit as they are.")
         if more > 0:
             found.append(f"The prediction does not account for {format_bytes(more)}.")
     if case.retried and is_device_oom(case):

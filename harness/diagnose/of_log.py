@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from harness.diagnose.symptoms import names_symptom
+from harness.diagnose.timing import timed
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.entries import entry
@@ -95,6 +96,9 @@ def case_of_log(
     broken = log.not_finite()
     cause = broken if first is None or _is_weak(first) else None
     status, verdict, failed = _ending(log, first, cause, listener.last)
+    why_now = ""
+    if first is not None and verdict is first.verdict:
+        verdict, why_now = timed(log, first)
     return Case(
         name=name,
         origin="log",
@@ -108,6 +112,7 @@ def case_of_log(
         has_nan=broken is not None or (first is not None and first.verdict.entry == "non_finite"),
         expandable_segments=listener.expandable_segments,
         pools_in_log=listener.pools,
+        why_now=why_now,
         messages=tuple(listener.messages),
         notes=(
             *_beside(first, broken, cause),
@@ -204,9 +209,11 @@ def _others(first: FirstFailure | None) -> Iterator[str]:
 
 def _failed(first: FirstFailure) -> FailedRank:
     failure = first.failure
-    when = [f"in {failure.phase}"] if failure.phase else []
+    when = [f"in {failure.moment}"] if failure.moment else []
     when += [f"after iteration {failure.after_step}"] if failure.after_step is not None else []
-    return FailedRank(failure.rank, failure.kind, failure.text, " ".join(when), failure.where, _place(first))
+    return FailedRank(
+        failure.rank, failure.kind, failure.text, " ".join(when), failure.where, _place(first), failure.moment
+    )
 
 
 def _place(first: FirstFailure) -> str:

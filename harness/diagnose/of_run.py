@@ -11,6 +11,7 @@ from harness.errors import BadRequestError
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.classify import Ending, classify
+from harness.failures.frames import moment_in
 from harness.failures.of_run import has_expandable_segments, verdict_on
 from harness.failures.verdict import OomVerdict
 from harness.judge.derive import derive
@@ -64,9 +65,8 @@ def _failed(rank: RankRecord, record: RunRecord) -> FailedRank:
     assert rank.failure is not None
     host = "" if rank.hostname == "unknown" else rank.hostname
     where = f"ranks/rank_{rank.rank:03d}.json"
-    return FailedRank(
-        rank.rank, rank.failure.kind, first_line(rank.failure.message), record.when_failed(rank.failure), where, host
-    )
+    when, moment = record.when_failed(rank.failure), moment_in(rank.failure.traceback)
+    return FailedRank(rank.rank, rank.failure.kind, first_line(rank.failure.message), when, where, host, moment)
 
 
 def _verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict:

@@ -11,26 +11,28 @@ _HEADROOM = 0.05  # of the device: less free memory on another rank is no eviden
 
 def is_device_oom(case: Case) -> bool:
     """Return whether this job alone filled the device in training, or the limit that stands for a smaller device."""
-    if case.verdict.is_in_setup:
+    if not case.verdict.recompute_helps:
         return False
     is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
     return case.on_device or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 
 
 def rank_out_of_memory_beside_headroom(case: Case) -> str:
-    """See exactly one rank out of memory while the others hold less; expandable segments are off or unknown."""
-    full = [rank for rank in case.ranks if rank.has_oom]
-    if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
+    """See exactly one rank out of memory while all others, by their own peaks until then, have room for its request.
+
+    A log reports other ranks only as they were at an earlier iteration.
+    """
+    full, others = ([rank for rank in case.ranks if rank.has_oom is is_full] for is_full in (True, False))
+    total, held = case.capacity_bytes, [rank.held_bytes for rank in others]
+    known = [size for size in held if size is not None]
+    if case.origin != "run" or len(full) != 1 or not known or len(known) < len(held) or total is None:
         return ""
-    held = [size for rank in case.ranks if not rank.has_oom and (size := rank.held_bytes) is not None]
-    total = case.capacity_bytes
-    if not held or total is None or max(held) > total * (1 - _HEADROOM):
+    if not is_device_oom(case) or case.is_on_cpu:
         return ""
-    allocator = "no expandable segments"
-    if case.expandable_segments is None:
-        allocator = "the logs do not show whether expandable segments were on"
-    rest = f"no other rank that reports held more than {format_bytes(max(held))} of {format_bytes(total)}"
-    return f"only rank {full[0].rank}; {rest}; {allocator}"
+    if max(known) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
+        return ""
+    rest = f"no other rank held more than {format_bytes(max(known))} of {format_bytes(total)} until then"
+    return f"only rank {full[0].rank}; {rest}"
 
 
 def out_of_memory_with_expandable_segments(case: Case) -> str:

@@ -31,6 +31,7 @@ def diagnosis_page(answer: Diagnosis) -> Page:
     facts = (
         ("Where", _where(answer)),
         ("Numbers", numbers(found) if found else ""),
+        ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
         ("Next", "" if steps else _nothing(answer)),
     )

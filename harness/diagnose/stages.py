@@ -40,7 +40,7 @@ def stage_of_failure(case: Case) -> StagePrediction | None:
 
 def unexplained_bytes(case: Case) -> int | None:
     """Return what the failed rank needed beyond the prediction of a step; None if either is unknown, or no step ran."""
-    if case.verdict.is_in_setup:
+    if not case.verdict.has_activations:
         return None
     needed, stage = needed_bytes(case), stage_of_failure(case)
     return None if needed is None or stage is None else needed - stage.total
@@ -60,7 +60,7 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
     stage = stage_of_failure(case)
     if stage is None or case.prediction is None:
         return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
-    if case.verdict.is_in_setup:
+    if not case.verdict.has_activations:
         return (_before_training(case, stage),)
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)

@@ -46,7 +46,7 @@ class RankFigures:
 class FailedRank:
     """The rank that failed first. ``rank`` is None if unknown; ``when`` is such as ``in step of step 2``.
 
-    ``place``: its GPU or local rank and its node, as far as known.
+    ``place``: its GPU or local rank and its node, as far as known. ``moment``: of failures.yaml, by its frames.
     """
 
     rank: int | None
@@ -55,6 +55,7 @@ class FailedRank:
     when: str = ""
     where: str = ""
     place: str = ""
+    moment: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Case:
     ``sources``: the source of each setting. ``paths``: the logs read. ``prints_settings``: its log shows all settings
     but the GPU type. ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the
     rules that the user overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments.
+    ``why_now``: what the log shows about the time of the failure.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Case:
     has_given_settings: bool = False
     forced: tuple[str, ...] = ()
     pools_in_log: str = ""
+    why_now: str = ""
 
     @property
     def on_device(self) -> bool:
@@ -98,6 +101,11 @@ class Case:
     def pools(self) -> str:
         """Return whose memory pools exclude expandable segments; empty if none is known."""
         return self.pools_in_log or ("nccl_ub" if self.spec and self.spec.ddp.nccl_ub else "")
+
+    @property
+    def is_captured(self) -> bool:
+        """Return whether it failed while it captured a CUDA graph, when torch's allocator cannot retry."""
+        return self.failed is not None and self.failed.moment == "capture"
 
     @property
     def modules(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
+from harness.failures.frames import Moment
 from harness.failures.verdict import (
     AllocatorFigures,
     Confidence,
@@ -13,6 +14,7 @@ from harness.failures.verdict import (
     OomVerdict,
     ProcessMemory,
     impossible_bytes,
+    table,
     threshold,
 )
 from harness.units import GIB, format_bytes
@@ -25,12 +27,11 @@ MAX_TEXT = 8000  # characters of a message; the longest known, with a list of pr
 
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
 # How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
-_BEGIN = re.compile(
-    rf"(?:CUDA|HIP|XPU|NPU) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}"
-)
-_NEXT = re.compile(r"(?:CUDA|HIP|XPU|NPU) out of memory\.")
+_KINDS = "(?:CUDA|HIP|[A-Z]PU|MUSA|MLU|GCU)"  # NVIDIA, AMD, Intel, Huawei (NPU), Moore Threads, Cambricon, Enflame
+_BEGIN = re.compile(rf"{_KINDS} out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}")
+_NEXT = re.compile(rf"{_KINDS} out of memory\.")
 _PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({_AMOUNT}) memory in use")
-_DEVICE = re.compile(r"\b[GN]PU (\d{1,4})(?: has|;)")
+_DEVICE = re.compile(r"\b(?:[A-Z]PU|MLU|MUSA|GCU) (\d{1,4})(?: has|;)")
 # Each figure: the layout since torch 2.1, or the layout of 2.0.
 _FIGURES = {
     "tried_bytes": re.compile(rf"(?:Tried to allocate|Requested size:) ({_AMOUNT})"),
@@ -225,45 +226,61 @@ def judged(
     *,
     expandable_segments: bool | None,
     device_bytes: int | None = None,
-    is_in_setup: bool = False,
+    moment: Moment | None = None,
 ) -> OomVerdict:
     """Judge a message. ``expandable_segments``: whether they were on; None if unknown.
 
-    ``device_bytes``: the memory of the job's GPUs, for messages without it. ``is_in_setup``: before training, when
-    tensors alone fill a device even if libraries hold more than usual.
+    ``device_bytes``: the memory of the job's GPUs, for messages without it. ``moment``: of the failure, if known.
     """
     device = _Device(figures, occupants(figures), device_bytes)
     causes = ((oom_class, *found(device)) for oom_class, applies, found in _CAUSES if applies(device))
-    is_expandable = bool(expandable_segments)
-    cause = next(causes, None) or _on_this_device(device, has_segments=is_expandable, is_in_setup=is_in_setup)
-    return OomVerdict(*cause, figures.tried_bytes, figures)
+    cause = next(causes, None)
+    if cause is None and moment is not None and moment.name == "capture" and device.spare >= device.tried:
+        return _in_capture(device, moment)
+    cause = cause or _on_this_device(
+        device,
+        has_segments=bool(expandable_segments),
+        has_activations=moment is None or moment.has_activations,
+    )
+    is_large = cause[0] == "capacity" and device.tried >= threshold("large_share") * device.total
+    advice = str(table()["advice"]["one_request"]) if is_large else ""
+    return OomVerdict(*cause, figures.tried_bytes, figures, advice)
 
 
-def _on_this_device(device: _Device, *, has_segments: bool, is_in_setup: bool) -> _Found:
-    """Find the cause in this process. Another cause that the figures also support makes it less sure."""
+def _in_capture(device: _Device, moment: Moment) -> OomVerdict:
+    """Judge a request with cached memory of its size. torch frees none and does not retry while it captures a graph."""
+    held = f"{device.spare} are reserved but unallocated, and a capture cannot give them back"
+    reason = f"while it {moment.doing}: {held} for a request of {device.tried}"
+    return OomVerdict("cuda_graph_pools", "medium", reason, device.figures.tried_bytes, device.figures, moment.advice)
+
+
+def _on_this_device(device: _Device, *, has_segments: bool, has_activations: bool) -> _Found:
+    """Find the cause in this process. Another cause that the figures also support makes it less sure.
+
+    Without activations, tensors alone fill a device even if libraries hold more than usual.
+    """
     is_mostly_live = device.live >= threshold("mostly_live_share")
-    is_full = device.live >= threshold("full_share") if is_in_setup else is_mostly_live
+    is_full = is_mostly_live if has_activations else device.live >= threshold("full_share")
     pieces, outside = _fragmentation(device, has_segments=has_segments), _outside(device)
     if pieces is not None and not is_mostly_live and device.spare / device.total >= threshold("fragmented_share"):
         return pieces
     pools = _graph_pools(device)
     found = pools or (None if is_full else outside) or _capacity(device)
-    is_doubted = pieces is not None or (pools is None and outside is not None and not is_in_setup)
+    is_doubted = pieces is not None or (pools is None and outside is not None and has_activations)
     is_less_sure = is_doubted and not is_mostly_live
     return (found[0], "medium", found[2]) if is_less_sure and found[1] == "high" else found
 
 
 def _fragmentation(device: _Device, *, has_segments: bool) -> _Found | None:
     """Match enough reserved memory in pieces. torch frees cached blocks first, so live neighbours pin the rest."""
-    share, free = device.spare / device.total, device.figures.free_bytes or 0
-    if not (free + device.spare >= device.tried and share >= threshold("slightly_fragmented_share")):
+    share = device.spare / device.total
+    if not (device.spare >= device.tried and share >= threshold("slightly_fragmented_share")):
         return None
     held = f"{device.spare} ({share:.0%} of the device) are reserved but unallocated, but no piece fits {device.tried}"
     reason = "; ".join(filter(None, (held, device.pool_text)))
     if has_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
-    is_much = share >= threshold("surely_fragmented_share") and device.spare >= device.tried
-    return "fragmentation", "high" if is_much else "medium", reason
+    return "fragmentation", "high" if share >= threshold("surely_fragmented_share") else "medium", reason
 
 
 def _graph_pools(device: _Device) -> _Found | None:
@@ -292,5 +309,11 @@ def _capacity(device: _Device) -> _Found:
     reason = f"{device.allocated} of {device.total} ({device.live:.0%}) are live tensors"
     if device.live >= threshold("full_share"):
         return "capacity", "high", f"{reason}; the device is full"
+    if device.tried >= threshold("large_share") * device.total:
+        return (
+            "capacity",
+            "medium",
+            f"{reason}; one request of {device.tried} is {device.tried / device.total:.0%} of it",
+        )
     rest = "" if math.isnan(device.tried) else f"; the rest has no room for a request of {device.tried}"
     return "capacity", "medium", f"{reason}{rest}"

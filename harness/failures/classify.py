@@ -7,9 +7,8 @@ from signal import Signals
 
 from harness.failures.allocator import allocator_figures, judged
 from harness.failures.entries import entries, known
-from harness.failures.frames import error_line, in_setup
+from harness.failures.frames import error_line, moments
 from harness.failures.verdict import OomClass, OomVerdict
-from harness.records.rank import Phase
 from harness.records.redact import redact
 from harness.units import counted, first_line
 
@@ -26,7 +25,7 @@ class Ending:
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
     used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback; ``pins``: in which host memory was locked. ``phase``: of the job when it failed. ``who``: the process
+    traceback; ``pins``: in which host memory was locked. ``moment``: of the job when it failed. ``who``: the process
     that ended, such as ``rank 3 on node07``, if a launcher reported it.
     """
 
@@ -38,11 +37,11 @@ class Ending:
     has_traceback: bool = False
     who: str = ""
     pins: bool = False
-    phase: Phase | None = None
+    moment: str | None = None
 
 
 NOTHING_KNOWN = Ending()
-_IN_SETUP: frozenset[OomClass] = frozenset({"capacity", "fragmentation", "outside_allocator"})
+_OF_MOMENTS: frozenset[OomClass] = frozenset({"capacity", "fragmentation", "outside_allocator"})
 
 
 def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
@@ -50,18 +49,26 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
 
     A text may be a whole traceback. The first of several messages counts.
     """
-    found = _classified(text, ending)
-    if ending.phase is None or ending.phase not in in_setup() or found.oom_class not in _IN_SETUP:
+    found, moment = _classified(text, ending), moments().get(ending.moment or "")
+    if moment is None or not moment.doing or found.oom_class not in _OF_MOMENTS:
         return found
-    doing, advice = in_setup()[ending.phase]
-    reason = f"out of memory while the program {doing}: {found.reason}"
-    return replace(found, reason=reason, advice=advice, is_in_setup=True)
+    if found.oom_class != "capacity" and moment.has_activations:
+        return found
+    reason = f"while it {moment.doing}: {found.reason}"
+    helps = moment.has_activations and not (found.advice and moment.name == "logits")
+    return replace(
+        found, reason=reason, advice=moment.advice, has_activations=moment.has_activations, recompute_helps=helps
+    )
 
 
 def _classified(text: str, ending: Ending) -> OomVerdict:
     if (figures := allocator_figures(text)) is not None:
-        segments, size = ending.expandable_segments, ending.device_bytes
-        return judged(figures, expandable_segments=segments, device_bytes=size, is_in_setup=ending.phase in in_setup())
+        return judged(
+            figures,
+            expandable_segments=ending.expandable_segments,
+            device_bytes=ending.device_bytes,
+            moment=moments().get(ending.moment or ""),
+        )
     if ending.pins and _NOT_PINNED.search(text):
         return OomVerdict.of_ending("not_pinned")
     return known(text) or _by_ending(text, ending)

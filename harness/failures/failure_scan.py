@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from harness.failures.allocator import MAX_TEXT, message_start
 from harness.failures.collectives import Collectives
@@ -68,7 +69,7 @@ class RankFailure:
     text: str
     evidence: tuple[LogLine, ...]
     after_step: int | None = None
-    phase: Phase | None = None
+    moment: str | None = None
     time: str | None = None
     exit_code: int | None = None
     weight: int = 0
@@ -80,6 +81,12 @@ class RankFailure:
     @property
     def where(self) -> str:
         return self.evidence[0].where
+
+    @property
+    def phase(self) -> Phase | None:
+        """Return the moment as records name it; None if they have no such phase."""
+        name = "forward_backward" if self.moment in ("logits", "gradient_sync") else self.moment
+        return next((phase for phase in get_args(Phase) if phase == name), None)
 
 
 _Key = tuple[object, ...]
@@ -99,7 +106,7 @@ class _Rank:
     in_traceback: bool = False
     is_ignored: bool = False
     pins: bool = False
-    phase: Phase | None = None
+    moment: str | None = None
     frame: LogLine | None = None
     time: str | None = None
 
@@ -199,7 +206,7 @@ class FailureScan:
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
         """Return whether the line is the head or a frame of a traceback, which is not a failure by itself."""
         if line.text.startswith(_TRACEBACK):
-            state.in_traceback, state.phase, state.pins, state.frame = True, None, False, None
+            state.in_traceback, state.moment, state.pins, state.frame = True, None, False, None
             return True
         if line.text.startswith((*_CHAINED, _IGNORED)):
             state.is_ignored = line.text.startswith(_IGNORED)
@@ -207,8 +214,7 @@ class FailureScan:
         frame = frame_of(line.text)
         if frame:  # also without its head, which a paste may lack
             state.in_traceback, state.frame, state.code, state.pins = True, line, "", frame.pins
-            is_loading = state.phase == "load_checkpoint"  # it also runs steps, to make the optimizer's state
-            state.phase = state.phase if is_loading else frame.phase or state.phase
+            state.moment = frame.inside(state.moment)
         return frame is not None
 
     def end_log(self) -> None:
@@ -216,7 +222,7 @@ class FailureScan:
         for rank, state in self.ranks.items():
             if state.in_traceback and state.frame and self.cut is None:
                 line = _short(state.frame)
-                self.cut = RankFailure("error", rank, line.host, line.text, (line,), self.last_step, state.phase,
+                self.cut = RankFailure("error", rank, line.host, line.text, (line,), self.last_step, state.moment,
                                        state.time, weight=1, is_cut=True)  # fmt: skip
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
@@ -232,7 +238,7 @@ class FailureScan:
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
             evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
-            phase=state.phase if is_own else None,
+            moment=state.moment if is_own else None,
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,

@@ -58,6 +58,12 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
     first = _earliest(same)
     verdict = classify(first.text, _ending(first, scan, device_bytes))
+    if verdict.oom_class == "bad_size" and (earlier := _timeout_before(first, failures)):
+        # A collective that was cut off leaves sizes that were never received.
+        same, first = [earlier], earlier
+        verdict = classify(first.text, _ending(first, scan, device_bytes))
+        verdict = replace(verdict, reason=f"{verdict.reason}; the impossible size came after it")
+        by_rank = [*same, *(failure for failure in by_rank if failure.rank != first.rank)]
     if verdict.entry == "collective_timeout":
         first, verdict = _waited(first, verdict, same, by_rank, scan)
     return FirstFailure(
@@ -68,6 +74,21 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
     )
 
 
+def _timeout_before(failure: RankFailure, failures: list[RankFailure]) -> RankFailure | None:
+    """Return the first time-out of a collective before ``failure``, by time, else by order in the same log."""
+    order = {id(each): place for place, each in enumerate(failures)}
+    for each in failures:
+        is_timed = bool(each.time and failure.time)
+        is_before = (each.time or "") <= (failure.time or "") if is_timed else order[id(each)] < order[id(failure)]
+        if (
+            each.entry == "collective_timeout"
+            and is_before
+            and (is_timed or each.evidence[0].source == failure.evidence[0].source)
+        ):
+            return each
+    return None
+
+
 def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> Ending:
     return Ending(
         exit_code=first.exit_code,
@@ -76,7 +97,7 @@ def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> 
         has_traceback=first.kind == "error" and first.weight == 0,
         who=_who(first),
         pins=first.pins,
-        phase=first.phase,
+        moment=first.moment,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from harness.failures.classify import Ending, classify, expandable_segments
+from harness.failures.frames import moment_in
 from harness.failures.verdict import OomVerdict
 from harness.records.rank import Failure
 from harness.records.run import RunRecord
@@ -28,7 +29,7 @@ def verdict_on(failure: Failure, record: RunRecord) -> OomVerdict:
         expandable_segments=has_expandable_segments(record),
         device_bytes=None if gpu.is_cpu else gpu.memory_bytes,
         has_traceback=failure.kind == "error",
-        phase=failure.phase,
+        moment=moment_in(failure.traceback) or failure.phase,
     )
     found, said = classify(failure.message, ending), first_line(failure.message, "no message")[:_LONGEST]
     if failure.kind != "oom":

@@ -77,8 +77,8 @@ class OomVerdict:
     """The cause of a failure. ``reason``: a sentence with the deciding numbers.
 
     ``request_bytes``: the failed allocation. ``advice``: what to run next, if it differs from the advice of the class.
-    ``entry``: the id in failures.yaml, if its text decided. ``is_in_setup``: device memory ran out before training
-    began, so recompute frees nothing.
+    ``entry``: the id in failures.yaml, if its text decided. ``has_activations``: False where memory ran out at a moment
+    without activations of training. ``recompute_helps``: False there, and where something else is the cause.
     """
 
     oom_class: OomClass
@@ -88,7 +88,8 @@ class OomVerdict:
     figures: AllocatorFigures | None = None
     advice: str = ""
     entry: str = ""
-    is_in_setup: bool = False
+    has_activations: bool = True
+    recompute_helps: bool = True
 
     @classmethod
     def of_ending(cls, name: str, **values: object) -> Self:
@@ -122,6 +123,7 @@ _THRESHOLDS = {
     "outside_bytes": 4 * GIB,  # CUDA context, NCCL buffers and workspaces of one process usually stay below it
     "outside_share": 0.05,  # the same as a share, for devices where 4 GiB are little
     "foreign_bytes": 1 * GIB,  # less than a CUDA context and a few tensors: a monitor or a display, not a job
+    "large_share": 0.25,  # for one request: above it, that tensor is the cause, whatever else the device holds
     "impossible_share": 2.0,  # for one request: a large tensor may be intended up to this size
     "impossible_host_bytes": 64 * 1024 * GIB,  # for one request of host memory: no node has that much
     "full_share": 0.80,  # with more live tensors, the device is certainly full

@@ -76,12 +76,14 @@ def test_nan_is_a_symptom_with_fp8_and_recompute_only(case, dtype, recompute, ha
     [
         (((0, 74, True), (1, 60, False), (2, 58, False)), {"expandable_segments": False}, True),
         (((0, 74, True), (1, 60, False)), {}, True),
-        (((0, 74, True), (1, 60, False)), {"expandable_segments": True}, False),
+        (((0, 74, True), (1, 60, False)), {"expandable_segments": True}, True),
+        (((0, 74, True), (1, 60, False)), {"origin": "log"}, False),
+        (((0, 74, True), (1, 74, False)), {}, False),
         (((0, 74, True), (1, 74, True)), {}, False),
         (((0, 74, True), (1, 78, False)), {}, False),
     ],
 )
-def test_one_rank_out_of_memory_beside_headroom_points_at_the_allocator(case, figures, rows, changes, is_seen):
+def test_other_ranks_have_room_by_their_own_peaks_until_the_failure_only(case, figures, rows, changes, is_seen):
     symptoms = found(case(FRAGMENTED, ranks=figures(*rows), **changes))
     assert ("rank_out_of_memory_beside_headroom" in symptoms) is is_seen
 

@@ -29,7 +29,7 @@ FULL = (
 )
 def test_memory_that_runs_out_before_training_is_not_what_libraries_or_activations_hold(first, frame):
     verdict = first(TRACEBACK, frame, FULL).verdict
-    assert (verdict.oom_class, verdict.confidence, verdict.is_in_setup) == ("capacity", "high", True)
+    assert (verdict.oom_class, verdict.confidence, verdict.recompute_helps) == ("capacity", "high", False)
     assert "more recompute" not in verdict.next_experiment
 
 

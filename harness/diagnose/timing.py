@@ -1,0 +1,66 @@
+"""Says why memory ran out at this iteration and not at an earlier one, from what the log reported until then."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from harness.failures.first_failure import FirstFailure
+from harness.failures.verdict import OomVerdict, table
+from harness.foreign.log import ForeignLog, RankMemory
+from harness.units import format_bytes
+
+_LEAST_REPORTS = 4
+_RISING = 0.8  # of the reports are above the one before
+_GROWN = 0.05  # of the last report: less is noise
+_STILL = 0.25  # of the growth is in the second half: a warm-up ends before
+_STATES = 0.6  # of the device, held between iterations: weights, gradients and optimizer states
+_USUAL = 3  # iterations that ran before
+
+
+def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
+    """Return the verdict with the advice that the timing asks for, and why it failed now; empty if nothing shows it."""
+    verdict, after = first.verdict, first.failure.after_step
+    if verdict.oom_class != "capacity" or not verdict.has_activations or verdict.advice or after is None:
+        return verdict, ""
+    reports = _reports(log, first.failure.rank)
+    name, why = "growth", _growth(reports)
+    if not why:
+        name, why = "states", _states(reports, verdict.figures.total_bytes if verdict.figures else None)
+    if not why and after == 1:
+        name, why = "second_step", "the first iteration ran; its step created the optimizer's states, which then stay"
+    if not why and len(log.iterations) >= _USUAL:
+        name, why = "this_batch", f"{len(log.iterations)} reported iterations ran before, so this one needed more"
+    return (replace(verdict, advice=str(table()["timing"][name]), recompute_helps=name != "growth"), why) if why else (
+        verdict, "",
+    )  # fmt: skip
+
+
+def _reports(log: ForeignLog, rank: int | None) -> Sequence[RankMemory]:
+    """Return the reports of the failed rank since the last restart; of the rank that reported most if it has none."""
+    began = log.restarts[-1] if log.restarts else 0
+    known = [each for each in log.memory if each.allocated_bytes is not None and each.iteration >= began]
+    ranks = [each.rank for each in known]
+    whose = rank if rank in ranks else max(ranks, key=ranks.count, default=None)
+    return [each for each in known if each.rank == whose]
+
+
+def _growth(reports: Sequence[RankMemory]) -> str:
+    held = [each.allocated_bytes or 0 for each in reports]
+    if len(held) < _LEAST_REPORTS:
+        return ""
+    grown, steps = held[-1] - held[0], reports[-1].iteration - reports[0].iteration
+    rising = sum(later > earlier for earlier, later in pairwise(held)) / (len(held) - 1)
+    is_still = held[-1] - held[len(held) // 2] >= _STILL * grown
+    if steps <= 0 or rising < _RISING or grown < _GROWN * held[-1] or not is_still:
+        return ""
+    first, last = reports[0], reports[-1]
+    sizes = f"from {format_bytes(held[0])} (iteration {first.iteration}) to {format_bytes(held[-1])} ({last.iteration})"
+    return f"rank {first.rank}'s tensors between iterations grew {sizes}, {format_bytes(grown // steps)} an iteration"
+
+
+def _states(reports: Sequence[RankMemory], total: int | None) -> str:
+    last = reports[-1] if reports else None
+    if last is None or not total or (last.allocated_bytes or 0) < _STATES * total:
+        return ""
+    size = f"{format_bytes(last.allocated_bytes or 0)} ({(last.allocated_bytes or 0) / total:.0%} of the device)"
+    return f"rank {last.rank} held {size} after iteration {last.iteration}, when no activations are alive"
