@@ -86,19 +86,20 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
         least = min(row.fits_bytes for row in (own, *others))
         return _remedy(helpful), helpful, _sure(case, trials, available), max(0, least - available)
     # Either nothing is replayed, or the job fragments more than constant shapes do.
-    figures = case.verdict.figures
-    least = (
-        max(figures.tried_bytes or 0, threshold("slightly_fragmented_share") * (figures.total_bytes or 0))
-        if figures
-        else 0
-    )
-    is_in_pieces = figures is not None and (figures.unallocated_bytes or 0) >= least
-    is_possible = case.verdict.oom_class == "fragmentation" or (is_in_pieces and case.verdict.recompute_helps)
-    if case.expandable_segments or not is_possible:
+    if case.expandable_segments or not _is_in_pieces(case):
         return "less_memory", "", "low", 0
     guess = helpful or (_SPLITS[-1] if case.pools else EXPANDABLE)
     is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
     return _remedy(guess), guess, "medium" if is_certain else "low", 0
+
+
+def _is_in_pieces(case: Case) -> bool:
+    """Return whether free pieces of reserved memory, more than usual remainders, are as large as the request."""
+    figures = case.verdict.figures
+    if figures is None or case.verdict.oom_class == "fragmentation" or not case.verdict.recompute_helps:
+        return case.verdict.oom_class == "fragmentation"
+    least = threshold("slightly_fragmented_share") * (figures.total_bytes or 0)
+    return (figures.unallocated_bytes or 0) >= max(figures.tried_bytes or 0, least)
 
 
 def _remedy(settings: str) -> Remedy:

@@ -25,7 +25,7 @@ class DiagnoseOptions:
             help="A run (folder or id), logs of one job (files, folders, - for stdin), or a memory snapshot.",
         ),
     ]
-    no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves a second or two.")] = False
+    no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves some seconds.")] = False
     results_dir: Results = None
     as_json: Json = False
 

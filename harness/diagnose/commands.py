@@ -3,7 +3,8 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import get_args
+from types import MappingProxyType
+from typing import Any, get_args
 
 from harness.diagnose.values import Case
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
@@ -31,8 +32,15 @@ _HANDLED = frozenset(
 )
 
 
-def command(case: Case, verb: str, *more: str, recompute: str | None = None, graphs: str | None = None) -> str:
-    """Return ``mbr-perf <verb>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
+def command(
+    case: Case,
+    verb: str,
+    *more: str,
+    recompute: str | None = None,
+    graphs: str | None = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """Return ``mbr-perf <verb>`` with the settings of the job; ``recompute``, ``graphs``, ``sizes`` replace its own.
 
     Empty without a spec.
     """
@@ -41,9 +49,9 @@ def command(case: Case, verb: str, *more: str, recompute: str | None = None, gra
         return ""
     words = ["mbr-perf", verb, *_job(spec, sources)]
     left_out = _MEASURED if verb == "plan" else frozenset()  # a plan measures nothing and has no window options
-    own = {}
+    own = {f"--{path.rpartition('.')[2]}": [str(size)] for path, size in sizes.items()}
     if graphs is not None:
-        left_out, own = left_out | _GRAPHS, {"--cuda_graph_impl": [graphs]}
+        left_out, own = left_out | _GRAPHS, own | {"--cuda_graph_impl": [graphs]}
     given = _given(spec, {path: source for path, source in sources.items() if path not in left_out}) | own
     for name, values in given.items():
         words += [word for value in values or [""] for word in (name, value) if word]
@@ -81,13 +89,22 @@ def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
     return a, b
 
 
-def changed(spec: ExperimentSpec, *, recompute: str | None = None, graphs: str | None = None) -> ExperimentSpec:
+def changed(
+    spec: ExperimentSpec,
+    *,
+    recompute: str | None = None,
+    graphs: str | None = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> ExperimentSpec:
     """Return the settings that `command` requests with the same arguments."""
-    update: dict[str, object] = {}
+    update: dict[str, Any] = {}
     if recompute is not None:
         update["recompute"] = parse_recompute(recompute)
     if graphs is not None:
         update["cuda_graph"] = CudaGraphSpec.model_validate({"impl": graphs})
+    for path, size in sizes.items():
+        section, _, name = path.partition(".")
+        update[section] = update.get(section, getattr(spec, section)).model_copy(update={name: size})
     return spec.model_copy(update=update)
 
 

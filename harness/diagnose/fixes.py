@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
 from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import unexplained_bytes
-from harness.diagnose.values import AllocatorAnswer, Case, Fix, Recognised, Rulings, findings_text, is_doubted
+from harness.diagnose.values import AllocatorAnswer, Case, Change, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.verdict import threshold
 from harness.foreign.exporting import ToPaste, to_paste
@@ -144,26 +145,26 @@ def _planned(known: Situation) -> list[Fix]:
         return []
     if outlook.problem:
         return [Fix(f"No change was planned: {outlook.problem}")]
-    return [_change(case, outlook, known.rulings) or _spread(case, outlook, known.rulings)]
+    found = [_change(case, outlook, change, known.rulings) for change in outlook.changes]
+    legal = [fix for fix, change in zip(found, outlook.changes, strict=True) if fix.command or not change.sizes]
+    starts = ("Cheapest change predicted to fit into", *(["Also predicted to fit into"] * len(legal)))
+    named = [replace(fix, text=f"{start} {fix.text}") for fix, start in zip(legal, starts, strict=False)]
+    return named or [_spread(case, outlook, known.rulings)]
 
 
-def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
-    change = outlook.change
-    if change is None:
-        return None
+def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> Fix:
     cost = ""
     if change.overhead is not None:
-        cost = f", {format_percent(change.overhead)} {change.cost} compared with no recompute"
-    without = " without CUDA graphs" if change.graphs else ""
-    what = f"recompute {change.recompute}{without}, peak {format_bytes(change.peak_bytes)}"
-    text = f"Cheapest change predicted to fit into {format_bytes(outlook.budget_bytes or 0)}: {what}{cost}."
+        cost = f", {format_percent(change.overhead)} {change.cost} compared with the job as it is"
+    what = change.text(case.spec.recompute.text if case.spec else "")
+    text = f"{format_bytes(outlook.budget_bytes or 0)}: {what}, peak {format_bytes(change.peak_bytes)}{cost}."
     if (unexplained_bytes(case) or 0) > 0:
         text += " The memory that the prediction does not explain is already subtracted."
     if case.spec is None:
         return Fix(text)
-    spec = changed(case.spec, recompute=change.recompute, graphs=change.graphs)
-    line = command(case, "run", recompute=change.recompute, graphs=change.graphs)
-    fix = _unless_refused(text, line, rulings.refusal(spec))
+    asked: dict[str, Any] = {"recompute": change.recompute, "graphs": change.graphs, "sizes": dict(change.sizes)}
+    spec = changed(case.spec, **asked)
+    fix = _unless_refused(text, command(case, "run", **asked), rulings.refusal(spec))
     return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
 
 

@@ -1,13 +1,16 @@
 """Predicts what each fix would do before it is recommended."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
+from harness.diagnose.commands import changed
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import Case, Change, Rulings
 from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
@@ -24,36 +27,72 @@ from harness.predict.tracer import Tracing, trace_cache
 from harness.records.gating import LaunchSettings
 from harness.units import first_line
 
+_PATIENCE_S = 300.0
+
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """``change`` is None if nothing fits, the job already fits (``fits_already``), or planning failed (``problem``).
+    """``changes``: predicted to fit, the cheapest first; none if the job fits as it is (``fits_already``).
 
-    ``budget_bytes``: the memory that a setting may use, of ``capacity_bytes``.
+    ``budget_bytes``: the memory that a setting may use, of ``capacity_bytes``. ``problem``: why nothing was planned.
     """
 
-    change: Change | None = None
+    changes: tuple[Change, ...] = ()
     fits_already: bool = False
     budget_bytes: int | None = None
     capacity_bytes: int | None = None
     problem: str = ""
 
 
-def outlook_of(plan: Plan) -> Outlook:
-    """Return the recommended setting if its verdict is FITS; try without CUDA graphs if none fits with them."""
-    budget, capacity = plan.limits.budget_bytes, plan.limits.capacity_bytes
-    asked = asked_row(plan)
-    if asked is None or asked.prediction is None:
-        reason = asked.reason if asked else "the planner does not know its recompute setting"
-        return Outlook(budget_bytes=budget, problem=f"the memory of the job as it is cannot be predicted ({reason})")
-    if asked.verdict == "FITS":
-        return Outlook(fits_already=True, budget_bytes=budget)
-    if plan.recommended is not None and plan.recommended.verdict == "FITS":
-        return Outlook(_change(plan.recommended), budget_bytes=budget)
-    other = plan.without_graphs.recommended if plan.without_graphs else None
-    if other is not None and other.verdict == "FITS":
-        return Outlook(_change(other, "none"), budget_bytes=budget)
-    return Outlook(budget_bytes=budget, capacity_bytes=capacity)
+@dataclass(frozen=True)
+class Planner:
+    """Plans a job and its variants for a device of ``capacity_bytes``. HarnessError, OSError, LayoutError."""
+
+    host: Host
+    capacity_bytes: int | None
+
+    def plan(self, spec: ExperimentSpec) -> Plan:
+        """Plan every recompute setting of ``spec``."""
+        software, implementation = software_for(spec.gpu, self.host)[0], settled_implementation(spec)
+        found = candidates(spec, software, implementation)
+        tracing = Tracing(self.host, trace_cache(self.host.shell), timeout_s=_PATIENCE_S)
+        traces = tracing.traces(required_cases(found, implementation), implementation, imbalance=imbalance_of(spec))
+        limits = replace(Limits.of(spec), capacity_bytes=self.capacity_bytes)
+        return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
+
+    def outlook(self, made: Plan) -> Outlook:
+        """Return what fits: another recompute setting, or the cheapest one with other sizes or without CUDA graphs."""
+        budget, asked = made.limits.budget_bytes, asked_row(made)
+        if asked is None or asked.prediction is None:
+            reason = asked.reason if asked else "the planner does not know its recompute setting"
+            return Outlook(
+                budget_bytes=budget, problem=f"the memory of the job as it is cannot be predicted ({reason})"
+            )
+        if asked.verdict == "FITS":
+            return Outlook(fits_already=True, budget_bytes=budget)
+        found = [_change(made.safe, asked)] if made.safe else []
+        for update in _variants(made.spec) if budget else ():
+            with suppress(HarnessError, LayoutError):  # a model that cannot be cut so
+                if row := self.plan(changed(made.spec, **update)).safe:
+                    found.append(_change(row, asked, **update))
+        found.sort(key=lambda change: (change.overhead or 0, change.peak_bytes))
+        cheapest: dict[object, Change] = {}
+        for change in found:
+            cheapest.setdefault((change.graphs, *(path for path, _ in change.sizes)), change)
+        return Outlook(tuple(cheapest.values()), budget_bytes=budget, capacity_bytes=self.capacity_bytes)
+
+
+def _variants(spec: ExperimentSpec) -> Iterator[dict[str, Any]]:
+    """Yield smaller micro-batches, more pipeline stages, more TP, and the job without CUDA graphs."""
+    micro, sizes = spec.batch.micro_batch_size, spec.parallelism
+    for part in (2, 4, 8):
+        if micro % part == 0:
+            yield {"sizes": {"batch.micro_batch_size": micro // part}}
+    yield {"sizes": {"parallelism.pipeline_model_parallel_size": 2 * sizes.pipeline_model_parallel_size}}
+    if 2 * sizes.tensor_model_parallel_size <= spec.gpus_per_node:
+        yield {"sizes": {"parallelism.tensor_model_parallel_size": 2 * sizes.tensor_model_parallel_size}}
+    if spec.cuda_graph.impl != "none":
+        yield {"graphs": "none"}
 
 
 def asked_row(plan: Plan) -> Row | None:
@@ -62,13 +101,10 @@ def asked_row(plan: Plan) -> Row | None:
     return next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
 
 
-def _change(row: Row, graphs: str | None = None) -> Change:
-    assert row.prediction is not None
-    cost = "step time" if row.prediction.time else "FLOPs"
-    return Change(row.text, row.prediction.peak_bytes, row.overhead, cost, graphs)
-
-
-_PATIENCE_S = 300.0
+def _change(row: Row, asked: Row, graphs: str | None = None, sizes: Mapping[str, int] | None = None) -> Change:
+    assert row.prediction is not None and asked.prediction is not None
+    cost, overhead = "step time" if row.prediction.time else "FLOPs", row.prediction.overhead_over(asked.prediction)
+    return Change(row.text, row.prediction.peak_bytes, overhead, cost, graphs, tuple((sizes or {}).items()))
 
 
 def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
@@ -76,40 +112,23 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
 
     Planning problems do not raise: they are in the case and in the outlook.
     """
-    spec = case.spec
+    spec, planner = case.spec, Planner(host, case.capacity_bytes)
     if spec is None:
         return case, None
     try:
-        made = _plan(spec, host, capacity_bytes=case.capacity_bytes)
+        made = planner.plan(spec)
         asked = asked_row(made)
         if case.prediction is None and asked is not None:
             prediction = asked.prediction.record() if asked.prediction else None
             case = replace(case, prediction=prediction, no_prediction="" if prediction else asked.reason)
         more, capacity = unexplained_bytes(case) or 0, case.capacity_bytes
         if more > 0 and capacity is not None and case.has_oom:
-            made = _plan(spec, host, capacity_bytes=max(0, capacity - more))
+            planner = Planner(host, max(0, capacity - more))
+            made = planner.plan(spec)
+        return case, planner.outlook(made) if made.limits.capacity_bytes is not None else None
     except (HarnessError, OSError, LayoutError) as error:
         problem = first_line(str(error))
         return replace(case, no_prediction=case.no_prediction or problem), Outlook(problem=problem)
-    return case, outlook_of(made) if made.limits.capacity_bytes is not None else None
-
-
-def _plan(spec: ExperimentSpec, host: Host, *, capacity_bytes: int | None) -> Plan:
-    made = _plan_as_asked(spec, host, capacity_bytes)
-    fits = made.recommended is not None and made.recommended.verdict == "FITS"
-    if spec.cuda_graph.impl == "none" or fits or capacity_bytes is None:
-        return made
-    eager = spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
-    return replace(made, without_graphs=_plan_as_asked(eager, host, capacity_bytes))
-
-
-def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None) -> Plan:
-    software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
-    found = candidates(spec, software, implementation)
-    tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
-    traces = tracing.traces(required_cases(found, implementation), implementation, imbalance=imbalance_of(spec))
-    limits = replace(Limits.of(spec), capacity_bytes=capacity_bytes)
-    return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 
 
 def rulings_on(case: Case, host: Host) -> Rulings:

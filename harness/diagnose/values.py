@@ -146,9 +146,9 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A recompute setting that is predicted to fit; ``graphs``: the ``cuda_graph_impl`` that it needs.
+    """A change of the job that is predicted to fit; ``graphs``: the ``cuda_graph_impl`` that it needs.
 
-    ``overhead``: of ``cost``, compared with no recompute; None: not predicted.
+    ``overhead``: of ``cost``, compared with the job as it is; None: not predicted. ``sizes``: by path of the spec.
     """
 
     recompute: str
@@ -156,6 +156,19 @@ class Change:
     overhead: float | None
     cost: str = "step time"
     graphs: str | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def text(self, own: str) -> str:
+        """Return such as ``micro-batch 1 and recompute mlp without CUDA graphs``; ``own``: the job's recompute."""
+        sizes = [f"{_SIZES[path]} {size}" for path, size in self.sizes]
+        recompute = [] if sizes and self.recompute == own else [f"recompute {self.recompute}"]
+        return " and ".join((*sizes, *recompute)) + (" without CUDA graphs" if self.graphs else "")
+
+
+_SIZES = {
+    "batch.micro_batch_size": "micro-batch", "parallelism.pipeline_model_parallel_size": "PP",
+    "parallelism.tensor_model_parallel_size": "TP",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

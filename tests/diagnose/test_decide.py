@@ -17,7 +17,7 @@ from tests.diagnose.conftest import FRAGMENTED, FULL
 A_B = "--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
-MLP = Outlook(Change("mlp", 60 * GIB, 0.16), budget_bytes=74 * GIB)
+MLP = Outlook((Change("mlp", 60 * GIB, 0.16),), budget_bytes=74 * GIB)
 NOTHING_FITS = Outlook(budget_bytes=74 * GIB, capacity_bytes=round(79.2 * GIB))
 
 
@@ -35,7 +35,7 @@ def test_for_fragmentation_the_first_fix_is_an_a_b_and_the_second_the_planners(c
 
 
 def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
-    outlook = Outlook(Change("mlp", 60 * GIB, 0.16, graphs="none"), budget_bytes=74 * GIB)
+    outlook = Outlook((Change("mlp", 60 * GIB, 0.16, graphs="none"),), budget_bytes=74 * GIB)
     (fix,) = [fix for fix in diagnose(case(FULL, GRAPHS), outlook).fixes if fix.setting]
     expected = {"granularity=selective", "modules=[mlp]"}
     assert {f"model.recompute_{each}" for each in expected} | {"model.cuda_graph_impl=none"} <= {

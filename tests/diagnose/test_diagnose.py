@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -199,11 +200,15 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     settings = shlex.split("-mr llama3_8b -g h100 -c bf16 -ng 8 -mb 4 -gb 32 --recompute none")
     document = json.loads(mbr_perf("diagnose", logs(traceback(words)), *settings, "--json").out)
     assert document["verdict"]["class"] == "capacity"
-    assert document["fixes"][0]["text"].startswith("Cheapest change predicted to fit into ")
-    recompute = document["fixes"][0]["command"].split()[-1]
-    assert recompute.startswith("full:block:")
-    assert document["fixes"][0]["megatron_lm"] == (
-        f"--recompute-granularity full --recompute-method block --recompute-num-layers {recompute.rpartition(':')[2]}"
+    fixes = [fix for fix in document["fixes"] if fix["command"] and "predicted to fit into" in fix["text"]]
+    costs = [float(re.search(r"([+-]\d+\.\d) % step time", fix["text"])[1]) for fix in fixes]
+    assert len(fixes) >= 2 and costs == sorted(costs)  # micro-batch, layout and recompute, the cheapest first
+    micro, recompute = (next(fix for fix in fixes if word in fix["text"]) for word in (": micro-batch", ": recompute"))
+    assert re.search(r"--micro_batch_size [12] ", micro["command"])
+    setting = recompute["command"].split()[-1]
+    assert setting.startswith("full:block:")
+    assert recompute["megatron_lm"] == (
+        f"--recompute-granularity full --recompute-method block --recompute-num-layers {setting.rpartition(':')[2]}"
     )
-    words = document["fixes"][0]["command"].split()
+    words = recompute["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0

@@ -51,7 +51,7 @@ def test_no_a_b_that_the_rules_refuse_is_printed(case, answer):
 
 
 def test_no_change_that_the_rules_refuse_is_printed(case, answer):
-    outlook = Outlook(Change("mlp", 60 * GIB, 0.16), budget_bytes=74 * GIB)
+    outlook = Outlook((Change("mlp", 60 * GIB, 0.16),), budget_bytes=74 * GIB)
     fix = answer(case(FULL, CAPTURED | {"recompute": "core_attn"}), outlook).fixes[0]
     assert (fix.command, "G22: " in fix.text) == ("", True)
 
