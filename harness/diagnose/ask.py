@@ -22,7 +22,7 @@ class DiagnoseOptions:
         typer.Argument(
             metavar="PATH...",
             autocompletion=completion.stored,
-            help="A run (folder or id), logs of one job (files, folders, - for stdin), or a memory snapshot.",
+            help="A run (folder or id), or logs of one job (files, folders, - for stdin).",
         ),
     ]
     no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves some seconds.")] = False

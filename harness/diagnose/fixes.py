@@ -11,7 +11,6 @@ from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Change, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.experiment.experiment import ExperimentSpec
-from harness.failures.verdict import threshold
 from harness.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 
@@ -20,7 +19,6 @@ _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _ANSWERED_BY_PLAN = {
     "out_of_memory_with_expandable_segments",
     "predicted_too_large",
-    "layernorm_and_still_out_of_memory",
     "recompute_and_still_out_of_memory",
 }
 _NAN = "With FP8 and recompute: recompute core_attn only. If the loss is still not finite, try bf16."
@@ -89,7 +87,7 @@ def _allocator(known: Situation) -> list[Fix]:
         return [_try_splits(case, answer.settings or "" if answer else "max_split_size_mb:128")]
     if not case.verdict.has_activations:
         return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
-    return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
+    return [_try_allocator(case, known.rulings)]
 
 
 def _try_splits(case: Case, settings: str) -> Fix:
@@ -117,17 +115,6 @@ def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix
     return Fix(f"{text} The rules refuse {what} here: {refusal}.") if refusal else Fix(text, line)
 
 
-def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
-    figures = case.verdict.figures
-    pools, there = (figures.private_pool_bytes, figures.total_bytes) if figures else (None, None)
-    if not pools or not there or pools < threshold("pool_share") * there:
-        return []
-    share = f"{format_bytes(pools)} ({pools / there:.0%} of the device)"
-    text = f"Private pools hold {share}. The same job without CUDA graphs shows how much of that graphs cause."
-    is_legal = case.spec is not None and not rulings.refusal(changed(case.spec, graphs="none"))
-    return [Fix(text, command(case, "run", graphs="none") if is_legal else "")]
-
-
 def _own_limit(known: Situation) -> list[Fix]:
     """Offer to raise the job's own `--memory_limit`, which is easier than another layout."""
     limit = known.case.spec.measure.memory_limit_bytes if known.case.spec else None
@@ -149,7 +136,7 @@ def _planned(known: Situation) -> list[Fix]:
     legal = [fix for fix, change in zip(found, outlook.changes, strict=True) if fix.command or not change.sizes]
     starts = ("Cheapest change predicted to fit into", *(["Also predicted to fit into"] * len(legal)))
     named = [replace(fix, text=f"{start} {fix.text}") for fix, start in zip(legal, starts, strict=False)]
-    return named or [_spread(case, outlook, known.rulings)]
+    return named or [_spread(case, outlook)]
 
 
 def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> Fix:
@@ -168,25 +155,11 @@ def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> F
     return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
 
 
-def _spread(case: Case, outlook: Outlook, rulings: Rulings) -> Fix:
-    start = f"No recompute setting is predicted to fit into {format_bytes(outlook.budget_bytes or 0)}"
-    text = f"{start}: spread the model (PP before TP: it costs less time)"
-    spec = case.spec
-    if spec is None:
-        return Fix(f"{text}.")
-    text += ", or a smaller micro-batch" if spec.batch.micro_batch_size > 1 else ""
-    text += "." if spec.optimizer.use_distributed_optimizer else ", or the distributed optimizer."
-    text += " With --cuda_graph_impl none more settings are legal." if spec.cuda_graph.impl != "none" else ""
-    stages = spec.parallelism.pipeline_model_parallel_size
-    for more in (2 * stages, 4 * stages):
-        layout = spec.parallelism.model_copy(update={"pipeline_model_parallel_size": more})
-        if not rulings.refusal(spec.model_copy(update={"parallelism": layout})):
-            into = ("--fit_into", f"{outlook.capacity_bytes / GIB:.4g}") if outlook.capacity_bytes else ()
-            return Fix(text, command(case, "plan", *into, "--over", f"pp={stages},{more}"))
-    return Fix(
-        f"{text} PP {2 * stages} is not legal with the other sizes as they are. "
-        "Use more GPUs, or other sizes of TP and VPP."
-    )
+def _spread(case: Case, outlook: Outlook) -> Fix:
+    what = "No change of recompute, micro-batch or layout is predicted to fit into"
+    text = f"{what} {format_bytes(outlook.budget_bytes or 0)}: use more GPUs, or search all layouts:"
+    into = ("--fit_into", f"{outlook.capacity_bytes / GIB:.4g}") if outlook.capacity_bytes else ()
+    return Fix(text, command(case, "plan", *into, "--search"))
 
 
 def _next_of_class(known: Situation) -> list[Fix]:
@@ -224,23 +197,11 @@ def _core_attn_alone(spec: ExperimentSpec) -> ExperimentSpec:
     return changed(spec, recompute="core_attn")
 
 
-def _without_mlp(spec: ExperimentSpec) -> ExperimentSpec:
-    kept = [module for module in getattr(spec.recompute, "modules", ()) if module != "mlp"]
-    return changed(spec, recompute=",".join(kept) or "none")
-
-
 _CHANGES: Mapping[str, Changing] = {
     "nan_with_fp8": _core_attn_alone,
     "core_attn_beside_mlp": lambda spec: changed(spec, recompute="mlp"),
-    "utilization_drop_with_mlp": _without_mlp,
-    "distributed_activations_with_sequence_parallel": lambda spec: changed(
-        spec, recompute=spec.recompute.text.removesuffix(":distributed")
-    ),
-    "pipeline_with_cpu_offloading": lambda spec: spec.model_copy(
-        update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 0})}
-    ),
 }
-"""By symptom, the recompute or the offloading that its fix asks for."""
+"""By symptom, the recompute that its fix asks for."""
 
 
 def _of_refusals(known: Situation) -> list[Fix]:

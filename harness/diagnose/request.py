@@ -1,4 +1,4 @@
-"""The request of `diagnose`, with its paths sorted into a run, training logs and memory snapshots."""
+"""The request of `diagnose`, with its paths sorted into a run and training logs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 from harness.resolve.recipe import Request
-from harness.snapshot.reading import looks_like_a_snapshot
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"
@@ -43,12 +42,11 @@ class Committed:
 
 @dataclass(frozen=True)
 class Inputs:
-    """One job, and a snapshot. ``unfinished``: a run folder without a record. All ``logs`` belong to one job."""
+    """One job. ``unfinished``: a run folder without a record. All ``logs`` belong to one job."""
 
     run: Committed | None = None
     unfinished: Path | None = None
     logs: tuple[str, ...] = ()
-    snapshot: Path | None = None
 
 
 def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
@@ -56,7 +54,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
 
     BadRequestError names all unknown ones, and refuses sweeps and more than one job.
     """
-    found: dict[str, list[Any]] = {"run": [], "unfinished": [], "log": [], "snapshot": []}
+    found: dict[str, list[Any]] = {"run": [], "unfinished": [], "log": []}
     problems: list[BadRequestError] = []
     for reference in dict.fromkeys(references):
         try:
@@ -65,18 +63,12 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
         except BadRequestError as problem:
             problems.append(problem)
     raise_all(problems)
-    runs, unfinished, logs, snapshots = found.values()
+    runs, unfinished, logs = found.values()
     num_jobs = len(runs) + len(unfinished) + bool(logs)
-    if num_jobs > 1 or len(snapshots) > 1:
-        what = f"{num_jobs} jobs" if num_jobs > 1 else f"{len(snapshots)} snapshots"
-        remedy = "name one run, all logs of one job, or one snapshot; mbr-perf explain RUN OTHER_RUN compares two runs"
-        raise BadRequestError(f"{what}: diagnose takes one job", remedy=remedy)
-    return Inputs(
-        run=runs[0] if runs else None,
-        unfinished=unfinished[0] if unfinished else None,
-        logs=tuple(logs),
-        snapshot=snapshots[0] if snapshots else None,
-    )
+    if num_jobs > 1:
+        remedy = "name one run, or all logs of one job; mbr-perf explain RUN OTHER_RUN compares two runs"
+        raise BadRequestError(f"{num_jobs} jobs: diagnose takes one job", remedy=remedy)
+    return Inputs(next(iter(runs), None), next(iter(unfinished), None), tuple(logs))
 
 
 def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
@@ -90,8 +82,8 @@ def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
         return "run", Committed(read_run(path), path if path.is_dir() else path.parent)
     if path.is_dir() and (path / _SPEC).is_file():
         return "unfinished", path
-    if looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
-        return "snapshot", path
+    if path.suffix == _PICKLE:
+        raise BadRequestError(f"{path}: a memory snapshot, not a log", remedy=f"mbr-perf snapshot {path} explains it")
     refuse_other_kinds(path.absolute(), _TAKEN)
     return "log", reference
 
@@ -102,8 +94,8 @@ def _located(reference: str, results: Path | None) -> Path:
     parents = [results_dir(results) / kind for kind in ("runs", "sweeps")]
     if not any(named(reference, folders(parent)) for parent in parents):
         refuse_other_kinds(reference, _TAKEN, results)
-    remedy = "name a run, a log, a folder of logs, a snapshot, or - for standard input"
-    return folder_named(reference, "run, log or snapshot", *parents, remedy=remedy)
+    remedy = "name a run, a log, a folder of logs, or - for standard input"
+    return folder_named(reference, "run or log", *parents, remedy=remedy)
 
 
 def _refuse_sweep(folder: Path) -> NoReturn:

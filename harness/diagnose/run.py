@@ -1,4 +1,4 @@
-"""Diagnoses a log, a run or a snapshot."""
+"""Diagnoses a log or a run."""
 
 import signal
 import threading
@@ -12,7 +12,6 @@ from harness.diagnose.allocator import answer_of, tried
 from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import POOL_WORDS, Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.of_snapshot import added_evidence, of_snapshot_alone
 from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import Case, Diagnosis, is_doubted
@@ -67,8 +66,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     problems.raise_if_any()
     logged = logged_arguments(inputs.logs) if request.asked is None else None
     given = _given(request, inputs, logged, host)
-    if inputs.snapshot is not None and not (inputs.run or inputs.unfinished or inputs.logs):
-        return of_snapshot_alone(inputs.snapshot)
     case = _case(inputs, given, request.passage, host)
     case = replace(case, prints_settings=logged is not None)
     rulings, outlook, trials = rulings_on(case, host), None, None
@@ -77,17 +74,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         with suppress(HarnessError, OSError, LayoutError):  # the outlook says so
             trials = tried(case, host)
     answer = diagnose(case, outlook, rulings, answer_of(case, trials))
-    snapshot = inputs.snapshot or _own_snapshot(case, inputs)
-    more = added_evidence(case, snapshot) if snapshot else ()
-    evidence = (*request.passage.notes, *answer.evidence, *more)
+    evidence = (*request.passage.notes, *answer.evidence)
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
-
-
-def _own_snapshot(case: Case, inputs: Inputs) -> Path | None:
-    if inputs.run is None or not case.has_oom or case.failed is None or case.failed.rank is None:
-        return None
-    path = inputs.run.folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
-    return path if path.is_file() else None
 
 
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:
@@ -133,10 +121,8 @@ def _of_run(run: Committed, passage: Passage) -> Case:
     logged = _of_logs((str(logs),), case.spec, passage)
     if not logged.has_oom:
         return case
-    messages = (*case.messages, *logged.messages)
-    return replace(
-        case, verdict=logged.verdict, failed=logged.failed, messages=messages, pools_in_log=logged.pools_in_log
-    )
+    messages, pools = (*case.messages, *logged.messages), logged.pools_in_log
+    return replace(case, verdict=logged.verdict, failed=logged.failed, messages=messages, pools_in_log=pools)
 
 
 def _has_files(folder: Path) -> bool:

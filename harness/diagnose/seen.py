@@ -1,7 +1,6 @@
 """Sees symptoms in memory, FLOPs and settings: a function for each, which returns the evidence, or ""."""
 
 from harness.diagnose.values import Case
-from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
 from harness.measure.prediction import limits_for
 from harness.units import format_bytes
@@ -55,13 +54,6 @@ def predicted_too_large(case: Case) -> str:
     return f"{peak}, most of it {largest} ({format_bytes(size)})"
 
 
-def layernorm_and_still_out_of_memory(case: Case) -> str:
-    """See a job out of memory with layernorm among its modules and no module that frees much."""
-    if not is_device_oom(case) or "layernorm" not in case.modules or case.modules & {"mlp", "moe"}:
-        return ""
-    return f"recompute_modules are {','.join(sorted(case.modules))}"
-
-
 def recompute_and_still_out_of_memory(case: Case) -> str:
     """See a job out of memory for lack of capacity, although recompute is on."""
     if case.spec is None or case.spec.recompute.text == "none" or not is_device_oom(case):
@@ -72,24 +64,15 @@ def recompute_and_still_out_of_memory(case: Case) -> str:
     return f"recompute is {case.spec.recompute.text}{optimizer}"
 
 
-_DROP = 0.15  # of the utilization; above it mlp is named as the cause
+_DROP = 0.15  # of the executed FLOPs
 
 
-def utilization_drop_with_mlp(case: Case) -> str:
-    """See that recompute, with mlp, adds too many FLOPs to a job that ended well."""
-    return _by_flops(case) if "mlp" in case.modules else ""
-
-
-def slow_with_full_recompute(case: Case) -> str:
-    """See that full recompute adds too many FLOPs to a job that ended well."""
-    return _by_flops(case) if case.spec and isinstance(case.spec.recompute, FullRecompute) else ""
-
-
-def _by_flops(case: Case) -> str:
-    if case.prediction is None or not case.prediction.model_flops or case.status != "ok":
+def slow_with_recompute(case: Case) -> str:
+    """See that recompute of mlp or of whole layers adds too many FLOPs to a job that ended well."""
+    is_dear = "mlp" in case.modules or (case.spec is not None and isinstance(case.spec.recompute, FullRecompute))
+    if not is_dear or case.prediction is None or not case.prediction.model_flops or case.status != "ok":
         return ""
-    executed = case.prediction.model_flops + case.prediction.recompute_flops
-    share = case.prediction.recompute_flops / executed
+    share = case.prediction.recompute_flops / (case.prediction.model_flops + case.prediction.recompute_flops)
     return f"{share:.0%} of the predicted FLOPs are recompute" if share > _DROP else ""
 
 
@@ -98,34 +81,6 @@ def core_attn_beside_mlp(case: Case) -> str:
     if not {"mlp", "core_attn"} <= case.modules or case.has_oom:
         return ""
     return f"recompute_modules are {','.join(sorted(case.modules))}"
-
-
-def full_recompute_with_graphs(case: Case) -> str:
-    """See whole layers recomputed, with graphs of parts of the iteration."""
-    spec = case.spec
-    if spec is None or not isinstance(spec.recompute, FullRecompute) or spec.cuda_graph.impl == "none":
-        return ""
-    if captures_iteration(spec.cuda_graph):
-        return ""
-    scope = ",".join(spec.cuda_graph.scope) or "whole layers"
-    return f"recompute {spec.recompute.text} with cuda_graph_impl={spec.cuda_graph.impl} of {scope}"
-
-
-def pipeline_with_cpu_offloading(case: Case) -> str:
-    """See whole layers offloaded with several pipeline stages."""
-    spec = case.spec
-    if spec is None or not spec.offload.cpu_offloading_num_layers:
-        return ""
-    stages = spec.parallelism.pipeline_model_parallel_size
-    return f"{spec.offload.cpu_offloading_num_layers} layers are offloaded with PP {stages}" if stages > 1 else ""
-
-
-def user_buffers_with_expandable_segments(case: Case) -> str:
-    """See both settings on."""
-    spec = case.spec
-    if spec is None or not spec.ddp.nccl_ub or not case.expandable_segments:
-        return ""
-    return "ddp.nccl_ub is on, and so are expandable segments"
 
 
 def nan_with_fp8(case: Case) -> str:

@@ -50,11 +50,8 @@ class Symptom:
 _CHECK = "run `mbr-perf check` with the job's settings, which needs no GPU"
 
 
-_SEEN_OTHERWISE = ("R06", "R18", "R20", "V07")  # a row of their own, which is also seen in the settings
-
-
 def _refused() -> tuple[Symptom, ...]:
-    """Return the refusals of megatron-core that no row below has, as symptoms."""
+    """Return the refusals of megatron-core as symptoms."""
     return tuple(
         Symptom(
             refusal.rule or "megatron_core",
@@ -65,7 +62,6 @@ def _refused() -> tuple[Symptom, ...]:
             texts=(refusal.pattern,),
         )
         for refusal in refusals()
-        if refusal.rule not in _SEEN_OTHERWISE
     )
 
 

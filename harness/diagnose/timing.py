@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from harness.failures.first_failure import FirstFailure
-from harness.failures.verdict import OomVerdict, table
+from harness.failures.verdict import AllocatorFigures, OomVerdict, table
 from harness.foreign.log import ForeignLog, RankMemory
 from harness.units import format_bytes
 
@@ -22,17 +22,18 @@ def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
     verdict, after = first.verdict, first.failure.after_step
     if verdict.oom_class != "capacity" or not verdict.has_activations or verdict.advice or after is None:
         return verdict, ""
-    reports = _reports(log, first.failure.rank)
-    name, why = "growth", _growth(reports)
-    if not why:
-        name, why = "states", _states(reports, verdict.figures.total_bytes if verdict.figures else None)
-    if not why and after == 1:
-        name, why = "second_step", "the first iteration ran; its step created the optimizer's states, which then stay"
-    if not why and len(log.iterations) >= _USUAL:
-        name, why = "this_batch", f"{len(log.iterations)} reported iterations ran before, so this one needed more"
-    return (replace(verdict, advice=str(table()["timing"][name]), recompute_helps=name != "growth"), why) if why else (
-        verdict, "",
-    )  # fmt: skip
+    reports, num = _reports(log, first.failure.rank), len(log.iterations)
+    states = "the first iteration ran; its step created the optimizer's states, which then stay"
+    reasons = {
+        "growth": _growth(reports),
+        "states": _states(reports, verdict.figures) or (states if after == 1 else ""),
+        "this_batch": f"{num} reported iterations ran before, so this one needed more" if num >= _USUAL else "",
+    }
+    name = next((name for name, why in reasons.items() if why), None)
+    if name is None:
+        return verdict, ""
+    advice = str(table()["timing"][name])
+    return replace(verdict, advice=advice, recompute_helps=name != "growth"), reasons[name]
 
 
 def _reports(log: ForeignLog, rank: int | None) -> Sequence[RankMemory]:
@@ -58,9 +59,9 @@ def _growth(reports: Sequence[RankMemory]) -> str:
     return f"rank {first.rank}'s tensors between iterations grew {sizes}, {format_bytes(grown // steps)} an iteration"
 
 
-def _states(reports: Sequence[RankMemory], total: int | None) -> str:
-    last = reports[-1] if reports else None
-    if last is None or not total or (last.allocated_bytes or 0) < _STATES * total:
+def _states(reports: Sequence[RankMemory], figures: AllocatorFigures | None) -> str:
+    last, total = reports[-1] if reports else None, figures.total_bytes if figures else None
+    if last is None or last.allocated_bytes is None or not total or last.allocated_bytes < _STATES * total:
         return ""
-    size = f"{format_bytes(last.allocated_bytes or 0)} ({(last.allocated_bytes or 0) / total:.0%} of the device)"
+    size = f"{format_bytes(last.allocated_bytes)} ({last.allocated_bytes / total:.0%} of the device)"
     return f"rank {last.rank} held {size} after iteration {last.iteration}, when no activations are alive"

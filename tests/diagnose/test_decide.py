@@ -51,16 +51,10 @@ def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
         ("", {"recompute": "core_attn,layernorm"}, {"has_nan": True},
          "--recompute-granularity selective --recompute-modules core_attn"),
         ("", {"recompute": "core_attn,mlp"}, {}, "--recompute-granularity selective --recompute-modules mlp"),
-        ("", {"recompute": "mlp"}, {"recompute_flops": 22}, ""),
-        ("Can distribute recomputed activations only", {"recompute": "full:uniform:1:distributed"}, {},
-         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
-        ("", {"recompute": "none", "offload": {"cpu_offloading_num_layers": 2}}, {}, ""),
     ],
-    ids=["nan", "core_attn", "mlp", "distributed", "offload"],
+    ids=["nan", "core_attn"],
 )  # fmt: skip
-def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, predicted, text, settings, changes, megatron_lm):
-    if flops := changes.pop("recompute_flops", None):
-        changes = {"prediction": predicted(60, recompute_flops=flops)}
+def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, text, settings, changes, megatron_lm):
     (fix,) = [fix for fix in diagnose(case(text, settings, **changes)).fixes if fix.setting]
     assert fix.megatron_lm == megatron_lm
     refused = Rulings((), lambda _: (Finding(id="G22", severity="error", message="no", fix="leave it"),))
@@ -70,13 +64,6 @@ def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, predicted, 
 def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):
     answer = diagnose(case(FRAGMENTED, GRAPHS, expandable_segments=False))
     assert "-E NCCL_GRAPH_REGISTER=0 --ab" in answer.fixes[0].command
-
-
-def test_fragmentation_beside_private_pools_is_also_tried_without_graphs(case):
-    pools = "by PyTorch, with 20.57 GiB allocated in private pools (e.g., CUDA Graphs), and"
-    answer = diagnose(case(FRAGMENTED.replace("by PyTorch, and", pools), GRAPHS, expandable_segments=False))
-    assert "20.57 GiB (26% of the device)" in answer.fixes[1].text
-    assert answer.fixes[1].command.endswith("--cuda_graph_impl none --recompute core_attn")
 
 
 def test_without_settings_the_fix_is_a_variable_to_set(case):
@@ -89,10 +76,10 @@ def test_where_expandable_segments_were_on_a_snapshot_is_the_next_experiment(cas
     assert answer.fixes[0].command.endswith("--snapshot_on_oom")
 
 
-def test_where_nothing_fits_more_stages_are_planned(case):
+def test_where_nothing_fits_all_layouts_are_searched(case):
     answer = diagnose(case(FULL), NOTHING_FITS)
     assert answer.verdict.oom_class == "capacity"
-    assert answer.fixes[0].command.endswith("--fit_into 79.2 --over pp=4,8")
+    assert answer.fixes[0].command.endswith("--fit_into 79.2 --search")
 
 
 def test_the_evidence_is_the_prediction_then_the_memory_needed_then_the_stages(case, predicted, figures):
@@ -127,7 +114,7 @@ def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
     words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
     answer = diagnose(case(words, failed=FailedRank(0, "error", words, where="rank.log:1")))
     assert of(answer) == ("not_oom", "high")
-    assert [row.id for row in answer.symptoms] == ["pipeline_with_cpu_offloading"]
+    assert [row.id for row in answer.symptoms] == ["R18"]
     assert answer.verdict.reason == answer.symptoms[0].cause
 
 

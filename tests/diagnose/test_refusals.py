@@ -56,15 +56,6 @@ def test_no_change_that_the_rules_refuse_is_printed(case, answer):
     assert (fix.command, "G22: " in fix.text) == ("", True)
 
 
-def test_more_stages_are_planned_only_where_they_are_legal(case, answer):
-    sizes = {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "sequence_parallel": True}
-    legal, illegal = (
-        answer(case(FULL, TE | more), Outlook(budget_bytes=74 * GIB)).fixes[0] for more in ({}, {"parallelism": sizes})
-    )
-    assert legal.command.endswith("--over pp=4,8")
-    assert (illegal.command, "PP 8 is not legal" in illegal.text) == ("", True)
-
-
 def test_the_command_overrides_the_same_rules_as_the_run(case, answer):
     forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=False), forced=("G22",))
     assert "--force G22" in answer(forced).fixes[0].command
