@@ -48,17 +48,21 @@ def command(
     if spec is None:
         return ""
     words = ["mbr-perf", verb, *_job(spec, sources)]
-    left_out = _MEASURED if verb == "plan" else frozenset()  # a plan measures nothing and has no window options
     own = {f"--{path.rpartition('.')[2]}": [str(size)] for path, size in sizes.items()}
-    if graphs is not None:
-        left_out, own = left_out | _GRAPHS, own | {"--cuda_graph_impl": [graphs]}
-    given = _given(spec, {path: source for path, source in sources.items() if path not in left_out}) | own
+    own |= {} if graphs is None else {"--cuda_graph_impl": [graphs]}
+    given = _given(spec, _kept(sources, verb, has_graphs=graphs is None)) | own
     for name, values in given.items():
         words += [word for value in values or [""] for word in (name, value) if word]
     words += ["--recompute", recompute or spec.recompute.text.removesuffix(":distributed")]
     if verb == "run":
         words += [word for rule in case.forced for word in ("--force", rule)]
     return shlex.join([*words, *more])
+
+
+def _kept(sources: Mapping[str, str], verb: str, *, has_graphs: bool) -> dict[str, str]:
+    """Return the settings to repeat: a plan measures nothing, and has no window options."""
+    left_out = (_MEASURED if verb == "plan" else frozenset()) | (frozenset() if has_graphs else _GRAPHS)
+    return {path: source for path, source in sources.items() if path not in left_out}
 
 
 def can_be_named(case: Case) -> bool:

@@ -82,12 +82,17 @@ def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[st
         found.append(f"The rules refuse the job's settings: {findings_text(rulings.job)}.")
     if case.has_oom or case.status == "ok":
         found += stage_evidence(case)
-    if outlook and outlook.fits_already and (is_device_oom(case) or not case.verdict.recompute_helps):
-        more = unexplained_bytes(case) or 0
-        step = "A training step is predicted to fit."
-        found.append(step if not case.verdict.has_activations else "The settings are predicted to fit as they are.")
-        if more > 0:
-            found.append(f"The prediction does not account for {format_bytes(more)}.")
+    if outlook and outlook.fits_already:
+        found += _fitting(case)
     if case.retried and is_device_oom(case):
         found.append("The allocator had already freed cached blocks to retry a request (num_alloc_retries above 0).")
     return tuple(found)
+
+
+def _fitting(case: Case) -> list[str]:
+    """Say that the job is predicted to fit, and what the prediction does not explain."""
+    if not case.verdict.has_activations:
+        return ["A training step is predicted to fit."]
+    more = unexplained_bytes(case) or 0
+    rest = [f"The prediction does not account for {format_bytes(more)}."] if more > 0 else []
+    return ["The settings are predicted to fit as they are.", *rest] if is_device_oom(case) else []

@@ -1,5 +1,7 @@
 """Sees symptoms in memory, FLOPs and settings: a function for each, which returns the evidence, or ""."""
 
+import math
+
 from harness.diagnose.values import Case
 from harness.experiment.recompute import FullRecompute
 from harness.measure.prediction import limits_for
@@ -21,17 +23,13 @@ def rank_out_of_memory_beside_headroom(case: Case) -> str:
 
     A log reports other ranks only as they were at an earlier iteration.
     """
-    full, others = ([rank for rank in case.ranks if rank.has_oom is is_full] for is_full in (True, False))
-    total, held = case.capacity_bytes, [rank.held_bytes for rank in others]
-    known = [size for size in held if size is not None]
-    if case.origin != "run" or len(full) != 1 or not known or len(known) < len(held) or total is None:
+    full = [rank.rank for rank in case.ranks if rank.has_oom]
+    held = [rank.held_bytes or math.inf for rank in case.ranks if not rank.has_oom]
+    is_known = case.origin == "run" and not case.is_on_cpu and len(full) == 1 and bool(held)
+    total = case.capacity_bytes if is_known and is_device_oom(case) else None
+    if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
         return ""
-    if not is_device_oom(case) or case.is_on_cpu:
-        return ""
-    if max(known) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
-        return ""
-    rest = f"no other rank held more than {format_bytes(max(known))} of {format_bytes(total)} until then"
-    return f"only rank {full[0].rank}; {rest}"
+    return f"only rank {full[0]}; no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
 
 
 def out_of_memory_with_expandable_segments(case: Case) -> str:

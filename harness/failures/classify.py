@@ -7,7 +7,7 @@ from signal import Signals
 
 from harness.failures.allocator import allocator_figures, judged
 from harness.failures.entries import entries, known
-from harness.failures.frames import error_line, moments
+from harness.failures.frames import PINS, error_line, moments
 from harness.failures.verdict import OomClass, OomVerdict
 from harness.records.redact import redact
 from harness.units import counted, first_line
@@ -25,7 +25,7 @@ class Ending:
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
     used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback; ``pins``: in which host memory was locked. ``moment``: of the job when it failed. ``who``: the process
+    traceback. ``moment``: of the job when it failed. ``who``: the process
     that ended, such as ``rank 3 on node07``, if a launcher reported it.
     """
 
@@ -36,7 +36,6 @@ class Ending:
     device_bytes: int | None = None
     has_traceback: bool = False
     who: str = ""
-    pins: bool = False
     moment: str | None = None
 
 
@@ -69,7 +68,7 @@ def _classified(text: str, ending: Ending) -> OomVerdict:
             device_bytes=ending.device_bytes,
             moment=moments().get(ending.moment or ""),
         )
-    if ending.pins and _NOT_PINNED.search(text):
+    if ending.moment == PINS and _NOT_PINNED.search(text):
         return OomVerdict.of_ending("not_pinned")
     return known(text) or _by_ending(text, ending)
 

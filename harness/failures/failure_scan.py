@@ -8,7 +8,7 @@ from harness.failures.allocator import MAX_TEXT, message_start
 from harness.failures.collectives import Collectives
 from harness.failures.entries import FailureKind, Sign
 from harness.failures.failure_signs import SummaryEntry, TorchrunSummary, mentions_error, sign_of
-from harness.failures.frames import error_line, frame_of
+from harness.failures.frames import error_line, frame_of, inside
 from harness.foreign.logs.lines import LogLine
 from harness.records.rank import Phase
 
@@ -59,7 +59,7 @@ class RankFailure:
     """How a rank failed. ``rank`` and ``host`` are None if unknown.
 
     ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``entry``: of
-    failures.yaml, if the line alone is a sign. ``pins``: its traceback locks host memory. ``is_cut``: the log ends
+    failures.yaml, if the line alone is a sign. ``is_cut``: the log ends
     before the error is named. ``is_mention``: the line mentions an error without the form of a failure.
     """
 
@@ -74,7 +74,6 @@ class RankFailure:
     exit_code: int | None = None
     weight: int = 0
     entry: str = ""
-    pins: bool = False
     is_cut: bool = False
     is_mention: bool = False
 
@@ -105,7 +104,6 @@ class _Rank:
     takes_any: bool = False
     in_traceback: bool = False
     is_ignored: bool = False
-    pins: bool = False
     moment: str | None = None
     frame: LogLine | None = None
     time: str | None = None
@@ -206,16 +204,16 @@ class FailureScan:
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
         """Return whether the line is the head or a frame of a traceback, which is not a failure by itself."""
         if line.text.startswith(_TRACEBACK):
-            state.in_traceback, state.moment, state.pins, state.frame = True, None, False, None
+            state.in_traceback, state.moment, state.frame = True, None, None
             return True
         if line.text.startswith((*_CHAINED, _IGNORED)):
             state.is_ignored = line.text.startswith(_IGNORED)
             return True
-        frame = frame_of(line.text)
-        if frame:  # also without its head, which a paste may lack
-            state.in_traceback, state.frame, state.code, state.pins = True, line, "", frame.pins
-            state.moment = frame.inside(state.moment)
-        return frame is not None
+        is_frame, moment = frame_of(line.text)
+        if is_frame:  # also without its head, which a paste may lack
+            state.in_traceback, state.frame, state.code = True, line, ""
+            state.moment = inside(state.moment, moment)
+        return is_frame
 
     def end_log(self) -> None:
         """Keep a traceback that the end of the log cut off."""
@@ -243,7 +241,6 @@ class FailureScan:
             exit_code=sign.exit_code,
             weight=sign.weight,
             entry=sign.entry,
-            pins=is_own and state.pins,
         )
         state.in_traceback = False
         key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)

@@ -96,7 +96,6 @@ def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> 
         device_bytes=device_bytes,
         has_traceback=first.kind == "error" and first.weight == 0,
         who=_who(first),
-        pins=first.pins,
         moment=first.moment,
     )
 

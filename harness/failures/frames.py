@@ -14,7 +14,8 @@ _ERROR = re.compile(
 # Below a traceback, also names such as triton.runtime.errors.OutOfResources.
 _RAISED = re.compile(r"(?:[a-z_]\w{0,99}\.){1,9}([A-Z]\w{0,99})(?::\s{1,4}|$)")
 _FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
-_PINS = re.compile(r"_?pin_memory")
+PINS = "pin_memory"
+"""The moment in which a program locks host memory for the GPU, whatever else it does."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,9 @@ def moments() -> Mapping[str, Moment]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A line of a traceback. ``moment``: None where it shows none. ``pins``: it locks host memory for the GPU."""
-
-    moment: str | None
-    pins: bool
-
-    def inside(self, outer: str | None) -> str | None:
-        """Return the moment of this frame, whose callers were in ``outer``."""
-        return outer if outer and moments()[outer].lasts else self.moment or outer
+def inside(outer: str | None, moment: str | None) -> str | None:
+    """Return the moment of a frame that itself shows ``moment``, and whose callers were in ``outer``."""
+    return outer if outer and moments()[outer].lasts and moment != PINS else moment or outer
 
 
 def error_line(text: str, *, in_traceback: bool) -> re.Match[str] | None:
@@ -62,20 +56,17 @@ def error_line(text: str, *, in_traceback: bool) -> re.Match[str] | None:
     return _ERROR.match(text) or (_RAISED.match(text) if in_traceback else None)
 
 
-def frame_of(text: str) -> Frame | None:
-    """Return what a frame of a traceback shows; None for another line."""
+def frame_of(text: str) -> tuple[bool, str | None]:
+    """Return whether a line is a frame of a traceback, and the moment that it shows, if any."""
     match = _FRAME.search(text) if "File " in text else None
-    if match is None:
-        return None
-    frame = f"{match[1]} {match[2]}"
-    moment = next((each.name for each in moments().values() if each.frames.search(frame)), None)
-    return Frame(moment, _PINS.fullmatch(match[2]) is not None)
+    frame = f"{match[1]} {match[2]}" if match else ""
+    moment = next((each.name for each in moments().values() if match and each.frames.search(frame)), None)
+    return match is not None, moment
 
 
 def moment_in(traceback: str | None) -> str | None:
     """Return the moment that a whole traceback shows; None where it shows none."""
     found = None
     for line in (traceback or "").splitlines():
-        if frame := frame_of(line):
-            found = frame.inside(found)
+        found = inside(found, frame_of(line)[1])
     return found
