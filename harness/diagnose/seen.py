@@ -29,7 +29,8 @@ def rank_out_of_memory_beside_headroom(case: Case) -> str:
     total = case.capacity_bytes if is_known and is_device_oom(case) else None
     if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
         return ""
-    return f"only rank {full[0]}; no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
+    most = format_bytes(round(max(held)))
+    return f"only rank {full[0]}; no other held more than {most} of {format_bytes(total)} until then"
 
 
 def out_of_memory_with_expandable_segments(case: Case) -> str:
