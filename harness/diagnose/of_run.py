@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.batch.launches import unstarted_record
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.errors import BadRequestError
-from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.classify import Ending, classify
 from harness.failures.frames import moment_in
@@ -18,12 +18,11 @@ from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of
 from harness.judge.readings import is_victim
 from harness.launch.environment import Host
-from harness.launch.machine import software_for
 from harness.launch.processes import Life, life_of, owner_of
-from harness.measure.provenance import Clock, provenance
 from harness.measure.ranks import first_failed, status_of
-from harness.records.collect import Collected, LaunchOutcome, collect, read_heartbeats
-from harness.records.rank import OWNER, RankRecord, placed
+from harness.records.collect import LaunchOutcome, read_heartbeats
+from harness.records.job import JobRun
+from harness.records.rank import OWNER, RankRecord
 from harness.records.run import RunRecord
 from harness.units import first_line, grouped, ranks_text
 
@@ -126,18 +125,19 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
         if logged is None:
             raise BadRequestError(f"{folder}: neither a record nor logs", remedy="wait until the run has begun")
         return replace(logged, name=folder.name)
-    collected = collect(folder, spec.num_gpus)
-    ranks = placed(collected.ranks, spec)
-    case = case_of_run(_record(folder, spec, ranks, collected, host))
-    life = life_of(folder)
+    why, life = "no record was committed", life_of(folder)
+    left = unstarted_record(JobRun(run_dir=str(folder), run_id=folder.name, spec=spec), why, host)
+    ranks = left.ranks
+    status, failure = status_of(LaunchOutcome(status="failed", reason=why), ranks)
+    case = case_of_run(left.model_copy(update={"status": status, "failure": failure, "no_prediction": why}))
     notes = (_how_far(folder, ranks, spec),)
     failures = [rank.failure for rank in ranks if rank.failure]
     if any(failure.kind not in _SILENT and not is_victim(failure) for failure in failures):
         return replace(case, notes=(f"No record was committed: {life.reason}.", *notes))
     if logged is not None and (logged.has_oom or (logged.failed and logged.failed.kind != "peer")):
         return replace(logged, name=folder.name, notes=(*notes, *logged.notes))
-    status: Status = "failed" if life.state == "dead" else "unknown"
-    return replace(case, status=status, verdict=_by_life(folder, life), failed=None, messages=(), notes=notes)
+    ended: Status = "failed" if life.state == "dead" else "unknown"
+    return replace(case, status=ended, verdict=_by_life(folder, life), failed=None, messages=(), notes=notes)
 
 
 def _by_life(folder: Path, life: Life) -> OomVerdict:
@@ -168,23 +168,3 @@ def _end(rank: RankRecord, spec: ExperimentSpec) -> str:
         return f"{came}, then {rank.failure.kind}"
     began = f", began {rank.failure.phase}" if rank.failure.phase and not rank.steps else ""
     return f"{came}{began}, then silent"
-
-
-def _record(
-    folder: Path, spec: ExperimentSpec, ranks: tuple[RankRecord, ...], collected: Collected, host: Host
-) -> RunRecord:
-    """Return the record that a commit would write now; writes nothing."""
-    status, failure = status_of(LaunchOutcome(status="failed", reason="no record was committed"), ranks)
-    effective = effective_recompute(spec, settled_implementation(spec), software_for(spec.gpu, host)[0])
-    return RunRecord(
-        run_id=folder.name,
-        status=status,
-        spec=spec,
-        fingerprint=spec.fingerprint,
-        effective=effective,
-        ranks=ranks,
-        nodes=collected.nodes,
-        failure=failure,
-        no_prediction="the run was not committed",
-        provenance=provenance(Clock.start(), None, ranks, collected.nodes, host),
-    )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.values import NONE_SEEN, Key, Side
@@ -40,19 +41,23 @@ def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
 
 def products(ours: Side, theirs: Side) -> Estimate | None:
     """Scale step times inversely with the dense peaks of the two GPU types in our precision."""
-    return _by_peak(_peak(ours.spec, ours.spec), _peak(theirs.spec, ours.spec))
+    return _by_peak(ours.spec, theirs.spec, ours.spec)
 
 
 def precisions(ours: Side, theirs: Side) -> Estimate | None:
     """Scale step times inversely with the dense peaks of our GPU type in the two precisions."""
-    return _by_peak(_peak(ours.spec, ours.spec), _peak(ours.spec, theirs.spec))
+    return _by_peak(ours.spec, ours.spec, theirs.spec)
 
 
-def _peak(product: ExperimentSpec | None, precision: ExperimentSpec | None) -> float | None:
-    return product.gpu_type.peak_flops.get(precision.precision.peak) if product and precision else None
-
-
-def _by_peak(here: float | None, there: float | None) -> Estimate | None:
+def _by_peak(
+    ours: ExperimentSpec | None, product: ExperimentSpec | None, precision: ExperimentSpec | None
+) -> Estimate | None:
+    if ours is None or product is None or precision is None:
+        return None
+    here, there = (
+        ours.gpu_type.peak_flops.get(ours.precision.peak),
+        product.gpu_type.peak_flops.get(precision.precision.peak),
+    )
     if here is None or there is None or here == there:
         return None
     return Estimate(f"dense peak {here / 1e12:.0f} TFLOP/s here, {there / 1e12:.0f} there", there / here - 1)
@@ -130,88 +135,68 @@ class Effect:
     estimate: Estimator = lambda _ours, _theirs: None
 
 
-EFFECTS: tuple[Effect, ...] = (
-    Effect("another GPU or CPU", "device:*", BOTH, "in proportion to the GPUs' peak FLOP/s, up to several times",
-           "peak, bandwidth and memory differ; cards of one generation differ by form factor", products),
-    Effect("another recompute setting", "settings:recompute recompute:*", WORK,
-           "time up to a third, memory several times",
-           "recompute repeats forward work instead of keeping its results; full recompute repeats a third of all work",
-           recompute),
-    Effect("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe",
-           WORK, "in proportion to the work",
-           "FLOPs of a step by the model formula; activations grow with the tokens of a micro-batch", work),
-    Effect("another precision", "settings:compute_dtype", BOTH, "time up to two times",
-           "the peak of the tensor cores and the sizes of weights and activations differ", precisions),
-    Effect("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times",
-           "communication, pipeline bubbles and the rank's share of the model differ"),
-    Effect("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time up to tens of percent",
-           "graphs save kernel launches by the CPU, and keep their own buffers"),
-    Effect("other offloading", "settings:offload.*", BOTH, "tens of percent of time and memory",
-           "activations move to the host and back over PCIe or NVLink-C2C"),
-    Effect("other kernels", "settings:kernels.*", BOTH, "some percent to tens of percent",
-           "another implementation or overlap of the same arithmetic"),
-    Effect("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH,
-           "time some percent; memory by the bytes of state per parameter",
-           "the size of optimizer state and gradients, or the time of their exchange, differs"),
-    Effect("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "time, if memory is short",
-           "near the limit the allocator frees blocks and retries, and waits for the GPU each time"),
-    Effect("another seed", "settings:measure.seed", BOTH, "some percent with experts, otherwise none",
-           "the seed routes tokens to experts"),
-    Effect("other settings", "settings:*", BOTH, "unknown", "mbr-perf has no rule for them"),
-    Effect("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the clocks",
-           "compute-bound kernels take longer in proportion to the SM clock, and all ranks wait for the slowest GPU",
-           clocks),
-    Effect("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time",
-           "they take turns with the ranks and hold their own memory",
-           disturbance(("processes", "foreign_processes"), "shared", adds_memory=True)),
-    Effect("the allocator freed memory and retried", "memory:alloc_retries", TIME, "some percent to several times",
-           "each retry waits for the GPU and returns memory to the driver",
-           disturbance(("memory", "alloc_retries"), "retries")),
-    Effect("a slow rank", "ranks:*", TIME, "its delay",
-           "a step ends with its slowest rank; other ranks' waiting hides a part of the delay", imbalance),
-    Effect("kernels launched one by one",
-           "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
-           TIME, "some percent to several times", "debugging makes the processor wait, or write logs"),
-    Effect("another number of hardware queues", "environment:CUDA_DEVICE_MAX_CONNECTIONS", TIME, "some percent",
-           "with 1, communication starts before the compute that it overlaps with; with more, the order can change"),
-    Effect("another attention or other switches of transformer-engine", "environment:NVTE_*", BOTH,
-           "some percent to tens of percent",
-           "they choose the attention kernel, determinism, and SMs left to communication"),
-    Effect("other communication settings",
-           "environment:NCCL_* environment:TORCH_NCCL_* environment:GLOO_* environment:UCX_*", (*TIME, *DEVICE),
-           "some percent; device memory by hundreds of MiB",
-           "algorithm, channels and buffers of collectives; NVLS keeps buffers outside the allocator"),
-    Effect("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED),
-           "reserved memory by some percent to tens of percent",
-           "expandable segments fragment less; allocated bytes stay the same"),
-    Effect("other threads", "environment:OMP_* environment:MKL_* environment:*_NUM_THREADS", TIME,
-           "in proportion, on a CPU", "the CPU spreads arithmetic over threads"),
-    Effect("another memory allocator of the host", "environment:MALLOC_* environment:LD_PRELOAD", TIME,
-           "some percent on a CPU", "freed pages must be mapped again"),
-    Effect("other environment variables", "environment:*", BOTH, "unknown", "mbr-perf has no rule for them"),
-    Effect("another transformer-engine", "software:transformer-engine", BOTH, "some percent to tens of percent",
-           "it contains the attention, GEMM and norm kernels and decides what they save for backward"),
-    Effect("another torch", "software:torch", BOTH, "some percent",
-           "it contains cuBLAS, NCCL, the allocator and autograd"),
-    Effect("another megatron-core", "software:megatron-core", BOTH, "some percent",
-           "schedules, overlap and the effect of recompute differ"),
-    Effect("another CUDA or communication library", "software:cuda software:cudnn software:nccl software:cublas",
-           (*TIME, *DEVICE), "some percent", "it chooses other kernels or algorithms"),
-    Effect("another container image", "software:container", BOTH, "that of its libraries",
-           "the versions above cover most of it; the image also contains system libraries and patches"),
-    Effect("other packages", "software:*", TIME, "usually none", "they contain no kernel of a step"),
-    Effect("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent",
-           "clocks, power management and the driver's own device memory differ"),
-    Effect("another window", "window:*", TIME, "0 to a few percent",
-           "early steps contain warm-up (compilation, allocator, clocks); the median of few steps is less certain"),
-    Effect("another number of CPUs", "place:cpus", TIME, "in proportion on a CPU",
-           "the ranks, and the threads that feed them, share the CPUs that the job may use"),
-    Effect("other hosts", "place:*", BOTH, "0 to a few percent",
-           "cooling, silicon and cabling differ between nodes of one kind"),
-    Effect("another formula", "formula:*", ("tflops_per_gpu",), "in proportion to the formulas",
-           "TFLOP/s are calculated from step times, which do not depend on the formula"),
-    Effect("other readings of memory", "memory:*", MEMORY, "unknown", "mbr-perf has no rule for them"),
+# Name, what it takes, what it moves, usual size, mechanism, and what estimates it.
+_ROWS: tuple[tuple[Any, ...], ...] = (
+    ("another GPU or CPU", "device:*", BOTH, "in proportion to the GPUs' peak FLOP/s, up to several times",
+     "peak, bandwidth and memory differ; cards of one generation differ by form factor", products),
+    ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times",
+     "recompute repeats forward work; full recompute repeats a third of all work", recompute),
+    ("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe", WORK,
+     "in proportion to the work", "FLOPs follow the model formula; activations grow with the micro-batch", work),
+    ("another precision", "settings:compute_dtype", BOTH, "time up to two times",
+     "the peak of the tensor cores and the sizes of weights and activations differ", precisions),
+    ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times",
+     "communication, pipeline bubbles and the rank's share of the model differ"),
+    ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time up to tens of percent",
+     "graphs save kernel launches by the CPU, and keep their own buffers"),
+    ("other offloading", "settings:offload.*", BOTH, "tens of percent", "activations move to the host and back"),
+    ("other kernels", "settings:kernels.*", BOTH, "some percent to tens of percent", "another implementation"),
+    ("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH,
+     "time some percent; memory by the bytes of state per parameter", "state, gradients or their exchange differ"),
+    ("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "time, if memory is short",
+     "near the limit the allocator frees blocks and retries, and waits for the GPU each time"),
+    ("another seed", "settings:measure.seed", BOTH, "some percent with experts, otherwise none", "it routes tokens"),
+    ("other settings", "settings:*", BOTH, "unknown", "mbr-perf has no rule for them"),
+    ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the clocks",
+     "compute-bound kernels follow the SM clock, and all ranks wait for the slowest GPU", clocks),
+    ("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time",
+     "they take turns with the ranks and hold their own memory",
+     disturbance(("processes", "foreign_processes"), "shared", adds_memory=True)),
+    ("the allocator freed memory and retried", "memory:alloc_retries", TIME, "some percent to several times",
+     "each retry waits for the GPU", disturbance(("memory", "alloc_retries"), "retries")),
+    ("a slow rank", "ranks:*", TIME, "its delay", "other ranks wait, which hides a part of the delay", imbalance),
+    ("kernels launched one by one",
+     "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
+     TIME, "some percent to several times", "debugging makes the processor wait, or write logs"),
+    ("another number of hardware queues", "environment:CUDA_DEVICE_MAX_CONNECTIONS", TIME, "some percent",
+     "with 1, communication starts before the compute that it overlaps with"),
+    ("another attention or other switches of transformer-engine", "environment:NVTE_*", BOTH,
+     "some percent to tens of percent", "they choose attention, determinism, and SMs left to communication"),
+    ("other communication settings", "environment:NCCL_* environment:TORCH_NCCL_* environment:GLOO_* environment:UCX_*",
+     (*TIME, *DEVICE), "some percent; device memory by hundreds of MiB", "channels and buffers of collectives differ"),
+    ("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED),
+     "reserved memory by some percent to tens of percent", "expandable segments fragment less"),
+    ("other threads or memory of the host", "environment:OMP_* environment:MKL_* environment:*_NUM_THREADS "
+     "environment:MALLOC_* environment:LD_PRELOAD", TIME, "in proportion, on a CPU", "a CPU computes in them"),
+    ("other environment variables", "environment:*", BOTH, "unknown", "mbr-perf has no rule for them"),
+    ("another transformer-engine", "software:transformer-engine", BOTH, "some percent to tens of percent",
+     "it contains the attention, GEMM and norm kernels and decides what they save for backward"),
+    ("another torch", "software:torch", BOTH, "some percent", "it contains cuBLAS, NCCL, the allocator and autograd"),
+    ("another megatron-core", "software:megatron-core", BOTH, "some percent", "schedules and overlap differ"),
+    ("another CUDA or communication library", "software:cuda software:cudnn software:nccl software:cublas",
+     (*TIME, *DEVICE), "some percent", "it chooses other kernels or algorithms"),
+    ("another container image", "software:container", BOTH, "that of its libraries", "it has other system libraries"),
+    ("other packages", "software:*", TIME, "usually none", "they contain no kernel of a step"),
+    ("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent", "clocks and the driver's own memory differ"),
+    ("another window", "window:*", TIME, "0 to a few percent",
+     "early steps contain warm-up; the median of few steps is less certain"),
+    ("another number of CPUs", "place:cpus", TIME, "in proportion on a CPU", "ranks and their threads share the CPUs"),
+    ("other hosts", "place:*", BOTH, "0 to a few percent", "cooling, silicon and cabling differ between nodes"),
+    ("another formula", "formula:*", ("tflops_per_gpu",), "in proportion to the formulas",
+     "TFLOP/s are calculated from step times, which do not depend on the formula"),
+    ("other readings of memory", "memory:*", MEMORY, "unknown", "mbr-perf has no rule for them"),
 )  # fmt: skip
+EFFECTS = tuple(Effect(*row) for row in _ROWS)
 
 
 def by_effect(differences: Iterable[Difference]) -> list[tuple[Effect, tuple[Difference, ...]]]:

@@ -78,20 +78,17 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:
     """Return the next steps; none if no metric changed. ``is_published``: the reference is a published figure."""
     changed = [change for change in changes if moved(change)]
-    if not changed:
-        return ()
     able = [cause.name for cause in causes if cause.can_explain]
     likely = [name for name in able if name not in _OF_THE_NODE]
     is_unsure = any(change.is_noise or change.noise is None for change in changed)
-    first = f"undo one difference at a time, beginning with: {likely[0]}" if likely else ""
     steps = (
         (is_unsure, "repeat the run at least three times, and compare with --repeat (nightly: --confirm)"),
         (len(likely) < len(able), "first repeat the run on another node, or on this node when it is idle and cool"),
-        (bool(likely), first),
+        (bool(likely), f"undo one difference at a time, beginning with: {''.join(likely[:1])}"),
         (not able, "repeat the run on another node; if the change stays, check what neither side recorded"),
         (is_published, "promote a golden of your own runs: a published figure leaves out settings that may matter"),
     )
-    return tuple(text for applies, text in steps if applies)
+    return tuple(text for applies, text in steps if applies and changed)
 
 
 _ALL = 0.8  # of the change: estimates from clocks and FLOPs are no more exact than that

@@ -16,10 +16,10 @@ _KINDS = {"run": "run", "golden": "golden", "published": "golden, published else
 
 def explanation_page(found: Explanation) -> Page:
     """Return the whole answer."""
-    likely = [cause for cause in found.causes if cause.can_explain]
-    rest = [cause for cause in found.causes if not cause.can_explain]
+    likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
     has_moved = any(moved(change) for change in found.metrics)
     likely_first = f"Differences{' that can explain the change' * has_moved}, the likeliest first:"
+    alone = "Differences that cannot explain the change:" if has_moved else "Differences that changed no metric:"
     other = "reference" if found.reference.kind == "run" else found.reference.kind
     sides = ((found.run.kind, found.run), (other, found.reference))
     return Page(
@@ -30,7 +30,7 @@ def explanation_page(found: Explanation) -> Page:
             GAP,
             listing(found.verdict),
             *_causes(likely_first, likely),
-            *_causes(_rest(has_moved=has_moved, is_all=not likely), rest),
+            *_causes("Other differences:" if likely else alone, rest),
             GAP,
             *([] if found.causes else ["Everything that both sides recorded is equal."]),
             GAP,
@@ -40,12 +40,6 @@ def explanation_page(found: Explanation) -> Page:
             listing(f"Next: {text}" for text in found.advice),
         )
     )
-
-
-def _rest(*, has_moved: bool, is_all: bool) -> str:
-    if not is_all:
-        return "Other differences:"
-    return "Differences that cannot explain the change:" if has_moved else "Differences that changed no metric:"
 
 
 def title(side: Side | SideRow) -> str:
