@@ -14,7 +14,7 @@ from harness.foreign.exporting import ToPaste
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
-Origin = Literal["run", "log"]
+Origin = Literal["run", "log", "snapshot"]
 Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
 
