@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import stage_of_failure, unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
 from harness.experiment.effective import settled_implementation
@@ -146,7 +145,7 @@ def tried(case: Case, host: Host) -> Trials | None:
     None where the device is not full of the job's tensors in training, or its need is not known.
     """
     spec, stage, available = case.spec, stage_of_failure(case), available_bytes(case)
-    if spec is None or stage is None or available is None or not is_device_oom(case) or case.is_on_cpu:
+    if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu:
         return None
     software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
     composer = Composer(spec, implementation, apex=software.apex is not False)

@@ -1,26 +1,18 @@
 """Offers fixes, the first to try first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
 from harness.diagnose.plan import Outlook
-from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Change, Fix, Recognised, Rulings, findings_text, is_doubted
-from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-# Their fixes ask for recompute; the planner's answer, if there is one, is more precise.
-_ANSWERED_BY_PLAN = {
-    "out_of_memory_with_expandable_segments",
-    "predicted_too_large",
-    "recompute_and_still_out_of_memory",
-}
 _NAN = "With FP8 and recompute: recompute core_attn only. If the loss is still not finite, try bf16."
 
 
@@ -128,7 +120,7 @@ def _own_limit(known: Situation) -> list[Fix]:
 def _planned(known: Situation) -> list[Fix]:
     """Offer the cheapest change that is predicted to fit; if none does, offer to spread the model over more GPUs."""
     case, outlook = known.case, known.plan
-    if outlook is None or not is_device_oom(case):
+    if outlook is None or not case.fills_device:
         return []
     if outlook.problem:
         return [Fix(f"No change was planned: {outlook.problem}")]
@@ -165,43 +157,23 @@ def _spread(case: Case, outlook: Outlook) -> Fix:
 def _next_of_class(known: Situation) -> list[Fix]:
     case = known.case
     of_class = known.oom_class in ("killed", "cuda_graph_pools", "outside_allocator")
-    is_other_oom = case.has_oom and not is_device_oom(case)
+    is_other_oom = case.has_oom and not case.fills_device
     failed = case.status not in ("ok", "oom", "unknown") and not case.has_oom
-    is_unknown = failed and not case.has_nan and not any(row.is_said for row in known.symptoms)
+    is_unknown = failed and not case.has_nan and not known.symptoms
     return [Fix(case.verdict.next_experiment)] if of_class or is_other_oom or is_unknown else []
 
 
 def _of_symptoms(known: Situation) -> list[Fix]:
-    """Offer the fixes of the symptoms, except those that another fix already covers."""
-    left_out = _ANSWERED_BY_PLAN if known.plan is not None and not known.plan.problem else set()
-    return [
-        Fix(_sentence(row.fix), setting=_setting(known, _CHANGES.get(row.id)))
-        for row in known.symptoms
-        if row.id not in left_out
-    ]
+    return [Fix(_sentence(row.fix)) for row in known.symptoms]
 
 
-Changing = Callable[[ExperimentSpec], ExperimentSpec]
-
-
-def _setting(known: Situation, change: Changing | None) -> ToPaste | None:
-    """Return the job's settings after the change; None if the job is not known, or cannot start like this."""
+def _nan_setting(known: Situation) -> ToPaste | None:
+    """Return the job with core_attn recomputed alone; None if the job is not known, or cannot start like this."""
     spec = known.case.spec
-    if spec is None or change is None:
+    if spec is None or "fp8" not in spec.compute_dtype or spec.recompute.text in ("none", "core_attn"):
         return None
-    after = change(spec)
-    return None if after == spec or known.rulings.refusal(after) else to_paste(after, spec)
-
-
-def _core_attn_alone(spec: ExperimentSpec) -> ExperimentSpec:
-    return changed(spec, recompute="core_attn")
-
-
-_CHANGES: Mapping[str, Changing] = {
-    "nan_with_fp8": _core_attn_alone,
-    "core_attn_beside_mlp": lambda spec: changed(spec, recompute="mlp"),
-}
-"""By symptom, the recompute that its fix asks for."""
+    after = changed(spec, recompute="core_attn")
+    return None if known.rulings.refusal(after) else to_paste(after, spec)
 
 
 def _of_refusals(known: Situation) -> list[Fix]:
@@ -228,7 +200,7 @@ def _last_resort(known: Situation) -> list[Fix]:
     case = known.case
     if case.has_nan:
         own = case.verdict.advice
-        return [Fix(own) if own else Fix(_NAN, setting=_setting(known, _core_attn_alone))]
+        return [Fix(own) if own else Fix(_NAN, setting=_nan_setting(known))]
     is_failed = known.oom_class == "capacity" or case.status not in ("ok", "unknown") or case.verdict.advice
     return [Fix(case.verdict.next_experiment)] if is_failed else []
 

@@ -1,10 +1,10 @@
 """Judges what failed and decides which fixes to offer."""
 
+import math
 from dataclasses import replace
 
 from harness.diagnose.fixes import Situation, fixes
 from harness.diagnose.plan import Outlook
-from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
 from harness.diagnose.symptoms import recognised
 from harness.diagnose.values import (
@@ -67,10 +67,9 @@ def _doubt(rulings: Rulings) -> str:
 
 def _class(case: Case, symptoms: tuple[Recognised, ...]) -> tuple[str, Confidence, str]:
     verdict = case.verdict
-    known = next((row for row in symptoms if row.is_said or (case.has_nan and case.failed is None)), None)
     is_open = verdict.oom_class in ("not_oom", "unknown")
-    if is_open and case.status not in ("ok", "oom") and known is not None:
-        return "not_oom", "high" if case.failed else "medium", known.cause
+    if is_open and case.status not in ("ok", "oom") and symptoms:
+        return "not_oom", "high" if case.failed else "medium", symptoms[0].cause
     if verdict.oom_class == "not_oom" and case.failed is None and case.has_nan:
         return "not_oom", "high", "the loss is not finite"
     return verdict.oom_class, verdict.confidence, verdict.reason
@@ -84,9 +83,28 @@ def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[st
         found += stage_evidence(case)
     if outlook and outlook.fits_already:
         found += _fitting(case)
-    if case.retried and is_device_oom(case):
+    found += filter(None, [_room(case)])
+    if case.retried and case.fills_device:
         found.append("The allocator had already freed cached blocks to retry a request (num_alloc_retries above 0).")
     return tuple(found)
+
+
+_HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence
+
+
+def _room(case: Case) -> str:
+    """Say that one rank ran out of memory while all others, by their own peaks until then, had room for its request.
+
+    A log reports other ranks only as they were at an earlier iteration.
+    """
+    full = [rank.rank for rank in case.ranks if rank.has_oom]
+    held = [rank.held_bytes or math.inf for rank in case.ranks if not rank.has_oom]
+    is_known = case.origin == "run" and not case.is_on_cpu and len(full) == 1 and bool(held)
+    total = case.capacity_bytes if is_known and case.fills_device else None
+    if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
+        return ""
+    most = f"no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
+    return f"Only rank {full[0]} ran out: {most}. Its pipeline stage, its experts or its batch need more."
 
 
 def _fitting(case: Case) -> list[str]:
@@ -95,4 +113,4 @@ def _fitting(case: Case) -> list[str]:
         return ["A training step is predicted to fit."]
     more = unexplained_bytes(case) or 0
     rest = [f"The prediction does not account for {format_bytes(more)}."] if more > 0 else []
-    return ["The settings are predicted to fit as they are.", *rest] if is_device_oom(case) else []
+    return ["The settings are predicted to fit as they are.", *rest] if case.fills_device else []

@@ -98,6 +98,13 @@ class Case:
         return self.verdict.oom_class in ("fragmentation", "capacity", "cuda_graph_pools", "outside_allocator")
 
     @property
+    def fills_device(self) -> bool:
+        """Return whether this job alone filled the device in training, or the limit that stands for a smaller one."""
+        is_stand_in = self.spec is not None and self.spec.measure.memory_limit_bytes is not None
+        is_full = self.on_device or (self.verdict.oom_class == "self_imposed_limit" and is_stand_in)
+        return is_full and self.verdict.recompute_helps
+
+    @property
     def pools(self) -> str:
         """Return whose memory pools exclude expandable segments; empty if none is known."""
         return self.pools_in_log or ("nccl_ub" if self.spec and self.spec.ddp.nccl_ub else "")
@@ -106,10 +113,6 @@ class Case:
     def is_captured(self) -> bool:
         """Return whether it failed while it captured a CUDA graph, when torch's allocator cannot retry."""
         return self.failed is not None and self.failed.moment == "capture"
-
-    @property
-    def modules(self) -> frozenset[str]:
-        return frozenset(getattr(self.spec.recompute, "modules", ())) if self.spec else frozenset()
 
     @property
     def is_on_cpu(self) -> bool:

@@ -50,9 +50,8 @@ def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
     [
         ("", {"recompute": "core_attn,layernorm"}, {"has_nan": True},
          "--recompute-granularity selective --recompute-modules core_attn"),
-        ("", {"recompute": "core_attn,mlp"}, {}, "--recompute-granularity selective --recompute-modules mlp"),
     ],
-    ids=["nan", "core_attn"],
+    ids=["nan"],
 )  # fmt: skip
 def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, text, settings, changes, megatron_lm):
     (fix,) = [fix for fix in diagnose(case(text, settings, **changes)).fixes if fix.setting]
@@ -124,11 +123,10 @@ def test_a_job_without_evidence_is_inconclusive(case):
     assert diagnose(case("")).exit_code == 0
 
 
-def test_a_cause_suggested_by_settings_is_less_certain_than_a_cause_in_the_message(case):
+def test_a_cause_in_the_message_of_the_failure_is_certain(case):
     words = "AssertionError: full recompute is only supported with full iteration CUDA graph."
     failed = FailedRank(0, "error", words, where="rank.log:1")
     assert of(diagnose(case(words, failed=failed))) == ("not_oom", "high")
-    assert of(diagnose(case("", has_nan=True, status="unknown"))) == ("not_oom", "medium")
 
 
 def test_without_settings_the_fix_is_the_same_command_with_capitals_in_their_place(case):
