@@ -1,6 +1,6 @@
 """Predicts what each fix would do before it is recommended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,26 +60,27 @@ class Planner:
         limits = replace(Limits.of(spec), capacity_bytes=self.capacity_bytes)
         return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 
-    def outlook(self, made: Plan) -> Outlook:
-        """Return what fits: another recompute setting, or the cheapest one with other sizes or without CUDA graphs."""
-        budget, asked = made.limits.budget_bytes, asked_row(made)
-        if asked is None or asked.prediction is None:
-            reason = asked.reason if asked else "the planner does not know its recompute setting"
-            return Outlook(
-                budget_bytes=budget, problem=f"the memory of the job as it is cannot be predicted ({reason})"
-            )
-        if asked.verdict == "FITS":
-            return Outlook(fits_already=True, budget_bytes=budget)
-        found = [_change(made.safe, asked)] if made.safe else []
-        for update in _variants(made.spec) if budget else ():
-            with suppress(HarnessError, LayoutError):  # a model that cannot be cut so
-                if row := self.plan(changed(made.spec, **update)).safe:
-                    found.append(_change(row, asked, **update))
-        found.sort(key=lambda change: (change.overhead or 0, change.peak_bytes))
-        cheapest: dict[object, Change] = {}
-        for change in found:
-            cheapest.setdefault((change.graphs, *(path for path, _ in change.sizes)), change)
-        return Outlook(tuple(cheapest.values()), budget_bytes=budget, capacity_bytes=self.capacity_bytes)
+    def variants(self, spec: ExperimentSpec) -> Iterator[tuple[dict[str, Any], Row]]:
+        """Yield each variant that can be cut and fits, with its cheapest setting."""
+        for update in _variants(spec) if self.capacity_bytes else ():
+            with suppress(HarnessError, LayoutError, OSError):
+                if row := self.plan(changed(spec, **update)).safe:
+                    yield update, row
+
+
+def outlook_of(made: Plan, variants: Iterable[tuple[dict[str, Any], Row]] = ()) -> Outlook:
+    """Return what fits: another recompute setting, or the cheapest of each kind of ``variants``."""
+    budget, asked = made.limits.budget_bytes, asked_row(made)
+    if asked is None or asked.prediction is None:
+        reason = asked.reason if asked else "the planner does not know its recompute setting"
+        return Outlook(budget_bytes=budget, problem=f"the memory of the job as it is cannot be predicted ({reason})")
+    if asked.verdict == "FITS":
+        return Outlook(fits_already=True, budget_bytes=budget)
+    found = [_change(row, asked, **update) for update, row in (*([({}, made.safe)] if made.safe else ()), *variants)]
+    cheapest: dict[object, Change] = {}
+    for change in sorted(found, key=lambda change: (change.overhead or 0, change.peak_bytes)):
+        cheapest.setdefault((change.graphs, *(path for path, _ in change.sizes)), change)
+    return Outlook(tuple(cheapest.values()), budget_bytes=budget, capacity_bytes=made.limits.capacity_bytes)
 
 
 def _variants(spec: ExperimentSpec) -> Iterator[dict[str, Any]]:
@@ -125,10 +126,10 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
         if more > 0 and capacity is not None and case.has_oom:
             planner = Planner(host, max(0, capacity - more))
             made = planner.plan(spec)
-        return case, planner.outlook(made) if made.limits.capacity_bytes is not None else None
     except (HarnessError, OSError, LayoutError) as error:
         problem = first_line(str(error))
         return replace(case, no_prediction=case.no_prediction or problem), Outlook(problem=problem)
+    return case, outlook_of(made, planner.variants(spec)) if made.limits.capacity_bytes is not None else None
 
 
 def rulings_on(case: Case, host: Host) -> Rulings:

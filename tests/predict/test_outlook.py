@@ -30,7 +30,7 @@ def _planned(spec_of, by_hand):
 def test_a_change_is_predicted_to_need_less_than_the_job_as_it_is(planned):
     upper = row_of(planned("none"), "full:block:1").prediction.fits[2]
     made = planned("none")
-    change = outlook_of(planned("none", made.limits.needs.outside_bytes + upper)).change
+    (change,) = outlook_of(planned("none", made.limits.needs.outside_bytes + upper)).changes
     assert change.peak_bytes < row_of(planned("none"), "none").prediction.peak_bytes
 
 
@@ -43,4 +43,4 @@ def test_nothing_is_advised_where_the_job_as_it_is_cannot_be_predicted(planned):
     asked = asked_row(made)
     rows = tuple(replace(r, prediction=None, verdict=None, reason="G22: no") if r is asked else r for r in made.rows)
     found = outlook_of(replace(made, rows=rows))
-    assert (found.change, found.problem) == (None, "the memory of the job as it is cannot be predicted (G22: no)")
+    assert (found.changes, found.problem) == ((), "the memory of the job as it is cannot be predicted (G22: no)")
