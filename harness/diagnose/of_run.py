@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.batch.launches import unstarted_record
 from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -120,6 +119,8 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
 
     The strongest evidence counts: a rank's own failure, then an error in the logs, then the end of mbr-perf itself.
     """
+    from harness.batch.launches import unstarted_record  # for a run that was killed only
+
     has_begun = (folder / OWNER).is_file() or any((folder / "ranks").glob("rank_*"))
     if not has_begun:
         if logged is None:
