@@ -7,13 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from log_speed import diagnose_log, diagnose_start
-from overhead import overhead
 from plan_speed import PLANS
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from snapshot_speed import snapshot_memory, snapshot_seconds
 from startup import first_run, help_text, recipes_list
-from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
@@ -24,8 +22,6 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_help": help_text,
     "startup_recipes_list": recipes_list,
     "first_run": first_run,
-    "overhead": overhead,
-    "sweep_cells": sweep_cells,
     **{name: partial(plan, name) for name, plan in PLANS.items()},
     "diagnose_start": diagnose_start,
     "diagnose_log": diagnose_log,

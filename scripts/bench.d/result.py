@@ -23,7 +23,7 @@ QUIET_LOAD = 0.5
 class Result:
     """``value`` against ``goal`` (at most), both in ``unit``. ``details``: samples and spread, by name.
 
-    ``inconclusive``: why it proves nothing to miss the goal; nor to meet it where noise lowers the value as well.
+    ``inconclusive``: why it proves nothing to miss the goal.
     """
 
     name: str
@@ -33,12 +33,11 @@ class Result:
     unit: str
     details: dict[str, object] = field(default_factory=dict)
     inconclusive: str = ""
-    noise_lowers: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """Return whether the goal is met, where the measurement is good enough to say so."""
-        if self.inconclusive and (self.noise_lowers or self.value > self.goal):
+        if self.inconclusive and self.value > self.goal:
             return "inconclusive"
         return "met" if self.value <= self.goal else "missed"
 

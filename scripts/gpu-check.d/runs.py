@@ -62,13 +62,13 @@ class Runs:
         self._longest_s: defaultdict[str, float] = defaultdict(lambda: least_s)
         self._count = 0
 
-    def run(self, name: str, shape: Shape, *extra: str, **asked: Any) -> Ran | Unfinished:
+    def run(self, name: str, shape: Shape, **asked: Any) -> Ran | Unfinished:
         """Run `mbr-perf run` with fields of `Request` in ``asked`` if there is time left. It ends at the deadline."""
         left = self.left_s("run")
         if left is None:
             return Unfinished()
         folder = self.folder(name)
-        command = command_of(self.target.host, (*shape.options(self.target, **asked), *extra), folder, left)
+        command = command_of(self.target.host, shape.options(self.target, **asked), folder, left)
         ran = finished(command, self.target.host.shell, folder, left + ENDS_S)
         self.took("run", ran.seconds)
         record = read_run(folder) if (folder / RECORD).is_file() else None

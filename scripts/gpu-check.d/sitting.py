@@ -23,7 +23,7 @@ from runs import Runs
 from several_gpus import compare_layouts
 from shapes import FIRST, Shape, shapes
 from snapshots import read_snapshots
-from training import train_settings, weigh_sampler
+from training import train_settings
 
 from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.experiment.recompute import parse_recompute
@@ -189,5 +189,4 @@ RUN: dict[str, Callable[[Runs, Asked], Part]] = {
     "snapshot": lambda runs, asked: read_snapshots(runs, asked.shapes[0]),
     "kill": lambda runs, asked: kill_a_rank(runs, asked.shapes[0]),
     "parallel": lambda runs, _: compare_layouts(runs, HERE),
-    "noise": lambda runs, asked: weigh_sampler(runs, asked.shapes[0]),
 }

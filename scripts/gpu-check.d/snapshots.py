@@ -1,13 +1,12 @@
-"""Real memory snapshots: the reader's sums against torch's own counters, and against those of runs."""
+"""Real memory snapshots against the records of their runs."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import checks
 from case import Case, Check, Unfinished, case_name, case_of_run, judged
-from ooms import allocator_settings, not_made, oversize
+from ooms import oversize
 from runs import Runs
 from shapes import Shape
 
@@ -22,50 +21,19 @@ ROUNDING = 0.01  # torch prints a failed request with two decimals of its unit
 
 
 def read_snapshots(runs: Runs, shape: Shape) -> Iterator[Case]:
-    """Read one of all states of the allocator, with and without expandable segments, one of a step, one of a failure."""
-    states = {case_name("snapshot", "states"): False, case_name("snapshot", "states", "expandable"): True}
+    """Read one of a step and one of a failure."""
     step, failure = (case_name(shape.name, kind) for kind in ("snapshot", "snapshot_on_oom"))
     runs_of: dict[str, dict[str, Any]] = {
         step: {"recompute": "none", "memory_snapshot": True},
         failure: {**oversize(runs.target, shape), "snapshot_on_oom": True},
     }
-    for name in (*states, *runs_of):
+    for name, asked in runs_of.items():
         if runs.target.is_rehearsal:
             yield Case(name, checks=(Check("snapshot_read", "skipped", NEEDS_GPU),))
         elif name in runs.kept:
             yield runs.kept[name]
-        elif name in states:
-            yield _states(runs, name, expandable=states[name])
         else:
-            yield _of_run(runs, shape, name, runs_of[name], fails=name == failure)
-
-
-def _states(runs: Runs, name: str, *, expandable: bool) -> Case:
-    program = runs.program(name, "snapshot.py", (), allocator_settings(expandable=expandable))
-    if isinstance(program, Unfinished):
-        return program.case(name)
-    if program.exit_code != 0:
-        return Case(name, checks=(not_made(program),), seconds=program.seconds)
-    stats = json.loads((program.folder / "stats.json").read_text())
-    device = _read(program.folder / "snapshot.pickle")
-    if isinstance(device, Check):
-        return Case(name, checks=(device,), seconds=program.seconds, facts={"torch": stats})
-    read = device.model_dump(mode="json", exclude={"holders"})
-    return Case(name, checks=tuple(_same_sums(device, stats)), seconds=program.seconds,
-                facts={"torch": stats, "reader": read})  # fmt: skip
-
-
-def _same_sums(device: DeviceMemory, stats: Mapping[str, int]) -> Iterator[Check]:
-    """Compare each of the reader's sums to the counter with the same meaning."""
-    free = device.releasable_bytes + device.stranded_bytes + device.private_free_bytes
-    pairs = {
-        "allocated": (device.allocated_bytes, stats["allocated_bytes"]),
-        "reserved": (device.reserved_bytes, stats["reserved_bytes"]),
-        "pending": (device.pending_bytes, stats["active_bytes"] - stats["allocated_bytes"]),
-        "free": (free, stats["reserved_bytes"] - stats["active_bytes"]),
-    }
-    for name, (read, counted) in pairs.items():
-        yield judged(f"same_{name}", holds=read == counted, found=f"reader {read}, torch {counted} bytes")
+            yield _of_run(runs, shape, name, asked, fails=name == failure)
 
 
 def _of_run(runs: Runs, shape: Shape, name: str, asked: dict[str, Any], *, fails: bool) -> Case:

@@ -38,18 +38,25 @@ for name, *of in training(20, side=False):
         del live[of[0]]
 torch.cuda.memory._dump_snapshot(sys.argv[1])
 print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+print(*(torch.cuda.memory_stats()[f"{name}_bytes.all.current"] for name in ("allocated", "active", "reserved")))
 """
 
 
 def test_what_if_on_a_snapshot_says_what_torch_reserves_under_the_other_settings(machine, tmp_path):
     here, settings = machine(num_devices=1), ("", "expandable_segments:True", "roundup_power2_divisions:4")
-    real = []
+    real, sums = [], []
     for number, each in enumerate(settings):
         done = here.run("-c", RECORDS, tmp_path / f"{number}.pickle", more={"PYTORCH_CUDA_ALLOC_CONF": each})
-        real.append(list(map(int, done.stdout.split())))
+        peaks, last = (list(map(int, line.split())) for line in done.stdout.splitlines())
+        real.append(peaks)
+        sums.append(last)
     asked = [word for each in settings[1:] for word in ("--what_if", each)]
     answer = here.mbr_perf("snapshot", tmp_path / "0.pickle", *asked, "--json")
-    what_if = json.loads(answer.stdout)["what_if"]
+    (device,), what_if = (json.loads(answer.stdout)[name] for name in ("devices", "what_if"))
+    allocated, active, reserved = sums[0]
+    free = sum(device[f"{name}_bytes"] for name in ("releasable", "stranded", "private_free"))
+    read = [device[f"{name}_bytes"] for name in ("allocated", "pending", "reserved")]
+    assert [*read, free] == [allocated, active - allocated, reserved, reserved - active]
     assert [[row["allocated_bytes"], row["reserved_bytes"]] for row in what_if["rows"]] == real
     assert (what_if["recorded_reserved_bytes"], what_if["notes"]) == (real[0][1], [])
 

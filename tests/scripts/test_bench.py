@@ -42,39 +42,7 @@ def test_an_unknown_benchmark_is_a_wrong_request():
     assert "no such benchmark: startup_helm" in done.stderr
 
 
-@pytest.mark.train
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_bare_loop_trains_beside_the_harness_on_one_model(tmp_path, module):
-    from harness.launch.environment import this_host
-    from harness.measure.understanding import RunRequest, understand
-    from harness.resolve.recipe import Request
-
-    asked = Request(model_recipe_name="llama3_8b", gpu="cpu", max_steps=2)
-    understood = understand(RunRequest(asked=asked), this_host(), tmp_path)
-    (tmp_path / "spec.json").write_text(understood.spec.model_dump_json())
-    share = module("paired").train_pairs(understood, tmp_path, 3)
-    assert 0 < share < 0.5
-    for rank in (0, 1):
-        seconds = json.loads((tmp_path / f"seconds_{rank}.json").read_text())
-        assert {kind: len(steps) for kind, steps in seconds.items()} == {"harness": 3, "bare": 3}
-        assert min(min(steps) for steps in seconds.values()) > 0
-        record = json.loads((tmp_path / "ranks" / f"rank_{rank:03d}.json").read_text())
-        assert [step["step"] for step in record["steps"]] == [0, 1, 2]  # the harness recorded its own steps only
-
-
-def test_an_interval_that_reaches_the_goal_is_reported(module):
-    overhead = module("overhead")
-    sure = overhead.ratio("x", [(1.001 + 1e-5 * n, 1.0) for n in range(100)], 0.001)
-    assert (sure.verdict, sure.inconclusive) == ("met", "")
-    assert sure.value == pytest.approx(1.0025, abs=2e-4)
-    unsure = overhead.ratio("x", [(0.98 + 0.004 * n, 1.0) for n in range(20)], 0.0)
-    assert unsure.verdict == "inconclusive"
-    assert overhead.ratio("x", [(1.03, 1.0)] * 50, 0.0).verdict == "missed"
-    assert overhead.ratio("x", [(0.96 + 0.005 * n, 1.0) for n in range(20)], 0.0).verdict == "inconclusive"
-
-
-def test_noise_that_lowers_a_value_makes_a_met_goal_inconclusive(module):
+def test_noise_excuses_a_missed_goal_and_no_met_one(module):
     result = module("result").Result
     assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"
-    assert result("x", "an x", 1.0, 2.0, "ratio", {}, "busy", noise_lowers=True).verdict == "inconclusive"
+    assert result("x", "an x", 3.0, 2.0, "s", {}, "busy").verdict == "inconclusive"

@@ -54,7 +54,7 @@ def test_help_names_every_stage_and_exit_code():
     assert done.returncode == 0
     for code in ("0  every requested check ran and passed", "2  wrong request", "3  a check failed", "6  some checks"):
         assert f"\n  {code}" in done.stdout
-    for stage in ("probe", "oom", "snapshot", "kill", "parallel", "noise", "planner", "train"):
+    for stage in ("probe", "oom", "snapshot", "kill", "parallel", "planner", "train"):
         assert f"\n  {stage} " in done.stdout
 
 

@@ -30,7 +30,6 @@ def options_of(argv):
         parser.add_argument(name, type=int)
     parser.add_argument("--set", dest="set_values", action="append")
     parser.add_argument("--run_dir", type=Path)
-    parser.add_argument("--sample_interval_ms", type=int, default=50)
     parser.add_argument("--timeout")
     for name in ("--json", "--memory_snapshot", "--snapshot_on_oom"):
         parser.add_argument(name, action="store_true")
@@ -38,7 +37,7 @@ def options_of(argv):
 
 
 def record_of(options):
-    asked = {k: v for k, v in vars(options).items() if k not in ("run_dir", "sample_interval_ms", "timeout", "json")}
+    asked = {k: v for k, v in vars(options).items() if k not in ("run_dir", "timeout", "json")}
     spec = resolve(Request(**{**asked, "set_values": tuple(options.set_values or ())})).spec
     kernels = spec.kernels.model_copy(update={"transformer_impl": "local"})  # as the product settles it on that machine
     spec = spec.model_copy(update={"kernels": kernels})
@@ -73,7 +72,7 @@ def record_of(options):
     suspect = ("GPU 0 of here was throttled: sw_thermal_slowdown",) if FAULT == "throttled" else ()
     return RunRecord(
         run_id=options.run_dir.name, status="ok" if ok else "failed" if FAULT == "timed_out" else "oom", spec=spec, fingerprint=spec.fingerprint,
-        effective=effective, ranks=tuple(ranks), suspect=suspect, notes=(UNENDED.note,) if FAULT == "no_end" and overlaps else (), failure=None if ok else "rank 0 ran out of memory", nodes=(node,) if options.sample_interval_ms else (),
+        effective=effective, ranks=tuple(ranks), suspect=suspect, notes=(UNENDED.note,) if FAULT == "no_end" and overlaps else (), failure=None if ok else "rank 0 ran out of memory", nodes=(node,),
         provenance=Provenance(
             started_at="2026-01-02T03:04:05+00:00", finished_at="2026-01-02T03:04:06+00:00", duration_s=1.0,
             command=(), mbr_perf="0.1.0", hostname="here", platform="Linux", processor="A Processor",

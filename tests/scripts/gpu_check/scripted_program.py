@@ -9,8 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.units import GIB, MIB
-from tests.snapshot_pickles import trained, written
+from harness.units import GIB
 
 FAULT = os.environ.get("SCRIPTED_FAULT", "")
 SECRET = "HF_TOKEN=CANARYvalue Authorization: Bearer CANARYbearer0123 "
@@ -52,7 +51,7 @@ def main(script, folder, *arguments):
         return 1
     if FAULT == "endless":
         time.sleep(60)
-    programs = {"oom_class.py": oom, "snapshot.py": snapshot, "device_use.py": use, "rates.py": rates}
+    programs = {"oom_class.py": oom, "device_use.py": use, "rates.py": rates}
     return programs[Path(script).name](folder, *arguments)
 
 
@@ -65,17 +64,6 @@ def oom(folder, way):
     ]
     document = {"way": way, "error": "OutOfMemoryError", "text": None if fits else message, "torch": "2.11.0"}
     (folder / "oom.json").write_text(json.dumps(document))
-    return 0
-
-
-def snapshot(folder):
-    allocator = trained()
-    content = allocator.snapshot()
-    written(folder / "snapshot.pickle", content)
-    sums = {name: sum(s[key] for s in content["segments"]) for name, key in (
-        ("allocated_bytes", "allocated_size"), ("active_bytes", "active_size"), ("reserved_bytes", "total_size"))}  # fmt: skip
-    sums["reserved_bytes"] += 20 * MIB if FAULT == "segment_missing" else 0
-    (folder / "stats.json").write_text(json.dumps(sums))
     return 0
 
 

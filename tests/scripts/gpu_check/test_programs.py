@@ -43,8 +43,8 @@ def test_rates_are_measured_also_where_they_are_no_constants(tmp_path):
 
 
 @pytest.mark.train
-def test_what_needs_a_gpu_is_refused_in_words_and_nothing_is_written(tmp_path):
-    done = program("snapshot.py", tmp_path)
+def test_a_way_that_needs_a_gpu_is_refused_in_words_and_nothing_is_written(tmp_path):
+    done = program("oom_class.py", tmp_path, "capacity")
     assert done.returncode == 2
     assert "GPU" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from ooms import WAYS, make_ooms, oversize, survive_oom
 from runs import end, finished
 from sitting import RUN, Asked, probe
 from snapshots import read_snapshots
-from training import equal_runs, sampler_overhead, train_settings, weigh_sampler
+from training import train_settings
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
@@ -147,31 +147,6 @@ def test_an_oversized_request_needs_more_than_the_gpu_and_its_weights_less(machi
 
 
 @pytest.mark.slow
-def test_the_sampler_is_weighed_in_turns(machine, shape, tmp_path):
-    case = next(weigh_sampler(machine(), shape("dense")))
-    assert case.verdict == "pass"
-    assert [check.name for check in case.checks[-2:]] == ["sampler_overhead", "equal_runs"]
-    assert {check.found.partition(";")[0] for check in case.checks[-2:]} == {"ratio 1.0000 (limit 1.02)"}
-    runs = sorted((tmp_path / "runs").iterdir())
-    sampled = [bool('"nodes": []' not in (run / "record.json").read_text()) for run in runs]
-    assert sampled == [True, False] * 4
-
-
-def test_a_sampler_that_slows_the_run_down_fails_and_a_ratio_needs_times_of_both_kinds():
-    assert sampler_overhead([0.12, 0.12, 0.12], [0.1, 0.1, 0.1]).verdict == "fail"
-    assert sampler_overhead([0.1], []).verdict == "fail"
-    assert sampler_overhead([0.101, 0.5, 0.1], [0.1, 0.1, 0.1]).verdict == "pass"
-
-
-@pytest.mark.parametrize(
-    ("times_s", "verdict"),
-    [([0.1, 0.1, 0.1, 0.1], "pass"), ([0.1, 0.104, 0.1, 0.104], "fail"), ([0.1, 0.1, 0.1], "fail")],
-)
-def test_equal_runs_may_not_differ_by_more_than_a_gate_could_bear(times_s, verdict):
-    assert equal_runs(times_s).verdict == verdict
-
-
-@pytest.mark.slow
 def test_every_way_of_running_out_of_memory_has_its_class(machine):
     cases = {case.name: case for case in make_ooms(machine())}
     assert {name: failed(case) for name, case in cases.items() if failed(case)} == {}
@@ -190,13 +165,6 @@ def test_a_text_that_is_taken_for_another_class_or_a_program_that_dies_fails(mac
     assert failed(next(make_ooms(machine("program_dies")))) == ["made"]
 
 
-def test_the_readers_sums_are_those_of_torch(machine, shape):
-    case = next(read_snapshots(machine(), shape("dense")))
-    assert verdicts([case]) == {"snapshot.states": "pass"}
-    assert [check.name for check in case.checks] == ["same_allocated", "same_reserved", "same_pending", "same_free"]
-    assert failed(next(read_snapshots(machine("segment_missing"), shape("dense")))) == ["same_reserved", "same_free"]
-
-
 @pytest.mark.slow
 def test_a_run_that_leaves_no_snapshot_fails(machine, shape):
     cases = {case.name: case for case in read_snapshots(machine(), shape("dense"))}
@@ -206,7 +174,7 @@ def test_a_run_that_leaves_no_snapshot_fails(machine, shape):
 
 def test_what_needs_a_gpu_is_skipped_on_a_processor_and_says_so(machine, shape):
     runs = machine(rehearse=True)
-    cases = [*read_snapshots(runs, shape("dense")), *weigh_sampler(runs, shape("dense"))]
+    cases = [*read_snapshots(runs, shape("dense"))]
     assert {case.verdict for case in cases} == {"skipped"}
     assert all("needs a GPU" in check.found for case in cases for check in case.checks)
     ooms = verdicts(make_ooms(runs))
@@ -216,14 +184,14 @@ def test_what_needs_a_gpu_is_skipped_on_a_processor_and_says_so(machine, shape):
 def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_path):
     runs = machine(seconds=5.0)
     cases = [*train_settings(runs, shape("dense"), FEW), *make_ooms(runs)]
-    for stage in (survive_oom, weigh_sampler, read_snapshots, kill_a_rank):
+    for stage in (survive_oom, read_snapshots, kill_a_rank):
         cases += stage(runs, shape("dense"))
     assert {case.verdict for case in cases} == {"not_run"}
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [train_settings, survive_oom, weigh_sampler])
+@pytest.mark.parametrize("stage", [train_settings, survive_oom])
 def test_a_run_that_the_deadline_stopped_is_no_failure(machine, shape, stage):
     only = (("mlp",),) if stage is train_settings else ()
     cases = list(stage(machine("timed_out"), shape("dense"), *only))
@@ -236,8 +204,6 @@ def test_a_program_that_the_deadline_stopped_is_no_failure(machine, shape):
     (way, *_) = (case for case in make_ooms(runs) if case.checks)
     assert way.verdict == "not_run"
     assert way.checks[0].found == "stopped at the deadline after 1 s"
-    snapshot = next(read_snapshots(machine("endless", seconds=1.0, least_s=0.5), shape("dense")))
-    assert snapshot.checks == way.checks
 
 
 def test_a_run_that_had_no_time_for_a_step_to_be_killed_in_is_no_failure(machine, shape):
