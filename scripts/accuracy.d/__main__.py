@@ -53,16 +53,6 @@ def experts(host: Host) -> Page:
     return published_page.page(title, INPUTS / "experts.json", published_page.OF_EXPERTS, host)
 
 
-def llama3_70b_sft(host: Host) -> Page:
-    """Compare Megatron-Bridge's published Llama3-70B table."""
-    return llama3_70b.page(INPUTS / "llama3_70b_sft.json", host)
-
-
-def saved_activations(host: Host) -> Page:
-    """Compare the formulas of Korthikanti et al."""
-    return korthikanti.page(INPUTS / "korthikanti2022.json", host)
-
-
 def time(host: Host, *, keeps: bool = False) -> Page:
     """Compare seconds and what settings cost. ``keeps``: the planner uses from now on what is fitted here."""
     steps, left_out = h100_steps.read(INPUTS, host)
@@ -73,19 +63,14 @@ def time(host: Host, *, keeps: bool = False) -> Page:
     return step_times.page(INPUTS / "korthikanti2022.json", sft, (found, left_out), host)
 
 
-def other_estimators(host: Host) -> Page:
-    """Compare recorded outputs of the estimators that ship with Megatron."""
-    return estimators.page(INPUTS / "estimators.json", host)
-
-
 COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "megatron_lm": megatron_lm,
     "other_published": other_published,
     "experts": experts,
-    "llama3_70b_sft": llama3_70b_sft,
-    "korthikanti": saved_activations,
+    "llama3_70b_sft": lambda host: llama3_70b.page(INPUTS / "llama3_70b_sft.json", host),
+    "korthikanti": lambda host: korthikanti.page(INPUTS / "korthikanti2022.json", host),
     "time": time,
-    "estimators": other_estimators,
+    "estimators": lambda host: estimators.page(INPUTS / "estimators.json", host),
     "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,
     "scripted_gpu": lambda _host: scripted_page.page(scripted_points.FOLDER),

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from traces import shipped
+
 from harness.api import Experiment, plan
 from harness.cli.options import JudgeOptions, LaunchOptions
 from harness.cli.requests import run_request
@@ -25,9 +27,7 @@ from harness.measure.understanding import settle
 from harness.plan.document import SettingRow
 from harness.records.folders import results_dir
 from harness.records.store import write_atomically
-from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import at_path
-from harness.resolve.recipe_file import load_recipe
 from harness.show.terminal import narrate
 
 FOLDER = results_dir() / "scripted_gpu"
@@ -89,24 +89,15 @@ class Point:
 
 def points(host: Host, names: Sequence[str]) -> Iterator[Point]:
     """Yield the H100 points that the rules let run; of those named, where ``names`` has any."""
-    for file in all_recipe_files(recipes_dir()):
-        recipe = load_recipe(file.path, file.label)
-        for key in (point.key for point in recipe.points):
-            name = "_".join(
-                str(each)
-                for each in (recipe.header.name, key.task, key.compute_dtype, key.num_gpus, key.variant)
-                if each
-            )
-            if key.gpu != "h100" or (names and name not in names):
-                continue
-            asked = {
-                "model_recipe_name": recipe.header.name, "gpu": "h100", "task": key.task, "num_gpus": key.num_gpus,
-                "compute_dtype": key.compute_dtype, "variant": key.variant,
-            }  # fmt: skip
-            try:
-                yield _runnable(name, asked, host)
-            except BadRequestError as error:
-                narrate(f"{name}: cannot run: {error.message}")
+    for _, asked in shipped():
+        parts = (asked[each] for each in ("model_recipe_name", "task", "compute_dtype", "num_gpus", "variant"))
+        name = "_".join(str(each) for each in parts if each)
+        if asked["gpu"] != "h100" or (names and name not in names):
+            continue
+        try:
+            yield _runnable(name, asked, host)
+        except BadRequestError as error:
+            narrate(f"{name}: cannot run: {error.message}")
 
 
 def _runnable(name: str, asked: dict[str, Any], host: Host) -> Point:

@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from packing import packed, packed_events
 
@@ -25,7 +26,7 @@ from harness.records.events import ChunkEvents, EventsFile
 from harness.records.store import write_atomically
 from harness.records.trace import TraceCase, TraceRequest
 from harness.resolve.find import all_recipe_files, recipes_dir
-from harness.resolve.recipe import Request
+from harness.resolve.recipe import Recipe, Request
 from harness.resolve.recipe_file import load_recipe
 from harness.resolve.resolve import resolve_recipe
 from harness.show.terminal import narrate
@@ -138,22 +139,26 @@ def _traced(due: list[Due], tracing: Tracing) -> Iterator[tuple[TraceCase, float
 def points(about: About) -> Iterator[ExperimentSpec]:
     """Yield every shipped point for which a plan has a legal setting, with CUDA graphs or without them."""
     software = Software(megatron_core=about.megatron_core, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
+    for recipe, asked in shipped():
+        try:
+            spec = resolve_recipe(recipe, Request(**asked)).spec
+        except BadRequestError:  # points that were published and cannot run
+            continue
+        if any(
+            _is_plannable(each, software) for each in (spec, spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+        ):
+            yield spec
+
+
+def shipped() -> Iterator[tuple[Recipe, dict[str, Any]]]:
+    """Yield every point of every shipped recipe as the fields of its request."""
     for file in all_recipe_files(recipes_dir()):
         recipe = load_recipe(file.path, file.label)
         for key in (point.key for point in recipe.points):
-            asked = Request(
-                model_recipe_name=recipe.header.name, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype,
-                num_gpus=key.num_gpus, variant=key.variant,
-            )  # fmt: skip
-            try:
-                spec = resolve_recipe(recipe, asked).spec
-            except BadRequestError:  # points that were published and cannot run
-                continue
-            if any(
-                _is_plannable(each, software)
-                for each in (spec, spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
-            ):
-                yield spec
+            yield recipe, {
+                "model_recipe_name": recipe.header.name, "gpu": key.gpu, "task": key.task, "num_gpus": key.num_gpus,
+                "compute_dtype": key.compute_dtype, "variant": key.variant,
+            }  # fmt: skip
 
 
 def _is_plannable(spec: ExperimentSpec, software: Software) -> bool:

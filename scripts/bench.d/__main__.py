@@ -11,7 +11,7 @@ from plan_speed import PLANS
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from snapshot_speed import snapshot_memory, snapshot_seconds
-from startup import first_run, help_text, recipes_list
+from startup import help_text, recipes_list
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
@@ -21,7 +21,6 @@ from harness.show.terminal import narrate, show_blocks
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_help": help_text,
     "startup_recipes_list": recipes_list,
-    "first_run": first_run,
     **{name: partial(plan, name) for name, plan in PLANS.items()},
     "diagnose_start": diagnose_start,
     "diagnose_log": diagnose_log,

@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from gate_draws import Scenario
-from gate_trials import Detection, FalseAlarms, detection, false_alarms
+from gate_trials import Detection, FalseAlarms, Rate, detection, false_alarms
 
 CONFIRM = 2
 CHANGES = (-0.03, -0.05, -0.08)
@@ -109,34 +109,21 @@ def goals(found: Sequence[Row]) -> tuple[Goal, ...]:
     habit = [row for row in found if row.scenario.odd_share]
     light = [row for row in found if row.scenario not in HEAVY]
     return (
-        Goal("nights with a false alarm, 50 cases", usual.alarms.regression.value, 0.01, is_upper=True),
-        Goal("a true -5 % found", usual.detected(-0.05).regression.value, 0.99, is_upper=False),
-        Goal("a true -3 % found", usual.detected(-0.03).regression.value, 0.90, is_upper=False),
-        Goal(
-            "nights with a false alarm, every scenario",
-            max(row.alarms.regression.value for row in found),
-            0.01,
-            is_upper=True,
-        ),
-        Goal(
-            "inconclusive nights, light tails", max(row.alarms.inconclusive.value for row in light), 0.05, is_upper=True
-        ),
-        Goal(
-            "-5 % found after an odd night",
-            min(row.detected(-0.05).regression.value for row in odd),
-            0.95,
-            is_upper=False,
-        ),
-        Goal(
-            "-8 % found after an odd night",
-            min(row.detected(-0.08).regression.value for row in odd),
-            1.0,
-            is_upper=False,
-        ),
-        Goal(
-            "-5 % found by the second night, 3 % odd nights",
-            min(row.detected(-0.05).by_second_night.value for row in habit),
-            0.90,
-            is_upper=False,
-        ),
-    )
+        _at_most(0.01, "nights with a false alarm, 50 cases", usual.alarms.regression),
+        _at_least(0.99, "a true -5 % found", usual.detected(-0.05).regression),
+        _at_least(0.90, "a true -3 % found", usual.detected(-0.03).regression),
+        _at_most(0.01, "nights with a false alarm, every scenario", *(row.alarms.regression for row in found)),
+        _at_most(0.05, "inconclusive nights, light tails", *(row.alarms.inconclusive for row in light)),
+        _at_least(0.95, "-5 % found after an odd night", *(row.detected(-0.05).regression for row in odd)),
+        _at_least(1.0, "-8 % found after an odd night", *(row.detected(-0.08).regression for row in odd)),
+        _at_least(0.90, "-5 % found by the second night, 3 % odd nights",
+                  *(row.detected(-0.05).by_second_night for row in habit)),
+    )  # fmt: skip
+
+
+def _at_most(limit: float, name: str, *rates: Rate) -> Goal:
+    return Goal(name, max(rate.value for rate in rates), limit, is_upper=True)
+
+
+def _at_least(limit: float, name: str, *rates: Rate) -> Goal:
+    return Goal(name, min(rate.value for rate in rates), limit, is_upper=False)

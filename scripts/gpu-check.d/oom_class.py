@@ -1,25 +1,21 @@
 """Makes memory run out in one given way and records torch's message: ``oom_class.py FOLDER WAY``.
 
 ``FOLDER/oom.json``: ``text`` (null where it fitted after all), ``error`` (the type), and what allocator and driver counted.
-Run without torch's CUDA it refuses every way but ``host_memory``. ``HOLD`` as a way is the neighbour of another process.
+Run without torch's CUDA it refuses every way but ``host_memory``.
+Tests on scripted GPUs make the ways that torch's allocator decides alone, such as fragmentation.
 """
 
 import ctypes
 import json
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from harness.engine.process import die_with_parent
 from harness.records.store import write_atomically
 from harness.units import GIB, MIB
-
-CONTROL = 12 * MIB  # larger than 10 MiB, so that torch gives each a place of its own in a large segment
-HELD = "held\n"
 
 Kept = list[object]
 
@@ -94,43 +90,6 @@ def larger_than_device(kept: Kept) -> None:
     kept.append(tensor(total_bytes() * 3 // 2))
 
 
-def fragmentation(kept: Kept) -> None:
-    """Segments of 1 GiB with 12 MiB alive in each: most of the device is reserved and free, yet no 2 GiB are in one piece."""
-    holes: Kept = []
-    while free_bytes() > 3 * GIB // 2:
-        segment = tensor(GIB)
-        del segment  # torch keeps it, and cuts the next two out of it
-        kept.append(tensor(CONTROL))
-        holes.append(tensor(GIB - CONTROL))
-    holes.clear()
-    kept.append(tensor(2 * GIB))
-
-
-def other_process(kept: Kept) -> None:
-    """Let another process hold three fifths of the device."""
-    command = (sys.executable, __file__, ".", "HOLD", str(total_bytes() * 3 // 5))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
-        assert neighbour.stdout is not None
-        answer = neighbour.stdout.readline()
-        if answer != HELD:
-            raise SystemExit(f"the neighbour could not take its memory: {answer}")
-        try:
-            fill(kept)
-        finally:
-            neighbour.kill()
-
-
-def hold() -> None:
-    """Run as the neighbour: take memory, report it, hold it until killed."""
-    die_with_parent()
-    taken = tensor(int(sys.argv[3])).fill_(1)
-    torch.cuda.synchronize()
-    sys.stdout.write(HELD)
-    sys.stdout.flush()
-    sys.stdin.read()
-    del taken
-
-
 def outside_allocator(kept: Kept) -> None:
     """Take three fifths of the device from the driver, outside torch's allocator."""
     from_driver(kept, total_bytes() * 3 // 5)
@@ -177,11 +136,6 @@ def self_imposed_limit(kept: Kept) -> None:
     fill(kept)
 
 
-def bad_size(kept: Kept) -> None:
-    """Request a size that overflowed: 2 EiB."""
-    kept.append(tensor(1 << 61))
-
-
 def host_memory(kept: Kept) -> None:
     """Request more host memory than this process may have, under a limit: the kernel may promise any size."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -193,19 +147,13 @@ def host_memory(kept: Kept) -> None:
 WAYS: dict[str, Callable[[Kept], None]] = {
     "capacity": fill,
     "larger_than_device": larger_than_device,
-    "fragmentation": fragmentation,
-    "other_process": other_process,
     "outside_allocator": outside_allocator,
     "library": library,
     "cuda_graph_pools": cuda_graph_pools,
     "self_imposed_limit": self_imposed_limit,
-    "bad_size": bad_size,
     "host_memory": host_memory,
 }
 
 
 if __name__ == "__main__":
-    if sys.argv[2:3] == ["HOLD"]:
-        hold()
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -21,34 +21,31 @@ from harness.records.redact import redact
 # Certain to be too much: with OOM_SAMPLES per micro-batch a layer keeps more than OOM_TENSORS tensors of hidden size.
 OOM_SAMPLES = 16
 OOM_TENSORS = 16
+# The variable under both of its names: torch prefers the one that a shell may have set.
+_NATIVE = dict.fromkeys((ALLOCATOR, ALLOCATOR_ALIAS), "expandable_segments:False")
 OOM_WIDTHS = ("model.vocab_size=10000000", "model.hidden_size=1048576")  # on a CPU: no system grants 20 TB
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way of oom_class.py and the class that its text belongs to; None: with these settings it fits."""
+    """A way of oom_class.py and the class that its text belongs to."""
 
     name: str
-    expected: OomClass | None
-    expandable_segments: bool = False
+    expected: OomClass
     needs_gpu: bool = True
 
     @property
     def case(self) -> str:
-        return case_name("oom", self.name, *(("expandable",) if self.expandable_segments else ()))
+        return case_name("oom", self.name)
 
 
 WAYS = (
     Way("capacity", "capacity"),
     Way("larger_than_device", "bad_size"),
-    Way("fragmentation", "fragmentation"),
-    Way("fragmentation", None, expandable_segments=True),
-    Way("other_process", "other_process"),
     Way("outside_allocator", "outside_allocator"),
     Way("library", "outside_allocator"),
     Way("cuda_graph_pools", "cuda_graph_pools"),
     Way("self_imposed_limit", "self_imposed_limit"),
-    Way("bad_size", "bad_size"),
     Way("host_memory", "host_memory", needs_gpu=False),
 )
 
@@ -96,9 +93,7 @@ def make_ooms(runs: Runs) -> Iterator[Case]:
 
 
 def _made(runs: Runs, way: Way) -> Case:
-    program = runs.program(
-        way.case, "oom_class.py", (way.name,), allocator_settings(expandable=way.expandable_segments)
-    )
+    program = runs.program(way.case, "oom_class.py", (way.name,), _NATIVE)
     if isinstance(program, Unfinished):
         return program.case(way.case)
     path = program.folder / "oom.json"
@@ -111,11 +106,6 @@ def _made(runs: Runs, way: Way) -> Case:
     return Case(way.case, checks=(check,), seconds=program.seconds, facts={"oom": {**found, **facts}})
 
 
-def allocator_settings(*, expandable: bool) -> dict[str, str]:
-    """Return the variable under both of its names: torch prefers the one that a shell may have set."""
-    return dict.fromkeys((ALLOCATOR, ALLOCATOR_ALIAS), f"expandable_segments:{expandable}")
-
-
 def not_made(program: Ran) -> Check:
     """Return the failed check of a program that did not produce its files."""
     return judged("made", holds=False, found=f"exit {program.exit_code}: {program.output or 'no output'}")
@@ -124,11 +114,11 @@ def not_made(program: Ran) -> Check:
 def _classified(way: Way, found: dict[str, object]) -> tuple[Check, dict[str, object]]:
     """Check that the text's class is the expected one; also return what is kept beside the raw text."""
     text = found.get("text")
-    facts: dict[str, object] = {"expandable_segments": way.expandable_segments, "expected": way.expected}
+    facts: dict[str, object] = {"expected": way.expected}
     if not isinstance(text, str):
-        return judged("classified", holds=way.expected is None, found="it fitted"), {**facts, "found": None}
-    verdict = classify(text, Ending(expandable_segments=way.expandable_segments))
-    outcome = f"{verdict.oom_class} ({verdict.confidence}), expected {way.expected or 'that it fits'}: {verdict.reason}"
+        return judged("classified", holds=False, found="it fitted"), {**facts, "found": None}
+    verdict = classify(text, Ending(expandable_segments=False))
+    outcome = f"{verdict.oom_class} ({verdict.confidence}), expected {way.expected}: {verdict.reason}"
     facts |= {"found": verdict.oom_class, "confidence": verdict.confidence, "reason": verdict.reason,
               "figures": asdict(verdict.figures) if verdict.figures else None}  # fmt: skip
     return judged("classified", holds=verdict.oom_class == way.expected, found=outcome), facts

@@ -64,7 +64,8 @@ def test_a_run_is_judged_again_only_where_its_entry_was_not_judged_for_known_sof
     kept = (Finding(id="X", severity="warning", message="kept", fix=""),)
     run.entry.__dict__["findings"] = kept
     planned = recorded.planned(run)
-    assert recorded.launch_of(run, planned.run_dir).understood.findings == kept
+    launch = recorded.launch_of(run, planned.run_dir)
+    assert (launch.understood.findings, launch.nodes.node_rank) == (kept, 0)
     recorded.planned = lambda _: replace(planned, software=None)
     again = recorded.launch_of(run, planned.run_dir).understood
     assert "X" not in {finding.id for finding in again.findings}

@@ -9,11 +9,12 @@ import pytest
 from harness.errors import ExitCode
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict
-from harness.nightly.aa import AA_ALPHA, AaRequest, judge_aa, with_aa
+from harness.nightly.aa import AA_ALPHA, AaRequest, _time, judge_aa, with_aa
 from harness.nightly.judge import judge_night
 from harness.nightly.outcome import figures_outcome
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
+from harness.records.metrics import BY_NAME
 from harness.records.night import AaPlan, NightPlan, PlannedCase, aa_label
 
 NUMBERS = range(3, 11)
@@ -180,3 +181,9 @@ def test_the_case_of_the_fewest_gpu_seconds_is_the_aa(make_spec):
 
 def test_without_a_gated_metric_a_case_is_inconclusive():
     assert figures_outcome(())[0] == "inconclusive"
+
+
+@pytest.mark.parametrize("sides", [([1.0, None, 1.0], [1.0, 1.0, 1.1]), ([1.0, 1.0, 1.1], [1.0, None, 1.0])])
+def test_a_label_with_a_run_that_measured_no_time_does_not_hold(sides):
+    found = _time(BY_NAME["tflops_per_gpu"], *sides, threshold=0.05)
+    assert (found.holds, found.change) == (False, None)

@@ -158,6 +158,7 @@ def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
         (("--margin", "1.5"), "--margin 1.5 must be a share of the memory, from 0 to below 1"),
         (("--fit_into", "60GB"), "'60GB' is not a"),
         (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
+        (("--exact_timeout", "0"), "--exact_timeout 0 must be above 0"),
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 must be a share of the step time, from 0 to 1"),
         (("--max_overhead", "10"), "--max_overhead 10 must be a share of the step time, from 0 to 1"),
         (

@@ -119,6 +119,12 @@ def test_offloaded_layers_leave_only_as_many_on_the_device_as_are_not_offloaded(
     assert cost.sizes.backward_peak == 30
 
 
+def test_leftovers_and_offloaded_layers_share_the_device_while_a_later_pass_begins():
+    cost = compose(NOTHING, [replace(GOES, lingering=32)] * 4, Ends(), hidden_bytes=16, window=2)
+    assert cost.sizes.forward_peak == 400 - 180 + 10
+    assert cost.sizes.forward_again == max(100 + 10 + 96, 200 + 10 + 64, 300 - 90 + 10 + 32, 230)
+
+
 def test_what_an_offloaded_layer_keeps_is_measured_with_all_layers_away():
     one, two = chunk(14, 114, 150, 8, 1), chunk(24, 124, 150, 9, 2)
     piece = offloaded_piece(layer_piece(ONE, TWO), one, two)

@@ -4,6 +4,7 @@ import pytest
 
 from harness.experiment.recompute import parse_recompute
 from harness.predict.ledger import stage_memory
+from harness.predict.prediction import Constants
 from harness.predict.stages import Composer
 
 TE = "transformer_engine"
@@ -126,3 +127,12 @@ def test_a_dispatcher_that_runs_again_keeps_row_maps_too(moe_spec, by_hand):
     composer = Composer(spec, TE)
     ((chunk,), *_) = composer.chunk_costs(by_hand(composer.cases()).even)
     assert chunk.latest == 4096 // 4 * 8 * (2 + 1 + 8)
+
+
+def test_what_the_allocator_holds_beside_tensors_is_in_every_peak(spec_of, by_hand):
+    composer = Composer(spec_of(), TE)
+    stage = stage_memory(composer.spec, 0, composer.chunk_costs(by_hand(composer.cases()).even)[0])
+    held = Constants(allocator_bytes=300).added_to(stage)
+    assert (held.total, held.overhead) == (stage.total + 300, stage.overhead + 300)
+    for before, after in ((stage.peaks, held.peaks), (stage.passes, held.passes)):
+        assert after == {name: peak + 300 for name, peak in before.items()} != {}

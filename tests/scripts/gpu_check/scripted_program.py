@@ -27,20 +27,17 @@ USUAL = {"tried": "1.00 GiB", "free": "800.00 MiB", "mine": "139.00", "live": "1
          "allowed": ""}  # fmt: skip
 
 
-def text(who="", **figures):
-    return (_HEAD + who + "Including non-PyTorch memory, " + _TAIL).format(**{**USUAL, **figures})
+def text(**figures):
+    return (_HEAD + "Including non-PyTorch memory, " + _TAIL).format(**{**USUAL, **figures})
 
 
 TEXTS = {
     "capacity": text(),
     "larger_than_device": text(tried="209.70 GiB", free="139.00 GiB", mine="0.60", live="0.00"),
-    "fragmentation": text(tried="2.00 GiB", free="1.20 GiB", live="1.60", spare="136.40 GiB"),
-    "other_process": text(who="Process 4711 has 84.30 GiB memory in use. ", mine="54.70", live="54.00"),
     "outside_allocator": text(live="54.00"),
     "library": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     "cuda_graph_pools": text(pool=", with 69.00 GiB allocated in private pools (e.g., CUDA Graphs)"),
     "self_imposed_limit": text(free="111.00 GiB", mine="28.50", live="27.00", allowed="27.96 GiB allowed; "),
-    "bad_size": "CUDA out of memory. Tried to allocate more than 1EB memory.",
     "host_memory": "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12",
 }
 
@@ -56,13 +53,12 @@ def main(script, folder, *arguments):
 
 
 def oom(folder, way):
-    fits = way == "fragmentation" and os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    if FAULT == "secret" and way == "bad_size":
+    if FAULT == "secret" and way == "library":
         sys.exit(SECRET)
     message = (SECRET if FAULT == "secret" else "") + TEXTS[
-        "capacity" if FAULT == "other_class" and way == "other_process" else way
+        "capacity" if FAULT == "other_class" and way == "outside_allocator" else way
     ]
-    document = {"way": way, "error": "OutOfMemoryError", "text": None if fits else message, "torch": "2.11.0"}
+    document = {"way": way, "error": "OutOfMemoryError", "text": message, "torch": "2.11.0"}
     (folder / "oom.json").write_text(json.dumps(document))
     return 0
 
