@@ -11,6 +11,7 @@ from typing import Literal
 from harness.errors import BadRequestError, raise_all
 from harness.foreign.log import ForeignLog, LogFormat
 from harness.records.golden import GoldenRecord
+from harness.records.reading import read_text
 from harness.records.strict_json import parse_json
 from harness.units import shortened
 
@@ -36,16 +37,7 @@ def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object
 
     Values of the keys ``may_be_nan`` may be NaN or Infinity; they become :class:`NotANumber`.
     """
-    try:
-        with path.open("rb") as file:  # pipes and devices have no size
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise BadRequestError(f"{path}: larger than {_MAX_BYTES // 1024**2} MiB, so it is not a golden file")
-        text = content.decode("utf-8")
-    except OSError as error:
-        raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadRequestError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+    text = read_text(path, str(path), most_bytes=_MAX_BYTES)
     document = parse_json(text, str(path), parse_constant=NotANumber)
     refuse_non_numbers(path, document, may_be_nan)
     return document

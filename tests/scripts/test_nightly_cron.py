@@ -28,6 +28,7 @@ def logged(tmp_path):
     return "".join(path.read_text() for path in (tmp_path / "mbr-perf-nightly").glob("*.log"))
 
 
+@pytest.mark.slow
 def test_a_green_night_is_silent_and_its_log_is_kept(cron, tmp_path):
     assert cron("cpu_smoke --dryrun").stdout == ""
     assert "4 cases; 4 runs" in logged(tmp_path)

@@ -1,7 +1,7 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
 from harness.experiment.layout_text import LAYER_CODES
-from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Situation, Values
+from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Predicate, Rule, Situation, Values
 
 
 def _layout(rule: str) -> Predicate:
@@ -12,6 +12,10 @@ def _layout(rule: str) -> Predicate:
         return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or ""}
 
     return fires
+
+
+def _of_layout(rule: str, fix: str, source: str, evidence: Evidence = "run") -> Rule:
+    return Rule(rule, "error", _layout(rule), "{problem}", fix, source, evidence, "{mcore}")
 
 
 def _world_indivisible(s: Situation) -> bool:
@@ -129,38 +133,20 @@ RULES = (
          "use an expert_model_parallel_size that divides the experts",
          "transformer/moe/moe_layer.py:101; " + ARGUMENTS, "run",
          "Number of experts should be a multiple of expert model parallel_size."),
-    Rule("P08", "error", _layout("P08"),
-         "{problem}",
-         "use a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
-         "transformer_block.py:155", "run", "{mcore}"),
-    Rule("P09", "error", _layout("P09"),
-         "{problem}",
-         "use a virtual_pipeline_model_parallel_size that divides the layers per stage",
-         "transformer_block.py:174", "run", "{mcore}"),
-    Rule("P10", "error", _layout("P10"),
-         "{problem}", "keep one of the two",
-         f"{CONFIG}:1294", "run", "{mcore}"),
-    Rule("P11", "error", _layout("P11"),
-         "{problem}", "write where embedding and loss are in the layout",
-         f"{CONFIG}:1305", "run", "{mcore}"),
-    Rule("P12", "error", _layout("P12"),
-         "{problem}", "write PP x VP stages, each ended by '|' but the last",
-         "transformer/pipeline_parallel_layer_layout.py:40", "run", "{mcore}"),
-    Rule("P13", "error", _layout("P13"),
-         "{problem}", f"write stages of {', '.join(LAYER_CODES)}, such as Et*3|(tt|)*29m|L",
-         "transformer/pipeline_parallel_layer_layout.py:94", "run", "{mcore}"),
-    Rule("P14", "error", _layout("P14"),
-         "{problem}", "drop virtual_pipeline_model_parallel_size: the layout already sets it",
-         f"{CONFIG}:1335", "run", "{mcore}"),
-    Rule("P15", "error", _layout("P15"),
-         "{problem}", "choose num_layers_in_first/last_pipeline_stage so that the rest divides",
-         f"{CONFIG}:1377", "run", "{mcore}"),
-    Rule("P16", "error", _layout("P16"),
-         "{problem}", "drop account_for_* or use a pipeline size that divides the sum",
-         f"{CONFIG}:1447", "run", "{mcore}"),
-    Rule("A12", "error", _layout("A12"),
-         "{problem}", "drop virtual_pipeline_model_parallel_size",
-         "parallel_state.py:745", "source", "{mcore}"),
+    _of_layout("P08", "use a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
+               "transformer_block.py:155"),
+    _of_layout("P09", "use a virtual_pipeline_model_parallel_size that divides the layers per stage",
+               "transformer_block.py:174"),
+    _of_layout("P10", "keep one of the two", f"{CONFIG}:1294"),
+    _of_layout("P11", "write where embedding and loss are in the layout", f"{CONFIG}:1305"),
+    _of_layout("P12", "write PP x VP stages, each ended by '|' but the last",
+               "transformer/pipeline_parallel_layer_layout.py:40"),
+    _of_layout("P13", f"write stages of {', '.join(LAYER_CODES)}, such as Et*3|(tt|)*29m|L",
+               "transformer/pipeline_parallel_layer_layout.py:94"),
+    _of_layout("P14", "drop virtual_pipeline_model_parallel_size: the layout already sets it", f"{CONFIG}:1335"),
+    _of_layout("P15", "choose num_layers_in_first/last_pipeline_stage so that the rest divides", f"{CONFIG}:1377"),
+    _of_layout("P16", "drop account_for_* or use a pipeline size that divides the sum", f"{CONFIG}:1447"),
+    _of_layout("A12", "drop virtual_pipeline_model_parallel_size", "parallel_state.py:745", "source"),
     Rule("A13", "note", lambda s: s.spec.parallelism.virtual_pipeline_model_parallel_size == 1,
          "virtual_pipeline_model_parallel_size 1 means no interleaving",
          "leave it out",
