@@ -12,24 +12,16 @@ from harness.golden.promote import Author, Markdown, promote
 
 
 def export(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=completion.runs_and_goldens,
-            help="A golden (file, or name as `golden list` prints it), or a run.",
-        ),
-    ],
-    form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="bridge: Megatron-Bridge's golden JSON.")
-    ] = "bridge",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file. Default: stdout.")
-    ] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.runs_and_goldens,
+        help="A golden (file, or name as `golden list` prints it), or a run.")],
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT",
+        help="bridge: Megatron-Bridge's golden JSON.")] = "bridge",
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE",
+        help="Write to this file. Default: stdout.")] = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, with notes.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write a golden, or a run, as golden values of Megatron-Bridge.
 
     The export of a run has its steps and losses. A golden has medians only, so every exported step carries the median.
@@ -58,14 +50,8 @@ app = App(
 )
 
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        autocompletion=completion.goldens,
-        help="A golden file, or its name as `golden list` prints it.",
-    ),
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.goldens,
+    help="A golden file, or its name as `golden list` prints it.")]  # fmt: skip
 app.command("promote")(promote)
 app.command("export")(export)
 
@@ -101,11 +87,7 @@ def list_goldens(
 
 
 @app.command()
-def show(
-    name: Name,
-    golden_dir: GoldenDir = None,
-    as_json: Json = False,
-) -> None:
+def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> None:
     """Show the values of a golden, where they were measured, and who promoted them and why."""
     from harness.golden.show import GoldenDocument, golden_page
     from harness.records.goldens import named_golden
@@ -121,25 +103,15 @@ def show(
 
 @app.command()
 def diff(
-    before: Annotated[
-        str,
-        typer.Argument(
-            metavar="BEFORE",
-            autocompletion=completion.runs_and_goldens,
-            help="A golden (file or name), a run, or REVISION:NAME.",
-        ),
-    ],
-    after: Annotated[
-        str,
-        typer.Argument(
-            metavar="AFTER", autocompletion=completion.runs_and_goldens, help="The same for the second side."
-        ),
-    ],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", autocompletion=completion.runs_and_goldens,
+        help="A golden (file or name), a run, or REVISION:NAME.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens,
+        help="The same for the second side.")],
     markdown: Markdown = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show how two goldens differ: values, settings, machine and software.
 
     REVISION:NAME is the golden at a git revision, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.

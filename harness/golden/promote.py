@@ -26,47 +26,32 @@ Markdown = Annotated[
 ]
 
 
+# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions:
     """What to promote, by whom and why, and what to print."""
 
-    what: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN|NIGHT",
-            autocompletion=completion.stored,
-            help="Folders or ids of runs that repeat one setting; or one night, with --case or --every.",
-        ),
-    ]
+    what: Annotated[list[str], typer.Argument(metavar="RUN|NIGHT", autocompletion=completion.stored,
+        help="Folders or ids of runs that repeat one setting; or one night, with --case or --every.")]
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why these values become the golden.")]
-    case: Annotated[
-        list[str] | None, typer.Option("--case", metavar="NAME", help="Promote this case of the night. Repeatable.")
-    ] = None
-    every: Annotated[
-        bool,
-        typer.Option("--every", help="Promote every case of the night, except those that failed as the suite expects."),
-    ] = False
+    case: Annotated[list[str] | None, typer.Option("--case", metavar="NAME",
+        help="Promote this case of the night. Repeatable.")] = None
+    every: Annotated[bool, typer.Option("--every",
+        help="Promote every case of the night, except those that failed as the suite expects.")] = False
     keep_going: Annotated[bool, typer.Option("--keep_going", help="Write the other cases if some are refused.")] = False
     author: Author = None
-    replace_other: Annotated[
-        bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
-    ] = False
-    accept_spread: Annotated[
-        bool,
-        typer.Option(
-            "--accept_spread",
-            help="Promote although the runs vary by more than half the threshold. The golden records this.",
-        ),
-    ] = False
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
-    ] = None
+    replace_other: Annotated[bool, typer.Option("--replace_other",
+        help="Replace a golden of other settings that has the same file name.")] = False
+    accept_spread: Annotated[bool, typer.Option("--accept_spread",
+        help="Promote although the runs vary by more than half the threshold. The golden records this.")] = False
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="METRIC",
+        help="Store this metric only, e.g. peak_allocated_bytes. Repeatable.")] = None
     markdown: Markdown = None
     dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False
+# fmt: on
 
 
 @takes(PromoteOptions)

@@ -93,27 +93,19 @@ def add(
 
 
 def _require_sense(asked: HistoryOptions) -> None:
-    from harness.errors import BadRequestError, raise_all
+    from harness.errors import Problems
     from harness.show.svg import require_file
 
-    of_case = {
-        "--chart": asked.chart,
-        "--last": asked.last,
-        "--branch": asked.branch,
-        "--fingerprint": asked.fingerprint,
-    }
-    given = [name for name, value in of_case.items() if value is not None]
-    problems = []
+    problems = Problems()
+    given = [f"--{name}" for name in ("chart", "last", "branch", "fingerprint") if getattr(asked, name) is not None]
     if asked.case is None and given:
-        problems.append(BadRequestError(f"{', '.join(given)}: name a case", remedy="mbr-perf history CASE ..."))
+        problems.add(f"{', '.join(given)}: name a case", "mbr-perf history CASE ...")
     if asked.csv == "-" and asked.as_json:
-        problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
+        problems.add("--csv - and --json both want stdout", "name a file for one of them")
     if asked.chart is not None:
-        try:
+        with problems.collecting():
             require_file("--chart", asked.chart, (".html", ".svg"))
-        except BadRequestError as error:
-            problems.append(error)
-    raise_all(problems)
+    problems.raise_if_any()
 
 
 def _show_cases(asked: HistoryOptions) -> None:
@@ -139,24 +131,16 @@ def _show_cases(asked: HistoryOptions) -> None:
 
 
 def _show_case(asked: HistoryOptions, case: str) -> None:
+    from harness.cli.requests import read
     from harness.history.run import HistoryRequest, case_history, metric_named, moment
     from harness.history.show import CaseDocument, case_page
     from harness.records import folders
     from harness.show import json
     from harness.show.terminal import narration, show_page
 
-    history, notes = case_history(
-        HistoryRequest(
-            case=case,
-            metric=metric_named(asked.metric),
-            results=folders.results_dir(asked.results_dir),
-            since=moment(asked.since),
-            last=asked.last,
-            fingerprint=asked.fingerprint,
-            branch=asked.branch,
-            golden_dir=asked.golden_dir,
-        )
-    )
+    settled = {"metric": metric_named(asked.metric), "since": moment(asked.since), "case": case}
+    results = folders.results_dir(asked.results_dir)
+    history, notes = case_history(read(HistoryRequest, asked, results=results, **settled))
     _narrate(notes)
     _write_files(asked, history)
     if asked.as_json:

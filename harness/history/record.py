@@ -107,6 +107,9 @@ class Occasion:
     doubts: Mapping[GateKind, str] = field(default_factory=dict)
 
 
+_OF_PROVENANCE = ("started_at", "duration_s", "git_commit", "hostname", "driver_version", "container", "job_id")
+
+
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
     """Make the history record of one run; ``metrics`` are its own, not those of its repeats together.
 
@@ -120,18 +123,13 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
     why = occasion or Occasion()
     where, figures = record.provenance, _figures(metrics)
     return HistoryRecord(
+        **{name: value for name, value in vars(why).items() if name != "doubts"},
+        **{name: getattr(where, name) for name in _OF_PROVENANCE},
         run_id=record.run_id,
         case=case_of(record.spec),
         fingerprint=record.fingerprint,
-        suite=why.suite,
-        suite_case=why.suite_case,
-        night_id=why.night_id,
-        purpose=why.purpose,
-        started_at=where.started_at,
         is_start_known=record.imported is None or record.imported.start_source != "unknown",
-        duration_s=where.duration_s,
         status=record.status,
-        outcome=why.outcome,
         failure=first_line(record.failure) or None,
         suspect=(*doubts_of(record, metrics), *record.unmeasured),
         metrics=figures,
@@ -144,15 +142,10 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         sm_clock_mhz=metrics.clocks.sm_clock_mhz if metrics.clocks else None,
         power_cap_share=metrics.clocks.power_cap_share if metrics.clocks else None,
         predicted_peak_bytes=record.prediction.measurable_peak_bytes if record.prediction else None,
-        git_commit=where.git_commit,
         branch=where.git_branch,
-        hostname=where.hostname,
         device_name=measured_device(record),
-        driver_version=where.driver_version,
         versions=dict(sorted(where.versions.items())),
         environment=dict(sorted(where.environment.items())),
-        container=where.container,
-        job_id=where.job_id,
     )
 
 
@@ -162,8 +155,7 @@ def _figures(metrics: Metrics) -> dict[str, HistoryFigure]:
         value = metric.read(metrics)
         if value is None or not math.isfinite(value):
             continue
-        summary: Summary | None = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
-        found[metric.name] = HistoryFigure(
-            value=value, stdev=summary.stdev if summary else None, n=summary.n if summary else None
-        )
+        of_steps: Summary | None = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
+        stdev, num = (of_steps.stdev, of_steps.n) if of_steps else (None, None)
+        found[metric.name] = HistoryFigure(value=value, stdev=stdev, n=num)
     return found

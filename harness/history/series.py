@@ -148,28 +148,19 @@ def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:
 def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tuple[str, ...]:
     newest = ours[-1]
     others = sorted({record.fingerprint for record in every} - {newest.fingerprint})
-    num_old = sum(record.formula_version != newest.formula_version for record in ours)
     branches = sorted({record.branch or "none" for record in ours})
-    notes = []
-    if others:
-        left_out = f"{len(every) - len(ours)} of {len(every)} runs"
-        notes.append(f"left out: {left_out} with other settings; --fingerprint {' or '.join(others[-3:])} shows them")
-    if num_old:
-        formula = newest.formula_version
-        notes.append(
-            f"not shown: throughput of {num_old} of {len(ours)} runs, which does not come from formula {formula}"
-        )
+    named, all_runs = sorted({record.suite_case for record in ours} - {""}), f"{len(ours)} runs"
+    num_old = sum(record.formula_version != newest.formula_version for record in ours)
     num_voided = sum(bool(record.voided) for record in ours)
-    if num_voided:
-        notes.append(
-            f"not shown: figures of {num_voided} of {len(ours)} runs, because their nights failed the A/A check"
-        )
-    named = sorted({record.suite_case for record in ours} - {""})
-    if len(named) > 1:
-        notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")
     num_undated = sum(not record.is_start_known for record in ours)
-    if num_undated:
-        notes.append(f"?: {num_undated} of {len(ours)} runs have no start time; the date is that of their import")
-    if len(branches) > 1:
-        notes.append(f"runs of several branches: {', '.join(branches)}; --branch NAME shows one")
-    return tuple(notes)
+    found = (
+        (others, f"left out: {len(every) - len(ours)} of {len(every)} runs with other settings; "
+                 f"--fingerprint {' or '.join(others[-3:])} shows them"),
+        (num_old, f"not shown: throughput of {num_old} of {all_runs}, which does not come from formula "
+                  f"{newest.formula_version}"),
+        (num_voided, f"not shown: figures of {num_voided} of {all_runs}, because their nights failed the A/A check"),
+        (named[1:], f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one"),
+        (num_undated, f"?: {num_undated} of {all_runs} have no start time; the date is that of their import"),
+        (branches[1:], f"runs of several branches: {', '.join(branches)}; --branch NAME shows one"),
+    )  # fmt: skip
+    return tuple(text for holds, text in found if holds)

@@ -1,6 +1,6 @@
 """Shows history, for people and as JSON: the list of cases, and one case night by night."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -38,24 +38,20 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
         "`mbr-perf history CASE` names the option that shows them"
     )
     about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it, beyond their noise."
-    listed = tabled(
-        cases,
-        [
-            (
-                Column("Case"),
-                lambda case: Span(case.series.title, link=quote(page_name(case.series)) if is_linked else ""),
-            ),
-            (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
-            (
-                Column("Runs", right=True, drop=4),
-                lambda case: f"{case.num_runs}" + f" of {case.num_runs + case.num_others}" * bool(case.num_others),
-            ),
-            (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
-            (Column(metric.title, right=True), lambda case: figure(metric, case.last_value)),
-            (Column("Trend"), lambda case: _trend(case.trend)),
-            (Column("Last outcome", drop=1), lambda case: _styled(case.last_outcome)),
-        ],
-    )
+    # fmt: off
+    columns: list[tuple[Column, Callable[[CaseSummary], Words]]] = [
+        (Column("Case"),
+         lambda case: Span(case.series.title, link=quote(page_name(case.series)) if is_linked else "")),
+        (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
+        (Column("Runs", right=True, drop=4),
+         lambda case: f"{case.num_runs}" + f" of {case.num_runs + case.num_others}" * bool(case.num_others)),
+        (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
+        (Column(metric.title, right=True), lambda case: figure(metric, case.last_value)),
+        (Column("Trend"), lambda case: _trend(case.trend)),
+        (Column("Last outcome", drop=1), lambda case: _styled(case.last_outcome)),
+    ]
+    # fmt: on
+    listed = tabled(cases, columns)
     return Page((listed, *([left_out] if others else []), about))
 
 
@@ -181,15 +177,10 @@ def _listed(found: Iterable[Difference | ChangeRow]) -> str:
 
 def added_page(rows: Sequence[Addition]) -> Page:
     """Return a line per run, and how many are new."""
-    columns = [
+    columns: list[tuple[Column, Callable[[Addition], Words]]] = [
         (Column("Run", whole=True), lambda addition: addition.record.run_id),
         (Column("Case", drop=1), lambda addition: addition.record.case),
-        (
-            Column("Status"),
-            lambda addition: (
-                f"{addition.record.status}, suspect" if addition.record.suspect else addition.record.status
-            ),
-        ),
+        (Column("Status"), lambda each: each.record.status + ", suspect" * bool(each.record.suspect)),
         (Column("In history"), lambda addition: "added" if addition.is_new else "already there"),
     ]
     return Page(

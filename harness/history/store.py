@@ -110,6 +110,24 @@ def _read(path: Path, run_id: str, text: str) -> HistoryRecord:
     return record
 
 
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0  # the first writer was killed before it finished
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as error:
+        raise RunFailedError(f"{path}: cannot be read: {error.strerror}", remedy=_REMEDY) from error
+
+
+def require_sound(results: Path) -> None:
+    """Raise RunFailedError if any part of history cannot be read: later, that would cost a night its verdict."""
+    path = history_file(results)
+    if not _is_empty(path):
+        with _opened(path, "ro", _PATIENCE_S) as base:
+            if (found := base.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(found)
+
+
 def read_history(results: Path, case: str | None = None, fingerprint: str | None = None) -> tuple[HistoryRecord, ...]:
     """Return the records of :func:`survey_history`, without its notes."""
     return survey_history(results, case, fingerprint).records
@@ -128,13 +146,7 @@ def survey_history(
     start, then id. RunFailedError for a file that cannot be read.
     """
     path, notes = history_file(results), list[str]()
-    try:
-        is_empty = path.stat().st_size == 0  # the first writer was killed before it finished
-    except (FileNotFoundError, NotADirectoryError):
-        is_empty = True
-    except OSError as error:
-        raise RunFailedError(f"{path}: cannot be read: {error.strerror}", remedy=_REMEDY) from error
-    if is_empty:
+    if _is_empty(path):
         return HistoryReading(())
     query, of_case = (_OF_ALL, ()) if case is None else (_OF_CASE, (case,))
     earliest = since.timestamp() if since else float("-inf")

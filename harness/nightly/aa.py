@@ -143,14 +143,12 @@ def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFindi
         first, second = ([metric.read(metrics) for metrics in side] for side in sides)
         if metric.gate is None or all(value is None for value in (*first, *second)):
             continue
-        limit = default_thresholds(like.spec, len(first)).of(metric.gate)
+        num_runs = planned.repeats if metric.gate == "time" else len(first)
+        limit = default_thresholds(like.spec, num_runs).of(metric.gate)
         if metric.gate != "exact":
             limit = planned.thresholds.get(metric.name, limit)
-        if metric.gate == "time":
-            own = planned.thresholds.get(metric.name, default_thresholds(like.spec, planned.repeats).of("time"))
-            yield _time(metric, first, second, own)
-        else:
-            yield _repeating(metric, second, sides, limit)
+        is_time = metric.gate == "time"
+        yield _time(metric, first, second, limit) if is_time else _repeating(metric, second, sides, limit)
 
 
 def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float | None], threshold: float) -> AaFinding:

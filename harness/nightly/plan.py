@@ -118,26 +118,15 @@ def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -
 def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
     """Return the planned case, with a prediction if cached traces suffice; else a run makes it."""
     case, checked, expected = draft.asked, draft.checked, draft.asked.expected
-    words = {
-        "name": case.name,
-        "repeats": case.repeats,
-        "thresholds": case.thresholds,
-        "owner": case.owner,
-        "expected": ExpectedFailureRecord(
-            outcome=expected.outcome, until=expected.until.isoformat(), reason=expected.reason
-        )
-        if expected
-        else None,
-        "is_golden_required": case.is_golden_required,
+    until = expected and ExpectedFailureRecord(
+        outcome=expected.outcome, until=expected.until.isoformat(), reason=expected.reason
+    )
+    words: dict[str, object] = {
+        **{name: getattr(case, name) for name in ("name", "repeats", "thresholds", "owner", "is_golden_required")},
+        **{name: getattr(checked, name) for name in ("spec", "sources", "notes", "findings") if checked},
+        "expected": until,
         "timeout_s": case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
     }
-    if checked is not None:
-        words |= {
-            "spec": checked.spec,
-            "sources": checked.sources,
-            "notes": checked.notes,
-            "findings": checked.findings,
-        }
     if draft.problem or checked is None:
         return RefusedCase.model_validate(words | {"refused": draft.problem})
     kept = KeptPrediction(None, _REPLAYED)
@@ -165,9 +154,8 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     waits(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()
-    if (
-        starts and request.launch.launcher != "replay" and request.slurm is None
-    ):  # a job asks megatron-core on its nodes
+    # A job asks megatron-core on its nodes.
+    if starts and request.launch.launcher != "replay" and request.slurm is None:
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
     plan = plan.model_copy(update={"notes": (*unasked, *_short_cases(plan))})
@@ -182,22 +170,20 @@ def _short_cases(plan: NightPlan) -> Iterable[str]:
         yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"
 
 
+_ALIKE = (
+    "confirm", "retries", "shard", "only", "launch", "slurm", "accept_differences", "fail_on_improvement",
+)  # fmt: skip
+
+
 def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host: Host) -> NightPlan:
     return NightPlan(
+        **{name: value for name, value in vars(request).items() if name in _ALIKE},
         night_id="",
         suite=suite.name,
         title=suite.title or suite.name,
         cases=tuple(planned_case(draft, request, host) for draft in drafts),
-        confirm=request.confirm,
-        retries=request.retries,
-        shard=request.shard,
-        only=request.only,
-        launch=request.launch,
-        slurm=request.slurm,
         software={draft.checked.spec.gpu: draft.checked.software for draft in drafts if draft.checked},
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
-        accept_differences=request.accept_differences,
-        fail_on_improvement=request.fail_on_improvement,
         command=own_command(),
         started_at=utc_now(),
         mbr_perf=harness.__version__,
@@ -215,12 +201,9 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     if found and len(found) == len(problems):
         # Without the remedy, which is about single runs.
         reasons = dict.fromkeys(part.message for error in found for part in error.problems)
-        raise BadRequestError(
-            "\n  ".join(
-                [f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:", *reasons]
-            ),
-            remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
-        )
+        none = f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:"
+        remedy = "run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run"
+        raise BadRequestError("\n  ".join([none, *reasons]), remedy=remedy)
     cases = [
         refused_case(case, in_one_sentence(problem)) if (problem := problems.get(case.name)) else case
         for case in plan.cases

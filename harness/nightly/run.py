@@ -10,7 +10,7 @@ from harness.cluster.rounds import JobPerEntry, by_entry, entry_job
 from harness.cluster.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.history.record import HistoryRecord, Occasion, history_record
-from harness.history.store import survey_history, write_history
+from harness.history.store import require_sound, write_history
 from harness.judge.derive import derive
 from harness.judge.gate import status_exit_code
 from harness.launch.environment import Host, this_host
@@ -56,7 +56,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     results = results_dir(request.results_dir).absolute()
-    survey_history(results, case="")  # a history that cannot be read would cost the verdict after hours
+    require_sound(results)
     plan = plan_night(request, host, starts=True, waits=pass_time)
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
         Slurm(host.shell).require_options(jobs[0])

@@ -1,6 +1,6 @@
 """A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -42,6 +42,7 @@ from harness.show.page import (
     Span,
     Style,
     Table,
+    Words,
     answer_line,
     details,
     listing,
@@ -121,37 +122,28 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
     """Return a row per case. On a narrow terminal remarks follow below; red cases have their own section."""
     remarks = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
     instead: tuple[Block, ...] = (GAP, listing(remarks)) if remarks else (GAP,)
-    return tabled(
-        cases,
-        [
-            (
-                Column("Case", whole=True),
-                lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}"),
-            ),
-            (
-                Column("Outcome"),
-                lambda case: Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected)),
-            ),
-            (Column("TFLOP/s/GPU", right=True), _speed),
-            (Column("Golden", right=True, drop=2, detail=True, lost=True), _golden),
-            (Column("Change", right=True), _change),
-            (
-                Column("Evidence", drop=4, detail=True, optional=True, whole=True, lost=True),
-                lambda case: evidence_text(finding_of(case, SPEED)),
-            ),
-            (Column("Peak memory", right=True, drop=1, lost=True), _memory),
-            (
-                Column("SM clock", right=True, drop=3, detail=True, optional=True, lost=True),
-                lambda case: clock_figure(case.metrics.clocks if case.metrics else None),
-            ),
-            (
-                Column("Power cap", right=True, drop=3, detail=True, optional=True, lost=True),
-                lambda case: cap_figure(case.metrics.clocks if case.metrics else None),
-            ),
-            (Column("Remark", drop=5, long=True), remark_text),
-        ],
-        instead=instead,
-    )
+    # fmt: off
+    columns: list[tuple[Column, Callable[[CaseVerdict], Words]]] = [
+        (Column("Case", whole=True), lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}")),
+        (Column("Outcome"), _outcome),
+        (Column("TFLOP/s/GPU", right=True), _speed),
+        (Column("Golden", right=True, drop=2, detail=True, lost=True), _golden),
+        (Column("Change", right=True), _change),
+        (Column("Evidence", drop=4, detail=True, optional=True, whole=True, lost=True),
+         lambda case: evidence_text(finding_of(case, SPEED))),
+        (Column("Peak memory", right=True, drop=1, lost=True), _memory),
+        (Column("SM clock", right=True, drop=3, detail=True, optional=True, lost=True),
+         lambda case: clock_figure(case.metrics.clocks if case.metrics else None)),
+        (Column("Power cap", right=True, drop=3, detail=True, optional=True, lost=True),
+         lambda case: cap_figure(case.metrics.clocks if case.metrics else None)),
+        (Column("Remark", drop=5, long=True), remark_text),
+    ]
+    # fmt: on
+    return tabled(cases, columns, instead=instead)
+
+
+def _outcome(case: CaseVerdict) -> Span:
+    return Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected))
 
 
 def remark_text(case: CaseVerdict) -> str:

@@ -112,11 +112,13 @@ def test_a_damaged_file_ends_every_command_with_its_path(mbr_perf, tmp_path, mak
         "middle": content[:4096] + b"\xff" * 4096 + content[8192:],
     }
     path.write_bytes(broken[damage])
-    for arguments in ((), ("h100/llama3_70b",), ("add", tmp_path)):
+    for arguments in ((), ("h100/llama3_70b",), ("add", ROOT / "tests" / "data" / "sweeps" / "cpu_oom")):
         answer = mbr_perf("history", *arguments, "--results_dir", tmp_path)
-        assert (answer.code, str(path) in answer.err) == (3, True) or arguments[:1] == ("add",)
+        assert (answer.code, str(path) in answer.err) == (3, True)
     doctor = mbr_perf("results", "doctor", "--results_dir", tmp_path)
     assert doctor.code == 6 and "runs.sqlite" in doctor.out
+    night = mbr_perf("nightly", "cpu_smoke", "--results_dir", tmp_path)
+    assert (night.code, (tmp_path / "nights").exists()) == (3, False)
 
 
 def test_a_folder_that_may_only_be_read_is_read(tmp_path, make_kept):

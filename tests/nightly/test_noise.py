@@ -7,9 +7,8 @@ import pytest
 from harness.errors import BadRequestError
 from harness.history.record import HistoryFigure, HistoryRecord
 from harness.nightly.case import nights_of, noise_in
-from harness.nightly.evidence import Reference, evidence_of
+from harness.nightly.evidence import Reference, evidence_of, noises
 from harness.nightly.known_noise import KnownNoise, Tail, known_noise
-from harness.nightly.noise import noises
 
 GOLDEN = "2026-01-03T00:00:00Z"
 
