@@ -27,7 +27,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS runs (
   run_id TEXT PRIMARY KEY, name TEXT, fingerprint TEXT, started REAL, record TEXT)"""
 _SOME = "SELECT run_id, record FROM runs WHERE started >= ? AND ifnull(?, fingerprint) = fingerprint"
 _OF_ALL, _OF_CASE = f"{_SOME} ORDER BY started, run_id", f"{_SOME} AND name = ? ORDER BY started, run_id"
-_REMEDY = "see that the disk, its quota and the permissions allow it, or name another folder with --results_dir"
+_REMEDY = "see that disk, quota and permissions allow it, or name another folder with --results_dir"
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,8 @@ def test_where_nothing_can_be_written_the_folder_is_named(tmp_path, make_kept):
 
 
 def test_runs_are_found_by_case_fingerprint_and_time(tmp_path, make_kept):
-    write_history(
-        tmp_path, [make_kept(0), make_kept(1, case="cpu/other"), make_kept(2, fingerprint="ffff"), make_kept(3)]
-    )
+    others = [make_kept(1, case="cpu/other"), make_kept(2, fingerprint="ffff")]
+    write_history(tmp_path, [make_kept(0), *others, make_kept(3)])
 
     def found(**asked):
         return [record.run_id for record in survey_history(tmp_path, **asked).records]
@@ -106,11 +105,8 @@ def test_a_damaged_file_ends_every_command_with_its_path(mbr_perf, tmp_path, mak
     write_history(tmp_path, [make_kept(number) for number in range(20)])
     path = history_file(tmp_path)
     content = path.read_bytes()
-    broken = {
-        "cut": content[:5000],
-        "text": b"not sqlite" * 900,
-        "middle": content[:4096] + b"\xff" * 4096 + content[8192:],
-    }
+    middle = content[:4096] + b"\xff" * 4096 + content[8192:]
+    broken = {"cut": content[:5000], "text": b"not sqlite" * 900, "middle": middle}
     path.write_bytes(broken[damage])
     for arguments in ((), ("h100/llama3_70b",), ("add", ROOT / "tests" / "data" / "sweeps" / "cpu_oom")):
         answer = mbr_perf("history", *arguments, "--results_dir", tmp_path)

@@ -159,15 +159,10 @@ def test_a_damaged_golden_is_reported_in_a_line_with_a_remedy(tmp_path, make_rec
     assert "golden promote" in remedy
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"value": 700.5', '"value": 600.5'),
-        ('"relative_spread": null', '"relative_spread": 0.4'),
-        ('"num_runs": 1', '"num_runs": 2'),
-        ('"promoted_at": "2026-0', '"promoted_at": "2936-0'),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [
+    ('"value": 700.5', '"value": 600.5'), ('"relative_spread": null', '"relative_spread": 0.4'),
+    ('"num_runs": 1', '"num_runs": 2'), ('"promoted_at": "2026-0', '"promoted_at": "2936-0'),
+])  # fmt: skip
 def test_a_golden_whose_figures_were_edited_by_hand_is_refused(tmp_path, make_record, make_golden, old, new):
     record = make_record()
     path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
@@ -179,10 +174,8 @@ def test_a_golden_whose_figures_were_edited_by_hand_is_refused(tmp_path, make_re
 
 
 def test_goldens_that_differ_only_in_the_batch_have_different_names(tmp_path, make_record, make_spec, make_golden):
-    first, second = (
-        make_record(make_spec(batch={"micro_batch_size": 1, "global_batch_size": size, "seq_length": 4096}))
-        for size in (32, 64)
-    )
+    batch = {"micro_batch_size": 1, "seq_length": 4096}
+    first, second = (make_record(make_spec(batch=batch | {"global_batch_size": size})) for size in (32, 64))
     path = write_golden(tmp_path, first.spec, make_golden(first, VALUES))
     other = promotion_path(tmp_path, second.spec)
     assert other == path.with_name(f"{first.spec.slug}.mbs1.gbs64.seq4096.json")
