@@ -161,27 +161,34 @@ def _of_depth(path: str, pattern: tuple[PlainValue, ...], depth: int) -> tuple[P
 _Followed = tuple[Layer, str]  # the changed settings, and a note or nothing
 
 
+def _given(layer: Layer, path: str) -> bool:
+    return path in layer and layer[path].from_command_line
+
+
 def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
     """Drop the point's pipeline layout where -pp or -vp asks for another number of stages than it has."""
-    par, layout = spec.parallelism, layer.get(_LAYOUT)
-    given = [setting for path in (_PP, _VP) if (setting := layer.get(path)) and setting.from_command_line]
-    if layout is None or layout.from_command_line or not isinstance(layout.value, str) or not given:
+    text, given = spec.parallelism.pipeline_model_parallel_layout, [path for path in (_PP, _VP) if _given(layer, path)]
+    if not text or not given or _given(layer, _LAYOUT) or _has_stages(text, spec, asks_vp=_VP in given):
         return {}, ""
-    pp, vp = par.pipeline_model_parallel_size, par.virtual_pipeline_model_parallel_size
-    try:
-        chunks, left = divmod(len(parse_layout(layout.value)), pp)
-    except LayoutSyntaxError:
-        return {}, ""  # a rule says what is wrong with it
-    without_vp = (1,) if _VP in layer and layer[_VP].from_command_line else (chunks,)
-    if not left and chunks in ((vp,) if vp else without_vp) and (pp > 1 or chunks == 1):
-        return {}, ""
-    new = uneven_layout(spec.model, pp, vp)
+    pp, vp = spec.parallelism.pipeline_model_parallel_size, spec.parallelism.virtual_pipeline_model_parallel_size
+    new, source = uneven_layout(spec.model, pp, vp), layer[given[0]].source
+    changed = {_LAYOUT: Setting(new, source)}
+    if not vp and not _given(layer, _ALIGNED):
+        changed[_ALIGNED] = Setting(False, source)
+    why = " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in given)
     split = f"becomes {new}" if new else "dropped, layers are split evenly"
-    changed = {_LAYOUT: Setting(new, given[0].source)}
-    if not vp and _ALIGNED in layer and not layer[_ALIGNED].from_command_line:
-        changed[_ALIGNED] = Setting(False, given[0].source)
-    why = " ".join(f"{each.source} {each.value or 'none'}" for each in given)
-    return changed, f"{why}: pipeline layout {layout.value} {split}"
+    return changed, f"{why}: pipeline layout {text} {split}"
+
+
+def _has_stages(text: str, spec: ExperimentSpec, *, asks_vp: bool) -> bool:
+    """Return whether a layout has the stages that are asked for, or is none, which a rule refuses."""
+    pp, vp = spec.parallelism.pipeline_model_parallel_size, spec.parallelism.virtual_pipeline_model_parallel_size
+    try:
+        chunks, rest = divmod(len(parse_layout(text)), pp)
+    except LayoutSyntaxError:
+        return True
+    wanted = (vp or 1) if vp or asks_vp or pp == 1 else chunks
+    return not rest and chunks == wanted
 
 
 def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
