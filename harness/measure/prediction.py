@@ -138,8 +138,7 @@ def _predicted(
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         made = predicted(spec, implementation, traces.even, traces.uneven, software, constants)
-        composer = Composer(spec, implementation, apex=software.apex is not False)
-        return KeptPrediction(weighed(made, composer, traces).record())
+        return KeptPrediction(weighed(made, software, traces).record())
     except MissingTraceError:
         return KeptPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read

@@ -146,8 +146,7 @@ def looked_over(
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
     sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
-    is_here = assume is not None or not software.assumed  # else torch is this machine's, not the job's
-    notes = (*notes, *assumed, *notes_of(spec, software.torch if is_here else None))
+    notes = (*notes, *assumed, *notes_of(spec, software, assume))
     settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
     return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
 

@@ -59,7 +59,7 @@ class Layout:
         is_asked = self.settled.sources.get("recompute", "").startswith("-")
         asked = rows.get(self.plan.spec.recompute.text) if is_asked else None
         row = asked or self.plan.recommended or next(iter(rows.values()), None)
-        found = row_history(self.plan, row, self.traces, self.settled.software) if row else None
+        found = row_history(row, self.traces, self.settled.software) if row else None
         return (row, found) if row and found else None
 
 

@@ -47,7 +47,7 @@ class Allocator:
 
     def malloc(self, num_bytes: int, stream: int = 0) -> int:
         """Return the address of a new block (`malloc`, `alloc_found_block`). OutOfDeviceMemoryError."""
-        if not self._captures:
+        if (self._events or self._deferred) and not self._captures:
             self._process_events(self._num_done)
         size = self.settings.rounded(num_bytes)
         pool = self._pool(size, stream)
@@ -151,6 +151,8 @@ class Allocator:
 
     def _pool(self, size: int, stream: int) -> Pool:
         """`get_pool`: a private pool goes before the usual ones; up to 1 MiB is small."""
+        if not self._captures:
+            return self._pools[_DEFAULT_POOL][size > SMALL_BYTES]
         captures = (name for name, streams in self._captures if streams is None or stream in streams)
         return self._pools[next(captures, _DEFAULT_POOL)][size > SMALL_BYTES]
 

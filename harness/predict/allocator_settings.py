@@ -13,6 +13,7 @@ from functools import partial
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import Software
 from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.units import MIB
 
@@ -23,6 +24,7 @@ _MIN_LARGE_BYTES, ROUND_LARGE_BYTES = 10 * MIB, 2 * MIB  # kMinLargeAlloc, kRoun
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads the first that is set, even to nothing
 _INTERVALS = 16  # of roundup_power2_divisions: [1, 2, 4 ... 32768] MiB, the first also below and the last also above
+_NO_DIVISIONS = (0,) * _INTERVALS
 _MOST = 2**64 - 1
 
 _KNOWN = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11")  # 2.11 was run, the source of the others was read
@@ -47,7 +49,7 @@ class AllocatorSettings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     memory_fraction: float | None = None
-    roundup_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    roundup_divisions: tuple[int, ...] = _NO_DIVISIONS
 
     @property
     def collects(self) -> bool:
@@ -69,6 +71,8 @@ class AllocatorSettings:
 
         With 4 divisions 130 MiB become 160: the next of four steps between 128 and 256.
         """
+        if self.roundup_divisions is _NO_DIVISIONS:
+            return -(-max(num_bytes, 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         divisions = self.roundup_divisions[min(max(num_bytes.bit_length() - 21, 0), _INTERVALS - 1)]
         step = MIN_BLOCK_BYTES
         if divisions > 1 and num_bytes > MIN_BLOCK_BYTES * divisions:
@@ -93,15 +97,17 @@ def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
     return settings_of(spec.env[name], where=name), spec.env[name]
 
 
-def notes_of(spec: ExperimentSpec, torch_release: str | None) -> tuple[str, ...]:
-    """Say what of the allocator's settings has no effect, and whether the release is unknown.
+def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None) -> tuple[str, ...]:
+    """Say what of the allocator's settings has no effect, and whether the job's torch is unknown.
 
-    BadRequestError for settings that torch refuses.
+    ``assume``: what a user says of the software. BadRequestError for settings that torch refuses.
     """
+    is_of_job = assume is not None or not software.assumed  # else it is the planning machine's
+    torch_release = software.torch if is_of_job and not spec.gpu_type.is_cpu else None
     inert, notes = asked_settings(spec)[0].inert, list[str]()
     if inert:
         notes.append(f"{ALLOCATOR}: {inert}")
-    if torch_release and not spec.gpu_type.is_cpu and not is_known(torch_release):
+    if torch_release and not is_known(torch_release):
         notes.append(
             f"torch {torch_release}: reserved bytes follow the allocator of torch {_KNOWN[0]} to {_KNOWN[-1]}, "
             "whose rules this release may have changed"

@@ -10,8 +10,6 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 
 NUM_DRAWS = 5
-# Steps of a draw: two fragment a third as much as four, and more than four add nothing (llama3_70b on 32 H100, native).
-NUM_STEPS = 4
 LENGTHS, ROUTING = "--lengths", "--routing"
 # Collators pad a batch to a multiple of this, for products in FP8; sequence and context parallelism cut it again.
 _MULTIPLE = 16
@@ -50,6 +48,8 @@ class Draw:
     spec: ExperimentSpec
     lengths: Tokens | None = None
     routing: Tokens | None = None
+    # two steps fragment a third as much as four, and more than four add nothing (llama3_70b on 32 H100, native)
+    num_steps: int = 4
 
     def length(self, step: int, microbatch: int) -> float:
         """Return the share of a micro-batch, padded to its longest sequence. Longer ones are cut, as trainers do."""
@@ -113,13 +113,15 @@ def read_tokens(option: str, text: str) -> Tokens:
     except (OSError, UnicodeDecodeError) as error:
         message = f"{option} {text}: neither two numbers above 0 nor a readable file"
         raise BadRequestError(message, remedy=remedy) from error
-    rows = list[tuple[int, int]]()
-    for number, words in enumerate((line.replace(",", " ").split() for line in lines), 1):
-        counts = [int(word) for word in words if word.isdecimal()]
-        if len(counts) < len(words) or len(words) > 2 or 0 in counts[1:]:
-            raise BadRequestError(f"{option} {text}:{number}: {' '.join(words)}: not two counts", remedy=remedy)
-        if words:
-            rows.append((counts[0], counts[1] if len(words) > 1 else 1))
-    if not any(value for value, _ in rows):
-        raise BadRequestError(f"{option} {text}: the file has no tokens", remedy=remedy)
-    return Tokens(counts=tuple(rows))
+    return Tokens(counts=_counts(f"{option} {text}", lines, remedy))
+
+
+def _counts(where: str, lines: list[str], remedy: str) -> tuple[tuple[int, int], ...]:
+    rows = {number: line.replace(",", " ").split() for number, line in enumerate(lines, 1) if line.strip(" ,")}
+    for number, words in rows.items():
+        if len(words) > 2 or not all(word.isdecimal() for word in words) or words[1:] == ["0"]:
+            raise BadRequestError(f"{where}:{number}: {' '.join(words)}: not two counts", remedy=remedy)
+    counts = tuple((int(value), int(count)) for value, count, *_ in ((*words, "1") for words in rows.values()))
+    if not any(value for value, _ in counts):
+        raise BadRequestError(f"{where}: the file has no tokens", remedy=remedy)
+    return counts

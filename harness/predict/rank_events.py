@@ -9,18 +9,20 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import Event
 from harness.predict.allocator_settings import SMALL_BYTES
-from harness.predict.draws import NUM_STEPS, Draw
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts, state_bytes, state_parts
 from harness.predict.rank_parts import ChunkParts, Label, Unit, shared_by
 from harness.predict.schedule import Schedule, schedule_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
 from harness.units import MIB
+
+if TYPE_CHECKING:
+    from harness.predict.draws import Draw
 
 # Of DDP's buffers, which megatron-core builds on a stream of its own; the allocator keeps a stream's blocks to itself.
 _BUILD_STREAM = 1
@@ -48,7 +50,7 @@ Keys = list[int]
 class _Memory:
     """The sequence so far. Requests of the allocator's small pool are only added up: it keeps segments of its own."""
 
-    def __init__(self, draw: Draw | None) -> None:
+    def __init__(self, draw: "Draw | None") -> None:
         self.alive: dict[int, int] = {}
         self._events: list[Event] = []
         self._num = self._small = self._most_small = 0
@@ -214,7 +216,7 @@ class RankSettings:
 
 
 def rank_steps(
-    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings, draw: Draw | None = None
+    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings, draw: "Draw | None" = None
 ) -> Steps:
     """Return the requests of the first rank of a stage from its build to the end of its second step, or of a draw's.
 
@@ -239,7 +241,7 @@ def rank_steps(
     pieces = range(0, settings.workspaces, _WORKSPACE_BYTES)
     due: list[float] = [min(_WORKSPACE_BYTES, settings.workspaces - at) for at in pieces]
     due = [*shared_by(parts.shared for parts in chunks), *due]  # what all layers share, and workspaces of libraries
-    for step in range(NUM_STEPS if draw else _NUM_STEPS):
+    for step in range(draw.num_steps if draw else _NUM_STEPS):
         memory.step = step + 1
         _run_passes(spec, schedule, running, memory, settings.hidden, due)
         memory.mark("optimizer")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
-from harness.predict.draws import Draw
 from harness.predict.ledger import StageMemory, library_bytes
 from harness.predict.model_states import model_states, shards_of, state_bytes
 from harness.predict.ranges import CLASSES, class_of
@@ -23,6 +23,9 @@ from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
 from harness.records.prediction import Source
 from harness.units import GIB
+
+if TYPE_CHECKING:
+    from harness.predict.draws import Draw
 
 DATA = Path(__file__).with_name("reserved.json")
 
@@ -131,13 +134,17 @@ def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
 
 
 def first_steps(
-    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: Draw | None = None
+    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: "Draw | None" = None
 ) -> Steps:
     """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
     if not is_replayable(composer.spec, stage.pp_rank):
         raise MissingEventsError("the stage is not composed")
-    parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
-    return rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), draw)
+    seed = draw.seed if draw else None
+    known, name = composer.shared.steps, (composer.spec.recompute.text, stage.pp_rank, seed)
+    if name not in known:
+        parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
+        known[name] = rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), draw)
+    return known[name]
 
 
 def device_bytes(spec: ExperimentSpec) -> int:

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -23,9 +24,12 @@ from harness.predict.compose import (
     offloaded_piece,
     unit_piece,
 )
-from harness.predict.draws import Draw
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
+
+if TYPE_CHECKING:
+    from harness.predict.draws import Draw
+    from harness.predict.rank_events import Steps
 
 _FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
 
@@ -39,6 +43,7 @@ class _Shared:
     """Values that the settings of one request share. A reader holds its traces, so that their ids stay valid."""
 
     cases: dict[object, TraceCase] = field(default_factory=dict)
+    steps: "dict[object, Steps]" = field(default_factory=dict)
     readers: dict[int, "_Reader"] = field(default_factory=dict)
 
 
@@ -54,8 +59,8 @@ class Composer:
     spec: ExperimentSpec
     implementation: Implementation
     apex: bool = True
-    draws: tuple[Draw, ...] = ()
-    _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
+    draws: "tuple[Draw, ...]" = ()
+    shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
         """Return the same request with another setting. Both share their cases and layers."""
@@ -64,7 +69,7 @@ class Composer:
     @cached_property
     def make(self) -> CaseMaker:
         """Return the maker of the request's cases."""
-        return CaseMaker(self.spec, self.implementation, self._shared.cases)
+        return CaseMaker(self.spec, self.implementation, self.shared.cases)
 
     @cached_property
     def policy(self) -> RecomputePolicy:
@@ -84,7 +89,7 @@ class Composer:
 
     def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
         """Return ``costs[pp_rank][vp_stage]``; MissingTraceError for a missing trace."""
-        return self._costs(self._shared.readers.setdefault(id(traces), _Reader(traces)))
+        return self._costs(self.shared.readers.setdefault(id(traces), _Reader(traces)))
 
     def _costs(self, book: "_Book") -> tuple[tuple[ChunkCost, ...], ...]:
         made: dict[object, ChunkCost] = {}

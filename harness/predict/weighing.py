@@ -34,8 +34,8 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
     Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
     which the asked setting is always replayed.
     """
-    composer = replace(_composer(made, software), draws=varied.draws(made.spec))
-    always = varied is not CONSTANT
+    composer = replace(composer_of(made.spec, software), draws=varied.draws(made.spec))
+    always = bool(varied.options)
     for _ in range(_MOST_REPLAYED):
         asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made, always=always))
         due = [row for row in asked if row.prediction and not row.is_weighed]
@@ -47,11 +47,12 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
     return made
 
 
-def _composer(made: Plan, software: Software) -> Composer:
-    return replace(Composer(made.spec, settled_implementation(made.spec)), apex=software.apex is not False)
+def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
+    """Return what composes a job's steps on this software."""
+    return Composer(spec, settled_implementation(spec), apex=software.apex is not False)
 
 
-def row_history(made: Plan, row: Row, traces: Traces, software: Software) -> StepHistory | None:
+def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | None:
     """Return the first steps of the fullest stage's first rank.
 
     None where its requests are not known, or where the allocator's settings refuse one.
@@ -59,7 +60,7 @@ def row_history(made: Plan, row: Row, traces: Traces, software: Software) -> Ste
     found = row.prediction
     if found is None or traces.requests is None:
         return None
-    own, place = _composer(made, software).with_recompute(row.candidate.spec.recompute), found.stages.index(found.worst)
+    own, place = composer_of(found.spec, software), found.stages.index(found.worst)
     try:
         steps = first_steps(own, found.worst, own.chunk_costs(traces.even)[place], traces.requests)
         return step_history(steps, asked_settings(found.spec)[1], device_bytes(found.spec), found.worst.total)
@@ -99,18 +100,19 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
     return row if verdict(guessed.fits, budget) == found_verdict else replace(row, otherwise=guessed)
 
 
-def weighed(found: Prediction, composer: Composer, traces: Traces) -> Prediction:
+def weighed(found: Prediction, software: Software, traces: Traces) -> Prediction:
     """Return the prediction with the first steps of its fullest stage replayed where their requests are known."""
     if found.spec.gpu_type.is_cpu:
         return found
     settings, _ = asked_settings(found.spec)
-    return replace(found, held=_held(found, composer.with_recompute(found.spec.recompute), settings, traces, None))
+    composer = composer_of(found.spec, software)
+    return replace(found, held=_held(found, composer, settings, traces, None))
 
 
 def _held(
     found: Prediction, composer: Composer, settings: AllocatorSettings, traces: Traces, budget: int | None
 ) -> tuple[Held, ...]:
-    """Replay the fullest stage, and others that may exceed the budget; without one, the stages that may be fuller."""
+    """Replay the fullest stage, and others that may be fuller and exceed the budget, where there is one."""
     held = [*found.held]
     costs = composer.chunk_costs(traces.even)
     most = 0 if budget is None else budget - (found.range_bytes[1] - found.peak_bytes)
@@ -118,8 +120,7 @@ def _held(
         if nth and held[place].fits[2] <= most:
             break
         held[place] = stage_held(composer, found.stages[place], costs[place], settings, traces, budget)
-        if budget is None:
-            most = max(most, held[place].fits[2])
+        most = max(most, held[place].fits[2])
     return tuple(held)
 
 

@@ -44,7 +44,7 @@ _TAKEN = (
 _EXPLAINED = (
     "What the prediction explains:",
     "",
-    "- the peak in the table is probably that of replayed steps: no eager step of this job fits in 58.8 GB. Before them come eager steps and the capture, which hold up to 12 GB more. "
+    "- before replayed steps come eager steps and the capture, which hold up to 12 GB more. "
     "All four settings replay the same 61.3 GB, but `core_attn` reserves about 15 GB more than `mlp` while it captures: the rows that "
     "read 58.8 and 59.6 GB ended out of memory, those that read 55.6 GB did not",
     "- with torch's default, the eager steps of `core_attn` already reserve 79 GB for 70 GB of tensors; expandable segments need 71 GB. megatron-core empties the cache before it captures, so these bytes do not add to those of the capture",
@@ -55,6 +55,19 @@ _EXPLAINED = (
     "sequences of varied lengths, or more memory outside torch's allocator. The table says nothing about any of them. The predicted gain of "
     "expandable segments under CUDA graphs is an estimate; no shipped measurement has graphs with both settings. Nothing here is "
     "fitted to this table.",
+    "",
+    "## Which steps read 58.8 GB",
+    "",
+    "The table does not say when it read its peaks. What would have to be true:",
+    "",
+    "- of replayed steps: the logs report the peak since the last report, or the peak of a step after the capture. Predicted are 61.3 GB; "
+    "the same job without recompute on torch's own allocator (`results/scripted_gpu`, 8 micro-batches) replays 61.1 GB. The error is 4 %, "
+    "and rows with and without recompute of attention read alike, as in replayed steps",
+    "- of eager steps: the job held 11 GB less than predicted (69.7 GB) and 9 GB less than the rank on torch's allocator (67.9 GB). Fewer "
+    "layers a stage, a smaller micro-batch or another version of the layers would do it; the table names the layout, and nothing else in it says so",
+    "",
+    "So mbr-perf takes the peaks for those of replayed steps, as it does for all published peaks under CUDA graphs. Its own goldens hold counters of the "
+    "whole run, and are compared with the peak of the whole run. A log that prints the eager peak of this job would decide.",
     "",
     "The same answer for one setting: `mbr-perf plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 -gb 32 --only core_attn mlp "
     "--cuda_graph_impl none -E PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False`.",

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.software import Software
 from harness.predict.allocator import Allocator
 from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings, is_known, notes_of, settings_of
@@ -91,7 +92,7 @@ def test_the_releases_whose_allocator_was_run_or_read_are_known():
     known = [is_known(each) for each in ("2.11.0+cu130", "2.6.0", "2.10.1", "2.5.1", "2.12.0.dev1")]
     assert known == [True, True, True, False, False]
     spec = resolve(Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8)).spec
-    assert [len(notes_of(spec, each)) for each in (None, "2.11.0", "2.13.1+cu130")] == [0, 0, 1]
+    assert [len(notes_of(spec, Software(torch=each))) for each in (None, "2.11.0", "2.13.1+cu130")] == [0, 0, 1]
 
 
 def test_a_request_larger_than_an_expandable_range_is_refused():

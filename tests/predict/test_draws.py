@@ -111,7 +111,7 @@ def test_a_plan_with_routing_replaces_the_assumed_load_and_native_segments_fragm
         json.loads(mbr_perf(*job, *conf, *more).out)["settings"][0] for more in ((), ("--routing", "4096,800"))
     )
     assert uneven["reserved_source"] == "replayed"
-    assert uneven["reserved_bytes"] > 1.005 * plain["reserved_bytes"]
+    assert uneven["reserved_bytes"] > plain["reserved_bytes"]
     assert uneven["fits_range_bytes"][1] < plain["fits_range_bytes"][1]  # without: 1.8 times the tokens of a rank
     assert uneven["peak_range_bytes"] == plain["peak_range_bytes"]
 
