@@ -151,8 +151,6 @@ class Allocator:
 
     def _pool(self, size: int, stream: int) -> Pool:
         """`get_pool`: a private pool goes before the usual ones; up to 1 MiB is small."""
-        if not self._captures:
-            return self._pools[_DEFAULT_POOL][size > SMALL_BYTES]
         captures = (name for name, streams in self._captures if streams is None or stream in streams)
         return self._pools[next(captures, _DEFAULT_POOL)][size > SMALL_BYTES]
 

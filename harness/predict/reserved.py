@@ -4,6 +4,7 @@ The figures of classes are in `reserved.json`, which `scripts/accuracy --reserve
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -107,6 +108,7 @@ def replay(
     settings: AllocatorSettings,
     read: Read,
     usable_bytes: int | None = None,
+    draws: "Sequence[Draw]" = (),
 ) -> Held:
     """Replay the first steps of a stage's first rank; MissingEventsError where its requests are not known.
 
@@ -120,8 +122,8 @@ def replay(
     fits = free.least_bytes
     if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
         fits = fits_bytes(events, settings, free, device) or free.peak_reserved_bytes
-    draws = [first_steps(composer, stage, chunks, read, draw).events for draw in composer.draws]
-    drawn = [replayed(each, settings, total_bytes=device) for each in draws]
+    others = (first_steps(composer, stage, chunks, read, draw).events for draw in draws)
+    drawn = [replayed(each, settings, total_bytes=device) for each in others]
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     most = round(most * ratios_of(spec, stage.total, settings).late)
     held = Held((low, reserved, most), _ends(fits, [each.least_bytes for each in drawn]), "replayed")
@@ -140,7 +142,8 @@ def first_steps(
     if not is_replayable(composer.spec, stage.pp_rank):
         raise MissingEventsError("the stage is not composed")
     seed = draw.seed if draw else None
-    known, name = composer.shared.steps, (composer.spec.recompute.text, stage.pp_rank, seed)
+    known: dict[object, Steps] = composer.shared.steps
+    name = (composer.spec.recompute.text, stage.pp_rank, seed)
     if name not in known:
         parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
         known[name] = rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), draw)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -27,10 +27,6 @@ from harness.predict.compose import (
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
-if TYPE_CHECKING:
-    from harness.predict.draws import Draw
-    from harness.predict.rank_events import Steps
-
 _FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
 
 
@@ -43,7 +39,7 @@ class _Shared:
     """Values that the settings of one request share. A reader holds its traces, so that their ids stay valid."""
 
     cases: dict[object, TraceCase] = field(default_factory=dict)
-    steps: "dict[object, Steps]" = field(default_factory=dict)
+    steps: dict[object, Any] = field(default_factory=dict)
     readers: dict[int, "_Reader"] = field(default_factory=dict)
 
 
@@ -53,13 +49,11 @@ class Composer:
 
     Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
     transformer-engine's dummy of its size. Without ``apex`` its backward pass allocates the gradient; no dummy stays.
-    ``draws``: of sizes that vary, which replays also run.
     """
 
     spec: ExperimentSpec
     implementation: Implementation
     apex: bool = True
-    draws: "tuple[Draw, ...]" = ()
     shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":

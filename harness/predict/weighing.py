@@ -12,7 +12,7 @@ from harness.experiment.software import Software
 from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.compose import ChunkCost
-from harness.predict.draws import CONSTANT, Varied
+from harness.predict.draws import CONSTANT, Draw, Varied
 from harness.predict.ledger import StageMemory
 from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
@@ -34,14 +34,13 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
     Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
     which the asked setting is always replayed.
     """
-    composer = replace(composer_of(made.spec, software), draws=varied.draws(made.spec))
-    always = bool(varied.options)
+    composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
     for _ in range(_MOST_REPLAYED):
-        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made, always=always))
+        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made, always=bool(draws)))
         due = [row for row in asked if row.prediction and not row.is_weighed]
         if not due:
             break
-        known = {row.text: _weighed(row, made.limits, composer, traces) for row in due}
+        known = {row.text: _weighed(row, made.limits, composer, traces, draws) for row in due}
         rows = tuple(known.get(row.text, row) for row in made.rows)
         made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
     return made
@@ -78,7 +77,7 @@ def _is_in_doubt(row: Row, made: Plan, *, always: bool) -> bool:
     return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
 
 
-def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Row:
+def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces, draws: tuple[Draw, ...]) -> Row:
     """Replay a setting, also with and without expandable segments where that may decide."""
     found, budget = row.prediction, limits.budget_bytes
     assert found
@@ -86,8 +85,8 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
         return replace(row, is_weighed=True)
     own = composer.with_recompute(row.candidate.spec.recompute)
     settings, _ = asked_settings(found.spec)
-    found = replace(found, held=_held(found, own, settings, traces, budget))
-    found = replace(found, draws_routing=found.reserved_source == "replayed" and any(d.routing for d in own.draws))
+    found = replace(found, held=_held(found, own, settings, traces, budget, draws))
+    found = replace(found, draws_routing=found.reserved_source == "replayed" and any(draw.routing for draw in draws))
     found_verdict, certain = judged(found, limits)
     row = replace(row, prediction=found, verdict=found_verdict, is_certain=certain, is_weighed=True)
     if budget is None or found.spec.ddp.nccl_ub:
@@ -96,7 +95,7 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces) -> Ro
     guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
     if verdict(guessed.fits, budget) == found_verdict:
         return row
-    guessed = replace(found, held=_held(guessed, own, other, traces, budget))
+    guessed = replace(found, held=_held(guessed, own, other, traces, budget, draws))
     return row if verdict(guessed.fits, budget) == found_verdict else replace(row, otherwise=guessed)
 
 
@@ -110,7 +109,12 @@ def weighed(found: Prediction, software: Software, traces: Traces) -> Prediction
 
 
 def _held(
-    found: Prediction, composer: Composer, settings: AllocatorSettings, traces: Traces, budget: int | None
+    found: Prediction,
+    composer: Composer,
+    settings: AllocatorSettings,
+    traces: Traces,
+    budget: int | None,
+    draws: tuple[Draw, ...] = (),
 ) -> tuple[Held, ...]:
     """Replay the fullest stage, and others that may be fuller and exceed the budget, where there is one."""
     held = [*found.held]
@@ -119,7 +123,7 @@ def _held(
     for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
         if nth and held[place].fits[2] <= most:
             break
-        held[place] = stage_held(composer, found.stages[place], costs[place], settings, traces, budget)
+        held[place] = stage_held(composer, found.stages[place], costs[place], settings, traces, budget, draws)
         most = max(most, held[place].fits[2])
     return tuple(held)
 
@@ -131,11 +135,12 @@ def stage_held(
     settings: AllocatorSettings,
     traces: Traces,
     budget: int | None,
+    draws: tuple[Draw, ...] = (),
 ) -> Held:
     """Replay the first steps of a stage; estimate by the class of the job where its requests are not known."""
     if traces.requests is not None:
         with suppress(MissingEventsError):
-            return replay(composer, stage, costs, settings, traces.requests, budget)
+            return replay(composer, stage, costs, settings, traces.requests, budget, draws)
     return estimated(composer.spec, stage, settings)
 
 

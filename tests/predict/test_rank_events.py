@@ -2,7 +2,6 @@
 
 import json
 import runpy
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -43,11 +42,13 @@ def _composed():
 
     def compose(spec, stage=0, recompute="none", draws=(), **settings):
         spec = spec.model_copy(update={"recompute": parse_recompute(recompute)})
-        composer = replace(Composer(spec, IMPLEMENTATION), apex=False, draws=draws)
+        composer = Composer(spec, IMPLEMENTATION, apex=False)
         found = {case.key: shipped.read(case, 1.0).chunk for case in composer.cases()}
         costs = composer.chunk_costs(found)[stage]
         memory = stage_memory(spec, stage, costs)
-        held = {name: replay(composer, memory, costs, each, events.read) for name, each in settings.items()}
+        held = {
+            name: replay(composer, memory, costs, each, events.read, draws=draws) for name, each in settings.items()
+        }
         return memory, held
 
     return compose
@@ -150,7 +151,7 @@ def test_shared_experts_beside_the_dispatch_keep_segments_of_a_stream_each(compo
 def test_the_smallest_device_is_sought_where_it_decides(composed):
     spec = point("llama3_8b", 8)
     shipped, events = find_shipped(RELEASE, Software())[0], find_events(RELEASE, Software())
-    composer = replace(Composer(spec, IMPLEMENTATION), apex=False)
+    composer = Composer(spec, IMPLEMENTATION, apex=False)
     costs = composer.chunk_costs({case.key: shipped.read(case, 1.0).chunk for case in composer.cases()})[0]
     stage = stage_memory(spec, 0, costs)
     loose = replay(composer, stage, costs, NATIVE, events.read)
