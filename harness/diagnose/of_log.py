@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
 
-from harness.diagnose.symptoms import names_symptom
 from harness.diagnose.timing import timed
-from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
+from harness.diagnose.values import Case, FailedRank, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.entries import entry
 from harness.failures.failure_scan import expandable_segments_in
@@ -16,13 +15,9 @@ from harness.failures.first_failure import LOCAL_RANK, FirstFailure, RankFailure
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
 from harness.foreign.logs.lines import LogLine
-from harness.records.redact import redact
 from harness.units import counted
 
-_MOST_MESSAGES = 200
-_NEAR = 16  # lines of several ranks
 _MOST_NAMED = 8
-_LONGEST = 2000
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
 # slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers.
@@ -57,14 +52,12 @@ def pools_in(text: str) -> str:
 
 
 class Listener:
-    """Passes lines on and keeps the few that name a symptom."""
+    """Passes lines on, and keeps what they show of the allocator and of memory pools."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
         self.expandable_segments: bool | None = None
         self.pools = ""
         self.last = ""
-        self._near = 0  # lines in which the message of an error may go on
 
     def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the same lines."""
@@ -73,9 +66,6 @@ class Listener:
             setting = expandable_segments_in(line.text)
             self.expandable_segments = self.expandable_segments if setting is None else setting
             self.pools = self.pools or pools_in(line.text)
-            self._near = _NEAR if "rror" in line.text else max(0, self._near - 1)
-            if self._near and len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
-                self.messages.append(Message(redact(line.text[:_LONGEST]), line.where))
             yield line
 
 
@@ -113,7 +103,7 @@ def case_of_log(
         expandable_segments=listener.expandable_segments,
         pools_in_log=listener.pools,
         why_now=why_now,
-        messages=tuple(listener.messages),
+        said=first.failure.text if first else "",
         notes=(
             *_beside(first, broken, cause),
             *_harmless_lines(harmless.failure if harmless else None, survived),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
+from harness.diagnose.values import Case, FailedRank, RankFigures, Status
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.classify import Ending, classify
@@ -50,7 +50,7 @@ def case_of_run(record: RunRecord) -> Case:
         step_time_s=time.median if time else None,
         has_nan=_has_nan(record),
         expandable_segments=has_expandable_segments(record),
-        messages=tuple(_messages(record)),
+        said=_said(record),
         sources=tuple(record.sources.items()),
         notes=doubts_of(record, metrics) if metrics else record.suspect,
         retried=any(rank.memory and rank.memory.num_alloc_retries for rank in record.ranks),
@@ -105,13 +105,9 @@ def _has_nan(record: RunRecord) -> bool:
     return has_failed or any(step.loss is not None and not math.isfinite(step.loss) for step in steps)
 
 
-def _messages(record: RunRecord) -> list[Message]:
-    found = [Message(record.failure, record.run_id)] if record.failure else []
-    for rank in record.ranks:
-        if rank.failure:
-            texts = [*rank.failure.message.splitlines(), *(rank.failure.traceback or "").splitlines()[-3:]]
-            found += [Message(text, f"rank {rank.rank}") for text in dict.fromkeys(texts) if text.strip()]
-    return found
+def _said(record: RunRecord) -> str:
+    failures = [rank.failure for rank in record.ranks if rank.failure]
+    return "\n".join((record.failure or "", *(f"{each.message}\n{each.traceback or ''}" for each in failures)))
 
 
 def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, host: Host) -> Case:
@@ -138,7 +134,7 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
     if logged is not None and (logged.has_oom or (logged.failed and logged.failed.kind != "peer")):
         return replace(logged, name=folder.name, notes=(*notes, *logged.notes))
     ended: Status = "failed" if life.state == "dead" else "unknown"
-    return replace(case, status=ended, verdict=_by_life(folder, life), failed=None, messages=(), notes=notes)
+    return replace(case, status=ended, verdict=_by_life(folder, life), failed=None, said="", notes=notes)
 
 
 def _by_life(folder: Path, life: Life) -> OomVerdict:

@@ -121,8 +121,8 @@ def _of_run(run: Committed, passage: Passage) -> Case:
     logged = _of_logs((str(logs),), case.spec, passage)
     if not logged.has_oom:
         return case
-    messages, pools = (*case.messages, *logged.messages), logged.pools_in_log
-    return replace(case, verdict=logged.verdict, failed=logged.failed, messages=messages, pools_in_log=pools)
+    said, pools = f"{case.said}\n{logged.said}", logged.pools_in_log
+    return replace(case, verdict=logged.verdict, failed=logged.failed, said=said, pools_in_log=pools)
 
 
 def _has_files(folder: Path) -> bool:

@@ -19,14 +19,6 @@ Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A line of a log or of a failure, and its place."""
-
-    text: str
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
 class RankFigures:
     """Peaks of one rank in bytes; None if not recorded. ``has_oom``: this rank itself ran out of memory."""
 
@@ -60,7 +52,7 @@ class FailedRank:
 
 @dataclass(frozen=True)
 class Case:
-    """One job. ``expandable_segments``: None if unknown. ``messages``: lines that may name a symptom.
+    """One job. ``expandable_segments``: None if unknown. ``said``: the texts of its failures.
 
     ``sources``: the source of each setting. ``paths``: the logs read. ``prints_settings``: its log shows all settings
     but the GPU type. ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the
@@ -81,7 +73,7 @@ class Case:
     step_time_s: float | None = None
     has_nan: bool = False
     expandable_segments: bool | None = None
-    messages: tuple[Message, ...] = ()
+    said: str = ""
     sources: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     retried: bool = False

@@ -249,8 +249,7 @@ def judged(
 
 def _in_capture(device: _Device, moment: Moment) -> OomVerdict:
     """Judge a request with cached memory of its size. torch frees none and does not retry while it captures a graph."""
-    held = f"{device.spare} are reserved but unallocated, and a capture cannot give them back"
-    reason = f"while it {moment.doing}: {held} for a request of {device.tried}"
+    reason = f"while it {moment.doing}: {device.spare} are reserved but unallocated, which a capture cannot give back"
     return OomVerdict("cuda_graph_pools", "medium", reason, device.figures.tried_bytes, device.figures, moment.advice)
 
 

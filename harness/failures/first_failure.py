@@ -76,15 +76,11 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
 
 def _timeout_before(failure: RankFailure, failures: list[RankFailure]) -> RankFailure | None:
     """Return the first time-out of a collective before ``failure``, by time, else by order in the same log."""
-    order = {id(each): place for place, each in enumerate(failures)}
+    before = failures[: failures.index(failure)]
     for each in failures:
-        is_timed = bool(each.time and failure.time)
-        is_before = (each.time or "") <= (failure.time or "") if is_timed else order[id(each)] < order[id(failure)]
-        if (
-            each.entry == "collective_timeout"
-            and is_before
-            and (is_timed or each.evidence[0].source == failure.evidence[0].source)
-        ):
+        is_in_order = each in before and each.evidence[0].source == failure.evidence[0].source
+        is_before = each.time <= failure.time if each.time and failure.time else is_in_order
+        if each.entry == "collective_timeout" and is_before:
             return each
     return None
 

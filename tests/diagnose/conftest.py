@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.diagnose.values import Case, Message, RankFigures
+from harness.diagnose.values import Case, RankFigures
 from harness.failures.classify import Ending, classify
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.units import GIB
@@ -34,7 +34,7 @@ def case(make_spec):
             "status": "oom" if verdict.is_oom else "failed" if text else "ok",
             "verdict": verdict,
             "spec": make_spec(**settings or {}),
-            "messages": tuple(Message(line, f"rank.log:{n}") for n, line in enumerate(text.splitlines(), 1)),
+            "said": text,
         }
         return Case(**fields | changes)
 
