@@ -16,6 +16,7 @@ from harness.history.cases import (
     named_case,
 )
 from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, trend
+from harness.history.chart import trend_picture
 from harness.history.record import HistoryRecord, started
 from harness.history.series import Series, series_of
 from harness.history.show import case_page, cases_page, page_name
@@ -95,7 +96,10 @@ def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | 
     folder.mkdir(parents=True, exist_ok=True)
     cases = case_summaries(read_history(results), metric)
     for series in (case.series for case in cases):
-        page = replace(case_page(history_of(series, metric, golden_dir)), title=series.title)
+        history = history_of(series, metric, golden_dir)
+        drawn = (trend_picture(history),) if history.measured else ()
+        page = case_page(history)
+        page = replace(page, title=series.title, blocks=(*drawn, *page.blocks))
         write_atomically(folder / page_name(series), html(page))
     index = cases_page(cases, metric, results, is_linked=True)
     write_atomically(folder / "index.html", html(replace(index, title="Nights", blocks=(*above, GAP, *index.blocks))))

@@ -20,7 +20,7 @@ _SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "diamond": "M0-7L6 0L0 7L-6 0z", "square": "M-5-5H5V5H-5z",
     "triangle": "M0-6L6 5H-6z", "cross": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z", "": "M-6-6H6V6H-6z",
 }  # fmt: skip
-_LINE, _HEIGHT = 18, 300
+_LINE, _HEIGHT, _ROW, _THICK = 18, 300, 40, 13
 _WIDTH = 720
 """Of a file; a page gives a chart the width that it has."""
 _BELOW, _LABELS = 56, 0.12
@@ -132,7 +132,6 @@ def _legend(looks: Mapping[str, Look], shown: Iterable[str], y: float) -> tuple[
 
 
 def _inner(y: float, height: float, parts: Iterable[str]) -> str:
-    """Return the chart without its titles and legend, at its place."""
     return f'<svg y="{y:g}" height="{height:g}" overflow="visible">{"".join(parts)}</svg>'
 
 
@@ -226,9 +225,6 @@ def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
     number, name = f'<tspan class="strong">{_safe(point.number)}</tspan>', _safe(shortened(point.name, _LONGEST_NAME))
     yield _mark(looks[point.kind], 0, y, dx=7, beside=f'<text x="20" y="4">{number}&#160; {name}</text>')
     yield _text(point.text, 1, y + 4, "soft", anchor="end")
-
-
-_ROW, _THICK = 40, 13
 
 
 def _bars(chart: Bars, top: float) -> tuple[list[str], float]:

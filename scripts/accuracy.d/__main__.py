@@ -99,7 +99,7 @@ def main() -> int:
         nargs="?",
         const=EXAMPLES,
         metavar="FOLDER",
-        help="draw the kept H100 peaks into FOLDER (default: results/examples); compares nothing",
+        help="draw the pictures of the README into FOLDER (default: results/examples); compares nothing",
     )
     parser.add_argument(
         "--traces",
@@ -154,8 +154,10 @@ def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
 
 def _draw(accuracy: Path, folder: Path) -> int:
     import h100_peaks
+    import terminal_picture
 
-    show_blocks(Line(str(h100_peaks.write(accuracy, folder)), whole=True))
+    drawn = (h100_peaks.write(accuracy, folder), terminal_picture.write(folder))
+    show_blocks(*(Line(str(path), whole=True) for path in drawn))
     return int(ExitCode.OK)
 
 

@@ -109,6 +109,7 @@ def test_the_index_links_the_night_and_a_page_for_each_case(tmp_path, kept):
     links = Page((folder / "index.html").read_text()).links
     assert [unquote(link) for link in links] == [f"{kept.night_dir.name}.html", "h100.a.mlp.html", "h100.a.none.html"]
     case = (folder / links[1]).read_text()
+    assert case.count("<figure><svg") == 1
     assert [f">2026-01-0{day}T02:00Z<" in case for day in (1, 2, 3, 4)] == [True, True, True, False]
 
 

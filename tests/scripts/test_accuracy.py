@@ -1,5 +1,6 @@
 """What scripts/accuracy reads from published runs, how far predictions are from them, and what it writes about it."""
 
+import html
 import json
 import os
 import re
@@ -167,6 +168,16 @@ def kept_h100_peaks():
     return sorted((row["measured_bytes"] / 2**30, row["predicted_bytes"] / 2**30) for row in rows)
 
 
+def text_of(svg):
+    return html.unescape(re.sub("<[^>]*>", "", svg.read_text())).replace("\xa0", " ")
+
+
+def test_the_terminal_of_the_readme_shows_its_command_and_fetches_nothing(module):
+    drawn = ROOT / "results" / "examples" / "plan.svg"
+    assert module("terminal_picture").readme_command() in text_of(drawn)
+    assert "url(http" not in drawn.read_text()
+
+
 def approximately(points):
     return [pytest.approx(point, rel=1e-4) for point in points]
 
@@ -232,7 +243,12 @@ def test_the_command_draws_that_picture_anew(tmp_path):
     environment = os.environ | {"MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable}
     command = [ROOT / "scripts" / "accuracy", "--picture", tmp_path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.split() == [str(tmp_path / "h100_peaks.svg")]
+    assert done.stdout.split() == [str(tmp_path / "h100_peaks.svg"), str(tmp_path / "plan.svg")]
+    terminal = text_of(tmp_path / "plan.svg")
+    command, answer = re.search(
+        r"^\$ (mbr-perf plan .*)\n(.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    ).groups()
+    assert (command in terminal, answer[:60] in terminal) == (True, True)
     assert points_of((tmp_path / "h100_peaks.svg").read_text()) == approximately(kept_h100_peaks())
 
 
