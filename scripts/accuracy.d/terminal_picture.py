@@ -35,9 +35,7 @@ def write(folder: Path) -> Path:
     command = readme_command()
     environment = {**this_host().shell, "FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(_WIDTH)}
     arguments = [sys.executable, "-m", "harness.app", *shlex.split(command)[1:]]
-    printed = subprocess.run(
-        arguments, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True
-    )
+    printed = subprocess.run(arguments, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
     console = Console(record=True, file=io.StringIO(), width=_WIDTH, force_terminal=True)
     console.print(Text.from_ansi(printed.stdout.rstrip()))
     drawn = console.export_svg(title=command, theme=_THEME, unique_id="plan")
