@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from harness.diagnose.values import Case, Diagnosis, Fix
-from harness.failures.verdict import AllocatorFigures
+from harness.failures.verdict import AllocatorFigures, class_name
 from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details, plain
 from harness.show.request_text import paste_lines
 from harness.units import format_bytes, shortened
@@ -12,11 +12,6 @@ _LABEL = 10
 _INDENT = 3
 _MOST_STEPS = 3
 _LONGEST = 240
-_NAMES = {
-    "not_oom": "Not memory", "other_process": "Another process has the memory", "capacity": "Too little memory",
-    "outside_allocator": "Memory outside torch's allocator", "self_imposed_limit": "Memory limit of the job",
-    "cuda_graph_pools": "Pools of CUDA graphs", "bad_size": "Impossible size",
-}  # fmt: skip
 
 
 def diagnosis_page(answer: Diagnosis) -> Page:
@@ -62,9 +57,8 @@ def _failure(answer: Diagnosis) -> Line:
     case, verdict = answer.case, answer.verdict
     if case.status == "ok" and case.failed is None and not case.has_nan:
         return answer_line((Span("No failure", "good"), ": the job ended well."))
-    name = _NAMES.get(verdict.oom_class or "", (verdict.oom_class or "unknown").replace("_", " ").capitalize())
     sure = f" ({verdict.confidence})" if answer.is_conclusive else ""
-    line = (Span(name, "bad"), f"{sure}: {verdict.reason.rstrip('.')}.")
+    line = (Span(class_name(verdict.oom_class or "unknown"), "bad"), f"{sure}: {verdict.reason.rstrip('.')}.")
     room = LONGEST_ANSWER - len(plain(line))
     return answer_line(line, next((text for text in _first_steps(answer) if len(text) <= room), ""))
 

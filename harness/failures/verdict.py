@@ -66,6 +66,18 @@ Confidence = Literal["high", "medium", "low"]
 NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure", "unknown"})
 
 
+_NAMES = {
+    "not_oom": "Not memory", "other_process": "Another process has the memory", "capacity": "Too little memory",
+    "outside_allocator": "Memory outside torch's allocator", "self_imposed_limit": "Memory limit of the job",
+    "cuda_graph_pools": "Pools of CUDA graphs", "bad_size": "Impossible size",
+}  # fmt: skip
+
+
+def class_name(oom_class: str) -> str:
+    """Return the class of a failure in words."""
+    return _NAMES.get(oom_class, oom_class.replace("_", " ").capitalize())
+
+
 @cache
 def table() -> dict[str, Any]:
     """Return failures.yaml, which explains itself."""
@@ -106,10 +118,6 @@ class OomVerdict:
     def is_oom(self) -> bool:
         """Whether memory ran out; a SIGKILL alone does not show it."""
         return self.oom_class not in NOT_MEMORY
-
-    @property
-    def line(self) -> str:
-        return f"class: {self.oom_class} ({self.confidence})"
 
 
 # Shares of the device's memory, and bytes.

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.foreign import hf_fields
-from harness.foreign.hf_config import FILE, HfConfig, read_config
+from harness.foreign.hf_config import HfConfig, read_config
 from harness.foreign.hf_fields import Settings
 from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value
@@ -102,7 +102,7 @@ _FEWEST_SAMPLES = 128
 
 def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings:
     def usual(value: Value, what: str, option: str) -> Setting:
-        return Setting(value, "usual for --hf", note=f"{what}: a usual value, {FILE} gives none ({option} sets it)")
+        return Setting(value, "usual for --hf", note=what, option=option)
 
     longest = config.whole("max_position_embeddings")
     num_gpus = request.num_gpus or 1
@@ -120,10 +120,10 @@ def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings
             "parallelism.expert_tensor_parallel_size": 1,
         }
     return {
-        "compute_dtype": usual(precision, f"precision {precision}", "-c"),
-        "batch.micro_batch_size": usual(1, "micro-batch size 1", "-mb"),
-        "batch.global_batch_size": usual(samples, f"global batch size {samples}", "-gb"),
-        "batch.seq_length": usual(length, f"{length} tokens per sequence", "-sl"),
+        "compute_dtype": usual(precision, precision, "-c"),
+        "batch.micro_batch_size": usual(1, "micro 1", "-mb"),
+        "batch.global_batch_size": usual(samples, f"global {samples}", "-gb"),
+        "batch.seq_length": usual(length, f"{length} tokens", "-sl"),
     } | {path: Setting(value, "usual for --hf") for path, value in chosen.items()}  # fmt: skip
 
 

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App
+from harness.cli.commands import App, answers_first
 from harness.cli.options import GoldenDir, Json, Results
 from harness.golden.promote import Author, Markdown, promote
+from harness.show.answer import answer
 
 
 def export(
@@ -57,6 +58,7 @@ app.command("export")(export)
 
 
 @app.command("list")
+@answers_first
 def list_goldens(
     retired: Annotated[bool, typer.Option("--retired", help="List retired goldens instead.")] = False,
     golden_dir: GoldenDir = None,
@@ -70,35 +72,30 @@ def list_goldens(
     from harness.golden.show import GoldensDocument, goldens_page
     from harness.records import golden as golden_records
     from harness.records import goldens
-    from harness.show import json
-    from harness.show.terminal import show_page
 
     goldens.require_golden_dir(golden_dir)
     folder = goldens.golden_dir(golden_dir)
     found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
-    if as_json:
-        rows = [{"path": path, "golden": golden} for path, golden in found.items()]
-        damaged = [{"path": path, "message": error.message} for path, error in unread.items()]
-        json.answer(GoldensDocument.of(goldens=rows, damaged=damaged))
-    else:
-        show_page(goldens_page(found, folder, retired=retired, unread=unread))
+    rows = [{"path": path, "golden": golden} for path, golden in found.items()]
+    damaged = [{"path": path, "message": error.message} for path, error in unread.items()]
+    answer(
+        lambda: GoldensDocument.of(goldens=rows, damaged=damaged),
+        lambda: goldens_page(found, folder, retired=retired, unread=unread),
+        as_json=as_json,
+    )
     if unread:
         raise typer.Exit(int(ExitCode.INCONCLUSIVE))
 
 
 @app.command()
+@answers_first
 def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> None:
     """Show the values of a golden, where they were measured, and who promoted them and why."""
     from harness.golden.show import GoldenDocument, golden_page
     from harness.records.goldens import named_golden
-    from harness.show import json
-    from harness.show.terminal import show_page
 
     path, golden = named_golden(name, golden_dir)
-    if as_json:
-        json.answer(GoldenDocument(path=path, golden=golden))
-    else:
-        show_page(golden_page(path, golden))
+    answer(lambda: GoldenDocument(path=path, golden=golden), lambda: golden_page(path, golden), as_json=as_json)
 
 
 @app.command()
@@ -120,8 +117,6 @@ def diff(
     from harness.explain.references import named
     from harness.golden.promote import leave_markdown
     from harness.golden.show import DifferenceDocument, difference_page
-    from harness.show import json
-    from harness.show.terminal import show_page
 
     if as_json and markdown == "-":
         raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
@@ -135,10 +130,8 @@ def diff(
     page = difference_page(*sides)
     if markdown:
         leave_markdown(markdown, page, level=3)
-    if as_json:
-        json.answer(DifferenceDocument.between(*sides))
-    elif markdown != "-":
-        show_page(page)
+    if as_json or markdown != "-":
+        answer(lambda: DifferenceDocument.between(*sides), lambda: page, as_json=as_json)
 
 
 @app.command()
@@ -158,15 +151,14 @@ def retire(
     from harness.golden.show import RetiredDocument
     from harness.records import golden as golden_records
     from harness.records.goldens import named_golden, read_golden, writable_golden_dir
-    from harness.show import json
     from harness.show.page import Page
-    from harness.show.terminal import show_page
 
     folder = writable_golden_dir(golden_dir)
     path, golden = named_golden(name, folder)
     now, who = datetime.now(UTC), author_or_default(author)
     target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
-    if as_json:
-        json.answer(RetiredDocument(path=target, golden=read_golden(target), retired_from=path))
-    else:
-        show_page(Page((f"Retired: {path}", f"It is now {target}. Commit both changes.")))
+    answer(
+        lambda: RetiredDocument(path=target, golden=read_golden(target), retired_from=path),
+        lambda: Page((f"Retired: {path}", f"It is now {target}. Commit both changes.")),
+        as_json=as_json,
+    )

@@ -1,6 +1,5 @@
 """The `golden promote` command, and its Markdown for a pull request."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,7 @@ import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import GoldenDir, Json, Results
+from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 
 if TYPE_CHECKING:
     from harness.golden.plan import Candidate, LeftOut, PromotionsDocument
@@ -27,27 +26,24 @@ Markdown = Annotated[
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
+@options()
 class PromoteOptions:
     """What to promote, by whom and why, and what to print."""
 
     what: Annotated[list[str], typer.Argument(metavar="RUN|NIGHT", autocompletion=completion.stored,
         help="Folders or ids of runs that repeat one setting; or one night, with --case or --every.")]
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why these values become the golden.")]
-    case: Annotated[list[str] | None, typer.Option("--case", metavar="NAME",
-        help="Promote this case of the night. Repeatable.")] = None
-    every: Annotated[bool, typer.Option("--every",
-        help="Promote every case of the night, except those that failed as the suite expects.")] = False
-    keep_going: Annotated[bool, typer.Option("--keep_going", help="Write the other cases if some are refused.")] = False
+    reason: Annotated[str, option("TEXT", "Why these values become the golden.")]
+    case: Annotated[list[str] | None, option("NAME", "Promote this case of the night. Repeatable.")] = None
+    every: Annotated[bool, flag("Promote every case of the night, except those that failed as the suite "
+        "expects.")] = False
+    keep_going: Annotated[bool, flag("Write the other cases if some are refused.")] = False
     author: Author = None
-    replace_other: Annotated[bool, typer.Option("--replace_other",
-        help="Replace a golden of other settings that has the same file name.")] = False
-    accept_spread: Annotated[bool, typer.Option("--accept_spread",
-        help="Promote although the runs vary by more than half the threshold. The golden records this.")] = False
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="METRIC",
-        help="Store this metric only, e.g. peak_allocated_bytes. Repeatable.")] = None
+    replace_other: Annotated[bool, flag("Replace a golden of other settings that has the same file name.")] = False
+    accept_spread: Annotated[bool, flag("Promote although the runs vary by more than half the threshold.")] = False
+    only: Annotated[list[str] | None, option("METRIC", "Store this metric only, e.g. peak_allocated_bytes. "
+        "Repeatable.")] = None
     markdown: Markdown = None
-    dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
+    dryrun: Annotated[bool, flag("Print what would change; write no golden.", "-d")] = False
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False

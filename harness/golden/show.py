@@ -1,5 +1,6 @@
 """Shows goldens, their differences, and what a promotion changes, for people and as JSON."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -15,8 +16,8 @@ from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.json import Document, Shown, at
-from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, listing, table, tabled
-from harness.units import format_percent
+from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, answer_line, listing, table, tabled
+from harness.units import counted, format_percent
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
 
@@ -44,12 +45,18 @@ def goldens_page(
     none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
     damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
     listed = [table(columns, rows)] if rows else none
-    return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])))
+    kinds = ", ".join(f"{num} {kind}" for kind, num in Counter(golden.kind for golden in goldens.values()).items())
+    answer = f"{counted(len(goldens), 'retired golden' if retired else 'golden')}: {kinds}." if rows else ""
+    return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])), answer=answer)
 
 
 def golden_page(path: Path, golden: GoldenRecord) -> Page:
     """Return a golden: values, machine, and who promoted it and why."""
     where = golden.measured_on
+    values = [
+        " ".join((title.lower() if title[1:].islower() else title, shown))
+        for title, shown, *_ in map(_stored, golden.metrics.items())
+    ]
     versions = (f"{name} {version}" for name, version in sorted(where.versions.items()) if version)
     machine = [part for part in (where.device_name, where.driver_version, where.container, *versions) if part]
     return Page(
@@ -65,7 +72,8 @@ def golden_page(path: Path, golden: GoldenRecord) -> Page:
             listing(f"Accepted: {why}" for why in golden.overridden),
             *([f"Source: {golden.source}"] if golden.source else []),
             listing(f"Caveat: {caveat}" for caveat in golden.caveats),
-        )
+        ),
+        answer=answer_line(f"{', '.join(values)}: the {golden.kind} golden {path.stem}."),
     )
 
 

@@ -1,15 +1,15 @@
 """`mbr-perf history`: shows the metrics of a case over the nights, and adds runs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, HelpedGroup, takes
-from harness.cli.options import GoldenDir, Json, Results
+from harness.cli.commands import App, HelpedGroup, answers_first, takes
+from harness.cli.options import GoldenDir, Json, Results, option, options
+from harness.show.answer import answer
 
 if TYPE_CHECKING:
     from harness.history.cases import CaseHistory
@@ -27,24 +27,21 @@ app = App(cls=HistoryGroup, help="Figures of a case over the nights. `history CA
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
+@options()
 class HistoryOptions:
     """Which case and figure, which nights, and where to."""
 
     case: Annotated[str | None, typer.Argument(metavar="CASE",
         help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases.")] = None
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME",
-        help="tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
-    since: Annotated[str | None, typer.Option("--since", metavar="DATE",
-        help="Nights from this date on: ISO-8601, UTC unless it names a zone. Example: 2026-01-31.")] = None
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the newest N nights.")] = None
-    branch: Annotated[str | None, typer.Option("--branch", metavar="NAME", help="Runs of this branch only.")] = None
-    fingerprint: Annotated[str | None, typer.Option("--fingerprint", metavar="HEX",
-        help="Runs with these settings. Default: those of the newest run.")] = None
-    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
-        help="Also write CSV: of a case for Apache Otava, else of every run. With -, print only the CSV.")] = None
-    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|svg",
-        help="Also draw the trend.")] = None
+    metric: Annotated[str, option("NAME", "tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
+    since: Annotated[str | None, option("DATE", "Nights from this date on, e.g. 2026-01-31 (ISO-8601, UTC).")] = None
+    last: Annotated[int | None, option("N", "Show the newest N nights.", min=1)] = None
+    branch: Annotated[str | None, option("NAME", "Runs of this branch only.")] = None
+    fingerprint: Annotated[str | None, option("HEX", "Runs with these settings. Default: those of the newest "
+        "run.")] = None
+    csv: Annotated[str | None, option("FILE|-", "Also write CSV: of a case for Apache Otava, else of every run. With "
+        "-, print only the CSV.")] = None
+    chart: Annotated[Path | None, option("FILE.html|svg", "Also draw the trend.")] = None
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False
@@ -52,6 +49,7 @@ class HistoryOptions:
 
 
 @app.command()
+@answers_first
 @takes(HistoryOptions)
 def show(asked: HistoryOptions) -> None:
     """List all cases, one line each. For one case, show every night, its level changes and the newest night.
@@ -82,14 +80,7 @@ def add(
     from harness.records import folders
 
     additions = add_runs(runs, folders.results_dir(results_dir))
-    if as_json:
-        from harness.show import json
-
-        json.answer(AddedDocument.of(runs=additions))
-    else:
-        from harness.show.terminal import show_page
-
-        show_page(added_page(additions))
+    answer(lambda: AddedDocument.of(runs=additions), lambda: added_page(additions), as_json=as_json)
 
 
 def _require_sense(asked: HistoryOptions) -> None:
@@ -114,8 +105,6 @@ def _show_cases(asked: HistoryOptions) -> None:
     from harness.history.show import HistoryDocument, cases_page
     from harness.history.store import survey_history
     from harness.records import folders
-    from harness.show import json
-    from harness.show.terminal import show_page
 
     results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
     reading = survey_history(results, since=moment(asked.since))
@@ -123,11 +112,13 @@ def _show_cases(asked: HistoryOptions) -> None:
     _narrate(reading.notes)
     if asked.csv is not None:
         _write_csv(asked.csv, runs_csv(reading.records))
-    if asked.as_json:
-        about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}
-        json.answer(HistoryDocument.of(cases=cases, **about))
-    elif asked.csv != "-":
-        show_page(cases_page(cases, metric, results))
+    about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}
+    if asked.as_json or asked.csv != "-":
+        answer(
+            lambda: HistoryDocument.of(cases=cases, **about),
+            lambda: cases_page(cases, metric, results),
+            as_json=asked.as_json,
+        )
 
 
 def _show_case(asked: HistoryOptions, case: str) -> None:

@@ -1,5 +1,6 @@
 """Shows history, for people and as JSON: the list of cases, and one case night by night."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,7 @@ from harness.records.metrics import Better, Metric
 from harness.records.run import Status
 from harness.show.figures import ABSENT, figure, sparkline
 from harness.show.json import Document, Shown, Text, at
-from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, listing, style_of, table, tabled
+from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, answer_line, listing, style_of, table, tabled
 from harness.units import counted, format_percent, utc_time
 
 _MOST_REASONS, _MINUTE = 3, "%Y-%m-%dT%H:%MZ"
@@ -31,13 +32,14 @@ def page_name(series: Series) -> str:
 def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, is_linked: bool = False) -> Page:
     """Return a line per case; what is to be done where there are none."""
     if not cases:
-        return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
+        return Page((), answer=f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it")
     others = sum(case.num_others for case in cases)
     left_out = (
         f"Left out: {counted(others, 'run')} whose settings differ from the newest run of their case; "
         "`mbr-perf history CASE` names the option that shows them"
     )
-    about = f"{counted(len(cases), 'case')}. Trend compares the newest night with the 20 before it, beyond their noise."
+    about = "Trend compares the newest night with the 20 before it, beyond their noise."
+    counts = (f"{num} {word}" for word, num in Counter(case.last_outcome for case in cases).items())
     # fmt: off
     columns: list[tuple[Column, Callable[[CaseSummary], Words]]] = [
         (Column("Case"),
@@ -52,7 +54,8 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     ]
     # fmt: on
     listed = tabled(cases, columns)
-    return Page((listed, *([left_out] if others else []), about))
+    answer = f"{counted(len(cases), 'case')}; last night: {', '.join(counts)}."
+    return Page((listed, *([left_out] if others else []), about), answer=answer)
 
 
 def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
@@ -64,7 +67,6 @@ def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
     none = history.no_change_points or "No change points in these nights."
     return Page(
         (
-            history.series.title,
             listing(_headline(history)),
             GAP,
             _nights(history),
@@ -73,9 +75,9 @@ def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
             listing(_bars(history, bars)),
             GAP,
             *(Line(words, hang=2) for words in edges or [none]),
-            Line(_newest(history), hang=2),
             listing(f"Note: {note}" for note in history.series.notes),
-        )
+        ),
+        answer=answer_line(_newest(history)),
     )
 
 
@@ -146,7 +148,7 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
 
 def _newest(history: CaseHistory) -> Words:
     night = history.series.nights[-1]
-    return (f"Newest night {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
+    return (f"{history.series.title}, {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
 
 
 def _newest_value(history: CaseHistory) -> str:

@@ -1,42 +1,34 @@
 """`mbr-perf import`: a training log as a run."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import WholeShortOptions, takes
-from harness.cli.options import MODEL, ExperimentOptions, Json, JudgeOptions, Results, option
+from harness.cli.options import MODEL, ExperimentOptions, Json, JudgeOptions, Results, option, options
 
 
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options({"log": "Import", "results_dir": ""})
 class ImportOptions:
     """The logs of one job."""
 
-    log: Annotated[
-        list[str],
-        option("--log", metavar="PATH...", panel="Import", help="Logs of one job of Megatron: files or folders."),
-    ]
-    started_at: Annotated[
-        str | None,
-        option("--started_at", metavar="TIME", panel="Import", help="Start of the job, ISO-8601, in UTC unless it "
-               "names a zone. Default: the times in the log. Without either, history shows the run at the time of its "
-               "import, marked ?."),
-    ] = None  # fmt: skip
+    log: Annotated[list[str], option("PATH...", "Logs of one job of Megatron: files or folders.")]
+    started_at: Annotated[str | None, option("TIME", "Start of the job, ISO-8601, in UTC unless it names a zone. "
+        "Default: the times in the log. Without either, history shows the run at the time of its import, marked "
+        "?.")] = None
     results_dir: Results = None
     as_json: Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@options(MODEL)
 class JobOptions(ExperimentOptions):
     """The settings of the job."""
 
-    gpu: Annotated[
-        str | None,
-        option("--gpu", "-g", metavar="GPU", panel=MODEL, completes=completion.gpus,
-               help="The GPU type of the job. Required: no log contains it."),
-    ] = None  # fmt: skip
+    gpu: Annotated[str | None, option("GPU", "The GPU type of the job. Required: no log contains it.", "-g",
+        completes=completion.gpus)] = None
+# fmt: on
 
 
 class LogCommand(WholeShortOptions):

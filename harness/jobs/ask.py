@@ -7,6 +7,7 @@ import typer
 from harness.cli import completion
 from harness.cli.commands import App
 from harness.cli.options import Json, Results
+from harness.show.answer import answer
 
 if TYPE_CHECKING:
     from harness.cluster.commands import Slurm
@@ -44,11 +45,9 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Show the state of a job: Slurm's state and reason, and each of its runs."""
     from harness.jobs.show import job_page, standing
     from harness.records.job import job_dir_of
-    from harness.show import json
-    from harness.show.terminal import show_page
 
     found = standing(job_dir_of(job, results_dir), _slurm())
-    json.answer(found) if as_json else show_page(job_page(found))
+    answer(lambda: found, lambda: job_page(found), as_json=as_json)
 
 
 @app.command()
@@ -83,17 +82,13 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     from harness.jobs.show import CancelledDocument
     from harness.jobs.show import cancel as cancel_job
     from harness.records.job import job_dir_of
-    from harness.show import json
-    from harness.show.page import Line
-    from harness.show.terminal import show_blocks
+    from harness.show.page import Line, Page
 
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
-    if as_json:
-        json.answer(CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id))
-    else:
-        text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
-        show_blocks(Line(text, whole=True))
+    document = CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id)
+    text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
+    answer(lambda: document, lambda: Page((Line(text, whole=True),)), as_json=as_json)
 
 
 def _slurm() -> "Slurm":

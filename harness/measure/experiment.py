@@ -21,10 +21,11 @@ from harness.records import folders
 from harness.records.gating import GateOptions
 from harness.records.store import RECORD, new_run_dir
 from harness.show import json
-from harness.show.page import GAP, Block, Code, Line, Listing
+from harness.show.page import GAP, Block, Code, Details, Line, Page, answer_line, details
 from harness.show.progress import step_progress
 from harness.show.request_text import explanation, finding_lines, request_facts, request_words
-from harness.show.terminal import narrate, narration, show_blocks, show_page, show_stopped
+from harness.show.terminal import narrate, narration, show_page, show_stopped
+from harness.units import format_bytes
 
 if TYPE_CHECKING:
     from harness.measure.values import RunDocument
@@ -48,32 +49,34 @@ class Display:
 
             json.answer(run_plan_document(understood, prediction, plan))
             return
-        line = prediction_line(prediction.prediction, prediction.reason)
-        misfit = misfit_line(prediction.prediction, understood.spec)
+        spec, found = understood.spec, prediction.prediction
+        line, misfit = prediction_line(found, prediction.reason), misfit_line(found, spec)
         submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
         script = Code(f"{plan.render().rstrip()}{submission}")
-        sources = () if self.explain else (GAP, explanation(understood.spec, understood.sources))
-        predicted = Listing(tuple(text for text in (line, misfit) if text))
-        show_blocks(*self._about(understood), predicted, GAP, script, *sources)
+        sources, facts = explanation(spec, understood.sources), request_facts(spec, understood.effective)
+        notes = [f"{each.id}: {each.message}; {each.fix}" for each in understood.findings if each.severity == "note"]
+        blocks: tuple[Block, ...] = (
+            finding_lines(understood.findings),
+            *([Line(misfit, "doubt", hang=2)] if misfit else []),
+            script,
+            GAP,
+            Details(len(facts.rows), "fact", (facts,)),
+            details("note", [f"Note: {note}" for note in (*understood.notes, *notes)]),
+            *([Details(1, "prediction", (line,))] if line else []),
+            *([GAP, sources] if self.explain else [Details(len(sources.rows), "setting", (GAP, sources))]),
+        )
+        peak = f": predicted peak {format_bytes(found.peak_bytes)}" if found else ""
+        show_page(Page(blocks, answer=answer_line(f"Would run {request_words(spec)}", peak)))
 
     def understood(self, understood: Understood) -> None:
         """Before anything starts, show the request in one line, and every problem that does not stop it."""
-        findings = finding_lines(each for each in understood.findings if each.severity != "note")
         sources = (explanation(understood.spec, understood.sources),) if self.explain else ()
-        narrate(Line(request_words(understood.spec), whole=True), findings, *sources)
+        narrate(Line(request_words(understood.spec), whole=True), finding_lines(understood.findings), *sources)
 
     def warn_of_misfit(self, understood: Understood, kept: KeptPrediction) -> None:
         """Before the ranks start, warn of what does not fit. The run starts anyway."""
         if warning := misfit_line(kept.prediction, understood.spec):
             narrate(Line(warning, hang=2))
-
-    def _about(self, understood: Understood) -> tuple[Block, ...]:
-        return (
-            request_facts(understood.spec, understood.effective),
-            Listing(tuple(f"Note: {note}" for note in understood.notes), hang=6),
-            finding_lines(understood.findings),
-            *((GAP, explanation(understood.spec, understood.sources)) if self.explain else ()),
-        )
 
     @contextmanager
     def progress(self, understood: Understood) -> Iterator[Callable[[Progress], None]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from harness.failures.verdict import class_name
 from harness.judge import readings
 from harness.judge.compare import is_reference_run
 from harness.judge.coverage import own_time_text, throughput_text
@@ -177,7 +178,7 @@ def _line_figures(run: Compared) -> list[str]:
 
 def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
     if oom is not None:
-        yield Line(f"Out of memory, class: {oom.oom_class} ({oom.confidence}): {oom.reason}", hang=2)
+        yield Line(f"Out of memory. {class_name(oom.oom_class)} ({oom.confidence}): {oom.reason}", hang=2)
         yield Line(f"Next: {oom.next_experiment}", hang=2)
 
 

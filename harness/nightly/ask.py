@@ -1,6 +1,5 @@
 """`mbr-perf nightly`: a suite of cases, run and judged against golden values."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import LocalLaunchOptions, SlurmLaunchOptions
+from harness.cli.options import GoldenDir, Json, LocalLaunchOptions, SlurmLaunchOptions, flag, option, options
 from harness.errors import Problems
 
 if TYPE_CHECKING:
@@ -19,60 +18,45 @@ _SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
+@options({"suite": "", "only": _SUITE})
 class SuiteOptions:
     """What to run, and how often."""
 
     suite: Annotated[str | None, typer.Argument(metavar="SUITE",
         autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path.")] = None
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
-        help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
-    shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
-        help="Only the I-th of N parts of the suite. Every case is in exactly one part.")] = ""
-    confirm: Annotated[int, typer.Option("--confirm", metavar="N", rich_help_panel=_SUITE,
-        help="Run a case that looks like a regression N more times to confirm it.")] = 2
-    retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
-        help="Retry a case at most N times after a known infrastructure fault. Every attempt is recorded.")] = 1
-    resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
-        autocompletion=completion.nights,
-        help="Run what is missing of a night, by its own settings. Give its folder or the start of its id.")] = None
-    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
-        help="Directory of recipe families and of suites/.")] = None
-    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
-        help="Print the cases, their goldens, their last outcomes and what would run. Run nothing.")] = False
+    only: Annotated[list[str] | None, option("PATTERN", "Only cases whose names match, e.g. 'llama3_*'. "
+        "Repeatable.")] = None
+    shard: Annotated[str, option("I/N", "Only the I-th of N parts of the suite.")] = ""
+    confirm: Annotated[int, option("N", "Run a case that looks like a regression N more times.")] = 2
+    retries: Annotated[int, option("N", "Retry a case at most N times after a known infrastructure fault.")] = 1
+    resume: Annotated[str | None, option("NIGHT", "Do the missing runs of a night, by its own settings: its folder or "
+        "the start of its id.", completes=completion.nights)] = None
+    recipes_dir: Annotated[Path | None, option("DIR", "Directory of recipe families and of suites/.")] = None
+    dryrun: Annotated[bool, flag("Print the cases and what would run; run nothing.", "--dryrun", "--dry_run",
+        "-d")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@options(_JUDGE)
 class NightJudgeOptions:
     """How to judge; thresholds are the suite's."""
 
-    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
-        help="Where golden values are. Default: results/golden of the checkout.")] = None
-    accept_differences: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME",
-        rich_help_panel=_JUDGE,
-        help="Compare even if this differs from the golden's: a package, driver_version, software. Repeatable.")] = None
-    fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
-        help="Exit 7 on an improvement beyond the threshold.")] = False
-    aa: Annotated[bool, typer.Option("--aa", rich_help_panel=_JUDGE,
-        help="Run one case under two labels, and judge times only if both are equally fast.")] = False
-    aa_case: Annotated[str, typer.Option("--aa_case", metavar="NAME", rich_help_panel=_JUDGE,
-        help="The case that --aa runs. Default: the case with the least expected GPU time.")] = ""
-    aa_pairs: Annotated[int | None, typer.Option("--aa_pairs", metavar="N", rich_help_panel=_JUDGE,
-        help="Runs under each label of --aa, 3 to 50. Default: 4.")] = None
+    golden_dir: GoldenDir = None
+    accept_differences: Annotated[list[str] | None, option("NAME", "Compare although this differs: a package, software "
+        "(all of them), driver_version. Repeatable.", "--accept_difference")] = None
+    fail_on_improvement: Annotated[bool, flag("Exit 7 on an improvement beyond the threshold.")] = False
+    aa: Annotated[bool, flag("Run one case under two labels; judge times only if both are as fast.")] = False
+    aa_case: Annotated[str, option("NAME", "The case that --aa runs. Default: that of least GPU time.")] = ""
+    aa_pairs: Annotated[int | None, option("N", "Runs under each label of --aa, 3 to 50. Default: 4.")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@options(_OUTPUT)
 class NightOutputOptions:
     """Where the answer goes. mbr-perf always writes every report into the night's folder, too."""
 
-    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT,
-        help="One JSON document on stdout.")] = False
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUTPUT,
-        help="JUnit XML.")] = None
-    step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
-        help="Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
-    html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
-        help="The night's page, a page per case over the nights, and an index.")] = None
+    as_json: Json = False
+    junit: Annotated[Path | None, option("FILE", "JUnit XML.")] = None
+    step_summary: Annotated[Path | None, option("FILE", "Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
+    html: Annotated[Path | None, option("DIR", "The night's page, a page per case, and an index.")] = None
 # fmt: on
 
 

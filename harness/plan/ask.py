@@ -1,6 +1,6 @@
 """`mbr-perf plan`: which recompute setting to use, without a GPU."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,11 +9,11 @@ import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import ExperimentOptions, Json
+from harness.cli.options import ExperimentOptions, Explain, Json, flag, option, options
 
 if TYPE_CHECKING:
     from harness.plan.request import PlanRequest
-    from harness.plan.run import Planned
+    from harness.plan.run import Layout, Planned
     from harness.show.page import Line, Page
 
 
@@ -21,63 +21,45 @@ _PLAN, _CAL = "Plan", "Calibration"
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
+@options({"margin": _PLAN, "calibrate": _CAL, "html": ""})
 class PlanOptions:
     """What must fit, what to vary, and what to print."""
 
-    margin: Annotated[float, typer.Option("--margin", rich_help_panel=_PLAN, metavar="FRACTION",
-        help="Share of the GPU's memory that must stay free, beside all that is predicted.")] = 0.02
-    fit_into: Annotated[float | None, typer.Option("--fit_into", rich_help_panel=_PLAN, metavar="GIB",
-        help="Memory to fit into instead of the GPU's, in GiB, e.g. 60.")] = None
-    max_overhead: Annotated[float | None, typer.Option("--max_overhead", rich_help_panel=_PLAN, metavar="FRACTION",
-        help="Recommend no setting that makes a step longer by more than this share.")] = None
-    over: Annotated[list[str] | None, typer.Option("--over", rich_help_panel=_PLAN, metavar="NAME=N,N...",
-        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 "
-        "vp=none,5.")] = None
-    lengths: Annotated[str | None, typer.Option("--lengths", rich_help_panel=_PLAN, metavar="MEAN,SPREAD|FILE",
-        help="Tokens of sequences that vary up to the sequence length: reserved bytes get the range of several draws. "
-        "A file has a length and its count on each line.")] = None
-    routing: Annotated[str | None, typer.Option("--routing", rich_help_panel=_PLAN, metavar="MEAN,SPREAD|FILE",
-        help="Tokens that an expert gets of a micro-batch, where they vary: as --lengths.")] = None
-    search: Annotated[bool, typer.Option("--search", rich_help_panel=_PLAN,
-        help="Search all legal layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes that you give "
-        "stay fixed.")] = False
-    assume: Annotated[str | None, typer.Option("--assume", rich_help_panel=_PLAN, metavar="NAME=VERSION,...",
-        help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
-    no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN,
-        help="Trace again, without the cache.")] = False
-    only: Annotated[list[str] | None, typer.Option("--only", rich_help_panel=_PLAN, metavar="SETTING...",
-        autocompletion=completion.settings,
-        help="Plan only these settings, e.g. mlp full:uniform:1. The plan always includes none.")] = None
-    exact: Annotated[list[str] | None, typer.Option("--exact", rich_help_panel=_PLAN, metavar="[SETTING...]",
-        help="Also trace whole steps of these settings over megatron-core's own schedule, e.g. mlp full:uniform:1; "
-        "asked: the setting of the request. "
-        "Default: the recommended setting.")] = None
-    exact_timeout_s: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
-        help="Time limit for tracing the whole step of one setting.")] = 300.0
-    calibrate: Annotated[list[str] | None, typer.Option("--calibrate", rich_help_panel=_CAL, metavar="RUN...",
-        autocompletion=completion.stored,
-        help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU "
-        "type.")] = None
-    out: Annotated[Path | None, typer.Option("--out", rich_help_panel=_CAL, metavar="PATH",
-        help="File for the result of --calibrate. Default: results/calibration/<gpu>.json, which plans and runs "
-        "use.")] = None
-    probe: Annotated[Path | None, typer.Option("--probe", rich_help_panel=_CAL, metavar="FILE",
-        help="For --calibrate: constants that scripts/gpu-check measured by themselves (probe.json). The fit keeps "
-        "them.")] = None
-    no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL,
-        help="Plan with the built-in constants.")] = False
-    show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN,
-        help="Also print settings that are worse than another in memory and time.")] = False
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE",
-        help="Also write the answer as a page, with pictures: settings or layouts by memory and time, memory by stage "
-        "and part, memory over one step.")] = None
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE",
-        help="Also write the first of these pictures, as *.svg.")] = None
-    step_trace: Annotated[Path | None, typer.Option("--step_trace", metavar="FILE",
-        help="Also write the predicted step of the fullest rank: *.json for Perfetto, *.pickle as a snapshot that "
-        "torch's memory_viz opens.")] = None
-    explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
+    margin: Annotated[float, option("FRACTION", "Share of the GPU's memory that must stay free.")] = 0.02
+    fit_into: Annotated[float | None, option("GIB", "Memory to fit into instead of the GPU's, in GiB, e.g. 60.")] = None
+    max_overhead: Annotated[float | None, option("FRACTION", "Recommend no setting that makes a step longer by more "
+        "than this share.")] = None
+    over: Annotated[list[str] | None, option("NAME=N,N...", "Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, "
+        "sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
+    lengths: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens of sequences that vary up to the sequence "
+        "length; a file has a length and its count on each line. Reserved bytes get the range of several "
+        "draws.")] = None
+    routing: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens that an expert gets of a micro-batch, where they "
+        "vary: as --lengths.")] = None
+    search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes "
+        "that you give stay.")] = False
+    assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. transformer-engine=none "
+        "for local layers.")] = None
+    no_cache: Annotated[bool, flag("Trace again, without the cache.")] = False
+    only: Annotated[list[str] | None, option("SETTING...", "Plan only these settings, e.g. mlp full:uniform:1. The "
+        "plan always includes none.", completes=completion.settings)] = None
+    exact: Annotated[list[str] | None, option("[SETTING...]", "Also trace whole steps of these settings over "
+        "megatron-core's own schedule, e.g. mlp; asked: yours. Default: the recommended one.")] = None
+    exact_timeout_s: Annotated[float, option("SECONDS", "Time limit for tracing the whole step of one setting.",
+        "--exact_timeout")] = 300.0
+    show_all: Annotated[bool, flag("Print all settings, and all columns.", "--all")] = False
+    calibrate: Annotated[list[str] | None, option("RUN...", "Fit the planner's constants to these runs (folders, ids, "
+        "sweeps) of one GPU type.", completes=completion.stored)] = None
+    out: Annotated[Path | None, option("PATH", "File for --calibrate. Default: results/calibration/<gpu>.json, which "
+        "plans and runs use.")] = None
+    probe: Annotated[Path | None, option("FILE", "For --calibrate: constants to keep, which scripts/gpu-check measured "
+        "(probe.json).")] = None
+    no_calibration: Annotated[bool, flag("Plan with the built-in constants.")] = False
+    html: Annotated[Path | None, option("FILE", "Also write the answer as a page, with pictures.")] = None
+    svg: Annotated[Path | None, option("FILE", "Also write the first of these pictures, as *.svg.")] = None
+    step_trace: Annotated[Path | None, option("FILE", "Also write the predicted step of the fullest rank: *.json for "
+        "Perfetto, *.pickle for torch's memory_viz.")] = None
+    explain: Explain = False
     as_json: Json = False
 # fmt: on
 
@@ -103,7 +85,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         return
     with counting(narration(), "Stages traced") as progress:
         planned = plan_request(request, this_host(), progress)
-    page = _page(planned, how)
+    page = _page(planned, request, how)
     written = _written(planned, page, how)
     if how.as_json:
         from harness.plan.document import planned_document
@@ -147,7 +129,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-def _page(planned: "Planned", how: PlanOptions) -> "Page":
+def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page":
     from harness.plan.show import exact_section, nearest_blocks, plan_page
     from harness.plan.show_layouts import layouts_page
     from harness.show.page import GAP, Block
@@ -155,17 +137,30 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
 
     first = planned.layouts[0]
     source = first.settled.sources.get("recompute", "") if first.settled else ""
-    whose = "your" if source.startswith("-") else "the recipe's"
+    is_asked = source.startswith("-")
+    whose = "your" if is_asked else "the recipe's"
     if len(planned.layouts) > 1:
         page = layouts_page(planned, whose)
     else:
         assert first.plan
-        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose)
+        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose,
+                         own=_own_setting(request, first) if is_asked else "")  # fmt: skip
     more: list[Block] = [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]
     more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
     return replace(page, blocks=(*page.blocks, *more))
+
+
+def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
+    """Return the recipe's setting of a request that asks for another one; empty for a job without a recipe."""
+    from harness.resolve.resolve import resolve
+
+    if layout.settled is None or request.asked.source is not None:
+        return ""
+    names = (name for name in vars(request.asked) if name.startswith(("recompute", "distribute_saved")))
+    point = {"gpu": layout.settled.spec.gpu, **layout.settled.from_point, **dict.fromkeys(names)}
+    return resolve(replace(request.asked, **point)).spec.recompute.text  # type: ignore[arg-type]
 
 
 def _require_writable(how: PlanOptions) -> None:
@@ -176,10 +171,10 @@ def _require_writable(how: PlanOptions) -> None:
 
     problems = Problems()
     files = (("--html", how.html, (".html",)), ("--svg", how.svg, (".svg",)), (OPTION, how.step_trace, FORMATS))
-    for option, path, formats in files:
+    for name, path, formats in files:
         with problems.collecting():
             if path:
-                require_file(option, path, formats)
+                require_file(name, path, formats)
     problems.raise_if_any()
 
 
@@ -216,8 +211,9 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.measure.calibration_runs import CalibrationRequest, calibrate
+    from harness.plan.document import CalibrationDocument
     from harness.plan.show_calibration import calibration_page
-    from harness.show.terminal import show_page
+    from harness.show.answer import answer
 
     if _files(how):
         raise BadRequestError("--calibrate plans nothing that a file could show", remedy=f"omit {_files(how)[0]}")
@@ -227,13 +223,8 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
         )
     request = CalibrationRequest(tuple(how.calibrate or ()), how.out, how.probe, use_cache=not how.no_cache)
     calibration, path = calibrate(request, this_host())
-    if how.as_json:
-        from harness.plan.document import CalibrationDocument
-        from harness.show import json
-
-        json.answer(CalibrationDocument(path=path, calibration=calibration))
-    else:
-        show_page(calibration_page(calibration, path))
+    document = CalibrationDocument(path=path, calibration=calibration)
+    answer(lambda: document, lambda: calibration_page(calibration, path), as_json=how.as_json)
 
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":

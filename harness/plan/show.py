@@ -25,6 +25,7 @@ from harness.predict.advice import (
 from harness.predict.limits import Limits
 from harness.predict.prediction import ExactPeak, Prediction
 from harness.predict.search import Plan, Row, cost_of
+from harness.resolve.recipe import ASSUMED
 from harness.show.page import (
     GAP,
     Block,
@@ -51,7 +52,7 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transie
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
 _LEGEND = (
-    "*: recommended; asked: the setting of the request; Usable: what torch's allocator needs, as a share of what it "
+    "*: recommended; asked: your setting; Usable: what torch's allocator needs, as a share of what it "
     "may use; Reserved: by torch's allocator; Fits: the least that it can do with; Device: predicted memory in use on "
     "the GPU; Cost: compared with the step without recompute; Transient: only during the running pass; Overhead: "
     "buffers that stay, and workspaces of libraries"
@@ -60,26 +61,34 @@ _LEGEND = (
 _WORTH_A_PRICE = GIB // 10
 
 
-def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's") -> Page:
-    """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting."""
+def plan_page(
+    plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's", own: str = ""
+) -> Page:
+    """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting.
+
+    ``own``: the setting of the recipe, where the request has another one.
+    """
     predicted = [row for row in plan.rows if row.prediction]
-    rows = predicted if show_all else sorted(chief(plan, predicted), key=lambda row: cost_of(row)[0])
+    rows, unit = (
+        predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0]),
+        size_unit(plan.rows),
+    )
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
     ladder: list[Block] = [Line("What helps, cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
     return Page(
         (
-            setting_table([Shown(_name(plan, row), row, plan.limits) for row in rows], size_unit(plan.rows)),
-            *limit_lines(plan),
+            setting_table([Shown(_name(plan, row, own), row, plan.limits) for row in rows], unit, show_all=show_all),
+            *limit_lines(plan, notes),
             *(ladder if plan.recommended is None else ()),
             *_other_settings(plan, whose),
             GAP,
             *pasted(plan.recommended or eager(plan), plan.spec),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*(f"Note: {note}" for note in notes), *_marks(plan), *_left_out(plan)]),
+            details("note", [*untold(notes), *_marks(plan), *_left_out(plan)]),
             *([Details(2, "override", tuple(pasted(plan.riskier, plan.spec)))] if plan.riskier else []),
-            Details(1, "table", (_parts(rows, size_unit(plan.rows)),)),
+            Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
             *([Details(len(steps), "step", tuple(ladder))] if plan.recommended else []),
             assumptions(plan),
@@ -103,8 +112,8 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
         sizes = f": needs {_size(needs, unit)} {unit} of {usable} usable (peak {peak})"
     return answer_line(
         ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
-        allocator_text(best),
         *_speed(best, is_control=best is control),
+        allocator_text(best),
         f"; {doubt_text(plan, found)}" if is_tight else "",
         *(more or [_saving_text(plan, unit) if best is control else without]),
         ".",
@@ -138,13 +147,18 @@ def _cheapest_saving(plan: Plan) -> Row | None:
     return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
-def chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
+def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
     """Return at most six rows: those that people ask for, then the best of each further 10 GiB."""
     beaten = dominated(tuple(rows))
     front = sorted((row for row in rows if row.text not in beaten), key=cost_of)
     least = min(front, key=lambda row: cost_of(row)[::-1], default=None)
     named = (plan.control, plan.recommended, least, plan.riskier, plan.too_dear, _cheapest_saving(plan))
-    texts = (plan.spec.recompute.text, *(row.text for row in named if row), *(w.text for w in module_worths(plan)[:1]))
+    texts = (
+        plan.spec.recompute.text,
+        own,
+        *(row.text for row in named if row),
+        *(w.text for w in module_worths(plan)[:1]),
+    )
     keep = [row for text in dict.fromkeys(texts) for row in rows if row.text == text]
     return [row for row in rows if row in _far_apart(keep, front)[:MOST_ROWS]]
 
@@ -168,7 +182,7 @@ class Shown(NamedTuple):
     limits: Limits
 
 
-def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False) -> Table:
+def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, show_all: bool = False) -> Table:
     """Return the table of settings, or of ``layouts`` with a setting each."""
 
     def right(title: str, read: Callable[[Prediction, Limits], str], drop: int = 0, *, detail: bool = False) -> _Cells:
@@ -197,7 +211,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False) ->
                 Column("Cost", right=True),
                 lambda each: "-" if each.row.overhead is None else format_percent(each.row.overhead),
             ),
-            *(right(title, read, at, detail=True) for at, (title, read) in enumerate(more.items(), 2)),
+            *(right(title, read, at, detail=not show_all) for at, (title, read) in enumerate(more.items(), 2)),
         ],
     )
 
@@ -241,10 +255,9 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.text), *columns, where]),))
 
 
-def _name(plan: Plan, row: Row) -> str:
-    marks = [mark for mark, holds in (("*", row is plan.recommended), ("asked", row.text == plan.spec.recompute.text))
-             if holds]  # fmt: skip
-    return f"{row.text} {' '.join(marks)}".rstrip()
+def _name(plan: Plan, row: Row, own: str) -> str:
+    asked = row.text == plan.spec.recompute.text
+    return row.text + " *" * (row is plan.recommended) + " asked" * asked + " recipe's" * (row.text == own)
 
 
 def _size(value: float, unit: str) -> str:
@@ -252,10 +265,16 @@ def _size(value: float, unit: str) -> str:
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
 
-def limit_lines(plan: Plan) -> list[Line]:
-    """Return what may be used, as a sum, and the job that is planned."""
+def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
+    """Return what may be used, as a sum, the job that is planned, and those of ``notes`` that name assumed values."""
     usable = [Line(f"Usable: {plan.limits.text}", "dim")] if plan.limits.capacity_bytes else []
-    return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2)]
+    assumed = [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(ASSUMED)]
+    return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed]
+
+
+def untold(notes: Sequence[str]) -> Iterator[str]:
+    """Yield the other notes."""
+    return (f"Note: {note}" for note in notes if not note.startswith(ASSUMED))
 
 
 def _marks(plan: Plan) -> Iterator[str]:

@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import MOST_ROWS, Shown, answer_of, assumptions, limit_lines, pasted, setting_table, size_unit
+from harness.plan.show import (
+    MOST_ROWS,
+    Shown,
+    answer_of,
+    assumptions,
+    limit_lines,
+    pasted,
+    setting_table,
+    size_unit,
+    untold,
+)
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
@@ -32,10 +42,10 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
         (
             *_table(rows, planned),
             listing(missing),
-            *limit_lines(judged),
+            *limit_lines(judged, planned.notes),
             *(_chosen(best, first, plans, whose) if best else ()),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*planned.notes, *_about(planned, [plan for _, plan in plans])]),
+            details("note", [*untold(planned.notes), *_about(planned, [plan for _, plan in plans])]),
             assumptions(judged),
         ),
         answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {why_none(first)}", "bad")),
@@ -142,7 +152,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
     done = f"{sum(found.counts.values())} of " if found.interrupted else ""
     of = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
-    notes = [*found.base.notes, *([found.traced_with] if found.traced_with else []), *_counts(found)]
+    notes = [*untold(found.base.notes), *([found.traced_with] if found.traced_with else []), *_counts(found)]
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
@@ -156,7 +166,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     return Page(
         (
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
-            *limit_lines(best[0][0].plan),
+            *limit_lines(best[0][0].plan, found.base.notes),
             GAP,
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),

@@ -147,9 +147,11 @@ def allocator_text(row: Row) -> str:
     more = (row.otherwise.fits[1] - row.prediction.fits[1]) * (1 if has else -1)
     if more <= 0 or row.verdict == ("OOM" if has else "FITS"):
         return ""
-    fits = "fits" if row.verdict == ("FITS" if has else "TIGHT") else "may fit"
-    setting, instead = (_EXPANDABLE, "without") if has else (f"{_ALLOCATOR}={_EXPANDABLE}", "as asked")
-    return f", {fits} with {setting}; {instead}, {format_bytes(more)} are stranded"
+    stranded = f"{format_bytes(more)} are stranded"
+    if has:
+        return f"; without {_EXPANDABLE}, {stranded}"
+    fits = "fits" if row.verdict == "TIGHT" else "may fit"
+    return f"; {stranded}, {fits} with {_ALLOCATOR}={_EXPANDABLE}"
 
 
 def allocator_note(plan: Plan) -> str:

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, WholeShortOptions, takes
+from harness.cli.commands import App, WholeShortOptions, answers_first, takes
 from harness.cli.options import ExperimentOptions, Json, option
+from harness.show.answer import answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.resolve.recipe import Request
-    from harness.show.json import Document
-    from harness.show.page import Page
 
 recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes; list suites.")
 rules = App(no_args_is_help=True, help="List the rules, and explain one.")
@@ -23,10 +20,11 @@ Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", 
 
 
 @recipes.command("list")
+@answers_first
 def list_recipes(
     gpu: Annotated[
         str | None,
-        option("--gpu", "-g", metavar="GPU", completes=completion.gpus, help="List only points of this GPU type."),
+        option("GPU", "List only points of this GPU type.", "--gpu", "-g", completes=completion.gpus),
     ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
@@ -36,10 +34,11 @@ def list_recipes(
     from harness.recipes.show import recipes_page
 
     found = recipes_document(recipes_dir, gpu)
-    _answer(lambda: found, lambda: recipes_page(found.recipes), as_json)
+    answer(lambda: found, lambda: recipes_page(found.recipes), as_json=as_json)
 
 
 @recipes.command("show")
+@answers_first
 def show_recipe(
     name: Annotated[
         str,
@@ -54,7 +53,7 @@ def show_recipe(
     from harness.resolve.find import open_recipe
 
     recipe = open_recipe(name, recipes_dir)
-    _answer(lambda: recipe_document(recipe), lambda: recipe_page(recipe), as_json)
+    answer(lambda: recipe_document(recipe), lambda: recipe_page(recipe), as_json=as_json)
 
 
 @recipes.command()
@@ -76,7 +75,8 @@ def validate(
     checked, problems = check_files(paths or [], recipes_dir)
     if not as_json:
         raise_all(problems)
-    _answer(lambda: CheckedDocument.of(checked=checked, problems=problems), lambda: checked_page(checked), as_json)
+    document = CheckedDocument.of(checked=checked, problems=problems)
+    answer(lambda: document, lambda: checked_page(checked), as_json=as_json)
     if problems:
         raise typer.Exit(int(problems[0].exit_code))
 
@@ -97,10 +97,10 @@ def suites(
 
     if name is None:
         found = suites_document(recipes_dir)
-        _answer(lambda: found, lambda: suites_page(found.suites), as_json)
+        answer(lambda: found, lambda: suites_page(found.suites), as_json=as_json)
         return
     suite = suite_document(read_suite(name, recipes_dir))
-    _answer(lambda: suite, lambda: suite_page(suite), as_json)
+    answer(lambda: suite, lambda: suite_page(suite), as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class ExportOptions:
     ] = None
     form: Annotated[
         str,
-        option("--as", metavar="FORM", help="bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file."),
+        option("FORM", "bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file.", "--as"),
     ]
     as_json: Json = False
 
@@ -141,7 +141,7 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     job = resolve(request)
     written = exported(job.spec, how.form, tuple(job.notes))
     document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
-    _answer(lambda: document, lambda: Page((Code(written.text.rstrip()),)), how.as_json)
+    answer(lambda: document, lambda: Page((Code(written.text.rstrip()),)), as_json=how.as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +171,10 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     request = request if request.gpu else on_gpu_point(request)[0]
     text, refused = _create_recipe(request, what.output)
     written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
-    _answer(
+    answer(
         lambda: ExportedDocument(form="yaml", words=(), remarks=refused, text=text),
         lambda: Page(tuple(Line(each, whole=True) for each in (written, *refused))),
-        what.as_json,
+        as_json=what.as_json,
     )
 
 
@@ -210,6 +210,7 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
 
 
 @rules.command("list")
+@answers_first
 def list_rules(
     severity: Annotated[
         str | None, typer.Option("--severity", metavar="NAME", help="List only error, warning or note.")
@@ -222,7 +223,7 @@ def list_rules(
     from harness.recipes.show import rules_page
 
     found = entries(severity)
-    _answer(lambda: RulesDocument(rules=found), lambda: rules_page(found), as_json)
+    answer(lambda: RulesDocument(rules=found), lambda: rules_page(found), as_json=as_json)
 
 
 def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -233,6 +234,7 @@ def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 @rules.command("show")
+@answers_first
 def show_rule(
     rule: Annotated[str, typer.Argument(metavar="ID", autocompletion=_rule_ids, help="A rule id, e.g. T08.")],
     as_json: Json = False,
@@ -243,14 +245,4 @@ def show_rule(
     from harness.recipes.show import rule_page
 
     found = entries_named(rule)
-    _answer(lambda: RulesDocument(rules=found), lambda: rule_page(found), as_json)
-
-
-def _answer(document: "Callable[[], Document]", page: "Callable[[], Page]", as_json: bool) -> None:
-    from harness.show import json
-    from harness.show.terminal import show_page
-
-    if as_json:
-        json.answer(document())
-    else:
-        show_page(page())
+    answer(lambda: RulesDocument(rules=found), lambda: rule_page(found), as_json=as_json)

@@ -27,14 +27,17 @@ _DROPPED = {"VPP": 5, "CUDA graph": 4, "variant": 3, "MBS": 3, "runs": 2, "seq":
 
 def recipes_page(rows: Iterable[RecipeRow]) -> Page:
     """Return one row per recipe and GPU type."""
-    lines = []
-    for row in rows:
+    found, lines = list(rows), []
+    for row in found:
         cells = [row.recipe, row.family, f"{row.parameters_billion:.1f} B"]
         for gpu, there in row.gpus.items():
             lines.append([*cells, gpu, " ".join(there.compute_dtypes), " ".join(map(str, there.num_gpus))])
             cells = ["", "", ""]
     columns = ("recipe", Column("family", drop=1), "parameters", "GPU", "precisions", "GPUs")
-    return Page((table(columns, lines),))
+    return Page(
+        (table(columns, lines),),
+        answer=f"{counted(len(found), 'recipe')}; `mbr-perf recipes show NAME` lists the points of one.",
+    )
 
 
 def recipe_page(recipe: Recipe) -> Page:
@@ -45,14 +48,14 @@ def recipe_page(recipe: Recipe) -> Page:
     points = table(columns, (_point_cells(recipe, point) for point in recipe.points))
     return Page(
         (
-            f"{header.name} ({header.family}): {header.title}",
             recipe.label,
             listing(f"  {source}" for source in header.sources),
             GAP,
             table(("model setting", "value"), settings),
             GAP,
             points,
-        )
+        ),
+        answer=f"{header.name} ({header.family}): {header.title}, {counted(len(recipe.points), 'operating point')}",
     )
 
 
@@ -115,7 +118,7 @@ def rules_page(entries: tuple[Entry, ...]) -> Page:
     listed = table(
         ("Rule", Column("Severity", drop=1), Column("megatron-core", drop=2), Column("Message", long=True)), rows
     )
-    return Page((listed, f"{len(entries)} rules. `mbr-perf rules show ID` explains one."))
+    return Page((listed,), answer=f"{len(entries)} rules; `mbr-perf rules show ID` explains one.")
 
 
 def rule_page(entries: tuple[Entry, ...]) -> Page:

@@ -27,12 +27,16 @@ Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute | BridgeEn
 
 @dataclass(frozen=True)
 class Setting:
-    """One leaf: its value, its source (``recipes/llama/llama3_8b.yaml:23`` or ``--flag``), its path there, a note."""
+    """One leaf: its value, its source (``recipes/llama/llama3_8b.yaml:23`` or ``--flag``), its path there, a note.
+
+    ``option``: the one that changes a value which no source states; its ``note`` then is the value in words.
+    """
 
     value: Value
     source: str
     where: str = ""
     note: str = ""
+    option: str = ""
 
     @property
     def from_command_line(self) -> bool:
@@ -40,6 +44,9 @@ class Setting:
 
 
 Layer = Mapping[str, Setting]
+
+ASSUMED = "assumed"
+"""How a note begins that names the values which no source states."""
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:

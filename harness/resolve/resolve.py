@@ -1,5 +1,6 @@
 """Resolves a recipe and options into an experiment."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,18 @@ from harness.resolve.find import open_recipe
 from harness.resolve.gpu_point import only_gpu_point
 from harness.resolve.options import options_layer, with_num_layers
 from harness.resolve.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
-from harness.resolve.recipe import STDIN, Layer, OperatingPoint, Recipe, Request, Setting, build_spec, merge, sources_of
+from harness.resolve.recipe import (
+    ASSUMED,
+    STDIN,
+    Layer,
+    OperatingPoint,
+    Recipe,
+    Request,
+    Setting,
+    build_spec,
+    merge,
+    sources_of,
+)
 from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
@@ -98,12 +110,19 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
         if changed:
             layer = merge(layer, changed)
             spec, notes = build_spec(layer, choice.point.place), (*notes, *([note] if note else ()))
-    layer_notes = [s.note for s in layer.values() if s.note]
+    layer_notes = [s.note for s in layer.values() if s.note and not s.option]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
     limit = spec.measure.memory_limit_bytes
     limited = [] if limit is None else [f"memory limit in force: {format_bytes(limit)} per rank"]
-    notes = (*choice.notes, *about, *layer_notes, *notes, *limited)
+    notes = (*choice.notes, *about, *layer_notes, *_assumed(layer), *notes, *limited)
     return Resolved(spec, sources_of(spec, layer) | _selection(request), notes)
+
+
+def _assumed(layer: Layer) -> Iterator[str]:
+    assumed = [setting for setting in layer.values() if setting.option]
+    values, options = (", ".join(each.note for each in assumed), " ".join(each.option for each in assumed))
+    if assumed:
+        yield f"{ASSUMED}: {values}; change with {options}"
 
 
 def _selection(request: Request) -> dict[str, str]:

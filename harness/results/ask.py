@@ -8,10 +8,11 @@ import typer
 from harness.cli import completion
 from harness.cli.commands import App
 from harness.cli.options import Json, Results
+from harness.show.answer import answer
 from harness.units import counted
 
 if TYPE_CHECKING:
-    from harness.show.page import Page
+    pass
 
 
 def machine(results_dir: Results = None, as_json: Json = False) -> None:
@@ -21,20 +22,11 @@ def machine(results_dir: Results = None, as_json: Json = False) -> None:
     """
     from harness.launch.environment import this_host
     from harness.records import folders
-    from harness.results.examine import examine, exit_code
+    from harness.results.examine import MachineDocument, examine, exit_code, machine_page
 
     lines = examine(this_host(), folders.results_dir(results_dir))
     code = int(exit_code(lines))
-    if as_json:
-        from harness.results.examine import MachineDocument
-        from harness.show import json
-
-        json.answer(MachineDocument(lines=lines, exit_code=code))
-    else:
-        from harness.results.examine import machine_page
-        from harness.show.terminal import show_page
-
-        show_page(machine_page(lines))
+    answer(lambda: MachineDocument(lines=lines, exit_code=code), lambda: machine_page(lines), as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -56,16 +48,13 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     from harness.records import folders
     from harness.records.inventory import inventory
     from harness.results.show import InventoryDocument, inventory_page, observed
-    from harness.show import json
     from harness.show.progress import counted_off
     from harness.show.terminal import narration
 
     results = folders.results_dir(results_dir)
     entries = [observed(entry) for entry in inventory(results, partial(counted_off, narration(), "Reading results"))]
-    if as_json:
-        json.answer(InventoryDocument.of(results_dir=results, entries=entries))
-    else:
-        _show(inventory_page(entries, results))
+    document = InventoryDocument.of(results_dir=results, entries=entries)
+    answer(lambda: document, lambda: inventory_page(entries, results), as_json=as_json)
 
 
 @app.command()
@@ -75,19 +64,15 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     from harness.records.inventory import find_stored
     from harness.records.store import MEND_RECORD, read_run
     from harness.results.show import entry_document, entry_page, observed, run_figures
-    from harness.show import json
 
     entry = observed(find_stored(reference, folders.results_dir(results_dir)))
     document = entry_document(entry)
-    if as_json:
-        json.answer(document)
-        return
     facts = [("Process", f"{document.process.state}: {document.process.reason}")] if document.process else []
     if entry.state in ("damaged", "rejected"):
         facts = [("To do", MEND_RECORD)]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))
-    _show(entry_page(document, facts))
+    answer(lambda: document, lambda: entry_page(document, facts), as_json=as_json)
 
 
 @app.command()
@@ -100,15 +85,12 @@ def doctor(results_dir: Results = None, as_json: Json = False) -> None:
     from harness.records import folders
     from harness.results.housekeeping import AilmentsDocument, examine_results
     from harness.results.show import ailments_page
-    from harness.show import json
 
     results = folders.results_dir(results_dir)
     found = examine_results(results)
     code = ExitCode.INCONCLUSIVE if found else ExitCode.OK
-    if as_json:
-        json.answer(AilmentsDocument(results_dir=results, ailments=found, exit_code=code))
-    else:
-        _show(ailments_page(found, results))
+    document = AilmentsDocument(results_dir=results, ailments=found, exit_code=code)
+    answer(lambda: document, lambda: ailments_page(found, results), as_json=as_json)
     raise typer.Exit(int(code))
 
 
@@ -125,19 +107,10 @@ def archive(
     The same folder gives the same bytes. Refuses links that lead out of the folder, and runs that have not ended.
     """
     from harness.results.archive import archive_stored
-    from harness.show import json
     from harness.show.page import Page, listing
     from harness.units import MIB, format_bytes
 
     written = archive_stored(reference, output, results_dir, max_bytes=max_mib * MIB)
-    if as_json:
-        json.answer(written)
-        return
     text = f"{written.path}: {counted(written.files, 'file')}, {format_bytes(written.bytes)}"
-    _show(Page((text, listing(f"left out: {line}" for line in written.left_out))))
-
-
-def _show(page: "Page") -> None:
-    from harness.show.terminal import show_page
-
-    show_page(page)
+    left_out = listing(f"left out: {line}" for line in written.left_out)
+    answer(lambda: written, lambda: Page((text, left_out)), as_json=as_json)

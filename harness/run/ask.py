@@ -1,6 +1,5 @@
 """The commands `run`, with its option --ab, and `check`."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,11 +8,15 @@ from harness.cli.commands import takes
 from harness.cli.options import (
     EngineOptions,
     ExperimentOptions,
+    Explain,
     Json,
     JudgeOptions,
     LaunchOptions,
     RunOutput,
     SlurmLaunchOptions,
+    flag,
+    option,
+    options,
 )
 
 if TYPE_CHECKING:
@@ -21,20 +24,14 @@ if TYPE_CHECKING:
     from harness.measure.understanding import RunRequest
 
 
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options("Launching")
 class AbOptions:
     """A second request to run beside the first."""
 
-    ab: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ab",
-            metavar="NAME=VALUE",
-            rich_help_panel="Launching",
-            help="Run the request as it is (A) and with this value (B), as a sweep of two cells. NAME: as for "
-            "sweep --over. Example: env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; A runs without it.",
-        ),
-    ] = None
+    ab: Annotated[list[str] | None, option("NAME=VALUE", "Run the request (A), and with this value (B), as a sweep of "
+        "two cells. NAME: as for sweep --over, e.g. env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")] = None
+# fmt: on
 
 
 def _dry_run(request: "RunRequest", display: "Display") -> None:
@@ -93,23 +90,17 @@ def run(
     raise typer.Exit(int(run_experiment(request, display)))
 
 
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options()
 class CheckOptions:
     """Options of `check`."""
 
-    assume: Annotated[
-        str | None,
-        typer.Option(
-            "--assume",
-            metavar="NAME=VERSION,...",
-            help="Judge for other software, e.g. megatron-core=0.19.2,transformer-engine=2.11,torch=2.9,gpu=h100.",
-        ),
-    ] = None
-    no_megatron: Annotated[
-        bool, typer.Option("--no_megatron", help="Do not build megatron-core's own configuration (saves seconds).")
-    ] = False
-    explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
+    assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. "
+        "megatron-core=0.19.2,transformer-engine=2.11,torch=2.9,gpu=h100.")] = None
+    no_megatron: Annotated[bool, flag("Do not build megatron-core's own configuration (saves seconds).")] = False
+    explain: Explain = False
     as_json: Json = False
+# fmt: on
 
 
 @takes(ExperimentOptions, JudgeOptions, LaunchOptions, CheckOptions)
@@ -121,18 +112,17 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
     from harness.measure.understanding import check_request
+    from harness.measure.values import CheckDocument
+    from harness.show.answer import answer
+    from harness.show.request_text import check_page
 
     request = run_request(asked, judge, launch)
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
-    if how.as_json:
-        from harness.measure.values import CheckDocument
-        from harness.show import json
-
-        json.answer(CheckDocument.of(checked))
-    else:
-        from harness.show.request_text import check_page
-        from harness.show.terminal import show_page
-
-        verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
-        show_page(check_page(*verdict, notes=checked.notes, sources=checked.sources if how.explain else None))
+    verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
+    sources = checked.sources if how.explain else None
+    answer(
+        lambda: CheckDocument.of(checked),
+        lambda: check_page(*verdict, notes=checked.notes, sources=sources),
+        as_json=how.as_json,
+    )
     raise typer.Exit(int(checked.exit_code))

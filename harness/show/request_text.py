@@ -114,27 +114,28 @@ def _batch(spec: ExperimentSpec) -> str:
 
 
 def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
-    """Modules in effect, whole layers, and the inert ones with the reason."""
+    """Return the layers that each module is recomputed in, and the modules without effect with the reason."""
     active = [
         f"{module}: {layers} of {counted(effective.num_layers, 'layer')}"
         for module, layers in effective.modules.items()
     ]
     if effective.full_layers:
-        active.append(f"{effective.full_layers} of {counted(effective.num_layers, 'layer')} recomputed whole")
+        active.append(f"{effective.full_layers} of {counted(effective.num_layers, 'layer')}, whole")
     if effective.does_nothing:
         active.append("nothing: the run equals one without recompute")
     inert = [f"{module}: {reason}" for module, reason in effective.inert_modules.items()]
     return [
-        *(("In effect", line) for line in active),
-        *(("Inert", line) for line in inert),
+        *(("Recomputed", line) for line in active),
+        *(("No effect", line) for line in inert),
         *(("Note", note) for note in effective.notes),
     ]
 
 
 def finding_lines(findings: Iterable[Finding]) -> Listing:
-    """Warnings, notes and forced errors, with what to do."""
-    words = {"error": "Forced", "warning": "Warning", "note": "Note"}
-    return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in findings))
+    """Return warnings and forced errors, with what to do; no notes."""
+    words = {"error": "Forced", "warning": "Warning"}
+    told = (finding for finding in findings if finding.severity in words)
+    return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in told))
 
 
 def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:

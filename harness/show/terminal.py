@@ -4,7 +4,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import rich.console
@@ -83,8 +82,13 @@ def pass_time(line: str) -> None:
 def show_page(answer: Page) -> None:
     """Print as much of the answer to stdout as -q or -v asks for."""
     amount = page.AMOUNT.get()
-    shown = answer if amount == "all" else answer.brief
-    print_page(narration(stderr=False), replace(shown, blocks=()) if amount == "answer" and answer.answer else shown)
+    console, shown = narration(stderr=False), answer if amount == "all" else answer.brief
+    if amount != "answer":
+        print_page(console, shown)
+        return
+    with console.capture() as printed:
+        print_page(console, shown)
+    console.file.write(f"{printed.get().partition(chr(10))[0]}\n")
 
 
 def show_blocks(*blocks: Block) -> None:

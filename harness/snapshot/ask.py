@@ -1,43 +1,30 @@
 """`mbr-perf snapshot`: the memory in a snapshot of torch's CUDA allocator, and why the last request failed."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cli.commands import takes
-from harness.cli.options import Json
+from harness.cli.options import Json, option, options
 
 
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options()
 class SnapshotOptions:
     """The file to read, and settings to replay its history under."""
 
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of torch.cuda.memory._dump_snapshot.")]
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what_if",
-            metavar="SETTING",
-            help="Replay the recorded requests under this setting of PYTORCH_CUDA_ALLOC_CONF, e.g. "
-            "expandable_segments:True; a comma joins settings, a repeated option compares them.",
-        ),
-    ] = None
-    device_gib: Annotated[
-        float | None,
-        typer.Option("--device_gib", metavar="GIB", help="Replay on a device of this size: which request fails first?"),
-    ] = None
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            metavar="MODULE",
-            help="Replay what remains if the forward passes of this module were recomputed, e.g. mlp; a comma joins "
-            "modules, a repeated option compares them.",
-        ),
-    ] = None
+    what_if: Annotated[list[str] | None, option("SETTING", "Replay the recorded requests under this "
+        "PYTORCH_CUDA_ALLOC_CONF, e.g. expandable_segments:True. Repeat it to compare.")] = None
+    device_gib: Annotated[float | None, option("GIB", "Replay on a device of this size: which request fails "
+        "first?")] = None
+    without: Annotated[list[str] | None, option("MODULE", "Replay what remains if these modules were recomputed, e.g. "
+        "mlp,layernorm. Repeat it to compare.")] = None
     as_json: Json = False
+
+
+# fmt: on
 
 
 @takes(SnapshotOptions)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.failures.verdict import Confidence, OomClass, OomVerdict
-from harness.show import json
+from harness.failures.verdict import Confidence, OomClass, OomVerdict, class_name
+from harness.show.answer import answer
 from harness.show.json import Document, Shown, at
-from harness.show.page import GAP, Block, Column, Facts, Page, Table, listing, table, tabled
-from harness.show.terminal import show_page
+from harness.show.page import GAP, Block, Column, Facts, Page, Table, answer_line, listing, table, tabled
 from harness.snapshot.judge import verdict
 from harness.snapshot.reading import fullest_device, snapshot_summary
 from harness.snapshot.values import DeviceMemory, FirstFailure, Question, SnapshotSummary, WhatIf, by_module
@@ -42,29 +41,29 @@ def show_snapshot(path: Path, question: Question | None, *, as_json: bool) -> No
     summary = snapshot_summary(path, question=question)
     device = fullest_device(summary)
     found = verdict(device)
-    if as_json:
-        json.answer(SnapshotDocument.of(summary, device=device.device, verdict=found))
-    else:
-        show_page(snapshot_page(summary, device, found))
+    document = SnapshotDocument.of(summary, device=device.device, verdict=found)
+    answer(lambda: document, lambda: snapshot_page(summary, device, found), as_json=as_json)
 
 
 def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> Page:
     """Make a page about the fullest device; a line names the others."""
     others = [str(other.device) for other in summary.devices if other.device != device.device]
     also = f" (the file also has device {', '.join(others)})" if others else ""
-    facts = [("Snapshot", f"{summary.file}, device {device.device}{also}"), *_failed(device, verdict)]
+    facts = [("Snapshot", f"{summary.file}, device {device.device}{also}")]
+    if verdict:
+        facts += [("Next", verdict.next_experiment)]
     what_if = _what_if(summary.what_if) if summary.what_if else ()
-    return Page((Facts(tuple(facts), 10), GAP, _sums(device), GAP, *what_if, *_holders(device)))
+    blocks = (Facts(tuple(facts), 10), GAP, _sums(device), GAP, *what_if, *_holders(device))
+    return Page(blocks, answer=answer_line(_failed(device, verdict)))
 
 
-def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[tuple[str, str]]:
-    if verdict is None:
-        none = "the history has no failed request"
-        if not device.has_history:
-            none = "the snapshot has no history, so no failed request"
-        return [("Failure", device.history_problem or none)]
-    more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
-    return [("Failure", f"{verdict.line}{more}"), ("", verdict.reason), ("Next", verdict.next_experiment)]
+def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> str:
+    if verdict:
+        more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
+        return f"{class_name(verdict.oom_class)} ({verdict.confidence}): {verdict.reason}{more}"
+    none = "The history has no failed request" if device.has_history else "No history, so no failed request"
+    held = f"{format_bytes(device.allocated_bytes)} allocated of {format_bytes(device.reserved_bytes)} reserved"
+    return f"{device.history_problem or none}: {held}, {format_bytes(device.stranded_bytes)} stranded."
 
 
 def _sums(device: DeviceMemory) -> Table:

@@ -1,6 +1,6 @@
 """`mbr-perf sweep`: settings measured against one control. `mbr-perf report` judges a sweep again."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,9 @@ from harness.cli.options import (
     Results,
     SlurmLaunchOptions,
     SweepNodes,
+    flag,
+    option,
+    options,
 )
 from harness.errors import BadRequestError, Problems
 
@@ -29,43 +32,32 @@ _SWEEP = "Sweep"
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
+@options(_SWEEP)
 class SweepOptions:
     """What to vary, and how often."""
 
-    over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
-        help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or "
-        "section.field. "
-        "Separate values that contain commas with ';', and values of recompute always: recompute='none; mlp; "
-        "core_attn,layernorm'. "
-        "recompute=auto: every setting that differs in effect. One --over takes several axes; repeatable.")] = None
-    file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
-        autocompletion=completion.sweep_files,
-        help="A sweep file: a name in recipes/sweeps or a path. The command line overrides it.")] = None
-    grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,
-        help="Run every combination of the axes, instead of one change at a time from the control.")] = False
-    control: Annotated[str | None, typer.Option("--control", metavar="'AXIS=VALUE ...'", rich_help_panel=_SWEEP,
-        help="The cell that all others are compared with. Default: no recompute if recompute is varied, else the "
-        "request as it is.")] = None
-    repeats: Annotated[int | None, typer.Option("--repeats", metavar="N", rich_help_panel=_SWEEP,
-        help="Run every cell N times, interleaved (A B C A B C). Confidence intervals need 3.")] = None
-    max_minutes: Annotated[float | None, typer.Option("--max_minutes", metavar="MINUTES", rich_help_panel=_SWEEP,
-        help="Start no run that would end after this time; --resume does the rest.")] = None
-    no_prune: Annotated[bool, typer.Option("--no_prune", rich_help_panel=_SWEEP,
-        help="Also run cells that are predicted to run out of memory, by themselves or after the OOM of a smaller "
-        "cell.")] = False
-    margin: Annotated[float, typer.Option("--margin", metavar="FRACTION", rich_help_panel=_SWEEP,
-        help="Share of the memory that must stay free, beside what lies outside torch's allocator.")] = 0.02
-    no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
-        help="Start every run in new processes that import everything again, instead of from a warm parent.")] = False
-    resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,
-        autocompletion=completion.sweeps,
-        help="Do the missing runs of a sweep: its folder or the start of its id. All other settings come from the "
-        "sweep.")] = None
-    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
-        help="Print the cells, their predictions and which of them would run; run nothing.")] = False
-    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP,
-        help="One JSON document on stdout.")] = False
+    over: Annotated[list[str] | None, option("AXIS=V,V,...", "Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, "
+        "sl, ng, any long option, env.NAME or section.field. Write ; between values that contain commas: "
+        "recompute='none; mlp; core_attn,layernorm'. recompute=auto: every setting that differs in effect. Takes "
+        "several axes; repeatable.")] = None
+    file: Annotated[str | None, option("NAME|PATH", "A sweep file: a name in recipes/sweeps or a path. Options "
+        "override it.", completes=completion.sweep_files)] = None
+    grid: Annotated[bool, flag("Run every combination of the axes, not one change at a time.")] = False
+    control: Annotated[str | None, option("'AXIS=VALUE ...'", "The cell to compare with. Default: no recompute if "
+        "recompute is varied, else the request.")] = None
+    repeats: Annotated[int | None, option("N", "Run every cell N times, interleaved (A B C A B C). Confidence "
+        "intervals need 3.")] = None
+    max_minutes: Annotated[float | None, option("MINUTES", "Start no run that would end after this time; --resume does "
+        "the rest.")] = None
+    no_prune: Annotated[bool, flag("Also run cells that would run out of memory, as predicted or after a smaller cell "
+        "did.")] = False
+    margin: Annotated[float, option("FRACTION", "Share of the GPU's memory that must stay free.")] = 0.02
+    no_warm: Annotated[bool, flag("Start every run in new processes, not from a warm parent.")] = False
+    resume: Annotated[str | None, option("SWEEP", "Do the missing runs of a sweep, by its own settings: its folder or "
+        "the start of its id.", completes=completion.sweeps)] = None
+    dryrun: Annotated[bool, flag("Print the cells, predicted and with what would run; run nothing.", "--dryrun",
+        "--dry_run", "-d")] = False
+    as_json: Json = False
 # fmt: on
 
 
@@ -115,16 +107,15 @@ def sweep(
 
 
 # fmt: off
-@dataclass(frozen=True, kw_only=True)
+@options()
 class ReportOptions:
     """Which sweep, which formats, which folder."""
 
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps,
         help="A sweep's folder, its sweep.json, or the start of its id.")]
-    formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
-        help="html, md, csv, json, svg. Default: all of them. Repeatable.")] = None
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR",
-        help="The output folder. Default: the sweep's report folder.")] = None
+    formats: Annotated[list[str] | None, option("NAME,NAME,...", "html, md, csv, json, svg. Default: all of them. "
+        "Repeatable.", "--format")] = None
+    out: Annotated[Path | None, option("DIR", "The output folder. Default: the sweep's report folder.")] = None
     results_dir: Results = None
     as_json: Json = False
 # fmt: on

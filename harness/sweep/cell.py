@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.of_run import oom_of_run
+from harness.failures.verdict import class_name
 from harness.judge.compare import compare_runs
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison
@@ -64,7 +65,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
         when=run.when_failed(rank.failure),
         request_bytes=rank.failure.request_bytes,
         limit_bytes=limit,
-        verdict=f"{found.verdict.oom_class.replace('_', ' ')} ({found.verdict.confidence}): {found.verdict.reason}",
+        verdict=f"{class_name(found.verdict.oom_class)} ({found.verdict.confidence}): {found.verdict.reason}",
         peak_allocated_bytes=peak_bytes,
     )
 

@@ -104,12 +104,12 @@ def test_the_step_around_the_model_is_usual_and_noted_until_an_option_sets_it(re
     found = resolved(LLAMA, num_gpus=48)
     assert (found.spec.batch.micro_batch_size, found.spec.batch.global_batch_size) == (1, 144)
     assert (found.spec.batch.seq_length, found.spec.compute_dtype) == (2048, "bf16")
-    assert any(note.startswith("global batch size 144: a usual value") for note in found.notes)
+    assert "assumed: bf16, micro 1, global 144, 2048 tokens; change with -c -mb -gb -sl" in found.notes
     asked = resolved(
         LLAMA, num_gpus=48, global_batch_size=96, seq_length=512, micro_batch_size=2, compute_dtype="fp8_cs"
     )
     assert (asked.spec.batch.global_batch_size, asked.spec.compute_dtype) == (96, "fp8_cs")
-    assert not [note for note in asked.notes if "usual" in note]
+    assert not [note for note in asked.notes if "assumed" in note]
 
 
 def test_on_a_cpu_the_step_uses_no_kernel_of_a_gpu(resolved):

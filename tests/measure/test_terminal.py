@@ -39,9 +39,9 @@ def test_a_comparison_row_has_both_values_the_change_and_the_allowance(make_reco
 
 def test_what_was_asked_and_what_of_it_is_inert_stand_side_by_side(make_spec, make_record):
     text = printed(make_record(make_spec(recompute="core_attn,layernorm")), width=120)
-    assert rows(text, "Recompute") == ["Recompute core_attn,layernorm"]
-    assert rows(text, "In effect") == ["In effect core_attn: 80 of 80 layers"]
-    assert rows(text, "Inert") == ["Inert layernorm: every norm is fused into the linear layer that follows it"]
+    assert rows(text, "Recompute ") == ["Recompute core_attn,layernorm"]
+    assert rows(text, "Recomputed") == ["Recomputed core_attn: 80 of 80 layers"]
+    assert rows(text, "No effect") == ["No effect layernorm: every norm is fused into the linear layer that follows it"]
 
 
 def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec, make_rank, make_record):
@@ -125,6 +125,6 @@ def test_a_run_that_was_out_of_memory_says_which_kind_and_what_would_show_it(mak
     spec = make_spec()
     full = Failure(kind="oom", message="CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
     text = printed(make_record(spec, ranks=(make_rank(spec, 0, 1.0, failure=full),), status="oom"))
-    assert "Out of memory, class: outside_allocator (high): " in text
+    assert "Out of memory. Memory outside torch's allocator (high): " in text
     assert "Next: Reduce the memory of torch's allocator" in text
     assert "Out of memory" not in printed(make_record(spec))

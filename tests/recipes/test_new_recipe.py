@@ -40,7 +40,7 @@ def test_comments_name_the_sources_and_what_is_usual(mbr_perf, folder):
     text = (folder / "mine.yaml").read_text()
     assert "  hidden_size: 256  # tiny/config.json: hidden_size\n" in text
     assert "num_moe_experts: 8  # tiny/config.json: num_local_experts (absent: default of MixtralConfig)\n" in text
-    assert "# global batch size 128: a usual value, config.json gives none (-gb sets it)\n" in text
+    assert "# assumed: bf16, micro 1, global 128, " in text
     assert resolve(Request(model_recipe_name="mine.yaml", gpu="h100")).spec.num_gpus == 8
 
 

@@ -34,7 +34,8 @@ def test_list_shows_only_the_points_of_one_gpu_type():
     assert some == [{**row, "gpus": {"a100": row["gpus"]["a100"]}} for row in every if "a100" in row["gpus"]]
     assert 0 < len(some) < len(every)
     lines = run("list", "-g", "a100").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["recipe", *(row["recipe"] for row in some)]
+    assert lines[0].split()[:2] == [str(len(some)), "recipes;"]
+    assert [line.split()[0] for line in lines[2:]] == ["recipe", *(row["recipe"] for row in some)]
 
 
 def test_list_names_the_nearest_gpu_type():

@@ -15,7 +15,7 @@ def test_the_answer_of_the_documentation(mbr_perf):
     lines = done.out.splitlines()
     assert (done.code, done.err) == (0, "")
     assert "Recompute    core_attn,layernorm" in lines
-    assert "In effect    layernorm: 8 of 8 layers" in lines
+    assert "Recomputed   layernorm: 8 of 8 layers" in lines
     assert lines[0].startswith("LEGAL: 1 warning. R10: ")
 
 

@@ -36,13 +36,19 @@ def test_the_plan_is_printed_as_the_plan_renders_itself(mbr_perf, tmp_path):
 
 
 def test_every_setting_is_listed_with_its_source(mbr_perf, tmp_path):
-    lines = dry_run(mbr_perf, tmp_path / "run").splitlines()
+    lines = dry_run(mbr_perf, tmp_path / "run", "-v").splitlines()
     recompute = next(line for line in lines if line.startswith("recompute "))
     assert recompute.split() == ["recompute", "--recompute_modules", "core_attn,layernorm"]
     layers = next(line for line in lines if line.startswith("model.num_layers "))
     assert layers.split()[-1] == "8"
     assert "llama3_8b.yaml" in layers
     assert len([line for line in lines if line.startswith("model.num_layers ")]) == 1
+
+
+def test_line_1_says_what_would_run_and_q_prints_only_that(mbr_perf, tmp_path):
+    whole, brief = (dry_run(mbr_perf, tmp_path / "run", *more) for more in ((), ("-q",)))
+    assert brief.splitlines() == whole.splitlines()[:1]
+    assert brief.startswith("Would run llama3_8b pretrain, fp32, 2 CPU ranks") and len(brief) <= 161
 
 
 def test_nothing_is_written_or_started(mbr_perf, tmp_path):
@@ -64,7 +70,7 @@ def test_the_json_document_is_the_same_plan(mbr_perf, tmp_path):
 
 def test_a_job_for_a_gpu_that_is_not_here_is_planned_all_the_same(mbr_perf, tmp_path):
     run = ("run", "-mr", "llama3_70b", "-g", "gb200", "--nnodes", "8", "--master_addr", "node0")
-    answer = mbr_perf(*run, "--dryrun", "--run_dir", tmp_path / "run")
+    answer = mbr_perf(*run, "--dryrun", "-v", "--run_dir", tmp_path / "run")
     assert answer.code == 0
     assert "--nnodes=8" in answer.out
     assert "# GPU memory sampler" in answer.out
@@ -75,7 +81,7 @@ HEADLINE = ("run", "-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp
 
 
 def test_a_dry_run_of_several_nodes_asks_for_no_node_options_and_names_those_of_each(mbr_perf, tmp_path):
-    answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path)
+    answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path)
     assert (answer.code, answer.err) == (0, "")
     given = [line for line in answer.out.splitlines() if line.startswith("#   --nnodes")]
     assert given == [
@@ -101,7 +107,7 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
 
 def test_a_configuration_of_buffers_keeps_its_name_and_says_what_it_was_tuned_for(mbr_perf, tmp_path):
     name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
-    answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
+    answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
     assert f"TP overlap   user buffers of 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
     assert f"B04g: tp_comm_overlap_cfg is {name}, tuned for B200, bf16, TP 2, sequence 8192; the request is for H100, fp8, TP 4, sequence 4096" in " ".join((answer.out + answer.err).split())  # fmt: skip
 

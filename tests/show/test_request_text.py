@@ -33,23 +33,23 @@ def test_one_rank_is_not_shown_in_the_plural(make_spec):
 
 def test_the_effect_names_modules_with_their_layers(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="core_attn,mlp")))
-    assert lines[0] == ("In effect", "core_attn: 80 of 80 layers")
-    assert lines[1] == ("In effect", "mlp: 80 of 80 layers")
+    assert lines[0] == ("Recomputed", "core_attn: 80 of 80 layers")
+    assert lines[1] == ("Recomputed", "mlp: 80 of 80 layers")
 
 
 def test_modules_without_effect_are_reported_with_the_reason(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="mlp,moe_act")))
-    assert ("Inert", "moe_act: the model has no MoE layer") in lines
+    assert ("No effect", "moe_act: the model has no MoE layer") in lines
 
 
 def test_full_recompute_is_shown_in_layers(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="full:block:1")))
-    assert lines[0] == ("In effect", "20 of 80 layers recomputed whole")
+    assert lines[0] == ("Recomputed", "20 of 80 layers, whole")
 
 
 def test_a_setting_without_any_effect_has_a_line_about_it(make_spec):
     lines = effect_rows(effect_of(make_spec(recompute="moe_act")))
-    assert lines[0] == ("In effect", "nothing: the run equals one without recompute")
+    assert lines[0] == ("Recomputed", "nothing: the run equals one without recompute")
     assert effect_rows(effect_of(make_spec(recompute="none"))) == []
 
 

@@ -20,7 +20,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
 
 def test_a_failed_request_is_explained_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out, _ = printed(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()))
-    assert "class: fragmentation (high)" in out
+    assert "Fragmentation (high)" in out
     assert "stranded 4.30 GiB" in " ".join(out.split())
     assert "expandable_segments:True" in out
 

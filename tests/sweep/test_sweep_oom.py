@@ -36,7 +36,7 @@ def test_an_out_of_memory_says_where_and_how_much(oom, runs, make_cell, make_swe
     assert verdict.cell("none").status == "oom"
     assert (line.rank, line.when, line.request_bytes) == (3, "in forward_backward of step 1", GIB)
     assert line.peak_allocated_bytes == 79 * GIB
-    assert line.verdict.startswith("capacity (low)")
+    assert line.verdict.startswith("Too little memory (low)")
 
 
 def test_with_a_control_out_of_memory_nothing_is_compared_but_one_is_recommended(oom, runs, make_cell, make_sweep):
@@ -67,6 +67,6 @@ def test_a_recorded_sweep_with_a_real_out_of_memory():
 
     assert [cell.status for cell in verdict.cells] == ["oom", "ok", "ok"]
     assert verdict.cell("none").oom.request_bytes is not None
-    assert verdict.cell("none").oom.verdict.startswith("self imposed limit (high)")
+    assert verdict.cell("none").oom.verdict.startswith("Memory limit of the job (high)")
     assert verdict.cell("mlp").predicted.peak_error == pytest.approx(0.001, abs=0.0005)
     assert verdict.recommendation.cell == "full:uniform:1"
