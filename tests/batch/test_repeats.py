@@ -72,6 +72,8 @@ def test_only_node_0_of_several_reports(request_of, tmp_path, capsys):
     asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="h100")
     for rank in (0, 1):
         nodes, run_dir = Nodes(2, rank, "127.0.0.1", 1), tmp_path / str(rank)
+        (run_dir / "ranks").mkdir(parents=True)
+        (run_dir / "ranks" / f"outcome_node_{1 - rank:03d}.json").touch()  # node 0 waits a minute for it
         request = request_of("oom", asked=asked, nodes=nodes, run_dir=run_dir)
         assert run_experiment(request, Display()) is ExitCode.OUT_OF_MEMORY
         assert bool(capsys.readouterr().out) == (rank == 0)

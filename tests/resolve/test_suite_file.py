@@ -8,6 +8,7 @@ from harness.errors import HarnessError
 from harness.resolve.recipe import Request
 from harness.resolve.suite import ExpectedFailure
 from harness.resolve.suite_file import read_suite
+from tests.resolve.conftest import refused
 
 GOOD = """\
 title: Two models
@@ -41,25 +42,9 @@ cases:
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(write):
     """Read GOOD with texts replaced."""
-
-    def _read(*changes):
-        text = GOOD
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new, 1)
-        path = tmp_path / "mine.yaml"
-        path.write_text(text)
-        return read_suite(str(path))
-
-    return _read
-
-
-def refused(read, *changes):
-    with pytest.raises(HarnessError) as raised:
-        read(*changes)
-    return str(raised.value)
+    return lambda *changes: read_suite(str(write(*changes, text=GOOD, name="mine.yaml")))
 
 
 def test_a_suite_is_called_like_its_file(read):

@@ -4,6 +4,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.resolve.sweep_file import read_sweep_file
+from tests.resolve.conftest import refused
 
 GOOD = """\
 title: Two axes
@@ -25,25 +26,9 @@ repeats: 3
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(write):
     """Read GOOD with texts replaced."""
-
-    def _read(*changes):
-        text = GOOD
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        path = tmp_path / "mine.yaml"
-        path.write_text(text)
-        return read_sweep_file(str(path))
-
-    return _read
-
-
-def refused(read, *changes):
-    with pytest.raises(HarnessError) as raised:
-        read(*changes)
-    return str(raised.value)
+    return lambda *changes: read_sweep_file(str(write(*changes, text=GOOD, name="mine.yaml")))
 
 
 def test_a_file_is_what_the_command_line_would_say(read):
