@@ -66,7 +66,7 @@ def capture(
     notes += [f"the command {ended}"] if found.code != 0 else []
     paths = write_jobs(found, out, title)
     jobs = tuple(
-        CapturedJob.of(job, args=str(path), env=str(path.with_suffix(".env")), command=redact(shlex.join(job.command)))
+        CapturedJob.of(job, args=str(path), env=str(path.with_suffix(".env")), command=shlex.join(job.command))
         for path, job in zip(paths, found.jobs, strict=True)
     )
     if as_json:

@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from harness.capture import shim
 from harness.errors import ExitCode, os_errors_reported
+from harness.foreign.megatron_arguments import options
 from harness.launch.environment import Host, inherited, recordable
 from harness.records.redact import MASK, is_secret_name, redact
 
@@ -146,7 +148,15 @@ def _job(path: Path, shell: Mapping[str, str]) -> Job:
     changed = {
         name: MASK if is_secret_name(name) else redact(value) for name, value in own.items() if shell.get(name) != value
     }
-    return Job(tuple(found["command"]), found["folder"], dict(sorted((recordable(inherited(own)) | changed).items())))
+    environment = dict(sorted((recordable(inherited(own)) | changed).items()))
+    return Job(tuple(_without_secrets(found["command"])), found["folder"], environment)
+
+
+def _without_secrets(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words; arguments of Megatron-LM, such as ``--moe-token-dispatcher-type``, name no secret."""
+    for before, word in pairwise(("", *words)):
+        is_named = before[:2] == "--" and before not in options() and is_secret_name(before[2:].replace("-", "_"))
+        yield MASK if is_named and not word.startswith("-") else redact(word)
 
 
 def _called_by_path(command: Sequence[str]) -> Iterator[str]:
@@ -167,7 +177,7 @@ def write_jobs(found: Capture, out: Path, title: str) -> list[Path]:
         paths = [out / f"job_{number:03d}.args" for number in range(1, len(found.jobs) + 1)]
         for path, job in zip(paths, found.jobs, strict=True):
             words = " ".join(f"\\\n    {word}" if word[:2] == "--" else word for word in map(shlex.quote, job.command))
-            path.write_text(redact(f"# Captured from: {title}\n# Folder: {job.folder}\n{words}\n"))
+            path.write_text(f"# Captured from: {title}\n# Folder: {redact(job.folder)}\n{words}\n")
             lines = (f"{name}={shlex.quote(value)}\n" for name, value in job.environment.items())
             path.with_suffix(".env").write_text("".join(lines))
     return paths

@@ -95,7 +95,7 @@ def _complete(found: Arguments, request: Request) -> None:
 
 def _of_yaml(text: str, label: str) -> Arguments:
     """Read a configuration of Megatron-LM's tests as its script passes it on: in brackets several words, else one."""
-    document = parse_yaml(text, label, by_pyyaml=True)
+    document = parse_yaml(_last_of_repeated(text), label, by_pyyaml=True)
     sections = {name: document.at((name,)) or {} for name in ("MODEL_ARGS", "ENV_VARS")}
     for name, section in sections.items():
         if not isinstance(section, dict):
@@ -111,6 +111,20 @@ def _of_yaml(text: str, label: str) -> Arguments:
     variables = cast(dict[str, object], sections["ENV_VARS"]).items()
     found.environment = _of_step((name, str(value), document.place(("ENV_VARS", name))) for name, value in variables)
     return found
+
+
+def _last_of_repeated(text: str) -> str:
+    """Blank the earlier ones of equal arguments in a section: Megatron-LM takes the last."""
+    lines, seen = text.splitlines(), set[str]()
+    for at in reversed(range(len(lines))):
+        name = re.match(r"\s+(--[\w-]+):", lines[at])
+        if name is None:
+            seen = set() if lines[at][:1].strip() else seen
+        elif name[1] in seen:
+            lines[at] = ""
+        else:
+            seen.add(name[1])
+    return "\n".join(lines)
 
 
 def _head(source: ForeignSource) -> str:

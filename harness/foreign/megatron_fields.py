@@ -65,7 +65,7 @@ ROWS: tuple[Row, ...] = (
     *_same("model", "num_layers hidden_size num_attention_heads kv_channels make_vocab_size_divisible_by normalization"
            " attention_dropout hidden_dropout mtp_num_layers mtp_loss_scaling_factor softmax_type glu_linear_offset"
            " activation_func_clamp_value rotary_base"),
-    Row("model.ffn_hidden_size", ("ffn_hidden_size", "hidden_size"), ffn),
+    Row("model.ffn_hidden_size", ("ffn_hidden_size", "intermediate_size", "hidden_size"), ffn),
     Row("model.num_query_groups", ("num_query_groups",),
         lambda a: a.get("num_query_groups") if a.get("group_query_attention") else None),
     Row("model.vocab_size", ("vocab_size", "padded_vocab_size", "tokenizer_type", "merge_file"), vocabulary),
@@ -78,7 +78,8 @@ ROWS: tuple[Row, ...] = (
         lambda a: a.get("norm_epsilon") if "norm_epsilon" in a.given else a.get("layernorm_epsilon")),
     Row("model.layernorm_zero_centered_gamma", ("apply_layernorm_1p", "layernorm_zero_centered_gamma"),
         lambda a: bool(a.get("apply_layernorm_1p") or a.get("layernorm_zero_centered_gamma"))),
-    Row("model.position_embedding_type", ("use_rotary_position_embeddings", "position_embedding_type"), positions),
+    Row("model.position_embedding_type", ("use_rotary_position_embeddings", "position_embedding_type",
+        "use_llama2_rotary_position_embeddings"), positions),
     Row("model.rotary_percent", ("rotary_percent",), lambda a: a.get("rotary_percent")),
     Row("model.rope_scaling_factor", ("use_rope_scaling", "rope_scaling_factor"),
         lambda a: a.get("rope_scaling_factor") if a.get("use_rope_scaling") else None),

@@ -63,7 +63,7 @@ def _count(a: Arguments, name: str) -> int | None:
 
 def ffn(a: Arguments) -> Value:
     """Return the inner width of a dense block."""
-    hidden, given = _count(a, "hidden_size"), own(a, "ffn_hidden_size")
+    hidden, given = _count(a, "hidden_size"), own(a, "ffn_hidden_size") or own(a, "intermediate_size")
     if given or hidden is None:
         return given
     return int(hidden * 4 * 2 / 3 / 64) * 64 if a.get("swiglu") else 4 * hidden
@@ -80,7 +80,9 @@ def vocabulary(a: Arguments) -> Value:
 
 def positions(a: Arguments) -> Value:
     """Return how positions enter."""
-    kind = "rope" if a.get("use_rotary_position_embeddings") else a.get("position_embedding_type", "learned_absolute")
+    kind = a.get("position_embedding_type", "learned_absolute")
+    by_flag = a.get("use_rotary_position_embeddings") or a.get("use_llama2_rotary_position_embeddings")
+    kind = "rope" if by_flag or kind == "rotary" else kind
     if not a.get("add_position_embedding", True) and kind == "learned_absolute":
         return "none"
     if kind != "learned_absolute" or a.get("max_position_embeddings") == a.get("seq_length"):

@@ -83,6 +83,7 @@ MODEL_ARGS:
   --num-layers: 4
   --hidden-size: 64
   --num-attention-heads: 4
+  --seq-length: 16
   --seq-length: 32
   --micro-batch-size: 1
   --vocab-size: 99
@@ -103,7 +104,7 @@ def test_a_configuration_of_megatron_lms_tests_is_read(resolved, tmp_path):
     path.write_text(TEST_CONFIGURATION)
     assert job_words(str(path)) == ["--megatron_args", str(path)]
     assert any(
-        "13: --tp: not an argument" in each
+        "14: --tp: not an argument" in each
         for each in messages(resolved, TEST_CONFIGURATION.replace("recompute-modules", "tp"))
     )
     assert "no mapping" in messages(resolved, "MODEL_ARGS: 3\n")[0]
@@ -129,3 +130,16 @@ def test_a_command_of_another_trainer_is_told_with_the_equivalent_options(resolv
     [problem] = refused.value.problems
     assert f"a command of {whose}," in problem.message
     assert problem.remedy.endswith(f"mbr-perf plan {options}")
+
+
+def test_arguments_of_a_fork_are_read_by_their_meaning(resolved):
+    """Pai-Megatron-Patch's own arguments of data change no step; others are Megatron-LM's under another name."""
+    fork = "--dataset LLama --max-padding-length 9 --patch-tokenizer-type T --train-data a b --keep-last --extra-vocab-size 0"
+    named = "--intermediate-size 96 --use-llama2-rotary-position-embeddings"
+    found = resolved(f"torchrun pretrain_llama.py {SMALLEST} {fork} {named}")
+    same = "--ffn-hidden-size 96 --use-rotary-position-embeddings"
+    assert found.spec == resolved(f"torchrun pretrain_gpt.py {SMALLEST} {same}").spec
+    assert (
+        found.spec == resolved(f"torchrun a.py {SMALLEST} --ffn-hidden-size 96 --position-embedding-type rotary").spec
+    )
+    assert any("--extra-vocab-size 256" in note for note in resolved(f"{SMALLEST} --extra-vocab-size 256").notes)
