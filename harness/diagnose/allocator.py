@@ -1,25 +1,17 @@
 """Says whether other settings of torch's allocator would have kept a job from running out of memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.diagnose.stages import stage_of_failure, unexplained_bytes
+from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
-from harness.experiment.effective import settled_implementation
 from harness.failures.verdict import Confidence, threshold
-from harness.launch.environment import Host
-from harness.launch.machine import software_for
-from harness.measure.prediction import constants_for
-from harness.predict.allocator_settings import VARIABLES, asked_settings, settings_of
-from harness.predict.prediction import predict
-from harness.predict.tracer import Tracing, trace_cache
-from harness.predict.weighing import composer_of, stage_held
 from harness.records.prediction import Source
 from harness.units import format_bytes
 
 _LESS = "Empty the cache before it, or capture less."
 EXPANDABLE = "expandable_segments:True"
-_SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
+SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
 # Above this share of the device, a need that the prediction does not explain makes a replay less sure.
 _EXPLAINED = 0.02
 
@@ -86,7 +78,7 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
     # Either nothing is replayed, or the job fragments more than constant shapes do.
     if case.expandable_segments or not _is_in_pieces(case):
         return "less_memory", "", "low", 0
-    guess = helpful or (_SPLITS[-1] if case.pools else EXPANDABLE)
+    guess = helpful or (SPLITS[-1] if case.pools else EXPANDABLE)
     is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
     return _remedy(guess), guess, "medium" if is_certain else "low", 0
 
@@ -136,45 +128,3 @@ def _sentences(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
         yield f"Only less memory{less} helps ({found.confidence})."
     if found.excluded:
         yield f"{found.excluded} excludes expandable segments."
-
-
-def tried(case: Case, host: Host) -> Trials | None:
-    """Replay the first steps of the failed rank's stage under its own settings and others. HarnessError, OSError.
-
-    None where the device is not full of the job's tensors in training, or its need is not known.
-    """
-    spec, stage, available = case.spec, stage_of_failure(case), available_bytes(case)
-    if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu:
-        return None
-    software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
-    composer = composer_of(spec, software)
-    traces = Tracing(host, trace_cache(host.shell)).traces(composer.cases(), implementation)
-    made = predict(spec, implementation, traces.even, None, software, constants_for(spec.gpu), composer)
-    costs, own_stage = composer.chunk_costs(traces.even)[stage.pp_rank], made.stages[stage.pp_rank]
-    more, own, rows, sources = max(0, unexplained_bytes(case) or 0), own_settings(case), [], set[Source]()
-    for text in _asked(own, case):
-        held = stage_held(composer, own_stage, costs, settings_of(text), traces, available - more)
-        sources.add(held.source)
-        needed = held.fits[1] + more
-        rows.append(Trial(settings=text, reserved_bytes=held.reserved[1], fits_bytes=needed, helps=needed <= available))
-    is_known = bool(own) or case.expandable_segments is not None
-    return Trials(tuple(rows), "estimated" if "estimated" in sources else "replayed", is_known)
-
-
-def own_settings(case: Case) -> str:
-    """Return the allocator's settings of the job as far as they are known; empty for torch's defaults."""
-    assert case.spec is not None
-    if not case.has_given_settings:
-        return asked_settings(case.spec)[1]
-    given = dict(case.sources)
-    name = next((each for each in VARIABLES if given.get(f"env.{each}", "").startswith("--")), None)
-    if name is not None:
-        return case.spec.env[name]
-    return f"expandable_segments:{case.expandable_segments}" if case.expandable_segments is not None else ""
-
-
-def _asked(own: str, case: Case) -> Sequence[str]:
-    """Return the job's settings, then others that may help."""
-    kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
-    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE]), *_SPLITS]
-    return tuple(dict.fromkeys((own, *(",".join((*kept, other)) for other in others))))

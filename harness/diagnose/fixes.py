@@ -6,9 +6,18 @@ from functools import cached_property
 from typing import Any
 
 from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
-from harness.diagnose.plan import Outlook
 from harness.diagnose.stages import unexplained_bytes
-from harness.diagnose.values import AllocatorAnswer, Case, Change, Fix, Recognised, Rulings, findings_text, is_doubted
+from harness.diagnose.values import (
+    AllocatorAnswer,
+    Case,
+    Change,
+    Fix,
+    Outlook,
+    Recognised,
+    Rulings,
+    findings_text,
+    is_doubted,
+)
 from harness.foreign.exporting import ToPaste, to_paste
 from harness.units import GIB, format_bytes, format_percent
 

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 from harness.diagnose.fixes import Situation, fixes
-from harness.diagnose.plan import Outlook
 from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
 from harness.diagnose.symptoms import recognised
 from harness.diagnose.values import (
@@ -13,6 +12,7 @@ from harness.diagnose.values import (
     Case,
     Diagnosis,
     Job,
+    Outlook,
     Recognised,
     Rulings,
     Verdict,

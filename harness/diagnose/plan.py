@@ -1,13 +1,14 @@
 """Predicts what each fix would do before it is recommended."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.diagnose.allocator import EXPANDABLE, SPLITS, Trials, available_bytes
 from harness.diagnose.commands import changed
-from harness.diagnose.stages import unexplained_bytes
-from harness.diagnose.values import Case, Change, Rulings
+from harness.diagnose.stages import stage_of_failure, unexplained_bytes
+from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial
 from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -20,28 +21,19 @@ from harness.launch.machine import software_for
 from harness.launch.plan import Nodes
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import rank_environment
+from harness.predict.allocator_settings import VARIABLES, asked_settings, settings_of
 from harness.predict.assumptions import imbalance_of
 from harness.predict.limits import Limits
+from harness.predict.prediction import predict
 from harness.predict.search import Plan, Row, candidates, plan, required_cases
+from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache
+from harness.predict.weighing import stage_held
 from harness.records.gating import LaunchSettings
+from harness.records.prediction import Source
 from harness.units import first_line
 
 _PATIENCE_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """``changes``: predicted to fit, the cheapest first; none if the job fits as it is (``fits_already``).
-
-    ``budget_bytes``: the memory that a setting may use, of ``capacity_bytes``. ``problem``: why nothing was planned.
-    """
-
-    changes: tuple[Change, ...] = ()
-    fits_already: bool = False
-    budget_bytes: int | None = None
-    capacity_bytes: int | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,3 +146,45 @@ def rulings_on(case: Case, host: Host) -> Rulings:
 def given_env(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str]:
     """Return the variables given as options. A job of others may not have those of the recipe."""
     return {name: value for name, value in spec.env.items() if sources.get(f"env.{name}", "").startswith("--")}
+
+
+def tried(case: Case, host: Host) -> Trials | None:
+    """Replay the first steps of the failed rank's stage under its own settings and others. HarnessError, OSError.
+
+    None where the device is not full of the job's tensors in training, or its need is not known.
+    """
+    spec, stage, available = case.spec, stage_of_failure(case), available_bytes(case)
+    if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu:
+        return None
+    software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
+    composer = Composer(spec, implementation, apex=software.apex is not False)
+    traces = Tracing(host, trace_cache(host.shell)).traces(composer.cases(), implementation)
+    made = predict(spec, implementation, traces.even, None, software, constants_for(spec.gpu), composer)
+    costs, own_stage = composer.chunk_costs(traces.even)[stage.pp_rank], made.stages[stage.pp_rank]
+    more, own, rows, sources = max(0, unexplained_bytes(case) or 0), own_settings(case), [], set[Source]()
+    for text in _asked(own, case):
+        held = stage_held(composer, own_stage, costs, settings_of(text), traces, available - more)
+        sources.add(held.source)
+        needed = held.fits[1] + more
+        rows.append(Trial(settings=text, reserved_bytes=held.reserved[1], fits_bytes=needed, helps=needed <= available))
+    is_known = bool(own) or case.expandable_segments is not None
+    return Trials(tuple(rows), "estimated" if "estimated" in sources else "replayed", is_known)
+
+
+def own_settings(case: Case) -> str:
+    """Return the allocator's settings of the job as far as they are known; empty for torch's defaults."""
+    assert case.spec is not None
+    if not case.has_given_settings:
+        return asked_settings(case.spec)[1]
+    given = dict(case.sources)
+    name = next((each for each in VARIABLES if given.get(f"env.{each}", "").startswith("--")), None)
+    if name is not None:
+        return case.spec.env[name]
+    return f"expandable_segments:{case.expandable_segments}" if case.expandable_segments is not None else ""
+
+
+def _asked(own: str, case: Case) -> Sequence[str]:
+    """Return the job's settings, then others that may help."""
+    kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
+    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE]), *SPLITS]
+    return tuple(dict.fromkeys((own, *(",".join((*kept, other)) for other in others))))

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from harness.diagnose.allocator import answer_of, tried
+from harness.diagnose.allocator import answer_of
 from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import POOL_WORDS, Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
-from harness.diagnose.values import Case, Diagnosis, is_doubted
+from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
@@ -68,11 +67,15 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     given = _given(request, inputs, logged, host)
     case = _case(inputs, given, request.passage, host)
     case = replace(case, prints_settings=logged is not None)
-    rulings, outlook, trials = rulings_on(case, host), None, None
-    if request.plans and case.spec is not None and not is_doubted(case, rulings):
-        case, outlook = planned(case, host)
-        with suppress(HarnessError, OSError, LayoutError):  # the outlook says so
-            trials = tried(case, host)
+    rulings, outlook, trials = NO_RULINGS, None, None
+    if case.spec is not None:
+        from harness.diagnose.plan import planned, rulings_on, tried  # a log without settings needs no planner
+
+        rulings = rulings_on(case, host)
+        if request.plans and not is_doubted(case, rulings):
+            case, outlook = planned(case, host)
+            with suppress(HarnessError, OSError, LayoutError):  # the outlook says so
+                trials = tried(case, host)
     answer = diagnose(case, outlook, rulings, answer_of(case, trials))
     evidence = (*request.passage.notes, *answer.evidence)
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
@@ -106,6 +109,8 @@ def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -
 
 def _with_settings(case: Case, given: Settled) -> Case:
     """Return the case with the settings of the options, but without the recipe's environment."""
+    from harness.diagnose.plan import given_env
+
     expandable = case.expandable_segments
     if expandable is None:
         expandable = expandable_segments(given_env(given.spec, given.sources))

@@ -167,6 +167,20 @@ _SIZES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """``changes``: predicted to fit, the cheapest first; none if the job fits as it is (``fits_already``).
+
+    ``budget_bytes``: the memory that a setting may use, of ``capacity_bytes``. ``problem``: why nothing was planned.
+    """
+
+    changes: tuple[Change, ...] = ()
+    fits_already: bool = False
+    budget_bytes: int | None = None
+    capacity_bytes: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Fix:
     """The next step. ``command``: to paste, or empty. ``setting``: the same change for other programs."""
 

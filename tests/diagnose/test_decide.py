@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from harness.diagnose.judge import diagnose
-from harness.diagnose.plan import Outlook
 from harness.diagnose.stages import needed_bytes
-from harness.diagnose.values import Change, FailedRank, Rulings
+from harness.diagnose.values import Change, FailedRank, Outlook, Rulings
 from harness.experiment.rules.rule import Finding
 from harness.failures.verdict import OomVerdict
 from harness.units import GIB
