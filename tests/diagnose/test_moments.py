@@ -91,7 +91,10 @@ def test_one_request_of_a_large_part_of_the_device_is_named_on_every_kind_of_dev
 
 @pytest.mark.parametrize(
     "where",
-    ["/opt/core/transformer/cuda_graphs.py create_fwd_graph", "/venv/transformer_engine/pytorch/graph.py _make"],
+    [
+        "/opt/core/transformer/cuda_graphs.py create_fwd_graph",
+        "/venv/transformer_engine/pytorch/graph.py _make_graphed_callables",
+    ],
 )
 def test_the_capture_of_a_graph_cannot_give_cached_memory_back(diagnosed, where):
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process has 78.50 GiB memory in use. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 16.00 GiB is reserved by PyTorch but unallocated."
@@ -100,7 +103,8 @@ def test_the_capture_of_a_graph_cannot_give_cached_memory_back(diagnosed, where)
     assert captured["allocator"]["available_bytes"] == pytest.approx(60.5 * 1024**3)
     assert captured["allocator"]["remedy"] == "less_memory" and captured["allocator"]["missing_bytes"] > 0
     assert "expandable" not in json.dumps(captured["fixes"])
-    assert diagnosed(HEAD, SCHEDULE, text)["verdict"]["class"] == "fragmentation"
+    replayed = frames("/opt/core/transformer/cuda_graphs.py __call__")  # also calls modules that no graph holds yet
+    assert diagnosed(HEAD, *replayed, SCHEDULE, text)["verdict"]["class"] == "fragmentation"
 
 
 def memory(rank, after, allocated, highest=60000):
