@@ -26,9 +26,8 @@ from harness.predict.assumptions import imbalance_of
 from harness.predict.limits import Limits
 from harness.predict.prediction import predict
 from harness.predict.search import Plan, Row, candidates, plan, required_cases
-from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache
-from harness.predict.weighing import stage_held
+from harness.predict.weighing import composer_of, stage_held
 from harness.records.gating import LaunchSettings
 from harness.records.prediction import Source
 from harness.units import first_line
@@ -157,7 +156,7 @@ def tried(case: Case, host: Host) -> Trials | None:
     if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu:
         return None
     software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
-    composer = Composer(spec, implementation, apex=software.apex is not False)
+    composer = composer_of(spec, software)
     traces = Tracing(host, trace_cache(host.shell)).traces(composer.cases(), implementation)
     made = predict(spec, implementation, traces.even, None, software, constants_for(spec.gpu), composer)
     costs, own_stage = composer.chunk_costs(traces.even)[stage.pp_rank], made.stages[stage.pp_rank]

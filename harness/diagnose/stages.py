@@ -2,11 +2,10 @@
 
 from harness.diagnose.of_log import stage_of
 from harness.diagnose.values import Case, Expected
-from harness.records.prediction import PredictionRecord, StagePrediction
-from harness.units import format_bytes, format_percent
+from harness.records.prediction import StagePrediction
+from harness.units import format_bytes
 
 _MOST_PARTS = 4
-_UNEVEN = 0.10  # of the fullest stage, below which stages count as equal
 
 
 def needed_bytes(case: Case) -> int | None:
@@ -56,7 +55,7 @@ def expected(case: Case) -> Expected:
 
 
 def stage_evidence(case: Case) -> tuple[str, ...]:
-    """Return at most three sentences: the prediction, the memory needed, uneven stages."""
+    """Return at most two sentences: the prediction, and the memory needed."""
     stage = stage_of_failure(case)
     if stage is None or case.prediction is None:
         return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
@@ -65,7 +64,7 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
     predicted = f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
-    return tuple(filter(None, (predicted, _needed(case, stage), _imbalance(case.prediction))))
+    return tuple(filter(None, (predicted, _needed(case, stage))))
 
 
 def _before_training(case: Case, stage: StagePrediction) -> str:
@@ -88,14 +87,3 @@ def _needed(case: Case, stage: StagePrediction) -> str:
         why = " (it failed before its peak)" if case.has_oom else ""
         return f"{text}, {format_bytes(-more)} less than predicted{why}."
     return f"{text}: {format_bytes(more)} more than predicted."
-
-
-def _imbalance(prediction: PredictionRecord) -> str:
-    stages = sorted(prediction.stages, key=lambda stage: stage.total)
-    empty, full = stages[0], stages[-1]
-    share = empty.total / full.total - 1
-    if -share < _UNEVEN:
-        return ""
-    largest, smallest = format_bytes(full.total), format_bytes(empty.total)
-    sizes = f"{largest} on stage {full.pp_rank}, {smallest} on stage {empty.pp_rank}"
-    return f"Stages are uneven: predicted {sizes} ({format_percent(share)})."
