@@ -16,7 +16,6 @@ MOMENTS = (
     ("optimizer_step", "/venv/apex/optimizers/fused_adam.py step"),
     ("optimizer_step", "/venv/transformer_engine/pytorch/optimizers/fused_adam.py _initialize_state"),
     ("optimizer_step", "/venv/torch/optim/adam.py _multi_tensor_adam"),
-    ("optimizer_step", "/venv/torch/optim/sgd.py _init_group"),
     ("optimizer_step", "/opt/core/optimizer/muon.py step", "/venv/emerging_optimizers/muon.py orthogonalize"),
     ("optimizer_step", "/opt/core/optimizer/clip_grads.py get_grad_norm_fp32"),
     ("load_checkpoint", "/opt/training/checkpointing.py load_checkpoint", "/venv/torch/optim/adam.py step"),
@@ -25,8 +24,6 @@ MOMENTS = (
     ("evaluation", "/venv/lightning/loops/evaluation_loop.py validation_step", "/opt/core/model.py forward"),
     ("evaluation", "/opt/slime/actor.py compute_log_prob", "/opt/core/schedules.py forward_step"),
     ("gradient_sync", "/opt/core/distributed/finalize_model_grads.py finalize_model_grads", "/x/c10d.py all_reduce"),
-    ("build_model", "/opt/training/training.py setup_model_and_optimizer", "/opt/training/training.py get_model"),
-    ("build_optimizer", "/opt/core/optimizer/__init__.py get_megatron_optimizer"),
 )
 
 

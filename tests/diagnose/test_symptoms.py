@@ -27,7 +27,6 @@ def test_megatron_cores_own_message_names_the_symptom_without_any_settings(case,
     [
         (((0, 74, True), (1, 60, False), (2, 58, False)), {"expandable_segments": False}, True),
         (((0, 74, True), (1, 60, False)), {}, True),
-        (((0, 74, True), (1, 60, False)), {"expandable_segments": True}, True),
         (((0, 74, True), (1, 60, False)), {"origin": "log"}, False),
         (((0, 74, True), (1, 74, False)), {}, False),
         (((0, 74, True), (1, 74, True)), {}, False),
