@@ -33,7 +33,7 @@ def pictured(planned: Planned, page: Page) -> Page:
     layout = planned.shown
     assert layout and layout.plan
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
-    more = [_stages(layout.plan, _drawn_row(layout.plan)), *([_step(layout.plan, *step)] if step else [])]
+    more = [_stages(layout.plan), *([_step(layout.plan, *step)] if step else [])]
     several, details = len(planned.layouts) > 1, [each for each in page.blocks if isinstance(each, Details)]
     return replace(
         page,
@@ -107,12 +107,9 @@ def _point(each: _Entry, best: Row | None, upwards: float, scale: float, number:
     return Point(each.found.peak_bytes / scale, upwards, kind, number, each.name if number else "", text, note, across)
 
 
-def _drawn_row(plan: Plan) -> Row:
-    return plan.recommended or plan.control or next(row for row in plan.rows if row.prediction)
-
-
-def _stages(plan: Plan, row: Row) -> Picture:
-    """Draw a stacked bar per stage of one setting, and the range of the peak at the fullest stage."""
+def _stages(plan: Plan) -> Picture:
+    """Draw a stacked bar per stage of the setting to use, and the range of the peak at the fullest stage."""
+    row = plan.recommended or plan.control or next(row for row in plan.rows if row.prediction)
     found = row.prediction
     assert found
     unit, scale = memory_unit([found.range_bytes[1]])

@@ -107,7 +107,9 @@ def _ticks(low: float, high: float) -> Iterator[float]:
 def _axis(scale: _Scale, title: str, bottom: float) -> Iterator[str]:
     """Yield the labels of the horizontal axis and its title, below ``bottom``."""
     for at, text in scale.ticks.items():
-        yield _text(text, at, bottom + 17, "soft", anchor="start" if at < 0.03 else "end" if at > 0.97 else "middle")
+        edge = 0.15 if len(text) > 6 else 0.03
+        anchor = "start" if at < edge else "end" if at > 1 - edge else "middle"
+        yield _text(text, at, bottom + 17, "soft", anchor=anchor)
     yield _text(title, 1, bottom + 36, "soft", anchor="end")
 
 
