@@ -144,9 +144,7 @@ def _spans(words: Words) -> str:
 def _span(span: Span) -> str:
     text = escape(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
-    styled = linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
-    beside = f"{'<br>' * bool(span.text)}<small>{escape(span.beside)}</small>" if span.beside else ""
-    return styled + beside
+    return linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
 
 
 def _list(lines: Iterable[Line]) -> str:
@@ -178,9 +176,8 @@ def _html_table(table: Table) -> str:
         for row in table.rows
     )
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    sticks = " sticks" if table.sticks else ""
     return (
-        f'<div class="wide{sticks}" role="group" aria-label="Table" tabindex="0">'
+        '<div class="wide" role="group" aria-label="Table" tabindex="0">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

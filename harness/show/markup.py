@@ -87,8 +87,7 @@ def _inline(words: Words, *, bold: bool = False) -> str:
 def _markdown_span(span: Span) -> str:
     lead, trail = " " * span.text.startswith(" "), " " * (span.text.endswith(" ") and span.text != " ")
     text = f"{lead}{as_markdown(span.text)}{trail}"
-    linked = f"[{text}]({span.link})" if span.link and not span.link.startswith("#") else text
-    return f"{linked} {as_markdown(span.beside)}" if span.beside else linked
+    return f"[{text}]({span.link})" if span.link and not span.link.startswith("#") else text
 
 
 def _markdown_table(table: Table) -> str:

@@ -52,12 +52,11 @@ def style_of(word: str, otherwise: Style = "plain") -> Style:
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a line, or a cell. HTML and Markdown link the address ``link``; ``beside`` is small print below."""
+    """A part of a line, or a cell. HTML and Markdown link the address ``link``."""
 
     text: str
     style: Style = "plain"
     link: str = ""
-    beside: str = ""
 
 
 Words = str | Span | tuple[str | Span, ...]
@@ -71,7 +70,7 @@ def spans(words: Words) -> tuple[Span, ...]:
 
 def plain(words: Words) -> str:
     """Return the text of ``words`` without styles and links."""
-    return "".join(f"{span.text} {span.beside}".rstrip() if span.beside else span.text for span in spans(words))
+    return "".join(span.text for span in spans(words))
 
 
 @dataclass(frozen=True)
@@ -135,14 +134,12 @@ class Table:
     """Cells are texts, or spans whose style holds for the whole cell. A short row ends in empty cells.
 
     A terminal that has to drop columns shows ``instead`` below. ``whole``: never folded, also at a terminal.
-    ``sticks``: a page keeps the first row and the first column in sight.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Words, ...], ...]
     instead: "tuple[Block, ...]" = ()
     whole: bool = False
-    sticks: bool = False
 
     def filled(self) -> "Table":
         """Return the table without optional columns that are empty. Every row has all cells."""

@@ -292,6 +292,5 @@ def _text(words: Words, style: Style = "plain") -> Text:
     r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
     for span in spans(words):
-        text = f"{span.text} {span.beside}" if span.beside else span.text
-        made.append(on_one_line(text), style=_RICH[span.style] or None)
+        made.append(on_one_line(span.text), style=_RICH[span.style] or None)
     return made

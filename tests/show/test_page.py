@@ -166,7 +166,7 @@ def test_no_text_becomes_markup_or_steers_a_terminal():
         HOSTILE, Line(HOSTILE), Listing((HOSTILE,)), Facts(((HOSTILE, HOSTILE),), 4), table((HOSTILE,), [(HOSTILE,)]),
         Section(HOSTILE, (HOSTILE,), anchor=HOSTILE), Section(HOSTILE, (), folded=True), Code(HOSTILE),
         replace(PICTURE, title=HOSTILE, caption=HOSTILE),
-        table(("A",), [(Span(HOSTILE, "good", link="x.html", beside=HOSTILE),)]),
+        table(("A",), [(Span(HOSTILE, "good", link="x.html"),)]),
     )  # fmt: skip
     page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
 
@@ -281,4 +281,4 @@ def test_words_know_their_style():
         "plain",
         "doubt",
     )
-    assert plain(("a", Span("b", beside="c"))) == "ab c"
+    assert plain(("a", Span("b"))) == "ab"
