@@ -126,12 +126,12 @@ def _over(name: str, steps: Mapping[int, Iteration | GoldenStep], window: Window
     problem = ""
     if lacking:
         word, more = "iteration" if first else "step", f", nor have {len(lacking) - 1} more" * (len(lacking) > 1)
-        problem = f"{whose}: {word} {lacking[0] - 1 + first} has no number for {ROWS[name].title}{more}"
+        problem = f"{word} {lacking[0] - 1 + first} of {whose} has no number for {ROWS[name].title}{more}"
     return Figure(median(usable) if usable else None, problem)
 
 
 def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
-    read = _over(name, {row.number: row for row in log.iterations}, window, ", ".join(log.sources), 1)
+    read = _over(name, {row.number: row for row in log.iterations}, window, "the log", 1)
     problem, count = read.problem, len(window.iterations)
     if not log.iterations:
         problem = f"no line of an iteration in {', '.join(log.sources)} ({counted(log.num_lines, 'line')})"

@@ -9,6 +9,7 @@ from harness.compare.show import foreign_line
 from harness.foreign.logs.sources import log_sources
 from harness.show.page import plain
 from harness.show.terminal import narration
+from harness.units import shortened
 
 _PAUSE_S = 2.0
 
@@ -18,11 +19,12 @@ def followed(request: ForeignRequest, pause: Callable[[float], None] = time.slee
 
     A terminal shows each answer in place of the one before; elsewhere nothing is shown until the end.
     """
-    with narration().status("Reading the log") as line:
+    console = narration()
+    with console.status("Reading the log") as line:
         size, answer = _size(request), compare_foreign(request)
         try:
             while answer.is_growing:
-                line.update(plain(foreign_line(answer).words))
+                line.update(shortened(plain(foreign_line(answer).words), console.width - 3))
                 pause(_PAUSE_S)
                 if (now := _size(request)) != size:
                     size, answer = now, compare_foreign(request)

@@ -123,6 +123,9 @@ def _golden(side: Side, form: Format, written: Path | None) -> ForeignGolden:
     """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
     if side.kind in ("log", "run"):
         return golden_of(read_side(side)[0])
+    if Path(side.given).is_dir():
+        problem = f"{side.given}: {side.what or 'a folder'}, and a log is compared with one golden"
+        raise BadRequestError(problem, remedy=_NAME_GOLDEN)
     try:
         return read_foreign_golden(golden_file(side.given) or Path(side.given), form)
     except BadRequestError as error:

@@ -203,7 +203,7 @@ def read(logs: tuple[str, ...]) -> Read:
         if is_stream(side.given):
             problem = "import cannot read standard input or a pipe, because the run keeps the log's checksum"
             problems.add(f"{side.given}: {problem}", "save the log, and name the file")
-        elif side.kind not in ("log", "name"):
+        elif side.what:
             problems.add(f"{side.given}: {side.what}, not a log", "name the log of a training job")
     problems.raise_if_any()
     log, failure = read_side(Side("log", logs, logs[0]))

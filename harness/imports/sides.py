@@ -18,6 +18,7 @@ from harness.foreign.logs.sources import is_stream
 from harness.foreign.reader import opened_logs
 from harness.judge import readings
 from harness.judge.compare import require_repeats
+from harness.records.goldens import golden_file
 from harness.records.references import MARKS
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, record_path
@@ -47,15 +48,24 @@ def side_of(given: str) -> Side:
     path = Path(given)
     if is_stream(given):
         return Side("log", (given,), given)
-    if path.name == RECORD or (path / RECORD).is_file():
-        return Side("run", (given,), given, "a run of mbr-perf")
-    if path.name in MARKS.values() or any((path / mark).is_file() for mark in MARKS.values()) or not path.exists():
-        return Side("name", (given,), given)
-    if not path.is_dir():
+    for kind, mark in MARKS.items():
+        if path.name == mark or (path / mark).is_file():
+            return Side("run" if kind == "run" else "name", (given,), given, f"a {kind} of mbr-perf")
+    if path.is_dir():
+        return _of_folder(path)
+    if path.exists():
         return _of_file(path)
+    return (
+        Side("golden", (given,), given, "a golden of mbr-perf") if golden_file(given) else Side("name", (given,), given)
+    )
+
+
+def _of_folder(path: Path) -> Side:
+    given = str(path)
     if runs := tuple(sorted(str(record.parent) for record in path.glob(f"*/{RECORD}"))):
         return Side("run", runs, given, "a folder of runs of mbr-perf")
-    is_golden = any((_document(each) or {}).keys() >= {"promoted_by"} for each in path.rglob("*.json"))
+    files = (each for each in path.rglob("*.json") if each.is_file())
+    is_golden = any((_document(each) or {}).keys() >= {"promoted_by"} for each in files)
     return Side("golden", (given,), given, "a folder of goldens") if is_golden else Side("log", (given,), given)
 
 
@@ -84,7 +94,7 @@ def _of_file(path: Path) -> Side:
             remedy="name a run, a log, golden values, or a --json document of run, import or compare",
         )
     found = _texts(runs or logs)
-    return Side("run" if runs else "log", found, found[0], "a --json document of mbr-perf" if runs else "")
+    return Side("run" if runs else "log", found, found[0], "a --json document of mbr-perf")
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -149,10 +159,16 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
             for step, each in sorted(seconds.items())
         ),
         tuple(memory),
-        total=spec.measure.max_steps,
+        total=max(_announced(record) for record in records),
         world_size=spec.num_gpus,
-        ended=all(record.status == "ok" for record in records),
+        ended=all(record.status == "ok" and _announced(record) == spec.measure.max_steps for record in records),
     )
+
+
+def _announced(record: RunRecord) -> int:
+    """Return the number of steps of the job, of which the log of an imported run may have the first only."""
+    log = record.imported
+    return (log.total_iterations if log and log.provisional else None) or record.spec.measure.max_steps
 
 
 def golden_of(log: ForeignLog) -> ForeignGolden:

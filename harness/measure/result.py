@@ -182,7 +182,8 @@ def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
         yield Line(f"Next: {oom.next_experiment}", hang=2)
 
 
-_IN_LINE = {"step_time_s": "{} a step", "tflops_per_gpu": "{} TFLOP/s/GPU", "peak_allocated_bytes": "peak {}"}
+_PEAK = "peak_allocated_bytes"
+_IN_LINE = {"step_time_s": "{} a step", "tflops_per_gpu": "{} TFLOP/s/GPU", _PEAK: "peak {}"}
 _EQUAL = 0.0005  # a smaller change is shown as 0.0 %
 _MIRRORED = 0.01  # throughput says no more than the step time where their product changes by less
 
@@ -197,8 +198,10 @@ def compared_line(comparison: Comparison, why: Iterable[str] = (), step_s: float
         del found["tflops_per_gpu"]
     texts = [f"{format_seconds(step_s)} a step"] if step_s and "step_time_s" not in found else []
     texts += [_in_line(found[name]) for name in _IN_LINE if name in found]
-    texts += ["no peak"] * ("peak_allocated_bytes" not in found)
+    has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
+    texts += [lack for lack, known in has.items() if not known]
     ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
+    ends = ends.replace("; the reference ends at iteration", ", the reference at")
     reason = next(filter(None, why), "") if comparison.outcome is Verdict.INCONCLUSIVE else ""
     more = "".join(f" {sentence(text)}." for text in (ends and f"{ends}: provisional", reason) if text)
     word = comparison.outcome.value

@@ -119,8 +119,8 @@ CUT = bridge_log([700.0] * 40 + [None] * 10)
         (megatron_lm_log([0.9] * 50), bridge_golden(), (), ["no throughput in the log"]),
         ("hello\nworld\n", bridge_golden(alloc=1.0, max_alloc=2.0), (), ["no line of an iteration"]),
         (bridge_log(TFLOPS), bridge_golden([0.0] * 50), (), ["the golden's value is 0.0"]),
-        (bridge_log(TFLOPS), without_throughput("40"), (), ["g.json: step 40"]),
-        (bridge_log(TFLOPS), bridge_golden([30.0] + [float("nan")] * 49), (), ["g.json: step 35"]),
+        (bridge_log(TFLOPS), without_throughput("40"), (), ["step 40 of "]),
+        (bridge_log(TFLOPS), bridge_golden([30.0] + [float("nan")] * 49), (), ["step 35 of "]),
     ],
 )
 def test_what_allows_no_verdict_is_inconclusive_and_says_where(compare, log, golden, options, named):
