@@ -13,7 +13,6 @@ from harness.errors import BadRequestError, ExitCode, Problems
 
 if TYPE_CHECKING:
     from harness.imports.sides import Side
-FORMATS = ("auto", "bridge", "megatron-lm")
 
 
 def _of_logs(name: str, metavar: str | None, text: str) -> Any:
@@ -71,9 +70,6 @@ class ForeignOptions:
             "of `mbr-perf golden list`.",
         ),
     ] = None
-    form: Annotated[str, _of_logs("--format", "FORMAT", "Format of the golden file: bridge, megatron-lm or auto.")] = (
-        "auto"
-    )
     actuals: Annotated[
         Path | None,
         _of_logs(
@@ -148,7 +144,6 @@ def _compare_log(
     request = ForeignRequest(
         ours=stored_run(ours, what.results_dir),
         golden=theirs or (side_of(str(judge.golden_values_path)) if judge.golden_values_path else None),
-        form="auto" if foreign.form == "auto" else "bridge" if foreign.form == "bridge" else "megatron-lm",
         window=read(WindowOptions, judge),
         thresholds=Thresholds(
             OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
@@ -177,7 +172,6 @@ def _require_possible(
 
     golden = theirs or judge.golden_values_path
     rows = (
-        (foreign.form not in FORMATS, f"--format {foreign.form!r}: no such format", "use bridge, megatron-lm or auto"),
         (
             theirs and judge.golden_values_path,
             f"{theirs and theirs.given} and --golden_values_path: both name the golden values",

@@ -8,7 +8,7 @@ from harness.compare.figures import ForeignComparison, judge_log
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.foreign.bridge_goldens import write_actuals
 from harness.foreign.golden import ForeignGolden
-from harness.foreign.golden_file import Format, read_foreign_golden
+from harness.foreign.golden_file import read_foreign_golden
 from harness.foreign.log import ForeignLog
 from harness.foreign.logs.sources import log_sources
 from harness.imports.job import ending_failure, failure_sentence
@@ -56,7 +56,6 @@ class ForeignRequest:
 
     ours: Side
     golden: Side | None
-    form: Format = "auto"
     window: WindowOptions = field(default_factory=WindowOptions)
     thresholds: Thresholds = OF_BRIDGE
     loss_limits: LossLimits | None = None
@@ -93,7 +92,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         if log.iterations and log.truncated is None:
             return ForeignAnswer(log, None, "pass", ExitCode.OK, written)
         return ForeignAnswer(log, None, "inconclusive", ExitCode.INCONCLUSIVE, written)
-    golden = _golden(request.golden, request.form, written)
+    golden = _golden(request.golden, written)
     failed = ending_failure(log, found)
     doubts = (failure_sentence(failed.failure) if failed else "", _other_settings(request.ours.paths, golden))
     judged = judge_log(
@@ -112,14 +111,14 @@ def _require_files(request: ForeignRequest) -> None:
         log_sources(request.ours.paths if request.ours.kind == "log" else ())
     if problems.found and golden is not None:
         with problems.collecting():
-            _golden(golden, request.form, None)
+            _golden(golden, None)
     if golden and actuals and (golden_file(golden.given) or Path(golden.given)).resolve() == actuals.resolve():
         problem = f"--actuals {actuals}: is the golden file, which the log's values would replace"
         problems.add(problem, "name another file")
     problems.raise_if_any()
 
 
-def _golden(side: Side, form: Format, written: Path | None) -> ForeignGolden:
+def _golden(side: Side, written: Path | None) -> ForeignGolden:
     """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
     if side.kind in ("log", "run"):
         return golden_of(read_side(side)[0])
@@ -127,7 +126,7 @@ def _golden(side: Side, form: Format, written: Path | None) -> ForeignGolden:
         problem = f"{side.given}: {side.what or 'a folder'}, and a log is compared with one golden"
         raise BadRequestError(problem, remedy=_NAME_GOLDEN)
     try:
-        return read_foreign_golden(golden_file(side.given) or Path(side.given), form)
+        return read_foreign_golden(golden_file(side.given) or Path(side.given))
     except BadRequestError as error:
         done = f"; {written} was written" if written else ""
         raise BadRequestError(error.message, remedy=(error.remedy or _NAME_GOLDEN) + done) from error

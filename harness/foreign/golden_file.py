@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import MeasureSpec
-from harness.foreign.bridge_goldens import MAY_BE_NAN, looks_like_bridge, read_bridge
+from harness.foreign.bridge_goldens import MAY_BE_NAN, read_bridge
 from harness.foreign.golden import ForeignGolden, GoldenStep, number, problem, read_plain, shown
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import in_force, read_golden
@@ -130,20 +129,10 @@ def _refuse_inference(path: Path, document: Mapping[str, object]) -> None:
         )
 
 
-_WRITERS = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM", "mbr-perf": "mbr-perf"}
-Format = Literal["auto", "bridge", "megatron-lm"]
-
-
-def read_foreign_golden(path: Path, form: Format = "auto") -> ForeignGolden:
+def read_foreign_golden(path: Path) -> ForeignGolden:
     """Read the golden values in the file. BadRequestError names the file and the key."""
     document = read_plain(path, MAY_BE_NAN)
-    is_own = document.keys() >= {"fingerprint", "promoted_by", "metrics"}
-    if not is_own:
-        _refuse_inference(path, document)
-    found = "mbr-perf" if is_own else "megatron-lm" if looks_like_megatron_lm(document) else "bridge"
-    if form not in ("auto", found) and (found != "bridge" or looks_like_bridge(document)):
-        raise BadRequestError(f"{path}: this file is from {_WRITERS[found]}", remedy="pass --format auto")
-    if is_own:
+    if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
         return _own(path, in_force(path, read_golden(path)))
-    reader = read_megatron_lm if "megatron-lm" in (form, found) else read_bridge
-    return reader(path, document)
+    _refuse_inference(path, document)
+    return (read_megatron_lm if looks_like_megatron_lm(document) else read_bridge)(path, document)

@@ -11,7 +11,7 @@ from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
-from harness.measure.values import Compared, CompareDocument, OutOfMemory, RunDocument
+from harness.measure.values import Compared, CompareDocument, OutOfMemory, Predicted, RunDocument
 from harness.records.golden import GoldenRecord
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.records.rank import RankRecord
@@ -248,6 +248,11 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
     yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
+    known = compared.prediction
+    if isinstance(known, Predicted) and known.peak_bytes < known.whole_run_peak_bytes:
+        later = f"{format_bytes(known.peak_bytes)} predicted for steps that replay CUDA graphs"
+        held = ", which a published golden may hold" * (golden.kind == "external")
+        yield Line(f"Peaks, measured and predicted: of the whole run; {later}{held}", hang=2)
     yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
     yield from _way_out(comparison)
     yield details("caveat", (f"Caveat: {caveat}" for caveat in comparison.likeness.caveats))

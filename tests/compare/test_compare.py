@@ -12,7 +12,9 @@ from harness.app import spelled
 from harness.compare.ask import compare
 from harness.errors import BadRequestError
 from harness.records.goldens import golden_text
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.store import write_record
+from harness.units import GIB
 from tests.imports.logs import bridge_log
 
 APP = typer.Typer()
@@ -205,3 +207,17 @@ def test_a_window_that_holds_no_step_is_a_wrong_request(results):
     assert "the window [50, 50) of 50 steps has no steps" in str(
         invoke(results, "--eval_time_start_step", "50").exception
     )
+
+
+@pytest.mark.parametrize(("whole_run", "is_said"), [(60 * GIB, True), (50 * GIB, False)])
+def test_what_a_peak_is_of_is_said_where_a_step_before_cuda_graphs_needs_more(
+    tmp_path, golden, make_record, whole_run, is_said
+):
+    parts = dict.fromkeys(("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead"), 0)
+    stage = StagePrediction(pp_rank=0, **parts, total=50 * GIB, peak="backward", whole_run=whole_run)
+    made = PredictionRecord(
+        peak_bytes=50 * GIB, range_bytes=(GIB, GIB), stages=(stage,), model_flops=1, recompute_flops=0
+    )
+    (tmp_path / "results" / "runs" / RUN_ID).mkdir(parents=True)
+    write_record(tmp_path / "results" / "runs" / RUN_ID, make_record(run_id=RUN_ID, prediction=made))
+    assert ("of the whole run; 50.00 GiB" in invoke(tmp_path / "results", golden(700.0)).output) == is_said

@@ -241,7 +241,6 @@ def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_pat
     [
         (("--log", "x.log"), "x.log: a log, and nothing to compare it with"),
         (("--log", "x.log", "--golden", "g", "--golden_values_path", "h"), "both name the golden values"),
-        (("--log", "x.log", "--golden", "g", "--format", "yaml"), "--format 'yaml': no such format"),
         (("--log", "x.log", "--golden", "g", "--accept_difference", "torch"), "--accept_difference"),
         (("--log", "-", "--golden", "g", "--follow"), "--follow: - is no log file that grows"),
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "not a fraction"),

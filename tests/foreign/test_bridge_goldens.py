@@ -19,10 +19,10 @@ STEPS = {
 
 @pytest.fixture(name="read")
 def _read(tmp_path):
-    def read(document, form="auto"):
+    def read(document):
         path = tmp_path / "g.json"
         path.write_text(document if isinstance(document, str) else json.dumps(document))
-        return read_foreign_golden(path, form)
+        return read_foreign_golden(path)
 
     return read
 
@@ -131,13 +131,6 @@ def test_what_is_wrong_names_the_file_and_the_key(read, document, expected):
 def test_a_file_without_end_is_refused():
     with pytest.raises(BadRequestError, match="a pipe or a device"):
         read_foreign_golden(Path("/dev/zero"))
-
-
-def test_a_format_that_was_named_is_held_to(read):
-    with pytest.raises(BadRequestError, match="this file is from Megatron-Bridge"):
-        read(STEPS, "megatron-lm")
-    with pytest.raises(BadRequestError, match="this file is from Megatron-LM"):
-        read({"lm loss": {"start_step": 1, "values": {"1": 2.0}}}, "bridge")
 
 
 def test_actuals_are_added_to_those_of_an_earlier_segment(tmp_path, read):
