@@ -28,8 +28,8 @@ class CompareOptions:
         typer.Argument(
             metavar="A",
             autocompletion=completion.runs,
-            help="A run (a folder, a record.json, the start of its id, a --json document), a folder of runs of one "
-            "setting, or a training log, finished or not, also .gz, - or a folder of logs. Not with --log.",
+            help="A run (a folder, record.json, the start of its id, a --json document), a folder of runs of one "
+            "setting, or a training log, finished or not: a file, .gz, - or a folder of logs.",
         ),
     ] = None
     golden: Annotated[
@@ -59,25 +59,14 @@ class ForeignOptions:
 
     log: Annotated[
         list[str] | None,
-        _of_logs("--log", "FILE...", "Training logs of one job instead of a RUN: files, folders, or - for stdin."),
+        _of_logs("--log", "FILE...", "Training logs of one job instead of A: files, folders, or - for stdin."),
     ] = None
-    foreign_golden: Annotated[
-        Path | None,
-        _of_logs(
-            "--golden",
-            "FILE",
-            "Compare the log with these golden values of Megatron-Bridge, Megatron-LM or mbr-perf: a file, or a name "
-            "of `mbr-perf golden list`.",
-        ),
-    ] = None
+    foreign_golden: Annotated[Path | None, _of_logs("--golden", "FILE", "B as an option.")] = None
     actuals: Annotated[
         Path | None,
-        _of_logs(
-            "--actuals",
-            "FILE",
-            "Write the log's values as golden values of Megatron-Bridge. Keeps the other steps of an existing file.",
-        ),
-    ] = None
+        _of_logs("--actuals", "FILE", "Write the log's values as golden values of Megatron-Bridge, into an existing "
+                 "file beside its other steps."),
+    ] = None  # fmt: skip
     check_loss: Annotated[bool, _of_logs("--check_loss", None, "Also compare the loss curves.")] = False
     follow: Annotated[
         bool, _of_logs("--follow", None, "Compare again whenever the log grows, in one line, until the job ends.")

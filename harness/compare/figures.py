@@ -206,17 +206,15 @@ def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[
     if other := [size for _, size in _batches(log, window) if size != (golden.global_batch_size or size)]:
         yield f"the job has a global batch size of {other[0]}, the golden {golden.global_batch_size}"
     yield from (*missing_losses(log, golden), *zero_losses(log))
-    of_job = golden.gpu, golden.compute_dtype
-    peaks = {ROWS[name].title: worst.value for name, counter in COUNTERS.items() if (worst := log.worst(counter))}
-    yield from impossible_series(
-        "the log", ((row.step_time_s, row.tflops_per_gpu) for row in log.iterations), peaks, *of_job
-    )
-    if golden.own is not None:
-        yield from impossible_golden(golden.own)
-        return
-    stored = {ROWS[name].title: golden.memory[key] for name, key in COUNTERS.items() if key in golden.memory}
-    steps = ((row.step_time_s, row.tflops_per_gpu) for row in golden.steps.values())
-    yield from impossible_series("the golden", steps, stored, *of_job)
+    highest = {key: worst.value for key in COUNTERS.values() if (worst := log.worst(key))}
+    for whose, rows, memory in (
+        ("the log", log.iterations, highest),
+        ("the golden", () if golden.own else golden.steps.values(), {} if golden.own else golden.memory),
+    ):
+        peaks = {ROWS[name].title: memory[key] for name, key in COUNTERS.items() if key in memory}
+        steps = ((row.step_time_s, row.tflops_per_gpu) for row in rows)
+        yield from impossible_series(whose, steps, peaks, golden.gpu, golden.compute_dtype)
+    yield from impossible_golden(golden.own) if golden.own else ()
 
 
 def _restarted_inside(log: ForeignLog, window: Window) -> Iterator[str]:

@@ -52,7 +52,7 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     from harness.records.gating import GateOptions
 
     request, logs = experiment_request(asked, judge), tuple(what.log)
-    require_job(logs, request, asked.recipes_dir)
+    require_job(logs, request)
     job = ImportRequest(
         logs=logs,
         asked=request,

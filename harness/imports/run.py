@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Literal
 
 import harness
@@ -106,22 +107,18 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+_PEAKS = {
+    "max_allocated_bytes": "max_allocated_bytes",
+    "max_reserved_bytes": "max_reserved_bytes",
+    "max_device_used_bytes": "device_used_bytes",
+}
+"""By the field of a record, the counter of a log."""
+
+
 def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
-    allocated, reserved, used = (
-        log.highest(read)
-        for read in (
-            lambda report: report.max_allocated_bytes,
-            lambda report: report.max_reserved_bytes,
-            lambda report: report.device_used_bytes,
-        )
-    )
+    highest = {name: log.highest(attrgetter(counter)) for name, counter in _PEAKS.items()}
     return {
-        rank: MemoryRecord(
-            meter=METER,
-            max_allocated_bytes=allocated.get(rank),
-            max_reserved_bytes=reserved.get(rank),
-            max_device_used_bytes=used.get(rank),
-        )
+        rank: MemoryRecord.model_validate({"meter": METER} | {name: of.get(rank) for name, of in highest.items()})
         for rank in {report.rank for report in log.memory}
     }
 

@@ -189,6 +189,14 @@ def test_a_log_of_another_job_is_refused(imported, results, text, options, messa
     assert not results.exists()
 
 
+@pytest.mark.parametrize(("options", "command"), [(("-g", "h100"), "-g h100 -mr RECIPE"), ((), "-mr RECIPE -g GPU")])
+def test_without_a_recipe_and_arguments_the_command_is_quoted(mbr_perf, tmp_path, options, command):
+    log = tmp_path / "a.log"
+    log.write_text(job_log(TABLE[1]))
+    answer = mbr_perf("import", "--log", log, *options)
+    assert (answer.code, answer.err.splitlines()[-1]) == (2, f"  mbr-perf import --log {log} {command}")
+
+
 def test_without_a_gpu_type_nothing_is_assumed(mbr_perf, tmp_path):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     answer = mbr_perf("import", "--log", tmp_path / "a.log", "-mr", "llama3_70b")
