@@ -122,11 +122,14 @@ def _golden(side: Side, written: Path | None) -> ForeignGolden:
     """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
     if side.kind in ("log", "run"):
         return golden_of(read_side(side)[0])
-    if Path(side.given).is_dir():
+    path = golden_file(side.given) or Path(side.given)
+    if path.is_dir():
         problem = f"{side.given}: {side.what or 'a folder'}, and a log is compared with one golden"
         raise BadRequestError(problem, remedy=_NAME_GOLDEN)
     try:
-        return read_foreign_golden(golden_file(side.given) or Path(side.given))
+        return read_foreign_golden(path)
     except BadRequestError as error:
         done = f"; {written} was written" if written else ""
-        raise BadRequestError(error.message, remedy=(error.remedy or _NAME_GOLDEN) + done) from error
+        raise BadRequestError(
+            error.message, remedy=((path.is_file() and error.remedy) or _NAME_GOLDEN) + done
+        ) from error
