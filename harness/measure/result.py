@@ -200,12 +200,17 @@ def compared_line(comparison: Comparison, why: Iterable[str] = (), step_s: float
     texts += [_in_line(found[name]) for name in _IN_LINE if name in found]
     has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
     texts += [lack for lack, known in has.items() if not known]
-    ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
-    ends = ends.replace("; the reference ends at iteration", ", the reference at")
+    ends = _ends(comparison)
     reason = next(filter(None, why), "") if comparison.outcome is Verdict.INCONCLUSIVE else ""
     more = "".join(f" {sentence(text)}." for text in (ends and f"{ends}: provisional", reason) if text)
     word = comparison.outcome.value
     return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join(texts)}.{more}"))
+
+
+def _ends(comparison: Comparison) -> str:
+    """Return which side ends before its job; empty if the verdict is final."""
+    ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
+    return ends.replace("; the reference ends at iteration", ", the reference at")
 
 
 def _is_mirrored(time: float | None, rate: float | None) -> bool:
