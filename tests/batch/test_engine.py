@@ -8,8 +8,13 @@ from contextlib import nullcontext
 import pytest
 
 from harness.batch.engine import LocalRuns, TimeLimit, play
+from harness.batch.plan import BatchDisplay, _refused_by, drafted, run_of
 from harness.errors import BadRequestError
+from harness.experiment.rules.rule import Finding
+from harness.launch.environment import this_host
 from harness.measure.launched import Ran
+from harness.measure.understanding import RunRequest
+from harness.resolve.recipe import Request
 from tests.batch.conftest import REPLAYS, Lines, Recorded
 
 
@@ -135,3 +140,21 @@ def test_a_run_that_cannot_start_ends_the_batch_or_is_recorded_as_failed(batch):
     (record,) = outliving.records(made.entries[0])
     assert record.status == "failed"
     assert "nowhere is not a run folder" in record.failure
+
+
+def test_only_a_run_of_several_is_counted():
+    assert [run_of("mlp", 0, 1), run_of("mlp", 1, 3)] == ["mlp", "mlp, run 2 of 3"]
+
+
+def test_what_a_batch_waits_for_goes_to_stderr(capsys):
+    BatchDisplay().narrate("waiting")
+    assert tuple(capsys.readouterr()) == ("", "waiting\n")
+
+
+@pytest.mark.parametrize(("severity", "may_run"), [("error", False), ("warning", True)])
+def test_a_draft_that_megatron_core_refuses_may_not_run_and_one_that_it_notes_may(severity, may_run):
+    asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="cpu")
+    draft = drafted("x", RunRequest(asked=asked), this_host(), str)
+    found = Finding(id="MCORE", severity=severity, message="no", fix="")
+    assert (draft.may_run, _refused_by(None, draft).may_run) == (True, True)
+    assert _refused_by(found, draft).may_run is may_run

@@ -7,6 +7,7 @@ import pytest
 
 from harness.batch.engine import _not_writable, holding
 from harness.errors import BadRequestError, RunFailedError
+from harness.launch.processes import is_held
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_refused_with_the_reason(tmp_path):
@@ -22,6 +23,12 @@ def test_a_second_worker_is_refused(tmp_path):
         holding(tmp_path, "sweep"),
     ):
         pass
+
+
+def test_a_folder_is_held_until_its_work_ends_and_other_nodes_see_both(tmp_path):
+    with holding(tmp_path, "sweep"):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
