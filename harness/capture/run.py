@@ -113,13 +113,17 @@ def _played(command: Sequence[str], shell: Mapping[str, str], timeout_s: float) 
     try:
         said = _followed(process, process.stdout.fileno(), alive, time.monotonic() + timeout_s)
     finally:
-        code = process.poll()
+        is_cut = not _has_ended(process)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+        code = process.wait()
         process.stdout.close()
         os.close(alive)
-    return code, said
+    return None if is_cut else code, said
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _followed(process: subprocess.Popen[bytes], output: int, alive: int, limit: float) -> str:
@@ -129,15 +133,15 @@ def _followed(process: subprocess.Popen[bytes], output: int, alive: int, limit: 
         for each in (output, alive):
             waiting.register(each, selectors.EVENT_READ)
         while waiting.get_map() and (now := time.monotonic()) < limit:
-            if not has_ended and process.poll() is not None:
+            if not has_ended and _has_ended(process):
                 has_ended, limit = True, min(limit, now + _LINGER_S)
             for key, _ in waiting.select(min(0.1, limit - now)):
                 found = os.read(key.fd, 1 << 16)
                 said = (said + found)[-_MOST_SAID:] if key.fd == output else said
                 if not found:
                     waiting.unregister(key.fd)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(max(limit - time.monotonic(), 0))
+    while not _has_ended(process) and time.monotonic() < limit:
+        time.sleep(0.01)
     return said.decode(errors="replace")
 
 
