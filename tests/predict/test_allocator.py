@@ -89,7 +89,7 @@ def mutated(right, wrong):
         ("if use not in block.captured_uses", "if use", "native"),
         ("            self._insert_events(block)\n            if not", "            if not", "native"),
         ("events[0][0] <= num_done", "events[0][0] < num_done", "native"),
-        ("if not self._captures:\n            self._process", "if True:\n            self._process", "native"),
+        ("and not self._captures:\n            self._process", "and True:\n            self._process", "native"),
         ("if block is None and not self._captures:", "if block is None:", "native"),
         ("items() if not count", "items()", "native"),
         ("size >= self.settings.max_split_bytes or", "size > self.settings.max_split_bytes or", "max_split_128"),
