@@ -35,19 +35,21 @@ def goldens_page(
     ]
     if retired:
         columns += ["Retired", "By", "Reason"]
-    rows = []
-    for path, golden in goldens.items():
-        name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
-        cells = [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
-        if retired:
-            cells += [(golden.retired_at or "")[:10], golden.retired_by or "", golden.retired_reason or ""]
-        rows.append(cells)
+    rows = [_cells(path, golden, folder, retired=retired) for path, golden in goldens.items()]
     none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
     damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
     listed = [table(columns, rows)] if rows else none
     kinds = ", ".join(f"{num} {kind}" for kind, num in Counter(golden.kind for golden in goldens.values()).items())
     answer = f"{counted(len(goldens), 'retired golden' if retired else 'golden')}: {kinds}." if rows else ""
     return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])), answer=answer)
+
+
+def _cells(path: Path, golden: GoldenRecord, folder: Path, *, retired: bool) -> list[str]:
+    name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+    cells = [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
+    if retired:
+        cells += [(golden.retired_at or "")[:10], golden.retired_by or "", golden.retired_reason or ""]
+    return cells
 
 
 def golden_page(path: Path, golden: GoldenRecord) -> Page:

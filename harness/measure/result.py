@@ -200,17 +200,16 @@ def compared_line(comparison: Comparison, why: Iterable[str] = (), step_s: float
     texts += [_in_line(found[name]) for name in _IN_LINE if name in found]
     has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
     texts += [lack for lack, known in has.items() if not known]
-    ends = _ends(comparison)
-    reason = next(filter(None, why), "") if comparison.outcome is Verdict.INCONCLUSIVE else ""
-    more = "".join(f" {sentence(text)}." for text in (ends and f"{ends}: provisional", reason) if text)
+    reasons = [*filter(None, why)][:1] if comparison.outcome is Verdict.INCONCLUSIVE else []
+    more = "".join(f" {sentence(text)}." for text in (*_ends(comparison), *reasons))
     word = comparison.outcome.value
     return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join(texts)}.{more}"))
 
 
-def _ends(comparison: Comparison) -> str:
-    """Return which side ends before its job; empty if the verdict is final."""
+def _ends(comparison: Comparison) -> list[str]:
+    """Return which side ends before its job, so that the verdict is provisional; empty if the verdict is final."""
     ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
-    return ends.replace("; the reference ends at iteration", ", the reference at")
+    return [f"{ends.replace('; the reference ends at iteration', ', the reference at')}: provisional"] if ends else []
 
 
 def _is_mirrored(time: float | None, rate: float | None) -> bool:

@@ -104,7 +104,7 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
         shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
         yield f"changed by more than the threshold: {_some(shown)}"
     measured = [case for case in verdict.cases if case.counted]
-    lacking = [case.planned.name for case in measured if case.golden_path and _lacks_speed(case)]
+    lacking = [case.planned.name for case in measured if _lacks_speed(case)]
     if lacking:
         yield f"the golden of {_some(lacking)} has no throughput"
     why = [unjudged_time(case) for case in measured]
@@ -113,7 +113,8 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
 
 
 def _lacks_speed(case: CaseVerdict) -> bool:
-    finding = finding_of(case, SPEED)
+    """Return whether the case has a golden, and that golden has no throughput."""
+    finding = finding_of(case, SPEED) if case.golden_path else None
     return finding is not None and finding.golden is None and finding.verdict is Verdict.NOT_GATED
 
 
