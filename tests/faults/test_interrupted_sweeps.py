@@ -48,6 +48,7 @@ def test_an_interrupted_sweep_keeps_its_first_run_and_is_resumed_to_an_equal_tab
     assert f"--resume {sweep_dir}" in ended[2]
     assert {path.name for path in report.iterdir()} == {
         "report.html", "report.md", "report.csv", "report.json", "mine.svg", "memory_throughput.svg", "rank_memory.svg",
+        "timeline.svg",
     }  # fmt: skip
     assert not [path for path in report.glob("report.*") if "of an earlier sitting" in path.read_text()]
     assert not [process for kind in there.values() for process in kind if is_alive(process)]
