@@ -125,7 +125,7 @@ def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_p
     asked, message = ("-mr", "llama3_8b", "-g", "h100"), "mbr-perf cannot tell whether this machine has h100"
     checked = " ".join(mbr_perf("check", *asked, "-v").out.split())
     assert f"{message} (asking NVML failed with exit code 1: the driver is gone): transformer-engine " in checked
-    shown = " ".join(mbr_perf("run", *asked, "--dryrun").out.split())
+    shown = " ".join(mbr_perf("run", *asked, "--dryrun", "-v").out.split())
     assert f"{message} (asking NVML failed" in shown
     suite = tmp_path / "suite.yaml"
     suite.write_text("title: t\ndefaults: {request: {model_recipe_name: llama3_8b, gpu: h100}}\ncases: [{name: a}]\n")
