@@ -13,7 +13,6 @@ from harness.batch.launches import fresh_folder, unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.frozen import Frozen
-from harness.experiment.software import Software
 from harness.judge.derive import derive
 from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
@@ -163,7 +162,7 @@ class LocalRuns(Generic[Entry]):
 
         RunFailedError as in :func:`disk_faults_reported`.
         """
-        run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
+        run, software = self.batch.job_run(due), self.batch.planned(due).software
         record = unstarted_record(run, str(error), self.batch.host, software)
         with disk_faults_reported(Path(run.run_dir)):
             write_record(Path(run.run_dir), record)

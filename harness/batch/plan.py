@@ -212,6 +212,10 @@ class Draft(Generic[Asked]):
         return not self.problem and self.twin is None
 
     @property
+    def asks_megatron(self) -> bool:
+        return not self.problem and self.spec is not None and not self.spec.gpu_type.is_cpu
+
+    @property
     def blocking(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.checked.findings if finding.blocks) if self.checked else ()
 
@@ -235,7 +239,7 @@ def ask_megatron(drafts: Sequence[Draft[Asked]], host: Host) -> tuple[list[Draft
     asked = {
         place: Question(draft.checked.spec, draft.checked.software, draft.checked.env)
         for place, draft in enumerate(drafts)
-        if draft.checked and not draft.problem and not draft.checked.spec.gpu_type.is_cpu
+        if draft.checked and draft.asks_megatron
     }
     found = megatron_findings(asked, host)
     return [_refused_by(found.get(place), draft) for place, draft in enumerate(drafts)], unasked_notes(found.values())

@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,9 +68,10 @@ def test_no_run_is_started_once_time_is_up_and_the_batch_hears_which(batch):
 
 
 def test_the_time_of_each_run_is_that_from_its_start_to_its_end(batch):
-    recorded = batch("ok")
-    played(recorded, limit=TimeLimit(minutes=1.0))
+    recorded, taken = batch("ok"), []
+    played(recorded, limit=TimeLimit(minutes=1.0, _seconds=taken))
     assert started(recorded) == [("ok", 0), ("ok", 1)]
+    assert [0 < seconds < 30 for seconds in taken] == [True, True]
 
 
 def test_a_signal_that_comes_while_a_run_ends_starts_no_other(batch, make_record):
@@ -146,15 +149,25 @@ def test_only_a_run_of_several_is_counted():
     assert [run_of("mlp", 0, 1), run_of("mlp", 1, 3)] == ["mlp", "mlp, run 2 of 3"]
 
 
-def test_what_a_batch_waits_for_goes_to_stderr(capsys):
+def test_what_a_batch_waits_for_goes_to_stderr_and_the_batch_files_of_a_dry_run_to_stdout(capsys):
     BatchDisplay().narrate("waiting")
     assert tuple(capsys.readouterr()) == ("", "waiting\n")
+    BatchDisplay().batch_files([SimpleNamespace(render=lambda: "#!/bin/bash\n", sbatch=("sbatch", "a b"))])
+    assert capsys.readouterr().out.split("\n")[1:] == ["#!/bin/bash", "", "sbatch 'a b'", ""]
+
+
+def draft(gpu):
+    asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu=gpu)
+    return drafted("x", RunRequest(asked=asked), this_host(), str)
 
 
 @pytest.mark.parametrize(("severity", "may_run"), [("error", False), ("warning", True)])
 def test_a_draft_that_megatron_core_refuses_may_not_run_and_one_that_it_notes_may(severity, may_run):
-    asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="cpu")
-    draft = drafted("x", RunRequest(asked=asked), this_host(), str)
     found = Finding(id="MCORE", severity=severity, message="no", fix="")
-    assert (draft.may_run, _refused_by(None, draft).may_run) == (True, True)
-    assert _refused_by(found, draft).may_run is may_run
+    assert (draft("cpu").may_run, _refused_by(None, draft("cpu")).may_run) == (True, True)
+    assert _refused_by(found, draft("cpu")).may_run is may_run
+
+
+def test_megatron_core_is_asked_about_what_may_run_on_gpus():
+    drafts = [draft("h100"), draft("cpu"), replace(draft("h100"), problem="no"), draft("unknown")]
+    assert [each.asks_megatron for each in drafts] == [True, False, False, False]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.batch.launches import asides, fresh_folder, num_nodes, require_same_software
+from harness.batch.launches import asides, fresh_folder, make_folder, num_nodes, require_same_software
 from harness.errors import BadRequestError
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
@@ -25,6 +25,8 @@ def test_what_a_killed_attempt_left_is_moved_aside_under_the_next_free_number(tm
     run_dir = tmp_path / "0"
     for _ in range(3):
         (fresh_folder(run_dir) / "left").touch()
+    make_folder(run_dir)
+    assert (run_dir / "left").exists()
     assert [path.name for path in asides(run_dir)] == ["0.incomplete-1", "0.incomplete-2"]
     assert {path.name for path in fresh_folder(run_dir).iterdir()} == {"ranks", "logs"}
 

@@ -13,7 +13,7 @@ from harness.errors import BadRequestError, ExitCode
 from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
 from harness.measure.understanding import RunRequest
-from harness.records.gating import LaunchSettings
+from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.job import SlurmOptions, SlurmRequest
 from harness.records.store import read_record
 from harness.resolve.recipe import Request
@@ -83,6 +83,13 @@ def test_only_node_0_of_several_reports(request_of, tmp_path, capsys):
 def test_a_folder_of_several_nodes_is_named_and_that_of_several_runs_is_not(request_of, changes, tmp_path):
     with pytest.raises(BadRequestError, match="run_dir"):
         run_experiment(request_of(**changes), Display())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_golden_that_is_not_there_is_an_error_before_the_run(request_of, tmp_path):
+    gate = GateOptions(golden_values_path=tmp_path / "nowhere")
+    with pytest.raises(BadRequestError, match="nowhere: no such file or folder"):
+        run_experiment(request_of(launch=LaunchSettings(), gate=gate), Display())
     assert not (tmp_path / "runs").exists()
 
 
