@@ -51,7 +51,6 @@ def invoke(results, *arguments):
     [
         (709.93, (), 0, "PASS"),
         (800.0, (), 5, "REGRESSION"),
-        (800.0, ("--timing_threshold", "0.25"), 0, "PASS"),
         (800.0, ("--timing-threshold", "0.25"), 0, "PASS"),
         (600.0, (), 0, "IMPROVEMENT"),
         (600.0, ("--fail-on-improvement",), 7, "IMPROVEMENT"),
@@ -119,30 +118,6 @@ def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, m
     assert int(done.exception.exit_code) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
-        ('"value": 709.93', '"value": NaN', "metrics.tflops_per_gpu.value"),
-        ('"value": 709.93', '"value": 1e999', "metrics.tflops_per_gpu.value"),
-        ('"value": 709.93', '"value": 709.93, "value": 1.0', "duplicate key 'value'"),
-        ('"value": 709.93', '"value": ' + "[" * 100_000, "golden.json"),
-        ('"schema_version": 1', '"schema_version": 2', "schema_version"),
-        ("{", "[", "not JSON"),
-    ],
-)
-def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new, message):
-    path = golden(709.93)
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-    done = invoke(results, path)
-    assert isinstance(done.exception, BadRequestError), done.exception
-    assert int(done.exception.exit_code) == 2
-    assert str(path) in str(done.exception)
-    assert message in str(done.exception)
-
-
 def test_a_run_is_named_by_its_id_beside_golden_values_of_another_program(results, tmp_path):
     (tmp_path / "bridge.json").write_text('{"0": {"lm loss": 11.5}}')
     assert invoke(results, tmp_path / "bridge.json").exit_code == 6
@@ -185,12 +160,6 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.compare.ask, harness.golden.ask; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "harness.show.terminal", "harness.show.page", "yaml"} & set(loaded)
-
-
-def test_a_named_folder_without_the_golden_is_inconclusive(results, tmp_path):
-    (tmp_path / "empty").mkdir()
-    done = invoke(results, tmp_path / "empty")
-    assert (done.exit_code, "Not compared: no golden for these settings" in done.output) == (6, True)
 
 
 @pytest.mark.parametrize("status", ["oom", "failed", "interrupted"])

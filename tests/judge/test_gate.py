@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.judge.derive import derive
-from harness.judge.gate import Thresholds, Verdict, compare_values, default_thresholds, judge, no_golden
+from harness.judge.gate import Figure, Thresholds, Verdict, compare_values, default_thresholds, judge, judge_figure
 from harness.judge.likeness import Likeness
 from harness.predict.flops import model_flops_per_step
 from harness.records.metrics import METRICS
@@ -40,19 +40,9 @@ def finding(comparison, name):
     return next(f for f in comparison.findings if f.metric == name)
 
 
-def test_a_metric_is_of_the_kind_of_its_gate_and_of_time_without_one():
-    kinds = {
-        name: METRIC[name].kind for name in ("tflops_per_gpu", "peak_allocated_bytes", "counted_flops_per_step", "mfu")
-    }
-    assert kinds == {
-        "tflops_per_gpu": "time",
-        "peak_allocated_bytes": "memory",
-        "counted_flops_per_step": "exact",
-        "mfu": METRIC["mfu"].gate or "time",
-    }
-
-
 def test_what_must_be_exact_has_no_threshold_to_choose(make_spec):
+    kinds = [METRIC[name].kind for name in ("counted_flops_per_step", "peak_allocated_bytes", "mfu")]
+    assert kinds == ["exact", "memory", "time"]
     for thresholds in (FIVE_PERCENT, default_thresholds(make_spec())):
         assert (thresholds.of("exact"), thresholds.of("time")) == (0.0, thresholds.time)
 
@@ -168,10 +158,11 @@ def test_a_doubtful_run_concludes_nothing_and_keeps_its_numbers(make_record, mak
     assert found.change == pytest.approx(693.01 / 9999 - 1, rel=1e-4)
 
 
-def test_no_golden_is_fine_unless_one_is_required(make_record):
-    metrics = derive(make_record())
-    assert no_golden(metrics, "nothing there").outcome is Verdict.PASS
-    assert no_golden(metrics, "nothing there", required=True).outcome is Verdict.INCONCLUSIVE
+def test_a_figure_with_a_problem_on_either_side_is_inconclusive():
+    sound, odd = Figure(1.0), Figure(1.0, "too few steps")
+    for sides in ((sound, odd), (odd, sound)):
+        found = judge_figure(METRICS[0], *sides, FIVE_PERCENT)
+        assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "too few steps")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,11 @@ def test_a_step_between_values_that_are_equal_otherwise_is_found():
     assert step_before([700.0, 680.0, 680.0]) == 0
 
 
+def test_a_step_is_as_sure_as_students_test_of_its_sides_over_all_splits():
+    values = [0.0, 1.0, 10.0, 11.0]  # t = sqrt(200) with 2 degrees: p = 1 - sqrt(200 / 202), at 3 places
+    assert [step_before(values, alpha) for alpha in (0.0148, 0.0149)] == [0, 2]
+
+
 def test_further_steps_are_found_where_they_are_clear():
     assert levels([1.0] * 5 + [2.0] * 5 + [3.0] * 5) == [range(5), range(5, 10), range(10, 15)]
     assert levels([1.0] * 5 + [5.0] * 5 + [6.0] * 4) == [range(5), range(5, 14)]

@@ -28,7 +28,7 @@ def _spec(make_spec):
 def _case(spec, make_record, make_golden) -> Any:
     """A case whose runs take ``seconds`` a step, against a golden of five runs of one second, or of ``golden``."""
 
-    def build(seconds: tuple[float, ...] = SHAPE, **changes: Any) -> CaseMaterial:
+    def build(seconds: tuple[float, ...] = SHAPE, spec: Any = spec, **changes: Any) -> CaseMaterial:
         base = make_record(spec)
         metrics = {"tflops_per_gpu": derive(base).tflops_per_gpu.median, "peak_allocated_bytes": 58_000_000_000}
         golden = make_golden(base, metrics, num_runs=5, **changes.pop("golden", {}))
@@ -223,14 +223,9 @@ def test_a_refused_case_failed_without_a_run(case):
     ("until", "exit_code", "is_expected", "remark"),
     [
         ("2026-02-01", ExitCode.OK, True, "expected until 2026-02-01: too big"),
-        (
-            "2026-01-31",
-            ExitCode.OUT_OF_MEMORY,
-            False,
-            "the suite expected the outcome oom only until 2026-01-31 (too big)",
-        ),
+        ("2026-01-31", ExitCode.OUT_OF_MEMORY, False, "the suite expected the outcome oom only until 2026-01-31 (too big)"),
     ],
-)
+)  # fmt: skip
 def test_an_expected_failure_is_not_red_until_its_day_is_over(case, failed, until, exit_code, is_expected, remark):
     expected = ExpectedFailureRecord(outcome="oom", until=until, reason="too big")
     runs = [ended(1, failed("CUDA out of memory", "oom", "oom"))]
@@ -250,9 +245,12 @@ def test_a_replay_is_judged_and_reports_that_nothing_was_measured(case):
     assert (verdict.outcome, verdict.caveats) == ("pass", ("replayed from x: nothing was measured",))
 
 
-def test_the_gate_compares_the_speed_that_every_report_shows(case):
+def test_the_gate_compares_the_speed_that_every_report_shows(case, make_spec):
     verdict = judge_case(case((1.0, 1.2, 1.1, 1.4, 1.0)), RULES)
     throughput = next(finding for finding in verdict.findings if finding.metric == "tflops_per_gpu")
     assert verdict.speed.step_time_s == pytest.approx(1.14)
     assert verdict.speed.tflops_per_gpu == pytest.approx(throughput.current)
     assert verdict.metrics.step_time_s.median == pytest.approx(1.1)
+    two = make_spec(num_gpus=2, parallelism={}, measure={"max_steps": 20})
+    shared = judge_case(case((1.14,), two), RULES)
+    assert shared.speed.tokens_per_s_per_gpu == pytest.approx(two.tokens_per_step / 2 / 1.14)

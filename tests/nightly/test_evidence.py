@@ -41,7 +41,8 @@ def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth
     runs = stretched / 5 + 1.434 * pooled / 5
     assert stats.t.sf(0.04 / math.sqrt(runs), 8) < 1e-4
     assert found.p_value == pytest.approx(p_if_nights_differ(stats, 0.04, runs, 8), rel=1e-6)
-    assert found.basis == "noise from these runs and the golden's runs"
+    two = evidence_of(tonight, Reference(700.0, 0.0075, 2), None)
+    assert found.basis == two.basis == "noise from these runs and the golden's runs"
 
 
 def test_a_golden_of_one_run_is_compared_with_repeats_by_their_own_noise(stats):

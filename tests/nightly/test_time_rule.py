@@ -141,12 +141,9 @@ def test_nights_that_slide_slowly_do_not_agree_on_a_change_beyond_the_threshold(
     slide = [[700 * (1 - 0.0045 * i)] for i in range(12)]
     steady = [*CALM, *CALM]
     loose = TimeLimits(threshold=0.05, alpha=0.2)
-    assert (
-        "the night before" not in judged([658.0], [*slide, [660.0]], NightBefore([660.0], known_noise(slide)), loose)[1]
-    )
-    assert (
-        "the night before" in judged([658.0], [*steady, [660.0]], NightBefore([660.0], known_noise(steady)), loose)[1]
-    )
+    for nights, agrees in ((slide, False), (steady, True)):
+        before = NightBefore([660.0], known_noise(nights))
+        assert ("the night before" in judged([658.0], [*nights, [660.0]], before, loose)[1]) is agrees
 
 
 def test_a_habit_of_odd_nights_makes_the_first_one_inconclusive():
