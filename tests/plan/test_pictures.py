@@ -4,6 +4,7 @@ import pytest
 
 from harness.plan.pictures import choice, pictured
 from harness.plan.run import Layout, Planned
+from harness.predict.step_history import Entry, StepHistory
 from harness.show.html import html
 from harness.show.page import Page, Picture, details
 from tests.plan.test_plan_terminal import TE, planned
@@ -22,6 +23,13 @@ def spec(make_spec):
 def of(*plans):
     """As `plan` and `plan --over` have it."""
     return Planned(tuple(Layout(f"layout {at}", None, plan) for at, plan in enumerate(plans)))
+
+
+def test_a_history_counts_what_each_row_reserves_and_allocates():
+    rows = (("segment_alloc", 8), ("alloc", 5), ("free_requested", 5), ("free_completed", 5), ("segment_free", 8))
+    entries = tuple(Entry(action, 0, size, label=("optimizer",)) for action, size in rows)
+    moments = StepHistory(entries, ((0, 0, "build"),), (), {}, "").moments()
+    assert [moment[:2] for moment in moments] == [(8, 0), (8, 5), (8, 5), (8, 0), (0, 0)]
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")

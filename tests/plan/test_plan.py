@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness.errors import BadRequestError
+from harness.plan.ask import _over
 from harness.show.page import LONGEST_ANSWER
 from harness.units import format_bytes
 
@@ -146,21 +148,28 @@ def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
         assert (stray.code, f"{option} needs --calibrate" in stray.err) == (2, True)
 
 
+def test_varied_sizes_are_counts_of_known_sizes_each_named_once():
+    with pytest.raises(BadRequestError) as refused:
+        _over(["dp=2", "tp=two", "tp=0", "mb=1,2", "mbs=4", "pp=1,none"])
+    assert [problem.message for problem in refused.value.problems] == [
+        "--over dp=2: 'dp' cannot be varied",
+        "--over tp=two: values are counts",
+        "--over tp=0: values are counts",
+        "--over mbs=4: varied twice",
+        "--over pp=1,none: values are counts",
+    ]
+    assert [(name, values) for name, values in _over(["tp=1,2", "vp=none,2"])] == [("tp", (1, 2)), ("vp", (None, 2))]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--over", "dp=2"), "--over dp=2: 'dp' cannot be varied"),
-        (("--over", "tp=two"), "--over tp=two: values are counts"),
-        (("--over", "tp=0"), "--over tp=0: values are counts"),
-        (("--over", "mb=1,2", "mbs=4"), "--over mbs=4: varied twice"),
-        (("--over", "tp=1", "pp=x"), "--over pp=x: values are counts"),
         (("--margin", "1.5"), "--margin 1.5 must be a share of the memory, from 0 to below 1"),
         (("--fit_into", "60GB"), "'60GB' is not a"),
         (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
         (("--exact_timeout", "0"), "--exact_timeout 0 must be above 0"),
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 must be a share of the step time, from 0 to 1"),
-        (("--max_overhead", "10"), "--max_overhead 10 must be a share of the step time, from 0 to 1"),
         (
             ("--only", "layernorm"),
             "--only layernorm: not in this plan, which lists equal settings once\n  use none, which computes the same",
@@ -203,9 +212,7 @@ def test_a_terminal_counts_stages_and_a_pipe_stays_silent(cache):
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=env) as planning,
     ):
         os.close(theirs)
-        shown = reader.submit(
-            _all_of, ours
-        )  # while the answer is waited for: a terminal that nobody reads holds its writer up
+        shown = reader.submit(_all_of, ours)  # a terminal that nobody reads holds its writer up
         document = json.loads(planning.stdout.read())
     os.close(ours)
     said = shown.result().decode()

@@ -56,6 +56,7 @@ def test_recomputed_layers_behind_kept_ones_matter_only_once_the_kept_ones_are_g
     cost = compose(NOTHING, [AGAIN, KEPT], Ends(), hidden_bytes=16)
     assert cost.sizes.backward_peak == 140 - 100
     assert compose(NOTHING, [AGAIN], Ends(), hidden_bytes=16).sizes.backward_peak == 140
+    assert compose(NOTHING, [], Ends(), hidden_bytes=16).sizes == sizes(0, 0, 0)
 
 
 def test_the_loss_comes_on_top_and_goes_first():

@@ -1,6 +1,7 @@
 """Sizes that vary: what a plan reads, what it draws, and that requests go by tokens."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,8 @@ from harness.errors import BadRequestError
 from harness.experiment.recompute import NoRecompute
 from harness.launch.environment import this_host
 from harness.predict.draws import LENGTHS, NUM_DRAWS, Draw, Tokens, Varied, read_tokens
+from harness.predict.rank_events import _Memory
+from harness.predict.rank_parts import Unit
 from harness.predict.trace_cases import CaseMaker
 from harness.predict.tracer_processes import TracerProcess
 from harness.records.events import EventsFile
@@ -65,6 +68,11 @@ def test_a_rank_gets_the_mean_of_its_experts_and_a_capacity_drops_the_rest():
     draw = Draw(0, spec, routing=Tokens(counts=((100, 1), (300, 1))))  # four experts on each rank
     loads = {draw.load(1, n, layer) for n in range(64) for layer in range(4)}
     assert loads == {0.5, 0.75, 1.0, 1.25, 1.5}
+    # requests go by tokens, those of experts by their load too, and fixed ones by neither
+    memory = _Memory(replace(draw, lengths=Tokens(counts=((spec.batch.seq_length // 2, 1),))))
+    memory.enter(Unit((), label=("",), fixed=frozenset({100}), routed=frozenset({800}), layer=2), 0)
+    assert [memory.scaled(size) for size in (100, 400, 800)] == [100, 200, 400 * draw.load(0, 0, 2)]
+    assert draw.load(0, 0, 2) != 1
     capped = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"moe_expert_capacity_factor": 1.25})})
     assert max(Draw(0, capped, routing=draw.routing).load(1, n, 0) for n in range(64)) == 1.25
 

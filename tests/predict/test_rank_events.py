@@ -12,7 +12,8 @@ from harness.predict.allocator_replay import replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
-from harness.predict.model_states import owned_parts
+from harness.predict.model_states import ModelStates, StateBytes, owned_parts
+from harness.predict.rank_events import _Memory, _step
 from harness.predict.rank_parts import MissingEventsError, chunk_parts
 from harness.predict.reserved import is_replayable, ratios_of, replay
 from harness.predict.shipped_events import (
@@ -181,6 +182,15 @@ def test_what_is_not_composed_says_so():
 )  # fmt: skip
 def test_a_rank_has_the_first_part_of_every_bucket_from_the_last_parameter_on(sizes, shards, has_buckets, owned):
     assert owned_parts(sizes, shards, has_buckets=has_buckets) == owned
+
+
+def test_an_optimizer_step_keeps_its_states_and_widens_one_optimizers_at_a_time():
+    memory, million = _Memory(None), 2**20
+    states = ModelStates(0, 0, 0, step_transient=8 * 2 * million)
+    _step(memory, states, [[2 * million], [1 * million]], (4.0,), StateBytes(2, 8, 0, 8))
+    asked = [event.num_bytes // million for event in memory.steps().events if event.num_bytes]
+    assert asked == [8, 8, 8, 4, 4, 4]  # a state and two widened copies of each
+    assert sorted(memory.alive.values()) == [4 * million, 8 * million]
 
 
 def test_rows_name_their_owner():

@@ -158,6 +158,17 @@ def test_overlapped_gradients_hide_behind_the_last_backward_pass(spec_of):
     assert step_time(overlapped, ((heavy,),)).reduction_s == pytest.approx(2 * each)
 
 
+def test_weights_that_are_quantised_on_arrival_cost_6_bytes_a_parameter_more_in_the_optimizer(spec_of):
+    heavy = replace(chunk(), parameters=Parameters(dense=10**9))
+    shapes = {"gpu": "b200", "optimizer": {"use_distributed_optimizer": True}}
+    plain, arriving = (
+        step_time(alone(spec_of, compute_dtype=dtype, **shapes), ((heavy,),)).optimizer_s
+        for dtype in ("bf16", "fp8_mx")
+    )
+    moved = GPUS["b200"].memory_bandwidth * typical("b200").memory
+    assert arriving - plain == pytest.approx(6 * 10**9 / moved)
+
+
 def test_a_group_inside_a_node_uses_nvlink_and_one_across_nodes_the_network(spec_of):
     spec = spec_of()  # TP 4, DP 2: a data-parallel pair lies 4 ranks apart
     assert group_bandwidth(spec, "tp") == GPUS["h100"].links.nvlink
