@@ -40,7 +40,7 @@ def capture(
 ) -> None:
     """Run your launch script, but write the jobs that it starts to files instead of training.
 
-    Nothing starts torchrun, deepspeed, accelerate, or training programs of python: their words, folder and exported
+    Nothing starts torchrun, deepspeed, accelerate, or Python training programs: their arguments, folder and exported
     variables are kept, without secrets. srun, sbatch and `ray job submit` run their command here, once. The rest of the
     script does run. `plan` and `check` read the files. Exit 0 if a job was captured, else 2.
     """
@@ -61,7 +61,7 @@ def capture(
     if not found.jobs:
         said = [shortened(line, 200) for line in found.said.splitlines() if line.strip()][-3:]
         instead = f"{shortened(title, 80)}: no job was captured; the command {ended}"
-        remedy = "its last lines:\n    " + "\n    ".join(said) if said else "it printed nothing: has it all arguments?"
+        remedy = "its last lines:\n    " + "\n    ".join(said) if said else "it printed nothing; check its arguments"
         raise BadRequestError("; ".join((instead, *notes)), remedy=remedy)
     notes += [f"the command {ended}"] if found.code != 0 else []
     paths = write_jobs(found, out, title)

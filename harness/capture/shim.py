@@ -34,7 +34,7 @@ _PREFIX = "MBR_PERF_CAPTURE_PREFIX"
 def main(name: str, folder: Path, words: list[str]) -> int:
     """Do what the launcher ``name`` shall do in a capture; return its exit code."""
     if name in ("pkill", "killall"):
-        return 0  # scripts end every python by name, this command too
+        return 0  # `pkill python` would also end this command
     if name == "ray":
         return _replaced_by(words[words.index("--") + 1 :]) if "--" in words else 0
     if name in ("srun", "sbatch"):

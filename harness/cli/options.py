@@ -39,7 +39,7 @@ def option(
 
 
 def flag(text: str, *names: str) -> Any:
-    """Return an option without a value, named likewise."""
+    """Return an option without a value, named in the same way."""
     return typer.Option(*names, help=text)
 
 

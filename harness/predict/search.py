@@ -162,7 +162,7 @@ class Row:
 class Plan:
     """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted.
 
-    ``without_graphs``: the same layout without CUDA graphs, where it was planned as well for want of a safe setting.
+    ``without_graphs``: the same layout without CUDA graphs, planned because no setting with graphs is safe.
     """
 
     spec: ExperimentSpec
