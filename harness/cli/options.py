@@ -163,7 +163,7 @@ class ExperimentOptions:
     export_nsys_sqlite: Annotated[bool | None, flag("Let nsys also write SQLite.")] = None
     lock_gpu_freq: Annotated[int | None, option("MHZ", "Lock the clock of every GPU of the nodes during the run; needs "
         "root.", "-lgc")] = None
-    peak_mem_clk: Annotated[int | None, option("MHZ", "Lock the memory clock likewise.", "-lmc")] = None
+    peak_mem_clk: Annotated[int | None, option("MHZ", "Lock the clock of the memory.", "-lmc")] = None
 
 
 ENGINES = ("mcore", "bridge")

@@ -25,7 +25,7 @@ class DiagnoseOptions:
             help="A run (folder or id), or logs of one job (files, folders, - for stdin).",
         ),
     ]
-    no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves some seconds.")] = False
+    no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction, which takes seconds.")] = False
     results_dir: Results = None
     as_json: Json = False
 

@@ -121,5 +121,5 @@ def test_a_prediction_that_does_not_fit_is_shown_before_the_ranks_start(host, tm
     understood, display = understand(RunRequest(asked=asked), host, tmp_path / "run"), Display()
     with predicting(understood, Nodes(), lambda kept: display.warn_of_misfit(understood, kept)):
         shown = capsys.readouterr().err
-    assert shown.startswith("Warning: the predicted peak of ")
+    assert shown.startswith("Warning: the predicted need of ")
     assert "does not fit into 10.24 MiB; the run starts anyway" in shown
