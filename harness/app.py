@@ -26,7 +26,7 @@ from harness.cli.commands import (
 from harness.cli.help import LENGTH, tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose
-from harness.errors import BadRequestError, ExitCode, HarnessError
+from harness.errors import BadRequestError, ExitCode, HarnessError, closest
 from harness.explain import ask as explain
 from harness.golden import ask as golden
 from harness.history import ask as history
@@ -85,6 +85,9 @@ def _usage_errors_told() -> Iterator[None]:
 
         error: Any = raised
         context = error.ctx
+        if guesses := getattr(error, "possibilities", None):  # the dashes, which all options share, are no likeness
+            wanted = [str(error.option_name).strip("-")]
+            error.possibilities = [each for each in guesses if closest(each.strip("-"), wanted)]
         if context is not None and error.message == context.get_help():
             raise
         remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""

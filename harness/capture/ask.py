@@ -42,7 +42,8 @@ def capture(
 
     Nothing starts torchrun, deepspeed, accelerate, or Python training programs: their arguments, folder and exported
     variables are kept, without secrets. srun, sbatch and `ray job submit` run their command here, once. The rest of the
-    script does run. `plan` and `check` read the files. Exit 0 if a job was captured, else 2.
+    script does run: its own `tee` and `>` overwrite the logs that it writes. `plan` and `check` read the files. Exit 0
+    if a job was captured, else 2.
     """
     from harness.capture.run import capture as captured
     from harness.capture.run import write_jobs

@@ -157,14 +157,49 @@ class JobCommand(WholeShortOptions):
     """A command whose first word may be the job: a file of any kind, or the name of a recipe."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the option before the first word that says what it is. BadRequestError for a file among other values."""
+        """Put the option before the first word that says what it is. BadRequestError for a job elsewhere."""
+        typed = list(args)
         if args and not args[0].startswith("-"):
+            if not ctx.resilient_parsing:
+                _require_file(args[0])
             args = [*job_words(args[0]), *args[1:]]
         for name, value in pairwise(spread(args, self.many)):
             if name in self.many and name != "--calibrate" and Path(value).is_file():
                 line = f"mbr-perf {self.name} {value} {name} ..."
                 raise BadRequestError(f"{name} {value}: a file that describes the job stands first", remedy=line)
-        return super().parse_args(ctx, args)
+        ctx.allow_extra_args = True
+        rest: list[str] = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            from harness.cli.slips import job_behind
+
+            raise job_behind(self.name or "", typed, rest[0])
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Name the file, which is no parameter: its option depends on what it holds."""
+        return ["[FILE]", *super().collect_usage_pieces(ctx)]
+
+
+_ENDINGS = (
+    ".args",
+    ".sh",
+    ".bash",
+    ".slurm",
+    ".sbatch",
+    ".log",
+    ".out",
+    ".txt",
+    ".gz",
+    ".json",
+    ".yaml",
+    ".yml",
+    ".py",
+)
+
+
+def _require_file(word: str) -> None:
+    if ("/" in word or word.lower().endswith(_ENDINGS)) and not Path(word).exists():
+        raise BadRequestError(f"{word}: no such file", remedy="check the path, or name one of `mbr-perf recipes list`")
 
 
 _CONFIGURATION = b"megatron.bridge.training.config.ConfigContainer"

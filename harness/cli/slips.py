@@ -1,5 +1,6 @@
 """Names what is wrong with a typed command line, and what was perhaps meant."""
 
+import shlex
 from typing import Any
 
 import typer
@@ -54,6 +55,17 @@ def _entries_meant(group: Any, ctx: Any, typed: str) -> list[str]:
     asked = show.make_context("show", [], parent=ctx, resilient_parsing=True)
     names = [item.value for argument in show.params[:1] for item in argument.shell_complete(asked, "")]
     return [f"show {name}" for name in closest(typed, names)]
+
+
+def job_behind(command: str, typed: list[str], word: str) -> BadRequestError:
+    """Return the problem of a job that stands behind an option, with the right order; or of a second job."""
+    if typed[0] in (word, "--") or not typed[0].startswith("-"):
+        return BadRequestError(
+            redact(f"{word}: {command} takes one job"), remedy="name one file or recipe, and options"
+        )
+    at = len(typed) - 1 - typed[::-1].index(word)
+    line = shlex.join(map(redact, ["mbr-perf", command, word, *typed[:at], *typed[at + 1 :]]))
+    return BadRequestError(redact(f"{word}: the file or recipe of the job stands first"), remedy=line)
 
 
 def short_option_meant(argument: str, known: list[str]) -> str:

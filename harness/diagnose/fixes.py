@@ -68,7 +68,9 @@ def _settings(known: Situation) -> list[Fix]:
         return []
     what = "the capitals with the job's settings"
     if case.prints_settings:
-        what = "GPU with the type of the job's GPUs, e.g. h100"
+        open_words = ["GPU with the type of the job's GPUs, e.g. h100"] if not case.asked_gpu else []
+        open_words += ["N with the size of the job's vocabulary"] if case.lacks_vocabulary else []
+        what = ", and ".join(open_words)
     return [Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 
 

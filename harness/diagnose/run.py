@@ -29,6 +29,7 @@ from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.strict_json import read_document
+from harness.resolve.recipe import Request
 
 
 @contextmanager
@@ -63,10 +64,13 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         with problems.collecting():
             settle(RunRequest(asked=request.asked), host)
     problems.raise_if_any()
-    logged = logged_arguments(inputs.logs) if request.asked is None else None
+    is_described = request.asked is not None and bool(request.asked.job_name)
+    logged = None if is_described or not inputs.logs else logged_arguments(inputs.logs)
     given = _given(request, inputs, logged, host)
     case = _case(inputs, given, request.passage, host)
-    case = replace(case, prints_settings=logged is not None)
+    lacks_tokens = logged is not None and not _knows_vocabulary(request.asked, logged)
+    gpu = request.asked.gpu if request.asked else ""
+    case = replace(case, prints_settings=logged is not None, lacks_vocabulary=lacks_tokens, asked_gpu=gpu)
     rulings, outlook, trials = NO_RULINGS, None, None
     if case.spec is not None:
         from harness.diagnose.plan import planned, rulings_on, tried  # a log without settings needs no planner
@@ -91,9 +95,17 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
     if not inputs.logs:
         problem = "-mr and its options are for logs: a run records its own settings"
         raise BadRequestError(problem, remedy="leave them out")
+    if logged is not None and not _knows_vocabulary(request.asked, logged):
+        request.passage.notes.append("No prediction: the log does not print the vocabulary's size. Add --vocab_size N.")
+        return None
     asked, notes = with_logged(request.asked, inputs.logs, host)
     request.passage.notes.extend(f"Settings {note.removeprefix('settings: ')}." for note in notes)
     return settle(RunRequest(asked=asked), host)
+
+
+def _knows_vocabulary(asked: Request | None, logged: Logged) -> bool:
+    given = asked.set_values if asked else ()
+    return "model.vocab_size" in logged.settings or any(text.startswith("model.vocab_size=") for text in given)
 
 
 def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> Case:

@@ -55,9 +55,10 @@ class Case:
     """One job. ``expandable_segments``: None if unknown. ``said``: the texts of its failures.
 
     ``sources``: the source of each setting. ``paths``: the logs read. ``prints_settings``: its log shows all settings
-    but the GPU type. ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the
-    rules that the user overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments.
-    ``why_now``: what the log shows about the time of the failure.
+    but the GPU type, and if ``lacks_vocabulary`` but the vocabulary's size. ``asked_gpu``: of the options.
+    ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the rules that the user
+    overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments. ``why_now``: what the log
+    shows about the time of the failure.
     """
 
     name: str
@@ -79,6 +80,8 @@ class Case:
     retried: bool = False
     paths: tuple[str, ...] = ()
     prints_settings: bool = False
+    lacks_vocabulary: bool = False
+    asked_gpu: str = ""
     has_given_settings: bool = False
     forced: tuple[str, ...] = ()
     pools_in_log: str = ""

@@ -59,7 +59,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
         kind = found.get("tokenizer_type")
         problems.add(
             f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
-            "add --vocab-size to the arguments, or --set model.vocab_size=128256",
+            "add --vocab_size N, e.g. --vocab_size 128256",
         )
     problems.raise_if_any()
     _complete_batch(layer, request)

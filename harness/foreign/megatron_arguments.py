@@ -232,6 +232,7 @@ def literal(text: str) -> PlainValue:
 
 
 _BLOCK_LINE = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,80}) \.{2,120}(?: (.*))?$")
+_PADDED = re.compile(r"\bpadded vocab \(size: (\d{1,9})\)")
 _BEGINS, _ENDS = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
 
 
@@ -245,10 +246,17 @@ def ends_block(text: str) -> bool:
     return _ENDS.search(text) is not None
 
 
+def tokens_in(text: str) -> int | None:
+    """Return the vocabulary's size from the line that Megatron-LM prints when it pads it, behind its arguments."""
+    match = _PADDED.search(text) if "padded vocab (" in text else None
+    return int(match[1]) if match else None
+
+
 def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None:
     """Read the block of arguments in a log's lines, each with its place; the last block if there are several.
 
     None if there is no block. BadRequestError if the last block is empty. Its ``world_size`` is the number of GPUs.
+    A vocabulary's size that it leaves open comes from the tokenizer's line behind it.
     """
     found: Arguments | None = None
     inside = False
@@ -257,6 +265,9 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
             found, inside = Arguments(label, is_whole=True), True
         elif inside and ends_block(text):
             inside = False
+        elif found is not None and (tokens := tokens_in(text)):
+            if found.get("vocab_size") is None:
+                found.given["vocab_size"] = Given(tokens, f"{place}: padded vocab")
         elif inside and found is not None and (match := _BLOCK_LINE.search(text)):
             found.given.setdefault(match[1], Given(literal(match[2] or ""), f"{place}: {match[1]}"))
     if found is None:

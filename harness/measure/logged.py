@@ -11,7 +11,7 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRe
 from harness.foreign.logs.lines import LogLine, log_lines
 from harness.foreign.logs.sieve import Wanted
 from harness.foreign.logs.sources import is_stream
-from harness.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block
+from harness.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block, tokens_in
 from harness.foreign.megatron_fields import readable_settings
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, settle
@@ -71,10 +71,14 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
 
 
 def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
-    block = dropwhile(lambda line: not begins_block(line.text), lines)
+    """Yield the block, and the lines behind it up to that of the tokenizer."""
+    block, has_ended = dropwhile(lambda line: not begins_block(line.text), lines), False
     for line in islice(block, _MOST_ARGUMENTS):
+        if has_ended and begins_block(line.text):
+            return
         yield line.text, line.where
-        if ends_block(line.text):
+        has_ended = has_ended or ends_block(line.text)
+        if tokens_in(line.text):
             return
 
 

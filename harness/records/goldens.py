@@ -138,6 +138,11 @@ def read_golden(path: Path) -> GoldenRecord:
     try:
         return read_document(path, GoldenRecord)
     except BadRequestError as error:
+        if path.suffix != ".json" and path.is_file():
+            raise BadRequestError(
+                f"{path}: a log or another text, neither a run nor a golden",
+                remedy="`mbr-perf compare NEW OLD` compares logs; `mbr-perf import --log FILE` makes a run of one",
+            ) from error
         if _is_another_document(path):
             raise BadRequestError(
                 f"{path}: is not a golden of mbr-perf: it has none of {', '.join(_MARKS)}",

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from harness.units import counted, grouped, shortened
+from harness.units import counted, grouped
 
 if TYPE_CHECKING:
     from harness.show.chart import Chart
@@ -285,7 +285,8 @@ def answer_line(first: Words, *more: str) -> Line:
             room -= len(text)
     if room < 0:
         last = parts[-1]
-        parts[-1] = replace(last, text=shortened(last.text, len(last.text) + room))
+        kept = last.text[: len(last.text) + room - len("...")]
+        parts[-1] = replace(last, text=f"{kept.rpartition(' ')[0] or kept[:-1]} ...")
     return Line(tuple(parts), "strong", whole=True)
 
 

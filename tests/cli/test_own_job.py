@@ -121,3 +121,11 @@ def test_a_file_behind_an_option_of_several_values_is_refused_with_the_right_ord
     assert (answer.code, answer.out) == (2, "")
     assert f"mbr-perf plan {script} --over" in answer.err
     assert mbr_perf("check", "llama3_8b", "-g", "cpu").code == 0
+
+
+def test_a_job_behind_an_option_is_refused_with_the_right_order_and_a_missing_file_is_no_recipe(mbr_perf):
+    behind = mbr_perf("plan", "-g", "h100", "llama3_8b", "-tp", "2")
+    assert (behind.code, behind.err.splitlines()[-1]) == (2, "  mbr-perf plan llama3_8b -g h100 -tp 2")
+    assert mbr_perf("plan", "llama3_8b", "-g", "h100", "llama3_70b").code == 2
+    missing = mbr_perf("plan", "nofile.sh", "-g", "h100")
+    assert (missing.code, missing.err.splitlines()[0]) == (2, "error: nofile.sh: no such file")

@@ -184,3 +184,16 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     )
     words = recompute["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
+
+
+def test_a_log_without_the_size_of_its_vocabulary_is_diagnosed_without_a_prediction(mbr_perf, tmp_path):
+    sizes = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "micro_batch_size": 1,
+             "tokenizer_type": "HuggingFaceTokenizer", "world_size": 1}  # fmt: skip
+    lines = ["----- arguments -----", *(f"  {name} ..... {value}" for name, value in sizes.items()),
+             "----- end of arguments -----", f"[rank0]: {FULL}"]  # fmt: skip
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(lines))
+    answer = mbr_perf("diagnose", log, "-g", "h100", "--json")
+    found = json.loads(answer.out)
+    assert (answer.code, found["verdict"]["class"]) == (0, "capacity")
+    assert found["fixes"][0]["command"] == f"mbr-perf diagnose {log} -g h100 --vocab_size N"

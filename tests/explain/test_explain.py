@@ -65,3 +65,10 @@ def test_a_missing_run_and_a_golden_in_its_place_are_refused(mbr_perf, run, tmp_
 def test_without_a_golden_the_message_names_the_settings(mbr_perf, run, tmp_path):
     done = mbr_perf("explain", run("a"), "--golden_dir", tmp_path)
     assert (done.code, "no golden for these settings" in done.err) == (2, True)
+
+
+def test_a_log_is_named_as_a_log_and_nobody_is_told_to_delete_it(mbr_perf, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("iteration 1\n")
+    answer = mbr_perf("explain", log, log)
+    assert (answer.code, "mbr-perf compare" in answer.err, "delete" in answer.err) == (2, True, False)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -339,3 +340,16 @@ def test_arguments_without_a_command_are_read(spec):
 
 def test_the_last_of_repeated_options_counts_and_equals_signs_are_read(spec):
     assert spec(f"{SMALLEST} --num-layers=8").model.num_layers == 8
+
+
+def without_vocabulary():
+    text = re.sub(r"(\n  tokenizer_type \.+) \w+", r"\1 HuggingFaceTokenizer", block("dense_v0.16.1"))
+    return re.sub(r"(\n  vocab_size \.+) \d+", r"\1 None", text) + "-------- end of arguments --------\n"
+
+
+def test_a_log_has_the_size_of_the_vocabulary_in_the_line_of_its_tokenizer(resolved):
+    line = " > padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)\n"
+    assert resolved(without_vocabulary() + line, num_gpus=None).spec.model.vocab_size == 50257
+    assert resolved(block("dense_v0.16.1") + line, num_gpus=None).spec.model.vocab_size == 128256
+    with pytest.raises(BadRequestError, match="--vocab_size"):
+        resolved(without_vocabulary(), num_gpus=None)
