@@ -16,6 +16,7 @@ from harness.judge.gate import Thresholds
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_dir, read_golden
 from harness.records.metrics import Metric
+from harness.records.redact import redact
 from harness.show.json import Shown, Text, at
 from harness.units import grouped
 
@@ -136,7 +137,14 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
         return None, f"{metric.name} is not gated"
     found = [path, *sorted(place.parent.glob(f"{glob.escape(place.name)}.mbs*.json"))]  # of other batches
     bands = [_band(path, series, metric) for path in found if path.is_file()]
-    return next(filter(itemgetter(0), bands), bands[0] if bands else (None, f"no golden: {path} does not exist"))
+    return next(
+        filter(itemgetter(0), bands), bands[0] if bands else (None, f"no golden: {_named(path)} does not exist")
+    )
+
+
+def _named(path: Path) -> str:
+    """Return the golden's name without its folder, which may tell what a page must not."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _band(path: Path, series: Series, metric: Metric) -> tuple[GoldenBand | None, str]:
@@ -144,11 +152,11 @@ def _band(path: Path, series: Series, metric: Metric) -> tuple[GoldenBand | None
     try:
         golden = read_golden(path)
     except BadRequestError as error:
-        return None, error.message
+        return None, redact(error.message)
     gpu = GPUS.get(golden.gpu)
     reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is not a known GPU type"
     if reason or gpu is None:
-        return None, f"no golden to compare with: {path} {reason}"
+        return None, f"no golden to compare with: {_named(path)} {reason}"
     threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
     value = golden.metrics[metric.name].value
     return GoldenBand(path, value, threshold, value * (1 - threshold), value * (1 + threshold)), ""
