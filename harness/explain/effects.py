@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from harness.experiment.experiment import ExperimentSpec
 from harness.explain.values import NONE_SEEN, Key, Side
 from harness.judge.differences import Difference
 from harness.predict import flops
@@ -39,25 +38,12 @@ def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
     return estimate
 
 
-def products(ours: Side, theirs: Side) -> Estimate | None:
-    """Scale step times inversely with the dense peaks of the two GPU types in our precision."""
-    return _by_peak(ours.spec, theirs.spec, ours.spec)
-
-
-def precisions(ours: Side, theirs: Side) -> Estimate | None:
-    """Scale step times inversely with the dense peaks of our GPU type in the two precisions."""
-    return _by_peak(ours.spec, ours.spec, theirs.spec)
-
-
-def _by_peak(
-    ours: ExperimentSpec | None, product: ExperimentSpec | None, precision: ExperimentSpec | None
-) -> Estimate | None:
-    if ours is None or product is None or precision is None:
+def _by_peak(ours: Side, product: Side, precision: Side) -> Estimate | None:
+    """Scale step times inversely with the dense peaks: ours, and that of another GPU type or in another precision."""
+    if ours.spec is None or product.spec is None or precision.spec is None:
         return None
-    here, there = (
-        ours.gpu_type.peak_flops.get(ours.precision.peak),
-        product.gpu_type.peak_flops.get(precision.precision.peak),
-    )
+    here = ours.spec.gpu_type.peak_flops.get(ours.spec.precision.peak)
+    there = product.spec.gpu_type.peak_flops.get(precision.spec.precision.peak)
     if here is None or there is None or here == there:
         return None
     return Estimate(f"dense peak {here / 1e12:.0f} TFLOP/s here, {there / 1e12:.0f} there", there / here - 1)
@@ -138,13 +124,15 @@ class Effect:
 # Name, what it takes, what it moves, usual size, mechanism, and what estimates it.
 _ROWS: tuple[tuple[Any, ...], ...] = (
     ("another GPU or CPU", "device:*", BOTH, "in proportion to the GPUs' peak FLOP/s, up to several times",
-     "peak, bandwidth and memory differ; cards of one generation differ by form factor", products),
+     "peak, bandwidth and memory differ; cards of one generation differ by form factor",
+     lambda ours, theirs: _by_peak(ours, theirs, ours)),
     ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times",
      "recompute repeats forward work; full recompute repeats a third of all work", recompute),
     ("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe", WORK,
      "in proportion to the work", "FLOPs follow the model formula; activations grow with the micro-batch", work),
     ("another precision", "settings:compute_dtype", BOTH, "time up to two times",
-     "the peak of the tensor cores and the sizes of weights and activations differ", precisions),
+     "the peak of the tensor cores and the sizes of weights and activations differ",
+     lambda ours, theirs: _by_peak(ours, ours, theirs)),
     ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times",
      "communication, pipeline bubbles and the rank's share of the model differ"),
     ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time up to tens of percent",

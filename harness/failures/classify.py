@@ -6,32 +6,28 @@ from dataclasses import dataclass, replace
 from signal import Signals
 
 from harness.failures.allocator import allocator_figures, judged
-from harness.failures.entries import entries, known
+from harness.failures.entries import entries, known, signal_number
 from harness.failures.frames import PINS, error_line, moments
 from harness.failures.verdict import OomClass, OomVerdict
 from harness.records.redact import redact
-from harness.units import counted, first_line
+from harness.units import first_line
 
 # How CUDA refuses to lock pages of the host: cudaHostAlloc and cudaHostRegister.
 _NOT_PINNED = re.compile(r"(?:CUDA|HIP) error: (?:out of memory|invalid argument|operation not supported)")
 _MOST_QUOTED = 160  # characters
-_KILLED = (-9, 137)  # as Python and as a shell count SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What is known apart from the text; None if unknown.
 
-    ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
-    ``host_oom_kills``: the increase of the cgroup's oom_kill count. ``expandable_segments``: whether torch's allocator
-    used them. ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its
-    traceback. ``moment``: of the job when it failed. ``who``: the process
-    that ended, such as ``rank 3 on node07``, if a launcher reported it.
+    ``exit_code``: of the process, negative for a signal. ``expandable_segments``: whether torch's allocator used them.
+    ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its traceback.
+    ``moment``: of the job when it failed. ``who``: the process that ended, such as ``rank 3 on node07``, if a launcher
+    reported it.
     """
 
     exit_code: int | None = None
-    scheduler_state: str | None = None
-    host_oom_kills: int | None = None
     expandable_segments: bool | None = None
     device_bytes: int | None = None
     has_traceback: bool = False
@@ -70,21 +66,13 @@ def _classified(text: str, ending: Ending) -> OomVerdict:
         )
     if ending.moment == PINS and _NOT_PINNED.search(text):
         return OomVerdict.of_ending("not_pinned")
-    return known(text) or _by_ending(text, ending)
+    return known(text) or _by_signal(ending.exit_code or 0) or _by_error(text, ending)
 
 
-def _by_ending(text: str, ending: Ending) -> OomVerdict:
-    if (ending.scheduler_state or "").startswith("OUT_OF_ME"):
-        return OomVerdict.of_ending("scheduler", state=ending.scheduler_state)
-    if ending.host_oom_kills:
-        return OomVerdict.of_ending("oom_kills", processes=counted(ending.host_oom_kills, "process", "es"))
-    if ending.exit_code in _KILLED:
+def _by_signal(exit_code: int) -> OomVerdict | None:
+    number = signal_number(exit_code)
+    if number == Signals.SIGKILL:
         return OomVerdict.of_ending("killed")
-    return _by_signal(ending.exit_code) or _by_error(text, ending)
-
-
-def _by_signal(exit_code: int | None) -> OomVerdict | None:
-    number = 0 if exit_code is None else -exit_code if exit_code < 0 else exit_code - 128
     name = Signals(number).name.lower() if number in set(Signals) else "none"
     return next((each.verdict() for each in entries() if name in each.id), None)
 
@@ -96,7 +84,7 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
         error = _quoted(text) if match else "the program raised an error"
         return OomVerdict.of_ending("raised" if ending.has_traceback else "reported", error=error)
     if not ending.exit_code:
-        return OomVerdict.of_ending("no_sign_in_text" if ending.scheduler_state is None else "no_sign")
+        return OomVerdict.of_ending("no_sign")
     who = ending.who or "the process that failed"
     log = f"the log of {who.partition(' on ')[0]}"
     return OomVerdict.of_ending("launcher", who=who, code=ending.exit_code, log=log)

@@ -131,6 +131,11 @@ def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:
         )
 
 
+def signal_number(exit_code: int) -> int:
+    """Return the signal that ended a process: negative as Python counts, above 128 as shells do; no signal: below 1."""
+    return -exit_code if exit_code < 0 else exit_code - 128
+
+
 def entry(identifier: str) -> Entry:
     """Return an entry by its id; StopIteration for an unknown one."""
     return next(each for each in entries() if each.id == identifier)

@@ -2,15 +2,13 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 from harness.failures.allocator import MAX_TEXT, message_start
 from harness.failures.collectives import Collectives
-from harness.failures.entries import FailureKind, Sign
-from harness.failures.failure_signs import SummaryEntry, TorchrunSummary, mentions_error, sign_of
+from harness.failures.entries import Sign
+from harness.failures.failure_signs import RankFailure, TorchrunSummary, mentions_error, month_first, sign_of
 from harness.failures.frames import error_line, frame_of, inside
 from harness.foreign.logs.lines import LogLine
-from harness.records.rank import Phase
 
 # Of Megatron, NeMo 2, Nanotron and torchtitan.
 _ITERATION = re.compile(r"\biteration:?\s{1,20}(\d{1,12})\s?/|\bstep:\s{1,8}(\d{1,12})\s{1,4}loss:")
@@ -54,40 +52,6 @@ def expandable_segments_in(text: str) -> bool | None:
     return match[1].lower() == "true" if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class RankFailure:
-    """How a rank failed. ``rank`` and ``host`` are None if unknown.
-
-    ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``entry``: of
-    failures.yaml, if the line alone is a sign. ``is_cut``: the log ends
-    before the error is named. ``is_mention``: the line mentions an error without the form of a failure.
-    """
-
-    kind: FailureKind
-    rank: int | None
-    host: str | None
-    text: str
-    evidence: tuple[LogLine, ...]
-    after_step: int | None = None
-    moment: str | None = None
-    time: str | None = None
-    exit_code: int | None = None
-    weight: int = 0
-    entry: str = ""
-    is_cut: bool = False
-    is_mention: bool = False
-
-    @property
-    def where(self) -> str:
-        return self.evidence[0].where
-
-    @property
-    def phase(self) -> Phase | None:
-        """Return the moment as records name it; None if they have no such phase."""
-        name = "forward_backward" if self.moment in ("logits", "gradient_sync") else self.moment
-        return next((phase for phase in get_args(Phase) if phase == name), None)
-
-
 _Key = tuple[object, ...]
 
 
@@ -126,9 +90,9 @@ class FailureScan:
     ranks: dict[int | None, _Rank] = field(default_factory=dict)
     summary: TorchrunSummary = field(default_factory=TorchrunSummary)
     found: dict[_Key, RankFailure] = field(default_factory=dict)
-    listed: list[SummaryEntry] = field(default_factory=list)
+    listed: list[RankFailure] = field(default_factory=list)
     collectives: Collectives = field(default_factory=Collectives)
-    entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
+    entry: RankFailure | None = None  # of torchrun's table, whose traceback follows it
     survived: RankFailure | None = None
     num_after: int = 0
     cut: RankFailure | None = None
@@ -226,7 +190,7 @@ class FailureScan:
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
         rank, host = line.rank if line.rank is not None else sign.rank, line.host
         if rank is None and state.in_traceback and self.entry:
-            rank, host = self.entry.sign.rank, self.entry.host
+            rank, host = self.entry.rank, self.entry.host
         is_own = sign.weight == 0  # the rank's own error, which the traceback above explains
         is_assert = state.code and _BARE_ASSERT.match(line.text)
         failure = RankFailure(
@@ -258,13 +222,10 @@ class FailureScan:
         state.takes_any = line.text.rstrip() == "Last error:"
         return is_nccl
 
-    def _list(self, entry: SummaryEntry) -> None:
-        sign, line = entry.sign, _short(entry.line)
-        failure = RankFailure(sign.kind, sign.rank, entry.host, line.text, (line,), self.last_step,
-                              time=_month_first(entry.time), exit_code=sign.exit_code, weight=sign.weight)  # fmt: skip
-        self._keep((None, sign.rank, "torchrun", sign.kind, sign.weight), failure)
-        self.entry = entry
-        self.listed.append(entry)
+    def _list(self, failure: RankFailure) -> None:
+        self.entry = replace(failure, after_step=self.last_step)
+        self._keep((None, failure.rank, "torchrun", failure.kind, failure.weight), self.entry)
+        self.listed.append(self.entry)
 
     def _keep(self, key: _Key, failure: RankFailure) -> None:
         if key not in self.found:
@@ -279,15 +240,10 @@ def _short(line: LogLine) -> LogLine:
 
 
 def _comparable_time(line: LogLine) -> str | None:
-    """Return the time as ``08-21 14:03:27.48``. glog writes no year, so all times are compared without it."""
     if line.time:
-        return _month_first(line.time)
+        return month_first(line.time)
     match = _GLOG_TIME.match(line.text)
     return f"{match[1]:>02}-{match[2]} {match[3]}" if match else None
-
-
-def _month_first(time: str | None) -> str | None:
-    return time[5:].replace("T", " ").replace(",", ".").rstrip("Z") if time and len(time) >= 19 else None
 
 
 def _from_message(text: str) -> str:

@@ -4,13 +4,15 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from signal import Signals
+from typing import get_args
 
 from harness.failures.allocator import message_start
 from harness.failures.collectives import job_rank
-from harness.failures.entries import Sign, first_match, shape, signs, word_of
+from harness.failures.entries import FailureKind, Sign, first_match, shape, signal_number, signs, word_of
 from harness.failures.frames import error_line
 from harness.failures.verdict import table
 from harness.foreign.logs.lines import LogLine
+from harness.records.rank import Phase
 
 _CODE = ("raise ", "except ", "assert ")
 # Lines of Slurm, NCCL, the kernel and torchrun, which stand inside a traceback where processes write to one file.
@@ -103,8 +105,8 @@ def mentions_error(text: str) -> bool:
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
-    """Return the sign of an exit code. Negative, or above 128 as shells count: a signal."""
-    number = -exit_code if exit_code < 0 else exit_code - 128
+    """Return the sign of an exit code; None for 0."""
+    number = signal_number(exit_code)
     if exit_code == 0:
         return None
     if number in _TERMINATED:
@@ -132,24 +134,48 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryEntry:
-    """A rank of the table. ``line``: with the exit code. ``sign``: its meaning; the root cause has weight 1, not 2."""
+class RankFailure:
+    """How a rank failed. ``rank`` and ``host`` are None if unknown.
 
-    sign: Sign
-    line: LogLine
+    ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``entry``: of
+    failures.yaml, if the line alone is a sign. ``is_cut``: the log ends
+    before the error is named. ``is_mention``: the line mentions an error without the form of a failure.
+    """
+
+    kind: FailureKind
+    rank: int | None
     host: str | None
-    time: str | None
+    text: str
+    evidence: tuple[LogLine, ...]
+    after_step: int | None = None
+    moment: str | None = None
+    time: str | None = None
+    exit_code: int | None = None
+    weight: int = 0
+    entry: str = ""
+    is_cut: bool = False
+    is_mention: bool = False
+
+    @property
+    def where(self) -> str:
+        return self.evidence[0].where
+
+    @property
+    def phase(self) -> Phase | None:
+        """Return the moment as records name it; None if they have no such phase."""
+        name = "forward_backward" if self.moment in ("logits", "gradient_sync") else self.moment
+        return next((phase for phase in get_args(Phase) if phase == name), None)
 
 
 class TorchrunSummary:
-    """Feed it every line. The exit code completes an entry of torchrun's table."""
+    """Feed it every line. The exit code completes a rank of torchrun's table; the root cause has weight 1, not 2."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
         self._weight = 2
 
-    def feed(self, line: LogLine) -> SummaryEntry | None:
-        """Return the entry that ``line`` completes. Lines of other ranks may come in between."""
+    def feed(self, line: LogLine) -> RankFailure | None:
+        """Return the failure that ``line`` completes. Lines of other ranks may come in between."""
         if line.text.startswith(_ROOT_CAUSE):
             self._weight = 1
         match = _FIELD.match(line.text)
@@ -158,14 +184,22 @@ class TorchrunSummary:
         if match[1] == "time":
             self._fields = {}
         self._fields[match[1]] = match[2]
-        return self._entry(line) if match[1] == "exitcode" and "rank" in self._fields else None
+        return self._failure(line) if match[1] == "exitcode" and "rank" in self._fields else None
 
-    def _entry(self, line: LogLine) -> SummaryEntry | None:
+    def _failure(self, line: LogLine) -> RankFailure | None:
         fields, self._fields = self._fields, {}
         weight, self._weight = self._weight, 2
         try:
             sign = sign_of_exit(int(fields["exitcode"]), int(fields["rank"]), weight)
         except ValueError:
             return None
-        time = fields.get("time", "").replace("_", " ") or None
-        return SummaryEntry(sign, line, fields.get("host"), time) if sign else None
+        if sign is None:
+            return None
+        time = month_first(fields.get("time", "").replace("_", " "))
+        return RankFailure(sign.kind, sign.rank, fields.get("host"), line.text, (line,), time=time,
+                           exit_code=sign.exit_code, weight=weight)  # fmt: skip
+
+
+def month_first(time: str | None) -> str | None:
+    """Return a time as ``08-21 14:03:27.48``: glog writes no year, so all times are compared without it."""
+    return time[5:].replace("T", " ").replace(",", ".").rstrip("Z") if time and len(time) >= 19 else None

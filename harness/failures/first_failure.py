@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from harness.failures.classify import Ending, classify, mentioned
 from harness.failures.collectives import some_ranks
 from harness.failures.entries import KINDS, SRUN
-from harness.failures.failure_scan import BUFFERED, FailureScan, RankFailure
+from harness.failures.failure_scan import BUFFERED, FailureScan
+from harness.failures.failure_signs import RankFailure
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.logs.lines import LogLine
 from harness.records.redact import redact
+from harness.units import grouped
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
@@ -164,9 +166,9 @@ def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
 def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, str | None]]:
     """Return the ranks in torchrun's table with ``exit_code``; None: the ranks that ended with a Python error."""
     return {
-        (entry.sign.rank, entry.host)
+        (entry.rank, entry.host)
         for entry in scan.listed
-        if (entry.sign.kind == "error" if exit_code is None else entry.sign.exit_code == exit_code)
+        if (entry.kind == "error" if exit_code is None else entry.exit_code == exit_code)
     }
 
 
@@ -178,22 +180,19 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
     """
     own = [failure for failure in failures if failure.weight <= 0]
     heard = {failure.rank for failure in own if failure.kind == "peer" and failure.entry != "lost_peer"}
-    found = [each for each in failures if not _is_named(each, heard) and not _is_abort_of(each, failures)]
-    codes = {failure.kind for failure in own} - {"peer"}
-    return [each for each in found if not (each.exit_code is not None and _is_known(each, scan, has_error=bool(codes)))]
+    has_error = any(failure.kind != "peer" for failure in own)
 
+    def is_explained(each: RankFailure) -> bool:
+        is_code, is_listed = each.exit_code is not None, bool(scan.listed)
+        return (
+            (each.entry == "watchdog_ended" and bool(heard))
+            or (_is_report(each) and bool(heard) and (each.rank is None or bool(heard & {None, each.rank})))
+            or (is_code and each.weight == SRUN and (has_error or is_listed))
+            or (is_code and each.rank is None and is_listed)
+            or _is_abort_of(each, failures)
+        )
 
-def _is_known(failure: RankFailure, scan: FailureScan, *, has_error: bool) -> bool:
-    """Return whether torchrun's table or a rank's own error says more than an exit code."""
-    is_of_srun = failure.weight == SRUN and (has_error or bool(scan.listed))
-    return is_of_srun or (failure.rank is None and bool(scan.listed))
-
-
-def _is_named(failure: RankFailure, heard: set[int | None]) -> bool:
-    """Return whether a rank named why it waited, so that a report on it says nothing more."""
-    if failure.entry == "watchdog_ended":
-        return bool(heard)
-    return _is_report(failure) and bool(heard) and (failure.rank is None or bool(heard & {None, failure.rank}))
+    return [each for each in failures if not is_explained(each)]
 
 
 def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
@@ -215,12 +214,9 @@ def _is_report(failure: RankFailure) -> bool:
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
     """Keep one failure per rank, in order of appearance, and every failure without a rank."""
-    best: dict[object, RankFailure] = {}
-    for index, failure in enumerate(failures):
-        key: object = ("unknown", index) if failure.rank is None else failure.rank
-        if key not in best or _strength(failure) < _strength(best[key]):
-            best[key] = failure
-    return list(best.values())
+    ranks = enumerate(failure.rank for failure in failures)
+    keys: list[object] = [("unknown", index) if rank is None else rank for index, rank in ranks]
+    return [min(of_rank, key=_strength) for of_rank in grouped(zip(keys, failures, strict=True)).values()]
 
 
 def _strength(failure: RankFailure) -> tuple[int, int]:

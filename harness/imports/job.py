@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
-from harness.failures.failure_scan import RankFailure
+from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog
 from harness.records.rank import RankRecord

@@ -13,7 +13,7 @@ from harness.experiment.effective import effective_recompute, settled_implementa
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.rules.check import check
 from harness.failures.entries import FailureKind
-from harness.failures.failure_scan import RankFailure
+from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
 from harness.foreign.logs.sources import is_stream

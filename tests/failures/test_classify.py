@@ -206,10 +206,8 @@ def test_fragmentation_with_expandable_segments_on_is_doubted():
 @pytest.mark.parametrize(
     ("ending", "oom_class", "confidence"),
     [
-        (Ending(scheduler_state="OUT_OF_MEMORY"), "host_memory", "high"),
-        (Ending(exit_code=-9, host_oom_kills=1), "host_memory", "high"),
         (Ending(exit_code=-9), "killed", "low"),
-        (Ending(exit_code=137, host_oom_kills=0), "killed", "low"),
+        (Ending(exit_code=137), "killed", "low"),
         (Ending(exit_code=1), "unknown", "low"),
         (Ending(), "not_oom", "medium"),
     ],
