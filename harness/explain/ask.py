@@ -45,6 +45,7 @@ def explain(what: ExplainOptions) -> None:
     from harness.errors import BadRequestError, Problems
     from harness.explain.judge import explain as explained
     from harness.explain.references import named, stored_golden
+    from harness.records.run import RunRecord
 
     problems, ours, theirs = Problems(), None, None
     with problems.collecting():
@@ -53,12 +54,12 @@ def explain(what: ExplainOptions) -> None:
         theirs = named(what.golden, what.results_dir, what.golden_dir) if what.golden is not None else None
     problems.raise_if_any()
     assert ours is not None  # otherwise a problem was raised
-    if ours.run is None:
+    if not isinstance(ours.record, RunRecord):
         raise BadRequestError(
             f"{what.run}: a golden, not a run", remedy="name the run first: mbr-perf explain RUN GOLDEN"
         )
-    theirs = theirs or stored_golden(ours.run, what.golden_dir)
-    found = explained(ours.side(), theirs.side(ours.run.spec))
+    theirs = theirs or stored_golden(ours.record, what.golden_dir)
+    found = explained(ours.side(), theirs.side(ours.record.spec))
     if what.as_json:
         from harness.show import json
 

@@ -22,19 +22,16 @@ class Named:
     """The run or the golden that a reference names; ``name`` is its name in reports."""
 
     name: str
-    run: RunRecord | None = None
-    golden: GoldenRecord | None = None
+    record: RunRecord | GoldenRecord
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        return self.run.spec if self.run is not None else spec_like(self.golden) if self.golden is not None else None
+        return self.record.spec if isinstance(self.record, RunRecord) else spec_like(self.record)
 
     def side(self, like: ExperimentSpec | None = None) -> Side:
         """Return it as a side; ``like`` supplies the settings that a published golden does not state."""
-        if self.run is not None:
-            return run_side(self.run)
-        assert self.golden is not None
-        return golden_side(self.name, self.golden, like)
+        record = self.record
+        return run_side(record) if isinstance(record, RunRecord) else golden_side(self.name, record, like)
 
 
 def named(reference: str, results: Path | None = None, goldens: Path | None = None) -> Named:
@@ -44,10 +41,10 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
     """
     path = Path(reference)
     if path.name == RECORD or (path / RECORD).is_file():
-        return Named(reference, run=read_run(path, results))
+        return Named(reference, read_run(path, results))
     try:
         where, golden = named_golden(reference, goldens)
-        return Named(_short(where, golden_dir(goldens)), golden=golden)
+        return Named(_short(where, golden_dir(goldens)), golden)
     except BadRequestError as error:
         if path.is_file():
             refuse_other_kinds(reference, ("run",), results)
@@ -56,7 +53,7 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
     if ":" in reference:
         return _at_revision(reference, golden_dir(goldens))
     try:
-        return Named(reference, run=read_run(reference, results))
+        return Named(reference, read_run(reference, results))
     except BadRequestError as error:
         refuse_other_kinds(reference, ("run",), results)
         raise BadRequestError(
@@ -71,7 +68,7 @@ def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
     if search.golden is None:
         raise BadRequestError(search.note, remedy="name a golden or another run: mbr-perf explain RUN GOLDEN")
     assert search.path is not None
-    return Named(_short(search.path, golden_dir(goldens)), golden=search.golden)
+    return Named(_short(search.path, golden_dir(goldens)), search.golden)
 
 
 def _short(path: Path, folder: Path) -> str:
@@ -92,7 +89,7 @@ def _at_revision(reference: str, folder: Path) -> Named:
             remedy=f"git -C {folder} log --oneline -- . lists the commits that touched goldens",
         )
     try:
-        return Named(reference, golden=GoldenRecord.model_validate_json(stored))
+        return Named(reference, GoldenRecord.model_validate_json(stored))
     except ValidationError as error:
         raise BadRequestError(
             f"{reference}: this version cannot read this golden: {error.error_count()} problems"

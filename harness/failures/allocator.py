@@ -233,10 +233,12 @@ def judged(
     ``device_bytes``: the memory of the job's GPUs, for messages without it. ``moment``: of the failure, if known.
     """
     device = _Device(figures, occupants(figures), device_bytes)
-    causes = ((oom_class, *found(device)) for oom_class, applies, found in _CAUSES if applies(device))
-    cause = next(causes, None)
+    cause = next(((oom_class, *found(device)) for oom_class, applies, found in _CAUSES if applies(device)), None)
     if cause is None and moment is not None and moment.name == "capture" and device.spare >= device.tried:
-        return _in_capture(device, moment)
+        # torch frees no cached memory and does not retry while it captures a graph.
+        held = f"{device.spare} are reserved but unallocated, which a capture cannot give back"
+        reason = f"while it {moment.doing}: {held}"
+        return OomVerdict("cuda_graph_pools", "medium", reason, figures.tried_bytes, figures, moment.advice)
     cause = cause or _on_this_device(
         device,
         has_segments=bool(expandable_segments),
@@ -245,12 +247,6 @@ def judged(
     is_large = cause[0] == "capacity" and device.tried >= threshold("large_share") * device.total
     advice = str(table()["advice"]["one_request"]) if is_large else ""
     return OomVerdict(*cause, figures.tried_bytes, figures, advice)
-
-
-def _in_capture(device: _Device, moment: Moment) -> OomVerdict:
-    """Judge a request with cached memory of its size. torch frees none and does not retry while it captures a graph."""
-    reason = f"while it {moment.doing}: {device.spare} are reserved but unallocated, which a capture cannot give back"
-    return OomVerdict("cuda_graph_pools", "medium", reason, device.figures.tried_bytes, device.figures, moment.advice)
 
 
 def _on_this_device(device: _Device, *, has_segments: bool, has_activations: bool) -> _Found:
@@ -308,11 +304,7 @@ def _capacity(device: _Device) -> _Found:
     reason = f"{device.allocated} of {device.total} ({device.live:.0%}) are live tensors"
     if device.live >= threshold("full_share"):
         return "capacity", "high", f"{reason}; the device is full"
-    if device.tried >= threshold("large_share") * device.total:
-        return (
-            "capacity",
-            "medium",
-            f"{reason}; one request of {device.tried} is {device.tried / device.total:.0%} of it",
-        )
     rest = "" if math.isnan(device.tried) else f"; the rest has no room for a request of {device.tried}"
+    if device.tried >= threshold("large_share") * device.total:
+        rest = f"; one request of {device.tried} is {device.tried / device.total:.0%} of it"
     return "capacity", "medium", f"{reason}{rest}"

@@ -41,10 +41,8 @@ class ExportDocument(json.Document):
 def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> ExportDocument:
     """Export the golden or run that ``reference`` names. BadRequestError: it has no step time."""
     found = named(reference, results, goldens)
-    if found.run is not None:
-        return of_run(found.run)
-    assert found.golden is not None
-    return of_golden(found.name, found.golden)
+    record = found.record
+    return of_run(record) if isinstance(record, RunRecord) else of_golden(found.name, record)
 
 
 def of_golden(name: str, golden: GoldenRecord) -> ExportDocument:
