@@ -185,14 +185,19 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
     def is_explained(each: RankFailure) -> bool:
         is_code, is_listed = each.exit_code is not None, bool(scan.listed)
         return (
-            (each.entry == "watchdog_ended" and bool(heard))
-            or (_is_report(each) and bool(heard) and (each.rank is None or bool(heard & {None, each.rank})))
+            (bool(heard) and _is_named(each, heard))
             or (is_code and each.weight == SRUN and (has_error or is_listed))
             or (is_code and each.rank is None and is_listed)
             or _is_abort_of(each, failures)
         )
 
     return [each for each in failures if not is_explained(each)]
+
+
+def _is_named(failure: RankFailure, heard: set[int | None]) -> bool:
+    """Return whether one of the ranks that named why they waited says all that this report does."""
+    is_heard = failure.rank is None or bool(heard & {None, failure.rank})
+    return failure.entry == "watchdog_ended" or (_is_report(failure) and is_heard)
 
 
 def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
