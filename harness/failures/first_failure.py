@@ -180,18 +180,13 @@ def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[
     """
     own = [failure for failure in failures if failure.weight <= 0]
     heard = {failure.rank for failure in own if failure.kind == "peer" and failure.entry != "lost_peer"}
-    has_error = any(failure.kind != "peer" for failure in own)
+    found = [each for each in failures if not (heard and _is_named(each, heard)) and not _is_abort_of(each, failures)]
+    is_listed, has_error = bool(scan.listed), any(failure.kind != "peer" for failure in own)
 
-    def is_explained(each: RankFailure) -> bool:
-        is_code, is_listed = each.exit_code is not None, bool(scan.listed)
-        return (
-            (bool(heard) and _is_named(each, heard))
-            or (is_code and each.weight == SRUN and (has_error or is_listed))
-            or (is_code and each.rank is None and is_listed)
-            or _is_abort_of(each, failures)
-        )
+    def is_known(code: RankFailure) -> bool:
+        return (is_listed and code.rank is None) or (code.weight == SRUN and (has_error or is_listed))
 
-    return [each for each in failures if not is_explained(each)]
+    return [each for each in found if each.exit_code is None or not is_known(each)]
 
 
 def _is_named(failure: RankFailure, heard: set[int | None]) -> bool:
