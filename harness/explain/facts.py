@@ -17,7 +17,7 @@ from harness.judge.readings import bare_uuid, rank_clocks
 from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, MeasuredOn, leaves, spec_like
-from harness.records.metrics import METRICS
+from harness.records.metrics import METRICS, Metrics
 from harness.records.run import IMPORTED, DeviceSample, RunRecord
 from harness.units import counted
 
@@ -40,7 +40,6 @@ def run_side(record: RunRecord, name: str = "") -> Side:
         closed.add("software")
     else:
         facts = {key: value for key, value in facts.items() if key[1] not in _OF_THE_IMPORT}
-    ended = f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"
     return Side(
         name=name or record.run_id,
         kind="run",
@@ -51,13 +50,19 @@ def run_side(record: RunRecord, name: str = "") -> Side:
         sources=record.sources,
         spec=record.spec,
         effective=record.effective,
-        caveats=(
-            *([] if record.status == "ok" else [ended]),
-            *(f"suspect: {why}" for why in doubts_of(record, metrics)),
-            *filter(None, [metrics.problems.get("step_time_s")]),
-            *record.unmeasured,
-            *(note for note in record.notes if note.startswith(IMPORTED)),
-        ),
+        caveats=_caveats(record, metrics),
+    )
+
+
+def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
+    ended = f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"
+    short = metrics.problems.get("step_time_s")
+    return (
+        *([] if record.status == "ok" else [ended]),
+        *(f"suspect: {why}" for why in doubts_of(record, metrics)),
+        *([short] if short else []),
+        *record.unmeasured,
+        *(note for note in record.notes if note.startswith(IMPORTED)),
     )
 
 
