@@ -274,11 +274,16 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
         return None
     if not found.given:
         raise BadRequestError(f"{label}: its block of arguments is empty", remedy="give the whole log")
-    found.num_gpus = found.given.get("world_size")
-    if found.num_gpus and (isinstance(found.num_gpus.value, bool) or not isinstance(found.num_gpus.value, int)):
-        found.refuse("world_size", f"{shortened(str(found.num_gpus.value))}: no number of GPUs", "give the whole log")
-        found.num_gpus = None
+    found.num_gpus = _world_size(found)
     return found
+
+
+def _world_size(found: Arguments) -> Given | None:
+    given = found.given.get("world_size")
+    if given and (isinstance(given.value, bool) or not isinstance(given.value, int)):
+        found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
+        return None
+    return given
 
 
 def from_mapping(values: Mapping[str, Any], label: str) -> Arguments:
