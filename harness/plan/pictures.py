@@ -56,8 +56,9 @@ def choice(planned: Planned) -> Picture:
     entries = [*_entries(planned, several=several)]
     first, is_timed = entries[0].plan, all(each.found.time for each in entries)
     tokens, named = first.spec.tokens_per_step, entries if several else _named(first, entries)
-    unit, scale = memory_unit([each.found.peak_bytes for each in entries])
-    most = max(each.found.range_bytes[1] for each in entries) / scale
+    needs = any(each.found.needs_more for each in entries)
+    unit, scale = memory_unit([_sizes(each, needs=needs)[1] for each in entries])
+    most = max(_sizes(each, needs=needs)[2] for each in entries) / scale
     limits, off = memory_limit([each.plan.limits for each in entries], scale, most)
 
     def upwards(each: _Entry) -> float:
@@ -66,12 +67,21 @@ def choice(planned: Planned) -> Picture:
     numbers = {each.name: str(at) for at, each in enumerate(sorted(named, key=upwards)[:_MOST_NAMED], 1)}
     ordered = sorted(entries, key=lambda each: (each.name not in numbers, upwards(each)))
     points = tuple(
-        _point(each, best.row if best else None, upwards(each), scale, numbers.get(each.name, "")) for each in ordered
+        _point(
+            each,
+            best.row if best else None,
+            _sizes(each, needs=needs),
+            upwards(each),
+            scale,
+            numbers.get(each.name, ""),
+        )
+        for each in ordered
     )
     y = _time_axis(entries) if is_timed else "Recompute FLOPs (%)"
-    x = Axis(f"Predicted peak of the fullest stage ({unit})")
+    what = "Needed by torch's allocator at" if needs else "Predicted peak of"
+    x = Axis(f"{what} the fullest stage ({unit})")
     chart = Plane(x, Axis(y), _LOOKS, points, front(_FRONT, points, lt), limits)
-    caption = "Down and to the left is better. Horizontal lines are ranges of the peak."
+    caption = "Down and to the left is better. Horizontal lines are ranges of the memory."
     title = f"Which {'layout' if several else 'setting'}: memory against time"
     return Picture("choice", title, caption + off, chart)
 
@@ -95,16 +105,24 @@ def _named(plan: Plan, entries: Sequence[_Entry]) -> list[_Entry]:
     return [each for each in entries if each.row in rows]
 
 
-def _point(each: _Entry, best: Row | None, upwards: float, scale: float, number: str) -> Point:
-    peak, (low, high) = format_bytes(each.found.peak_bytes), each.found.range_bytes
+def _sizes(each: _Entry, *, needs: bool) -> tuple[int, int, int]:
+    """Return lower end, likely value and upper end of the peak, or of what is needed to hold it."""
+    low, high = each.found.range_bytes
+    return each.found.fits if needs else (low, each.found.peak_bytes, high)
+
+
+def _point(
+    each: _Entry, best: Row | None, sizes: tuple[int, int, int], upwards: float, scale: float, number: str
+) -> Point:
+    low, likely, high = sizes
     kind = _BEST if each.row is best else _CONTROL if each.name == "none" else _OTHER
     cost = "" if each.row.overhead is None else format_percent(each.row.overhead)
-    text = f"{peak}, {format_seconds(each.found.time.likely_s) if each.found.time else cost}"
+    text = f"{format_bytes(likely)}, {format_seconds(each.found.time.likely_s) if each.found.time else cost}"
     note = (
         f"{each.name}: {text}, {cost}, {format_bytes(low)} to {format_bytes(high)}, {each.row.verdict or 'not judged'}"
     )
     across = (low / scale, high / scale) if number else None
-    return Point(each.found.peak_bytes / scale, upwards, kind, number, each.name if number else "", text, note, across)
+    return Point(likely / scale, upwards, kind, number, each.name if number else "", text, note, across)
 
 
 def _stages(plan: Plan) -> Picture:

@@ -12,6 +12,7 @@ from harness.predict.advice import (
     allocator_note,
     allocator_text,
     asked_text,
+    cheapest_saving,
     dominated,
     doubt_text,
     eager,
@@ -100,7 +101,7 @@ def plan_page(
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
     unit, best, control = size_unit(plan.rows), plan.recommended, plan.control
-    without = f"; none needs {peak_text(control.prediction, unit)} {unit}" if control and control.prediction else ""
+    without = _need_text(plan, control.prediction, unit) if control and control.prediction else ""
     if best is None or best.prediction is None:
         return answer_line(
             Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"), without, "."
@@ -108,16 +109,25 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     found, is_tight = best.prediction, best.verdict != "FITS"
     peak, needs, usable = peak_text(found, unit), found.fits[1], _size(max(0, plan.limits.budget_bytes or 0), unit)
     sizes = f": {peak} {unit} of {usable} usable ({_range_text(found, unit)})"
-    if needs > 1.05 * found.peak_bytes:  # as the pools of CUDA graphs make it
+    if found.needs_more:
         sizes = f": needs {_size(needs, unit)} {unit} of {usable} usable (peak {peak})"
     return answer_line(
         ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
         *_speed(best, is_control=best is control),
-        allocator_text(best),
+        allocator_text(plan, best),
         f"; {doubt_text(plan, found)}" if is_tight else "",
         *(more or [_saving_text(plan, unit) if best is control else without]),
         ".",
     )
+
+
+def _need_text(plan: Plan, none: Prediction, unit: str) -> str:
+    """Say what no recompute needs: its peak, or more where torch's allocator decides."""
+    whose = "; with CUDA graphs none" if plan.recommended is None and eager(plan) else "; none"
+    peak, budget = peak_text(none, unit), plan.limits.budget_bytes or 0
+    if none.needs_more or none.peak_bytes <= budget < none.fits[1]:
+        return f"{whose} needs {_size(none.fits[1], unit)} {unit} (peak {peak})"
+    return f"{whose} needs {peak} {unit}"
 
 
 def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
@@ -131,20 +141,11 @@ def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
 
 
 def _saving_text(plan: Plan, unit: str) -> str:
-    if (row := _cheapest_saving(plan)) is None or plan.recommended is None:
+    if (row := cheapest_saving(plan)) is None or plan.recommended is None:
         return ""
     (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
     saved = f"-{_size(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
     return f". Cheapest saving: {row.text}, {saved}"
-
-
-def _cheapest_saving(plan: Plan) -> Row | None:
-    """Return the setting that saves memory for the least time per byte, compared with the recommended one."""
-    if plan.recommended is None:
-        return None
-    cost, peak = cost_of(plan.recommended)
-    rows = [row for row in plan.rows if row.prediction and peak - cost_of(row)[1] > peak / 100]
-    return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
 def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
@@ -152,7 +153,7 @@ def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
     beaten = dominated(tuple(rows))
     front = sorted((row for row in rows if row.text not in beaten), key=cost_of)
     least = min(front, key=lambda row: cost_of(row)[::-1], default=None)
-    named = (plan.control, plan.recommended, least, plan.riskier, plan.too_dear, _cheapest_saving(plan))
+    named = (plan.control, plan.recommended, least, plan.riskier, plan.too_dear, cheapest_saving(plan))
     texts = (
         plan.spec.recompute.text,
         own,

@@ -85,7 +85,7 @@ def why_none(plan: Plan) -> str:
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
     nothing = f"nothing fits into the {format_bytes(max(0, limits.budget_bytes or 0))} usable"
     other = eager(plan)
-    return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other else nothing
+    return f"{nothing}; with --cuda_graph_impl none the setting {other.text} fits" if other else nothing
 
 
 def safe_instead(plan: Plan) -> str:
@@ -100,6 +100,15 @@ def safe_instead(plan: Plan) -> str:
 def recommendations(plan: Plan) -> tuple[Row, ...]:
     """The settings that the answer advises: recommended, without CUDA graphs if none is safe with them, riskier."""
     return tuple(row for row in (plan.recommended, eager(plan), plan.riskier) if row)
+
+
+def cheapest_saving(plan: Plan) -> Row | None:
+    """Return the setting that saves memory for the least time per byte, compared with the recommended one."""
+    if plan.recommended is None:
+        return None
+    cost, peak = cost_of(plan.recommended)
+    rows = [row for row in plan.rows if row.prediction and peak - cost_of(row)[1] > peak / 100]
+    return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
 def eager(plan: Plan) -> Row | None:
@@ -136,10 +145,12 @@ def asked_text(plan: Plan, whose: str) -> str:
         return f"{whose} setting, {row.text}, is not predicted: {row.reason}"
     time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
     peak = f"{'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.peak_bytes)}"
-    return f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}{allocator_text(row)}"
+    return (
+        f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}{allocator_text(plan, row)}"
+    )
 
 
-def allocator_text(row: Row) -> str:
+def allocator_text(plan: Plan, row: Row) -> str:
     """Say what expandable segments decide, with the bytes that the job needs more without them; empty if nothing."""
     if row.prediction is None or row.otherwise is None:
         return ""
@@ -147,11 +158,11 @@ def allocator_text(row: Row) -> str:
     more = (row.otherwise.fits[1] - row.prediction.fits[1]) * (1 if has else -1)
     if more <= 0 or row.verdict == ("OOM" if has else "FITS"):
         return ""
-    stranded = f"{format_bytes(more)} are stranded"
     if has:
-        return f"; without {_EXPANDABLE}, {stranded}"
+        exceeds = row.otherwise.fits[1] > (plan.limits.budget_bytes or 0)
+        return f"; without {_EXPANDABLE} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
     fits = "fits" if row.verdict == "TIGHT" else "may fit"
-    return f"; {stranded}, {fits} with {_ALLOCATOR}={_EXPANDABLE}"
+    return f"; {format_bytes(more)} are stranded, {fits} with {_ALLOCATOR}={_EXPANDABLE}"
 
 
 def allocator_note(plan: Plan) -> str:
@@ -201,17 +212,24 @@ def _allocator(plan: Plan, control: Row) -> Advice:
     """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
     is_set, budget = asked_settings(plan.spec)[0].expandable_segments, plan.limits.budget_bytes or 0
     cured = None if is_set else control.otherwise
-    if cured and verdict(cured.fits, budget) == "FITS":
-        need = f"without recompute {format_bytes(cured.fits[1])} are then enough"
-        return Advice("allocator", f"{_ALLOCATOR}={_EXPANDABLE}: {need}", settles=True)
-    if control.verdict == "TIGHT":
-        have = "already set" if is_set else "try it first, it costs nothing"
-        text = (
-            f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the peak fits, the upper end of its range does not"
+    found = control.prediction if cured is None else cured
+    assert found
+    now = verdict(found.fits, budget)
+    need, most = map(format_bytes, found.fits[1:])
+    if cured and now == "FITS":
+        return Advice(
+            "allocator", f"{_ALLOCATOR}={_EXPANDABLE}: without recompute {need} are then enough", settles=True
         )
-    else:
-        text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the predicted peak alone does not fit"
-    return Advice("allocator", text, settles=False)
+    have = " (already set)" if is_set else " (try it first, it costs nothing)"
+    if now == "TIGHT":
+        text = (
+            f"{have}: without recompute the {need} needed{' then' * bool(cured)} fit, the upper end, {most}, does not"
+        )
+    elif found.peak_bytes > budget:
+        text = " is not enough: without recompute the predicted peak alone does not fit"
+    else:  # where the setting changed the verdict, `otherwise` would be known
+        text = f"{' (already set)' * is_set} is not enough: without recompute more is needed than is usable"
+    return Advice("allocator", f"{_ALLOCATOR}={_EXPANDABLE}{text}", settles=False)
 
 
 def _modules(plan: Plan) -> Advice:

@@ -141,6 +141,11 @@ class Prediction:
         return self.worst.total
 
     @property
+    def needs_more(self) -> bool:
+        """Return whether torch's allocator needs visibly more than the peak, as the pools of CUDA graphs make it."""
+        return self.fits[1] > 1.05 * self.peak_bytes
+
+    @property
     def tflops_per_gpu(self) -> float | None:
         """Return the model TFLOP/s of each GPU at the likely step time; None without a step time."""
         return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None

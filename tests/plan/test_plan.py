@@ -265,9 +265,36 @@ def test_the_allocator_decides_where_memory_lies_between_both_needs(plan):
     judged = [settings(plan, *fit, "-E", f"{SEGMENTS}:{value}") for value in ("True", "False")]
     assert judged[0]["verdict"] == "FITS"
     assert judged[1]["verdict"] in ("TIGHT", "OOM")
-    stranded = format_bytes(judged[1]["fits_bytes"] - judged[0]["fits_bytes"])
-    assert f"; without expandable_segments:True, {stranded} are stranded" in " ".join(with_them.out.split())
+    more = format_bytes(judged[1]["fits_bytes"] - judged[0]["fits_bytes"])
+    does = "does" if judged[1]["verdict"] == "OOM" else "may"
+    said = f"; without expandable_segments:True it {does} not fit (+{more})"
+    assert said in " ".join(with_them.out.split())
     assert "1. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: without recompute" in without.out
+
+
+GRAPHS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
+
+
+@pytest.mark.parametrize(
+    ("options", "peak", "answer"),
+    [
+        (("-E", f"{SEGMENTS}:False"), "57.1", " (try it first, it costs nothing): "),
+        (("--fit_into", "70"), "57.1", " (already set) is not enough: "),
+    ],
+)
+def test_where_graphs_decide_the_answer_says_what_is_needed_beside_the_peak(plan, options, peak, answer):
+    rows = json.loads(plan(*GRAPHS, *options, "--json").out)["settings"]
+    (none,) = (row for row in rows if row["recompute"] == "none")
+    lines = plan(*GRAPHS, *options).out.splitlines()
+    assert f"none needs {none['fits_bytes'] / 2**30:.1f} GiB (peak ~{peak})" in lines[0]
+    (step,) = (line for line in lines if line.startswith("1. "))
+    assert step.startswith(f"1. {SEGMENTS}:True{answer}")
+
+
+def test_where_graphs_decide_the_picture_shows_what_is_needed(plan, tmp_path):
+    (done, page) = plan(*GRAPHS, "--html", str(tmp_path / "a.html"), "--json"), (tmp_path / "a.html").read_text()
+    none = next(row for row in json.loads(done.out)["settings"] if row["recompute"] == "none")
+    assert f"none: {format_bytes(none['fits_bytes'])}, " in page
 
 
 @pytest.mark.parametrize("value", ["expandable_segments:maybe", "no_such_setting:1", "max_split_size_mb:1"])

@@ -148,7 +148,7 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
     step = advice(beside)[-1]
     assert (step.step, step.settles) == ("graphs", True)
     assert step.text.startswith("without CUDA graphs (--cuda_graph_impl none): full:block:1 fits at +")
-    assert why_none(beside).endswith("; without CUDA graphs (--cuda_graph_impl none) full:block:1 does")
+    assert why_none(beside).endswith("; with --cuda_graph_impl none the setting full:block:1 fits")
 
 
 def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
