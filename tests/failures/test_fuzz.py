@@ -26,8 +26,6 @@ TEXTS = st.lists(st.one_of(WORDS, SIZES, st.text(max_size=12)), max_size=40).map
 ENDINGS = st.builds(
     Ending,
     exit_code=st.none() | st.integers(-70, 260),
-    scheduler_state=st.none() | st.sampled_from(["OUT_OF_MEMORY", "FAILED", ""]),
-    host_oom_kills=st.none() | st.integers(0, 3),
     expandable_segments=st.none() | st.booleans(),
 )  # fmt: skip
 
