@@ -80,11 +80,20 @@ def _variants(spec: ExperimentSpec) -> Iterator[dict[str, Any]]:
     for part in (2, 4, 8):
         if micro % part == 0:
             yield {"sizes": {"batch.micro_batch_size": micro // part}}
-    yield {"sizes": {"parallelism.pipeline_model_parallel_size": 2 * sizes.pipeline_model_parallel_size}}
-    if 2 * sizes.tensor_model_parallel_size <= spec.gpus_per_node:
-        yield {"sizes": {"parallelism.tensor_model_parallel_size": 2 * sizes.tensor_model_parallel_size}}
+    pp, tp = sizes.pipeline_model_parallel_size, sizes.tensor_model_parallel_size
+    if _divides(spec, 2 * pp, tp):
+        yield {"sizes": {"parallelism.pipeline_model_parallel_size": 2 * pp}}
+    if 2 * tp <= spec.gpus_per_node and _divides(spec, pp, 2 * tp):
+        yield {"sizes": {"parallelism.tensor_model_parallel_size": 2 * tp}}
     if spec.cuda_graph.impl != "none":
         yield {"graphs": "none"}
+
+
+def _divides(spec: ExperimentSpec, pp: int, tp: int) -> bool:
+    """Return whether the GPUs divide into copies of the model, and of its experts, with these sizes."""
+    sizes = spec.parallelism
+    experts = sizes.expert_model_parallel_size * (sizes.expert_tensor_parallel_size or tp)
+    return not spec.num_gpus % (pp * tp * sizes.context_parallel_size) and not spec.num_gpus % (pp * experts)
 
 
 def asked_row(plan: Plan) -> Row | None:

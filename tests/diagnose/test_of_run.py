@@ -3,10 +3,12 @@
 import pytest
 
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
+from harness.diagnose.plan import _variants
 from harness.diagnose.values import FailedRank
 from harness.launch.environment import this_host
 from harness.records.rank import Failure, Heartbeat
 from harness.records.run import ImportedLog
+from harness.resolve.resolve import Request, resolve
 from tests.diagnose.conftest import FRAGMENTED
 
 OOM = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=3)
@@ -128,3 +130,9 @@ def test_an_error_in_the_logs_of_an_unfinished_run_counts_unless_a_peer_was_lost
     logged = case("ValueError: no", failed=FailedRank(0, kind, "ValueError: no"))
     found = case_of_unfinished(tmp_path, make_spec(gpu="cpu"), logged, this_host())
     assert (found.failed is not None, found.status) == (is_believed, "failed" if is_believed else "unknown")
+
+
+def test_no_change_is_tried_whose_sizes_do_not_divide_the_gpus():
+    sizes = {"num_gpus": 1, "tensor_model_parallel_size": 1, "context_parallel_size": 1, "global_batch_size": 2}
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", **sizes)
+    assert list(_variants(resolve(asked).spec)) == []
