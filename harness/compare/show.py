@@ -45,7 +45,7 @@ def foreign_page(answer: ForeignAnswer) -> Page:
         doubt = listing([f"In doubt: {log.truncated}"] * bool(log.truncated), style="doubt")
         return Page((_log_line(log), _notes(log.notes), doubt, "Not compared: no golden was named"))
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
-    told = " ".join(finding.reason for finding in shown)
+    stated = " ".join(finding.reason for finding in shown)
     why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
     renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
     return Page(
@@ -54,7 +54,7 @@ def foreign_page(answer: ForeignAnswer) -> Page:
             *reasons(why),
             listing(f"Differs: {each}" for each in judged.settings),
             listing(f"Provisional: {each}" for each in judged.comparison.provisional),
-            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told), style="doubt"),
+            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in stated), style="doubt"),
             listing((_log_line(log), _golden_line(judged), *_worst(log))),
             _notes((*judged.notes, *renewal * (answer.outcome == "improvement"))),
         ),

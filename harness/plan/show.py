@@ -87,7 +87,7 @@ def plan_page(
             *pasted(plan.recommended or eager(plan), plan.spec),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*untold(notes), *_marks(plan), *_left_out(plan)]),
+            details("note", [*other_notes(notes), *_marks(plan), *_left_out(plan)]),
             *([Details(2, "override", tuple(pasted(plan.riskier, plan.spec)))] if plan.riskier else []),
             Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
@@ -273,7 +273,7 @@ def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed]
 
 
-def untold(notes: Sequence[str]) -> Iterator[str]:
+def other_notes(notes: Sequence[str]) -> Iterator[str]:
     """Yield the other notes."""
     return (f"Note: {note}" for note in notes if not note.startswith(ASSUMED))
 

@@ -11,10 +11,10 @@ from harness.plan.show import (
     answer_of,
     assumptions,
     limit_lines,
+    other_notes,
     pasted,
     setting_table,
     size_unit,
-    untold,
 )
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.ranges import ratio_error
@@ -45,7 +45,7 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
             *limit_lines(judged, planned.notes),
             *(_chosen(best, first, plans, whose) if best else ()),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*untold(planned.notes), *_about(planned, [plan for _, plan in plans])]),
+            details("note", [*other_notes(planned.notes), *_about(planned, [plan for _, plan in plans])]),
             assumptions(judged),
         ),
         answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {why_none(first)}", "bad")),
@@ -152,7 +152,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
     done = f"{sum(found.counts.values())} of " if found.interrupted else ""
     of = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
-    notes = [*untold(found.base.notes), *([found.traced_with] if found.traced_with else []), *_counts(found)]
+    notes = [*other_notes(found.base.notes), *([found.traced_with] if found.traced_with else []), *_counts(found)]
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")

@@ -326,8 +326,7 @@ class _Clock:
         computing = op.flops / self._flops_per_s[op.kind, op.dtype]
         if op.kind == "gemm" and op.phase == "backward" and self.spec.task == "peft":
             computing /= 2  # frozen weights have no gradients, which are half of the work
-        # A kernel cannot hide all of its loads and stores: the time of seven published models on H100 is closer by the
-        # sum than by the larger (results/accuracy/time.md), and small products come out slower, as they are.
+        # The first loads and the last stores of a product have nothing to run beside, so small products are slower.
         return (computing + moving if op.kind == "gemm" else max(computing, moving)) + KERNEL_S
 
     def _communicate(self, op: Op) -> float:

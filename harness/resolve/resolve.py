@@ -215,7 +215,7 @@ def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Foll
     cp = spec.parallelism.context_parallel_size
     others = spec.parallelism.model_parallel_size // cp
     fits = [size for size in range(1, cp + 1) if cp % size == choice.num_gpus % (others * size) == 0]
-    if not choice.rescale or not fits or fits[-1] == cp or layer[_CP].from_command_line:
+    if not choice.rescale or not fits or fits[-1] == cp or _given(layer, _CP):
         return {}, ""
     note = f"context parallelism {cp} lowered to {fits[-1]}: {choice.num_gpus} GPUs (-cp sets it)"
     return {_CP: Setting(fits[-1], "--num_gpus")}, note
@@ -238,7 +238,7 @@ def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Fol
     give. A point whose layout does not fit its own GPUs has no copies to scale from.
     """
     key = choice.point.key
-    if not choice.rescale or layer[_GBS].from_command_line:
+    if not choice.rescale or _given(layer, _GBS):
         return {}, ""
     asked = {path: setting for path, setting in layer.items() if not path.startswith("parallelism.")}
     published = build_spec(merge(asked, choice.point.layer), choice.point.place)

@@ -134,8 +134,8 @@ def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
 def finding_lines(findings: Iterable[Finding]) -> Listing:
     """Return warnings and forced errors, with what to do; no notes."""
     words = {"error": "Forced", "warning": "Warning"}
-    told = (finding for finding in findings if finding.severity in words)
-    return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in told))
+    shown = (finding for finding in findings if finding.severity in words)
+    return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in shown))
 
 
 def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
