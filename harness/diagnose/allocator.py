@@ -84,12 +84,14 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
 
 
 def _is_in_pieces(case: Case) -> bool:
-    """Return whether free pieces of reserved memory, more than usual remainders, are as large as the request."""
+    """Return whether free pieces of reserved memory hold the request; where they are many, with free memory."""
     figures = case.verdict.figures
-    if figures is None or case.verdict.oom_class == "fragmentation" or not case.verdict.recompute_helps:
+    if figures is None or case.verdict.oom_class == "fragmentation":
         return case.verdict.oom_class == "fragmentation"
-    least = threshold("slightly_fragmented_share") * (figures.total_bytes or 0)
-    return (figures.unallocated_bytes or 0) >= max(figures.tried_bytes or 0, least)
+    pieces, tried, total = figures.unallocated_bytes or 0, figures.tried_bytes or 0, figures.total_bytes or 0
+    if pieces >= threshold("surely_fragmented_share") * total:
+        return pieces + (figures.free_bytes or 0) >= tried
+    return case.verdict.recompute_helps and pieces >= max(tried, threshold("slightly_fragmented_share") * total)
 
 
 def _remedy(settings: str) -> Remedy:

@@ -196,9 +196,9 @@ def _of_refusals(known: Situation) -> list[Fix]:
 
 
 _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
+    _allocator,
     _of_moment,
     _settings,
-    _allocator,
     _own_limit,
     _planned,
     _next_of_class,

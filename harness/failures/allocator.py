@@ -305,6 +305,10 @@ def _capacity(device: _Device) -> _Found:
     if device.live >= threshold("full_share"):
         return "capacity", "high", f"{reason}; the device is full"
     rest = "" if math.isnan(device.tried) else f"; the rest has no room for a request of {device.tried}"
+    if device.free + device.spare >= device.tried and device.spare / device.total >= threshold(
+        "surely_fragmented_share"
+    ):
+        rest = f"; {device.spare} reserved and {device.free} free are unused, but in no piece of {device.tried}"
     if device.tried >= threshold("large_share") * device.total:
         rest = f"; one request of {device.tried} is {device.tried / device.total:.0%} of it"
     return "capacity", "medium", f"{reason}{rest}"
