@@ -37,20 +37,20 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
     available, needed = available_bytes(case) or 0, allocated + tried
     remedy, settings, sure, missing = _found(case, trials, available, needed)
     held = next((row.reserved_bytes for row in case.ranks if case.failed and row.rank == case.failed.rank), None)
-    facts = {
-        "available_bytes": available,
-        "needed_bytes": needed,
-        "stranded_bytes": reserved - allocated,
-        "given_back_bytes": None if held is None else max(0, held - reserved),
-        "missing_bytes": missing,
-        "remedy": remedy,
-        "settings": settings,
-        "confidence": sure,
-        "source": trials.source if trials else "message",
-        "excluded": case.pools,
-        "trials": trials.rows if trials else (),
-    }
-    found = AllocatorAnswer.of(None, **facts, reason="")
+    found = AllocatorAnswer(
+        available_bytes=available,
+        needed_bytes=needed,
+        stranded_bytes=reserved - allocated,
+        given_back_bytes=None if held is None else max(0, held - reserved),
+        missing_bytes=missing,
+        remedy=remedy,
+        settings=settings,
+        confidence=sure,
+        source=trials.source if trials else "message",
+        excluded=case.pools,
+        trials=trials.rows if trials else (),
+        reason="",
+    )
     return found.model_copy(update={"reason": " ".join(_sentences(found, is_captured=case.is_captured))})
 
 

@@ -4,15 +4,18 @@ import shlex
 from collections.abc import Mapping
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import get_args
 
 from harness.diagnose.values import Case
-from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
-from harness.resolve.recipe import FileKind
+from harness.resolve.recipe import FileKind, at_path
 from harness.units import GIB
 
 ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+Settings = Mapping[str, object]
+"""Values by path of the spec; ``recompute`` is a text."""
+NO_GRAPHS: Settings = {"cuda_graph.impl": "none", "cuda_graph.scope": ()}
 _SPELLED = {
     "cuda_graph.impl": "--cuda_graph_impl",
     "cuda_graph.scope": "--cuda_graph_scope",
@@ -22,7 +25,6 @@ _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
 _MEASURED = frozenset(
     f"measure.{name}" for name in ("max_steps", "skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
 )
-_GRAPHS = frozenset({"cuda_graph.impl", "cuda_graph.scope"})
 _STDIN = "-"
 _MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
@@ -32,37 +34,32 @@ _HANDLED = frozenset(
 )
 
 
-def command(
-    case: Case,
-    verb: str,
-    *more: str,
-    recompute: str | None = None,
-    graphs: str | None = None,
-    sizes: Mapping[str, int] = MappingProxyType({}),
-) -> str:
-    """Return ``mbr-perf <verb>`` with the settings of the job; ``recompute``, ``graphs``, ``sizes`` replace its own.
+def command(case: Case, verb: str, *more: str, change: Settings = MappingProxyType({})) -> str:
+    """Return ``mbr-perf <verb>`` with the settings of the job, and with ``change``; empty without a spec.
 
-    Empty without a spec.
+    A plan measures nothing, and has no options of the window.
     """
-    spec, sources = case.spec, dict(case.sources)
-    if spec is None:
+    if case.spec is None:
         return ""
+    spec = changed(case.spec, change)
+    sources = dict(case.sources) | {path: _option(path) for path in change}
+    kept = {path: source for path, source in sources.items() if verb != "plan" or path not in _MEASURED}
     words = ["mbr-perf", verb, *_job(spec, sources)]
-    own = {f"--{path.rpartition('.')[2]}": [str(size)] for path, size in sizes.items()}
-    own |= {} if graphs is None else {"--cuda_graph_impl": [graphs]}
-    given = _given(spec, _kept(sources, verb, has_graphs=graphs is None)) | own
-    for name, values in given.items():
+    for name, values in _given(spec, kept).items():
         words += [word for value in values or [""] for word in (name, value) if word]
-    words += ["--recompute", recompute or spec.recompute.text.removesuffix(":distributed")]
+    words += ["--recompute", spec.recompute.text.removesuffix(":distributed")]
     if verb == "run":
         words += [word for rule in case.forced for word in ("--force", rule)]
     return shlex.join([*words, *more])
 
 
-def _kept(sources: Mapping[str, str], verb: str, *, has_graphs: bool) -> dict[str, str]:
-    """Return the settings to repeat: a plan measures nothing, and has no window options."""
-    left_out = (_MEASURED if verb == "plan" else frozenset()) | (frozenset() if has_graphs else _GRAPHS)
-    return {path: source for path, source in sources.items() if path not in left_out}
+def changed(spec: ExperimentSpec, change: Settings) -> ExperimentSpec:
+    """Return the settings that `command` requests with the same change."""
+    for path, value in change.items():
+        section, _, name = path.partition(".")
+        new = parse_recompute(str(value)) if not name else getattr(spec, section).model_copy(update={name: value})
+        spec = spec.model_copy(update={section: new})
+    return spec
 
 
 def can_be_named(case: Case) -> bool:
@@ -80,41 +77,22 @@ def ask_again(case: Case) -> str:
 
 def trial_command(case: Case) -> str:
     """Return the A/B that shows whether fragmentation was the cause."""
-    if case.spec is None:
-        return ""
-    register = ("-E", "NCCL_GRAPH_REGISTER=0") if _must_unregister(case.spec) else ()
+    register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
     return command(case, "run", *register, "--ab", ALLOCATOR_TRIAL)
 
 
 def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
     """Return the settings of A and B of that trial."""
-    env = spec.env | ({"NCCL_GRAPH_REGISTER": "0"} if _must_unregister(spec) else {})
+    env = spec.env | _unregistered(spec)
     values = ("", "expandable_segments:True")
     a, b = (spec.model_copy(update={"env": env | {"PYTORCH_CUDA_ALLOC_CONF": value}}) for value in values)
     return a, b
 
 
-def changed(
-    spec: ExperimentSpec,
-    *,
-    recompute: str | None = None,
-    graphs: str | None = None,
-    sizes: Mapping[str, int] = MappingProxyType({}),
-) -> ExperimentSpec:
-    """Return the settings that `command` requests with the same arguments."""
-    update: dict[str, Any] = {}
-    if recompute is not None:
-        update["recompute"] = parse_recompute(recompute)
-    if graphs is not None:
-        update["cuda_graph"] = CudaGraphSpec.model_validate({"impl": graphs})
-    for path, size in sizes.items():
-        section, _, name = path.partition(".")
-        update[section] = update.get(section, getattr(spec, section)).model_copy(update={name: size})
-    return spec.model_copy(update=update)
-
-
-def _must_unregister(spec: ExperimentSpec) -> bool:
-    return spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
+def _unregistered(spec: ExperimentSpec | None) -> dict[str, str]:
+    """Return the variable that CUDA graphs need beside expandable segments, unless the job has it."""
+    needs = spec is not None and spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
+    return {"NCCL_GRAPH_REGISTER": "0"} if needs else {}
 
 
 def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
@@ -134,6 +112,10 @@ def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
     return ["-mr", file if file.endswith((".yaml", ".yml")) and not is_named else spec.recipe]
 
 
+def _option(path: str) -> str:
+    return _SPELLED.get(path, f"--{path.rpartition('.')[2]}")
+
+
 def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path, source in sources.items():
@@ -144,22 +126,15 @@ def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[s
             found.setdefault("-E", []).append(f"{name}={spec.env.get(name, '')}")
         elif path == "measure.memory_limit_bytes" and spec.measure.memory_limit_bytes is not None:
             found["--memory_limit"] = [f"{spec.measure.memory_limit_bytes / GIB:.6g}"]
-        elif (value := _text(_at(spec, path))) is not None:
+        elif (value := _text(at_path(spec, path))) is not None:
             option = source.split()[0]
             if option == "--set":
                 found.setdefault("--set", []).append(f"{path}={value}")
             elif path in _FLAGS:
                 found |= {option: []} if value == "true" else {}
-            elif option == _SPELLED.get(path, f"--{path.rpartition('.')[2]}"):
+            elif option == _option(path):
                 found[option] = [value]
     return found
-
-
-def _at(spec: ExperimentSpec, path: str) -> object:
-    value: object = spec
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    return value
 
 
 def _text(value: object) -> str | None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
 from harness.diagnose.stages import unexplained_bytes
@@ -152,9 +151,9 @@ def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> F
         text += " The memory that the prediction does not explain is already subtracted."
     if case.spec is None:
         return Fix(text)
-    asked: dict[str, Any] = {"recompute": change.recompute, "graphs": change.graphs, "sizes": dict(change.sizes)}
-    spec = changed(case.spec, **asked)
-    fix = _unless_refused(text, command(case, "run", **asked), rulings.refusal(spec))
+    asked = {**change.settings, "recompute": change.recompute}
+    spec = changed(case.spec, asked)
+    fix = _unless_refused(text, command(case, "run", change=asked), rulings.refusal(spec))
     return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
 
 
@@ -183,7 +182,7 @@ def _nan_setting(known: Situation) -> ToPaste | None:
     spec = known.case.spec
     if spec is None or "fp8" not in spec.compute_dtype or spec.recompute.text in ("none", "core_attn"):
         return None
-    after = changed(spec, recompute="core_attn")
+    after = changed(spec, {"recompute": "core_attn"})
     return None if known.rulings.refusal(after) else to_paste(after, spec)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
@@ -10,11 +10,9 @@ from harness.diagnose.timing import timed
 from harness.diagnose.values import Case, FailedRank, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.entries import entry
-from harness.failures.failure_scan import expandable_segments_in
-from harness.failures.first_failure import LOCAL_RANK, FirstFailure, RankFailure
+from harness.failures.first_failure import LOCAL_RANK, FailureScan, FirstFailure, RankFailure, failure_of, survived_by
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
-from harness.foreign.logs.lines import LogLine
 from harness.units import counted
 
 _MOST_NAMED = 8
@@ -51,41 +49,19 @@ def pools_in(text: str) -> str:
     return next((whose for whose, word, says in rows if word in text and re.search(says, text)), "")
 
 
-class Listener:
-    """Passes lines on, and keeps what they show of the allocator and of memory pools."""
-
-    def __init__(self) -> None:
-        self.expandable_segments: bool | None = None
-        self.pools = ""
-        self.last = ""
-
-    def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """Yield the same lines."""
-        for line in lines:
-            self.last = line.text or self.last
-            setting = expandable_segments_in(line.text)
-            self.expandable_segments = self.expandable_segments if setting is None else setting
-            self.pools = self.pools or pools_in(line.text)
-            yield line
-
-
 def case_of_log(
-    name: str,
-    log: ForeignLog,
-    first: FirstFailure | None,
-    listener: Listener,
-    spec: ExperimentSpec | None = None,
-    survived: RankFailure | None = None,
+    name: str, log: ForeignLog, scan: FailureScan, spec: ExperimentSpec | None, *, is_empty: bool = False
 ) -> Case:
     """Return the job that the lines describe, with its settings if they are known.
 
     Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
     """
+    first = failure_of(scan, _device_bytes(spec))
     harmless = first if first is not None and _is_harmless(first, log) else None
     first = None if harmless or first is None else _after_training(first, log)
     broken = log.not_finite()
     cause = broken if first is None or _is_weak(first) else None
-    status, verdict, failed = _ending(log, first, cause, listener.last)
+    status, verdict, failed = _ending(log, first, cause, is_empty=is_empty)
     why_now = ""
     if first is not None and verdict is first.verdict:
         verdict, why_now = timed(log, first)
@@ -100,28 +76,31 @@ def case_of_log(
         tflops_per_gpu=_late([iteration.tflops_per_gpu for iteration in log.iterations]),
         step_time_s=_late([iteration.step_time_s for iteration in log.iterations]),
         has_nan=broken is not None or (first is not None and first.verdict.entry == "non_finite"),
-        expandable_segments=listener.expandable_segments,
-        pools_in_log=listener.pools,
+        expandable_segments=scan.expandable_segments,
         why_now=why_now,
         said=first.failure.text if first else "",
         notes=(
             *_beside(first, broken, cause),
-            *_harmless_lines(harmless.failure if harmless else None, survived),
+            *_harmless_lines(harmless.failure if harmless else None, survived_by(scan)),
             *_others(first),
             *log.notes,
         ),
     )
 
 
+def _device_bytes(spec: ExperimentSpec | None) -> int | None:
+    return None if spec is None or spec.gpu_type.is_cpu else spec.gpu_type.memory_bytes
+
+
 def _ending(
-    log: ForeignLog, first: FirstFailure | None, cause: NotFinite | None, last: str
+    log: ForeignLog, first: FirstFailure | None, cause: NotFinite | None, *, is_empty: bool
 ) -> tuple[Status, OomVerdict, FailedRank | None]:
-    """Return how the job ended; ``cause``: results that are not finite, which explain it; ``last``: its last line."""
+    """Return how the job ended; ``cause``: results that are not finite, which explain it."""
     if cause is not None:
         return "failed", _of_divergence(cause), _diverged(cause)
     if first is not None:
         return "oom" if first.verdict.is_oom else "failed", first.verdict, _failed(first)
-    if not last:
+    if is_empty:
         return "unknown", OomVerdict.of_ending("empty"), None
     if log.ended or (log.iterations and log.truncated is None):
         return "ok", OomVerdict("not_oom", "medium", "the job ended well"), None

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.diagnose.allocator import EXPANDABLE, SPLITS, Trials, available_bytes
-from harness.diagnose.commands import changed
+from harness.diagnose.commands import NO_GRAPHS, Settings, changed
 from harness.diagnose.stages import stage_of_failure, unexplained_bytes
-from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial
-from harness.errors import HarnessError
+from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial, findings_text
+from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
@@ -43,23 +42,25 @@ class Planner:
     capacity_bytes: int | None
 
     def plan(self, spec: ExperimentSpec) -> Plan:
-        """Plan every recompute setting of ``spec``."""
+        """Plan every recompute setting of ``spec``. BadRequestError: the rules refuse all of them."""
         software, implementation = software_for(spec.gpu, self.host)[0], settled_implementation(spec)
         found = candidates(spec, software, implementation)
+        if not any(row.is_legal for row in found.rows):  # sizes of a layout that does not divide the GPUs mean nothing
+            raise BadRequestError(findings_text(each for each in found.rows[0].findings if each.blocks))
         tracing = Tracing(self.host, trace_cache(self.host.shell), timeout_s=_PATIENCE_S)
         traces = tracing.traces(required_cases(found, implementation), implementation, imbalance=imbalance_of(spec))
         limits = replace(Limits.of(spec), capacity_bytes=self.capacity_bytes)
         return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 
-    def variants(self, spec: ExperimentSpec) -> Iterator[tuple[dict[str, Any], Row]]:
+    def variants(self, spec: ExperimentSpec) -> Iterator[tuple[Settings, Row]]:
         """Yield each variant that can be cut and fits, with its cheapest setting."""
         for update in _variants(spec) if self.capacity_bytes else ():
             with suppress(HarnessError, LayoutError, OSError):
-                if row := self.plan(changed(spec, **update)).safe:
+                if row := self.plan(changed(spec, update)).safe:
                     yield update, row
 
 
-def outlook_of(made: Plan, variants: Iterable[tuple[dict[str, Any], Row]] = ()) -> Outlook:
+def outlook_of(made: Plan, variants: Iterable[tuple[Settings, Row]] = ()) -> Outlook:
     """Return what fits: another recompute setting, or the cheapest of each kind of ``variants``."""
     budget, asked = made.limits.budget_bytes, asked_row(made)
     if asked is None or asked.prediction is None:
@@ -67,33 +68,24 @@ def outlook_of(made: Plan, variants: Iterable[tuple[dict[str, Any], Row]] = ()) 
         return Outlook(budget_bytes=budget, problem=f"the memory of the job as it is cannot be predicted ({reason})")
     if asked.verdict == "FITS":
         return Outlook(fits_already=True, budget_bytes=budget)
-    found = [_change(row, asked, **update) for update, row in (*([({}, made.safe)] if made.safe else ()), *variants)]
+    found = [_change(row, asked, update) for update, row in (*([({}, made.safe)] if made.safe else ()), *variants)]
     cheapest: dict[object, Change] = {}
     for change in sorted(found, key=lambda change: (change.overhead or 0, change.peak_bytes)):
-        cheapest.setdefault((change.graphs, *(path for path, _ in change.sizes)), change)
+        cheapest.setdefault(tuple(change.settings), change)
     return Outlook(tuple(cheapest.values()), budget_bytes=budget, capacity_bytes=made.limits.capacity_bytes)
 
 
-def _variants(spec: ExperimentSpec) -> Iterator[dict[str, Any]]:
+def _variants(spec: ExperimentSpec) -> Iterator[Settings]:
     """Yield smaller micro-batches, more pipeline stages, more TP, and the job without CUDA graphs."""
     micro, sizes = spec.batch.micro_batch_size, spec.parallelism
     for part in (2, 4, 8):
         if micro % part == 0:
-            yield {"sizes": {"batch.micro_batch_size": micro // part}}
-    pp, tp = sizes.pipeline_model_parallel_size, sizes.tensor_model_parallel_size
-    if _divides(spec, 2 * pp, tp):
-        yield {"sizes": {"parallelism.pipeline_model_parallel_size": 2 * pp}}
-    if 2 * tp <= spec.gpus_per_node and _divides(spec, pp, 2 * tp):
-        yield {"sizes": {"parallelism.tensor_model_parallel_size": 2 * tp}}
+            yield {"batch.micro_batch_size": micro // part}
+    yield {"parallelism.pipeline_model_parallel_size": 2 * sizes.pipeline_model_parallel_size}
+    if 2 * sizes.tensor_model_parallel_size <= spec.gpus_per_node:
+        yield {"parallelism.tensor_model_parallel_size": 2 * sizes.tensor_model_parallel_size}
     if spec.cuda_graph.impl != "none":
-        yield {"graphs": "none"}
-
-
-def _divides(spec: ExperimentSpec, pp: int, tp: int) -> bool:
-    """Return whether the GPUs divide into copies of the model, and of its experts, with these sizes."""
-    sizes = spec.parallelism
-    experts = sizes.expert_model_parallel_size * (sizes.expert_tensor_parallel_size or tp)
-    return not spec.num_gpus % (pp * tp * sizes.context_parallel_size) and not spec.num_gpus % (pp * experts)
+        yield NO_GRAPHS
 
 
 def asked_row(plan: Plan) -> Row | None:
@@ -102,10 +94,10 @@ def asked_row(plan: Plan) -> Row | None:
     return next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
 
 
-def _change(row: Row, asked: Row, graphs: str | None = None, sizes: Mapping[str, int] | None = None) -> Change:
+def _change(row: Row, asked: Row, settings: Settings) -> Change:
     assert row.prediction is not None and asked.prediction is not None
     cost, overhead = "step time" if row.prediction.time else "FLOPs", row.prediction.overhead_over(asked.prediction)
-    return Change(row.text, row.prediction.peak_bytes, overhead, cost, graphs, tuple((sizes or {}).items()))
+    return Change(row.text, row.prediction.peak_bytes, overhead, cost, settings)
 
 
 def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:

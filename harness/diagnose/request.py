@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems
 from harness.foreign.logs.sources import STDIN, Passage
 from harness.records.folders import folder_named, folders, named, results_dir
 from harness.records.references import Kind, refuse_other_kinds
@@ -33,19 +33,11 @@ class DiagnoseRequest:
 
 
 @dataclass(frozen=True)
-class Committed:
-    """A run with its record."""
-
-    record: RunRecord
-    folder: Path
-
-
-@dataclass(frozen=True)
 class Inputs:
-    """One job. ``unfinished``: a run folder without a record. All ``logs`` belong to one job."""
+    """One job: a run's ``folder`` with its ``record``, None if it has none, or all ``logs``."""
 
-    run: Committed | None = None
-    unfinished: Path | None = None
+    folder: Path | None = None
+    record: RunRecord | None = None
     logs: tuple[str, ...] = ()
 
 
@@ -54,38 +46,34 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
 
     BadRequestError names all unknown ones, and refuses sweeps and more than one job.
     """
-    found: dict[str, list[Any]] = {"run": [], "unfinished": [], "log": []}
-    problems: list[BadRequestError] = []
+    found, problems = list[Inputs](), Problems()
     for reference in dict.fromkeys(references):
-        try:
-            kind, value = _sorted(reference, results)
-            found[kind].append(value)
-        except BadRequestError as problem:
-            problems.append(problem)
-    raise_all(problems)
-    runs, unfinished, logs = found.values()
-    num_jobs = len(runs) + len(unfinished) + bool(logs)
-    if num_jobs > 1:
+        with problems.collecting():
+            found.append(_sorted(reference, results))
+    problems.raise_if_any()
+    logs = tuple(log for each in found for log in each.logs)
+    jobs = [*(each for each in found if each.folder), *([Inputs(logs=logs)] if logs else [])]
+    if len(jobs) > 1:
         remedy = "name one run, or all logs of one job; mbr-perf explain RUN OTHER_RUN compares two runs"
-        raise BadRequestError(f"{num_jobs} jobs: diagnose takes one job", remedy=remedy)
-    return Inputs(next(iter(runs), None), next(iter(unfinished), None), tuple(logs))
+        raise BadRequestError(f"{len(jobs)} jobs: diagnose takes one job", remedy=remedy)
+    return jobs[0] if jobs else Inputs()
 
 
-def _sorted(reference: str, results: Path | None) -> tuple[str, object]:
-    """Return the kind of a reference and its value. BadRequestError for a sweep and for other kinds of results."""
+def _sorted(reference: str, results: Path | None) -> Inputs:
+    """Say what a reference names. BadRequestError for a sweep and for other kinds of results."""
     if reference == STDIN:
-        return "log", reference
+        return Inputs(logs=(reference,))
     path = _located(reference, results)
     if path.is_dir() and (path / SWEEP).is_file():
         _refuse_sweep(path)
     if path.name == RECORD or (path.is_dir() and is_committed(path)):
-        return "run", Committed(read_run(path), path if path.is_dir() else path.parent)
+        return Inputs(path if path.is_dir() else path.parent, read_run(path))
     if path.is_dir() and (path / _SPEC).is_file():
-        return "unfinished", path
+        return Inputs(path)
     if path.suffix == _PICKLE:
         raise BadRequestError(f"{path}: a memory snapshot, not a log", remedy=f"mbr-perf snapshot {path} explains it")
     refuse_other_kinds(path.absolute(), _TAKEN)
-    return "log", reference
+    return Inputs(logs=(reference,))
 
 
 def _located(reference: str, results: Path | None) -> Path:

@@ -1,25 +1,23 @@
 """Diagnoses a log or a run."""
 
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 from harness.diagnose.allocator import answer_of
 from harness.diagnose.judge import diagnose
-from harness.diagnose.of_log import POOL_WORDS, Listener, case_of_log
+from harness.diagnose.of_log import POOL_WORDS, case_of_log, pools_in
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, sorted_inputs
+from harness.diagnose.request import DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.failures.classify import expandable_segments
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
-from harness.failures.first_failure import FailureScan, failure_of, survived_by
+from harness.failures.first_failure import FailureScan
 from harness.foreign.lines import WORDS
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sieve import Wanted
@@ -35,9 +33,6 @@ from harness.resolve.recipe import Request
 @contextmanager
 def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
     """Inside the block, the first Ctrl-C stops ``passage`` and the second ends the program."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.getsignal(signal.SIGINT)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -109,14 +104,23 @@ def _knows_vocabulary(asked: Request | None, logged: Logged) -> bool:
 
 
 def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> Case:
-    if inputs.run is not None:
-        return _of_run(inputs.run, passage)
-    if (folder := inputs.unfinished) is not None:
-        spec, logs = read_document(folder / "spec.json", ExperimentSpec), folder / "logs"
-        logged = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
-        return case_of_unfinished(folder, spec, logged, host)
-    case = _of_logs(inputs.logs, given.spec if given else None, passage)
-    return _with_settings(case, given) if given else case
+    if inputs.folder is None:
+        case = _of_logs(inputs.logs, given.spec if given else None, passage)
+        return _with_settings(case, given) if given else case
+    logs = inputs.folder / "logs"
+    has_logs = logs.is_dir() and any(path.is_file() and path.suffix == ".log" for path in logs.iterdir())
+    if inputs.record is None:
+        spec = read_document(inputs.folder / "spec.json", ExperimentSpec)
+        logged = _of_logs((str(logs),), spec, passage) if has_logs else None
+        return case_of_unfinished(inputs.folder, spec, logged, host)
+    case = case_of_run(inputs.record)
+    if case.status not in ("failed", "oom") or case.has_oom or not has_logs:
+        return case
+    logged = _of_logs((str(logs),), case.spec, passage)  # the record names no out-of-memory error, but a log may
+    if not logged.has_oom:
+        return case
+    said, pools = f"{case.said}\n{logged.said}", logged.pools_in_log
+    return replace(case, verdict=logged.verdict, failed=logged.failed, said=said, pools_in_log=pools)
 
 
 def _with_settings(case: Case, given: Settled) -> Case:
@@ -129,34 +133,15 @@ def _with_settings(case: Case, given: Settled) -> Case:
     return replace(case, sources=tuple(given.sources.items()), expandable_segments=expandable, has_given_settings=True)
 
 
-def _of_run(run: Committed, passage: Passage) -> Case:
-    """Return the case of a run's record; if that names no out-of-memory error, look for one in its logs."""
-    case = case_of_run(run.record)
-    logs = run.folder / "logs"
-    if case.status not in ("failed", "oom") or case.has_oom or not _has_files(logs):
-        return case
-    logged = _of_logs((str(logs),), case.spec, passage)
-    if not logged.has_oom:
-        return case
-    said, pools = f"{case.said}\n{logged.said}", logged.pools_in_log
-    return replace(case, verdict=logged.verdict, failed=logged.failed, said=said, pools_in_log=pools)
-
-
-def _has_files(folder: Path) -> bool:
-    return folder.is_dir() and any(path.is_file() and path.suffix == ".log" for path in folder.iterdir())
-
-
 def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
     """Read the lines once: they may be gigabytes, or a pipe."""
-    reader, listener, scan = LogReader(), Listener(), FailureScan()
+    reader, scan, pools, text = LogReader(), FailureScan(), "", ""
     wanted = Wanted((*words_of_failures(), *POOL_WORDS, *WORDS), WORDS_BEFORE_MORE)
-    gpu = spec.gpu_type if spec else None
     with stopped_by_ctrl_c(passage):
-        for line in listener.over(log_lines(paths, passage=passage, wanted=wanted)):
+        for line in log_lines(paths, passage=passage, wanted=wanted):
             reader.feed(line)
             scan.feed(line)
-    first = failure_of(scan, gpu.memory_bytes if gpu and not gpu.is_cpu else None)
+            pools, text = pools or pools_in(line.text), line.text or text
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
-    return replace(
-        case_of_log(name, reader.finish(), first, listener, spec, survived_by(scan)), paths=tuple(map(str, paths))
-    )
+    case = case_of_log(name, reader.finish(), scan, spec, is_empty=not text)
+    return replace(case, pools_in_log=pools, paths=tuple(map(str, paths)))

@@ -1,7 +1,7 @@
 """The values of a diagnosis: verdict, evidence, fixes, refusals."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, InstanceOf, PlainSerializer, computed_field
@@ -144,23 +144,26 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the job that is predicted to fit; ``graphs``: the ``cuda_graph_impl`` that it needs.
+    """A change of the job that is predicted to fit; ``settings``: others than recompute, by path of the spec.
 
-    ``overhead``: of ``cost``, compared with the job as it is; None: not predicted. ``sizes``: by path of the spec.
+    ``overhead``: of ``cost``, compared with the job as it is; None: not predicted.
     """
 
     recompute: str
     peak_bytes: int
     overhead: float | None
     cost: str = "step time"
-    graphs: str | None = None
-    sizes: tuple[tuple[str, int], ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> list[str]:
+        return [f"{_SIZES[path]} {value}" for path, value in self.settings.items() if path in _SIZES]
 
     def text(self, own: str) -> str:
         """Return such as ``micro-batch 1 and recompute mlp without CUDA graphs``; ``own``: the job's recompute."""
-        sizes = [f"{_SIZES[path]} {size}" for path, size in self.sizes]
-        recompute = [] if sizes and self.recompute == own else [f"recompute {self.recompute}"]
-        return " and ".join((*sizes, *recompute)) + (" without CUDA graphs" if self.graphs else "")
+        recompute = [] if self.sizes and self.recompute == own else [f"recompute {self.recompute}"]
+        without = " without CUDA graphs" * ("cuda_graph.impl" in self.settings)
+        return " and ".join((*self.sizes, *recompute)) + without
 
 
 _SIZES = {

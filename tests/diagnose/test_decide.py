@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.diagnose.commands import NO_GRAPHS
 from harness.diagnose.judge import diagnose
 from harness.diagnose.stages import needed_bytes
 from harness.diagnose.values import Change, FailedRank, Outlook, Rulings
@@ -34,7 +35,7 @@ def test_for_fragmentation_the_first_fix_is_an_a_b_and_the_second_the_planners(c
 
 
 def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
-    outlook = Outlook((Change("mlp", 60 * GIB, 0.16, graphs="none"),), budget_bytes=74 * GIB)
+    outlook = Outlook((Change("mlp", 60 * GIB, 0.16, settings=NO_GRAPHS),), budget_bytes=74 * GIB)
     (fix,) = [fix for fix in diagnose(case(FULL, GRAPHS), outlook).fixes if fix.setting]
     expected = {"granularity=selective", "modules=[mlp]"}
     assert {f"model.recompute_{each}" for each in expected} | {"model.cuda_graph_impl=none"} <= {
@@ -44,19 +45,12 @@ def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
     assert fix.without == ("--cuda-graph-impl", "--cuda-graph-scope")
 
 
-@pytest.mark.parametrize(
-    ("text", "settings", "changes", "megatron_lm"),
-    [
-        ("", {"recompute": "core_attn,layernorm"}, {"has_nan": True},
-         "--recompute-granularity selective --recompute-modules core_attn"),
-    ],
-    ids=["nan"],
-)  # fmt: skip
-def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case, text, settings, changes, megatron_lm):
-    (fix,) = [fix for fix in diagnose(case(text, settings, **changes)).fixes if fix.setting]
-    assert fix.megatron_lm == megatron_lm
+def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case):
+    job = case("", {"recompute": "core_attn,layernorm"}, has_nan=True)
+    (fix,) = [fix for fix in diagnose(job).fixes if fix.setting]
+    assert fix.megatron_lm == "--recompute-granularity selective --recompute-modules core_attn"
     refused = Rulings((), lambda _: (Finding(id="G22", severity="error", message="no", fix="leave it"),))
-    assert all(fix.setting is None for fix in diagnose(case(text, settings, **changes), rulings=refused).fixes)
+    assert all(fix.setting is None for fix in diagnose(job, rulings=refused).fixes)
 
 
 def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):

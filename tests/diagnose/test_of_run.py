@@ -3,12 +3,13 @@
 import pytest
 
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.plan import _variants
+from harness.diagnose.plan import Planner
 from harness.diagnose.values import FailedRank
 from harness.launch.environment import this_host
 from harness.records.rank import Failure, Heartbeat
 from harness.records.run import ImportedLog
 from harness.resolve.resolve import Request, resolve
+from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED
 
 OOM = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=3)
@@ -135,4 +136,4 @@ def test_an_error_in_the_logs_of_an_unfinished_run_counts_unless_a_peer_was_lost
 def test_no_change_is_tried_whose_sizes_do_not_divide_the_gpus():
     sizes = {"num_gpus": 1, "tensor_model_parallel_size": 1, "context_parallel_size": 1, "global_batch_size": 2}
     asked = Request(model_recipe_name="llama3_8b", gpu="h100", **sizes)
-    assert list(_variants(resolve(asked).spec)) == []
+    assert list(Planner(this_host(), 80 * GIB).variants(resolve(asked).spec)) == []
