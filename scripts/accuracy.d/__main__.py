@@ -9,8 +9,6 @@ from pathlib import Path
 import bridge_configs
 import cpu_runs
 import estimators
-import h100_fit
-import h100_steps
 import korthikanti
 import llama3_70b
 import published_page
@@ -19,6 +17,8 @@ import reserved_page
 import scripted_page
 import scripted_points
 import step_times
+import times_fit
+import times_steps
 import traces
 from page import Page, index
 
@@ -55,10 +55,10 @@ def experts(host: Host) -> Page:
 
 def time(host: Host, *, keeps: bool = False) -> Page:
     """Compare seconds and what settings cost. ``keeps``: the planner uses from now on what is fitted here."""
-    steps, left_out = h100_steps.read(INPUTS, host)
-    found = h100_fit.fit(steps)
+    steps, left_out = times_steps.read(INPUTS, host)
+    found = times_fit.fit(steps)
     if keeps:
-        h100_fit.write(found)
+        times_fit.write(found)
     sft = llama3_70b.compare(INPUTS / "llama3_70b_sft.json", host)
     return step_times.page(INPUTS / "korthikanti2022.json", sft, (found, left_out), host)
 
@@ -153,10 +153,10 @@ def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
 
 
 def _draw(accuracy: Path, folder: Path) -> int:
-    import h100_peaks
+    import peaks_picture
     import terminal_picture
 
-    drawn = (h100_peaks.write(accuracy, folder), terminal_picture.write(folder))
+    drawn = (peaks_picture.write(accuracy, folder), terminal_picture.write(folder))
     show_blocks(*(Line(str(path), whole=True) for path in drawn))
     return int(ExitCode.OK)
 

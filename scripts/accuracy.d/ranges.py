@@ -7,8 +7,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from h100_fit import percentile
 from page import Page, plain, signed, table
+from times_fit import percentile
 
 from harness.predict.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, RatioError, Spread
 from harness.records.store import write_atomically

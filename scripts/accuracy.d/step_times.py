@@ -7,10 +7,10 @@ from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
-import h100_page
-from h100_fit import Fit
+import times_page
 from korthikanti import Predictor, Row, alone, spec_of
 from page import Page, signed, table
+from times_fit import Fit
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
@@ -32,14 +32,14 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
     costs = [abs(row["cost_error"]) for row in (*layers, *models, *settings)]
     headline = (
         f"Cost of a setting against another: off by {_points(mean(costs))} on average, {_points(max(costs))} at worst. "
-        f"{h100_page.headline(measured[0])}"
+        f"{times_page.headline(measured[0])}"
     )
     document = {
         "layers": layers,
         "models": models,
         "settings": settings,
         "layouts": layouts,
-        "fit": h100_page.document(*measured),
+        "fit": times_page.document(*measured),
     }
     return Page("Predicted and published times", headline, document, [
         "One layer of the 22B model on A100, TP 8 (table 4 of Korthikanti et al. 2022); cost against no recompute:", "",
@@ -47,7 +47,7 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
         "Whole models on A100 (table 5); cost of full recompute against core attention with sequence parallelism:", "",
         *_cost_table(models, "s", 1), "",
         "Llama3-70B SFT on 32 H100, FP8; cost against core_attn at the same layout:", "", *_setting_table(settings), "",
-        *h100_page.lines(*measured),
+        *times_page.lines(*measured),
         "Layouts of one model, GPU, number of GPUs, precision and sequence; time of the first per sample over that of the second:", "",
         *_layout_table(layouts),
     ])  # fmt: skip

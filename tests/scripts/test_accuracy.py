@@ -259,7 +259,7 @@ def test_a_changed_figure_changes_the_picture(module, tmp_path, change):
         if name == "megatron_lm":
             next(case for case in document["cases"] if case["gpu"] == "h100").update(change)
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
-    before, after = (module("h100_peaks").rows(folder) for folder in (KEPT, tmp_path))
+    before, after = (module("peaks_picture").rows(folder) for folder in (KEPT, tmp_path))
     assert [old for old in before if old not in after] == before[:1]
 
 
@@ -303,7 +303,7 @@ def _row(settings, *runs):
 
 
 def test_noise_is_the_error_of_a_geometric_mean_of_equal_settings(module):
-    floor = module("h100_page").noise_floor([_row("a", 1.0, 4.0 / 2.25), _row("b", 5.0), _row("a", 40.0)])
+    floor = module("times_page").noise_floor([_row("a", 1.0, 4.0 / 2.25), _row("b", 5.0), _row("a", 40.0)])
     assert (floor.num_runs, floor.num_repeated, floor.slow) == (3, 2, 1)
     assert floor.repeated_error == pytest.approx((1 / 3 + 1 / 4) / 2)
     assert floor.error == pytest.approx((1 / 3 + 1 / 4) / 3)
@@ -313,6 +313,6 @@ def test_a_class_of_few_models_with_experts_has_a_range_at_least_as_wide_as_dens
     def rows(kind, ratios):
         return [SimpleNamespace(kind=kind, ratio=ratio, step=SimpleNamespace(model="one")) for ratio in ratios]
 
-    found = module("h100_fit").spreads([*rows("9.x dense", (0.8, 1.1)), *rows("9.x experts", (1.0, 1.5))])
+    found = module("times_fit").spreads([*rows("9.x dense", (0.8, 1.1)), *rows("9.x experts", (1.0, 1.5))])
     assert found["9.x experts"][0] == pytest.approx(found["9.x dense"][0])
     assert found["9.x experts"][1] > found["9.x dense"][1]

@@ -9,7 +9,7 @@ from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
-from h100_steps import SCATTER, Step
+from times_steps import SCATTER, Step
 
 from harness.predict import time_model
 from harness.predict.calibration import least_squares

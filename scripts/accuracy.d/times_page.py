@@ -6,8 +6,8 @@ from itertools import combinations
 from statistics import geometric_mean, mean
 from typing import Any
 
-from h100_fit import BOUNDS, MEANING, OWN, START, Compared, Fit
 from page import plain, signed, table
+from times_fit import BOUNDS, MEANING, OWN, START, Compared, Fit
 
 from harness.predict.time_model import LEAST_ROWS, WIDENED
 from harness.units import counted
