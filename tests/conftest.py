@@ -300,39 +300,18 @@ def build_kept(number: int = 0, tflops: float = 709.93, **changes: Any) -> Histo
     return HistoryRecord(**fields | changes)
 
 
-@pytest.fixture(name="make_spec")
-def _make_spec() -> Any:
-    return build_spec
+def _giving(name: str, builder: Any) -> Any:
+    """A fixture that is a builder."""
+    return pytest.fixture(name=name)(lambda: builder)
 
 
-@pytest.fixture(name="make_rank")
-def _make_rank() -> Any:
-    return build_rank
-
-
-@pytest.fixture(name="make_record")
-def _make_record() -> Any:
-    return build_record
-
-
-@pytest.fixture(name="make_golden")
-def _make_golden() -> Any:
-    return build_golden
-
-
-@pytest.fixture(name="make_cell")
-def _make_cell() -> Any:
-    return build_cell
-
-
-@pytest.fixture(name="make_kept")
-def _make_kept() -> Any:
-    return build_kept
-
-
-@pytest.fixture(name="make_sweep")
-def _make_sweep() -> Any:
-    return build_sweep
+_spec = _giving("make_spec", build_spec)
+_rank = _giving("make_rank", build_rank)
+_record = _giving("make_record", build_record)
+_golden = _giving("make_golden", build_golden)
+_cell = _giving("make_cell", build_cell)
+_kept = _giving("make_kept", build_kept)
+_sweep = _giving("make_sweep", build_sweep)
 
 
 def build_runs(recompute: str, seconds: list[float], peak_gib: float, **changes: Any) -> list[RunRecord]:
@@ -355,6 +334,4 @@ def build_runs(recompute: str, seconds: list[float], peak_gib: float, **changes:
     return found
 
 
-@pytest.fixture(name="runs")
-def _runs() -> Any:
-    return build_runs
+_runs = _giving("runs", build_runs)
