@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import bridge_configs
@@ -35,24 +36,6 @@ INPUTS = FOLDER / "inputs"
 EXAMPLES = results_dir() / "examples"
 
 
-def megatron_lm(host: Host) -> Page:
-    """Compare peaks of Megatron-LM's functional tests."""
-    title = "Predicted and published peaks: Megatron-LM's functional tests"
-    return published_page.page(title, INPUTS / "megatron_lm_goldens.json", published_page.OF_MEGATRON_LM, host)
-
-
-def other_published(host: Host) -> Page:
-    """Compare peaks that others published with complete arguments."""
-    title = "Predicted and published peaks: GPT-7B, Llama3-70B cut to 12 layers, MLA with experts"
-    return published_page.page(title, INPUTS / "other_published.json", published_page.OF_OTHERS, host)
-
-
-def experts(host: Host) -> Page:
-    """Peaks of Megatron-LM's tests of experts: overlap, offloading, deferred gradients, natural routing."""
-    title = "Predicted and published peaks: experts with overlap, offloading and natural routing"
-    return published_page.page(title, INPUTS / "experts.json", published_page.OF_EXPERTS, host)
-
-
 def time(host: Host, *, keeps: bool = False) -> Page:
     """Compare seconds and what settings cost. ``keeps``: the planner uses from now on what is fitted here."""
     steps, left_out = times_steps.read(INPUTS, host)
@@ -64,9 +47,7 @@ def time(host: Host, *, keeps: bool = False) -> Page:
 
 
 COMPARISONS: dict[str, Callable[[Host], Page]] = {
-    "megatron_lm": megatron_lm,
-    "other_published": other_published,
-    "experts": experts,
+    **{name: partial(published_page.page, INPUTS, name) for name in published_page.ABOUT},
     "llama3_70b_sft": lambda host: llama3_70b.page(INPUTS / "llama3_70b_sft.json", host),
     "korthikanti": lambda host: korthikanti.page(INPUTS / "korthikanti2022.json", host),
     "time": time,
@@ -136,7 +117,10 @@ def main() -> int:
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         narrate(f"comparing {name}")
-        page = _page(name, options, host)
+        if name == "cpu":
+            page = cpu_runs.page(host, options.measured)
+        else:
+            page = time(host, keeps=True) if options.fit else COMPARISONS[name](host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
         write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
         write_atomically(options.out / f"{name}.md", page.markdown())
@@ -144,12 +128,6 @@ def main() -> int:
         shown = "\n".join([page.title, "", page.headline, "", *page.summary, ""])
         show_blocks(Code(shown))
     return int(ExitCode.OK)
-
-
-def _page(name: str, options: argparse.Namespace, host: Host) -> Page:
-    if name == "cpu":
-        return cpu_runs.page(host, options.measured)
-    return time(host, keeps=True) if options.fit else COMPARISONS[name](host)
 
 
 def _draw(accuracy: Path, folder: Path) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from page import Page, signed, table
+from published import on_te
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import Implementation
@@ -81,7 +82,7 @@ class _Pair:
 
 
 def _rows(host: Host) -> Iterator[Row]:
-    pairs, kept = list(_pairs()), _of_audit("kept").read_kept()
+    pairs, kept = list(_pairs()), _of_audit("compare").read_kept()
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=7200.0)
     specs = (spec for pair in pairs for spec in (pair.ours, pair.theirs) if spec is not None)
     tracing.by_kind(
@@ -121,17 +122,12 @@ def _pairs() -> Iterator[_Pair]:
             recipe = each.name.partition(".")[0]
             of_point = {"task": key.task, "compute_dtype": key.compute_dtype, "variant": key.variant}
             try:
-                theirs = _on_te(resolve(Request(model_recipe_name="", source=source, **asked)).spec)
-                ours = _on_te(resolve(Request(model_recipe_name=recipe, **asked, **of_point)).spec)
+                theirs = on_te(resolve(Request(model_recipe_name="", source=source, **asked)).spec)
+                ours = on_te(resolve(Request(model_recipe_name=recipe, **asked, **of_point)).spec)
             except BadRequestError as error:
                 yield _Pair(each.name, each.file, None, None, in_one_sentence(error).replace(f"{name}/", ""))
             else:
                 yield _Pair(each.name, each.file, ours, theirs)
-
-
-def _on_te(spec: ExperimentSpec) -> ExperimentSpec:
-    kernels = spec.kernels.model_copy(update={"transformer_impl": _LAYERS})
-    return spec.model_copy(update={"kernels": kernels})
 
 
 def _figures(made: KeptPrediction) -> tuple[int, float] | None:

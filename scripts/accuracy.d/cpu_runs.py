@@ -69,7 +69,9 @@ def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _measured(variant: Variant, recompute: str, host: Host) -> tuple[ExperimentSpec, dict[int, int]]:
-    record = _run(variant, recompute, host)
+    with tempfile.TemporaryDirectory(prefix="mbr-perf-accuracy-") as folder:
+        run_dir = _document(variant, recompute, host, "--run_dir", f"{folder}/run")["run_dir"]
+        record = RunRecord.model_validate_json(Path(run_dir, "record.json").read_bytes())
     peaks: dict[int, int] = {}
     for rank in record.ranks:
         if rank.coordinates and rank.memory:
@@ -82,17 +84,9 @@ def _kept(
     variant: Variant, recompute: str, host: Host, rows: list[dict[str, Any]]
 ) -> tuple[ExperimentSpec, dict[int, int]]:
     document = _document(variant, recompute, host, "--dryrun")
-    own = [row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute)]
-    return ExperimentSpec.model_validate_json(json.dumps(document["spec"])), {
-        row["stage"]: row["measured_bytes"] for row in own
-    }
-
-
-def _run(variant: Variant, recompute: str, host: Host) -> RunRecord:
-    with tempfile.TemporaryDirectory(prefix="mbr-perf-accuracy-") as folder:
-        run_dir = _document(variant, recompute, host, "--run_dir", f"{folder}/run")["run_dir"]
-        record = Path(run_dir, "record.json").read_bytes()
-        return RunRecord.model_validate_json(record)
+    own = (row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute))
+    spec = ExperimentSpec.model_validate_json(json.dumps(document["spec"]))
+    return spec, {row["stage"]: row["measured_bytes"] for row in own}
 
 
 def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from page import Page, signed, table
+from published import on_te
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
@@ -61,10 +62,7 @@ def spec_of(case: dict[str, Any]) -> ExperimentSpec | None:
         set_values=(f"parallelism.sequence_parallel={str(case['sequence_parallel']).lower()}",
                     "ddp.grad_reduce_in_fp32=true", "cuda_graph.impl=none", "cuda_graph.scope=[]"),
     )  # fmt: skip
-    spec = resolve(request).spec
-    return spec.model_copy(
-        update={"kernels": spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})}
-    )
+    return on_te(resolve(request).spec)
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

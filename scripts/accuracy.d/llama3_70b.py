@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from page import Page, plain, signed, table
+from published import on_te
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
@@ -84,12 +85,11 @@ def page(source: Path, host: Host) -> Page:
         f"{in_range} of {len(rows)} inside the range."
     )
     about = json.loads(source.read_text())["source"]
-    notes = [f"- {text}" for text in CAVEATS]
     title = "Predicted and published peaks: Llama3-70B SFT on 32 H100"
     details = [
         f"Source: {about}",
         "",
-        *notes,
+        *(f"- {text}" for text in CAVEATS),
         "",
         "## What ran out of memory",
         "",
@@ -113,18 +113,16 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
             raise RuntimeError(f"{row['name']} {row['recompute']}: {made.reason}")
         predicted, measured = made.prediction.peak_bytes, row["peak_gb"] * 1e9
         (low, high), seconds = made.prediction.range_bytes, made.prediction.step_time_s
-        rows.append(
-            {
-                "name": row["name"], "recompute": row["recompute"], "note": row["note"],
-                "class": class_of(spec, predicted).name, "architecture": "80 x 8192, 64 heads", "uneven_bytes": predicted,
-                "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
-                "in_range": low <= measured <= high, "range_bytes": [low, high],
-                "predicted_tflops_per_gpu": achieved_tflops(made.prediction.model_flops, seconds, spec.num_gpus) if seconds else None,
-                "measured_tflops_per_gpu": row["tflops_per_gpu"],
-                "usable_bytes": (spec.gpu_type.usable_bytes or 0) - device_needs(spec).outside_bytes,
-                "taken": {name: _taken(each, software, host) for name, each in _variants(spec).items()},
-            }
-        )  # fmt: skip
+        rows.append({
+            "name": row["name"], "recompute": row["recompute"], "note": row["note"],
+            "class": class_of(spec, predicted).name, "architecture": "80 x 8192, 64 heads", "uneven_bytes": predicted,
+            "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
+            "in_range": low <= measured <= high, "range_bytes": [low, high],
+            "predicted_tflops_per_gpu": achieved_tflops(made.prediction.model_flops, seconds, spec.num_gpus) if seconds else None,
+            "measured_tflops_per_gpu": row["tflops_per_gpu"],
+            "usable_bytes": (spec.gpu_type.usable_bytes or 0) - device_needs(spec).outside_bytes,
+            "taken": {name: _taken(each, software, host) for name, each in _variants(spec).items()},
+        })  # fmt: skip
     return rows
 
 
@@ -158,9 +156,8 @@ def taken(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _spec(row: dict[str, Any]) -> ExperimentSpec:
-    spec = resolve(replace(POINT, **row["options"])).spec
-    kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
-    return spec.model_copy(update={"recompute": parse_recompute(row["recompute"]), "kernels": kernels})
+    spec = on_te(resolve(replace(POINT, **row["options"])).spec)
+    return spec.model_copy(update={"recompute": parse_recompute(row["recompute"])})
 
 
 def peaks(rows: list[dict[str, Any]]) -> list[str]:
@@ -169,10 +166,7 @@ def peaks(rows: list[dict[str, Any]]) -> list[str]:
     heads = "predicted GB: | measured GB: | error: | in range | cost predicted: | cost measured: | "
     return table(f"layout | recompute | {heads}", (
         (row["name"], row["recompute"], *(f"{row[size] / 1e9:.1f}" for size in sizes), signed(row["error"]),
-         "yes" if row["in_range"] else "no", *(_cost(rows[0][rate], row[rate]) for rate in rates), row["note"])
+         "yes" if row["in_range"] else "no",
+         *(signed(base / value - 1) if (base := rows[0][rate]) and (value := row[rate]) else "-" for rate in rates), row["note"])
         for row in rows
     ))  # fmt: skip
-
-
-def _cost(base: float | None, value: float | None) -> str:
-    return f"{(base / value - 1) * 100:+.1f} %" if base and value else "-"

@@ -50,14 +50,11 @@ def picture(found: Sequence[Row]) -> Picture:
     num_runs, num_inside = (sum(row[name] for row in found) for name in ("runs", "in_range"))
     points = tuple(
         Point(
-            log2(row["published"]),
-            row["predicted_error"],
-            row["kind"],
-            note=_note(row),
-            upwards=(row["low_error"], row["high_error"]),
+            log2(row["published"]), row["predicted_error"], row["kind"], upwards=(row["low_error"], row["high_error"]),
+            note="{kind}: published {published:.5g} GiB, predicted {predicted:.5g} GiB, {predicted_error:+.1f} %".format(**row),
         )
         for row in sorted(found, key=lambda row: -list(_LOOKS).index(row["kind"]))
-    )
+    )  # fmt: skip
     x = Axis("Published peak (GiB)", {log2(size): f"{size:g}" for size in _TICKS})
     chart = Plane(
         x, Axis("Error of the prediction (%)"), _LOOKS, points, upwards=(Limit(0, "prediction = published peak"),)
@@ -68,10 +65,6 @@ def picture(found: Sequence[Row]) -> Picture:
         f"Vertical lines are predicted ranges, which hold {num_inside} of {len(found)} published peaks."
     )
     return Picture(NAME, title, caption, chart)
-
-
-def _note(row: Row) -> str:
-    return f"{row['kind']}: published {row['published']:.5g} GiB, predicted {row['predicted']:.5g} GiB, {row['predicted_error']:+.1f} %"
 
 
 def write(accuracy: Path, folder: Path) -> Path:

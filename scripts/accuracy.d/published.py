@@ -1,7 +1,7 @@
 """Compares published peaks of Megatron-LM's functional tests with predictions of the same arguments."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,9 +17,12 @@ from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
 from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction, predict
+from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
-from harness.predict.tracer import Tracing, trace_cache
+from harness.predict.tracer import TraceKind, Tracing, trace_cache
 from harness.records.trace import TraceCase
+
+Jobs = Mapping[str, tuple[ExperimentSpec, Implementation]]
 
 
 @dataclass
@@ -134,6 +137,12 @@ class Compared:
         }  # fmt: skip
 
 
+def on_te(spec: ExperimentSpec) -> ExperimentSpec:
+    """Return the spec with transformer-engine's layers."""
+    kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
+    return spec.model_copy(update={"kernels": kernels})
+
+
 def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
     """Return the cases of a file of inputs, as :func:`cases_of`."""
     return cases_of(json.loads(path.read_text())["rows"], needs_peaks=True)
@@ -167,26 +176,30 @@ def cases_of(rows: Iterable[dict[str, Any]], *, needs_peaks: bool) -> tuple[list
 
 def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str, str]]:
     """Predict all cases; also return the cases without a prediction, each with the reason."""
+    by_name = {case.paths[0]: case for case in cases}
+    composed, lost = traced({name: (case.spec, case.implementation) for name, case in by_name.items()}, host)
     done: list[Compared] = []
+    for name, (_, traces) in composed.items():
+        case = by_name[name]
+        try:
+            done.append(Compared(case, predict(case.spec, case.implementation, traces.even, traces.uneven)))
+        except MissingTraceError as error:
+            lost[name] = traces.refused.get(str(error), "not traced")
+    return done, {path: why for name, why in lost.items() for path in by_name[name].paths}
+
+
+def traced(jobs: Jobs, host: Host) -> tuple[dict[str, tuple[Composer, Traces]], dict[str, str]]:
+    """Return the composer of each job and the traces of its kind, kind by kind; and why some have none."""
+    composers = {name: Composer(*job) for name, job in jobs.items()}
+    kinds = {name: (implementation, imbalance_of(spec)) for name, (spec, implementation) in jobs.items()}
+    needed: list[tuple[TraceKind, Sequence[TraceCase]]] = []
     left_out: dict[str, str] = {}
-    tracing = Tracing(host, trace_cache(host.shell))
-    cases = list(cases)
-    kinds = dict.fromkeys((case.implementation, imbalance_of(case.spec)) for case in cases)
-    for implementation, imbalance in kinds:
-        group = [
-            case for case in cases if (case.implementation, imbalance_of(case.spec)) == (implementation, imbalance)
-        ]
-        required: dict[str, TraceCase] = {}
-        for case in list(group):
-            try:
-                required |= {c.key: c for c in Composer(case.spec, implementation).cases()}
-            except LayoutError as error:
-                left_out |= dict.fromkeys(case.paths, error.message)
-                group.remove(case)
-        traces = tracing.traces(tuple(required.values()), implementation, imbalance=imbalance)
-        for case in group:
-            try:
-                done.append(Compared(case, predict(case.spec, implementation, traces.even, traces.uneven)))
-            except MissingTraceError as error:
-                left_out |= dict.fromkeys(case.paths, traces.refused.get(str(error), "not traced"))
-    return done, left_out
+    for name, composer in composers.items():
+        try:
+            needed.append((kinds[name], composer.cases()))
+        except LayoutError as error:
+            left_out[name] = error.message
+    found = Tracing(host, trace_cache(host.shell)).by_kind(needed)
+    composed = {name: (composers[name], traces) for kind, traces in found.items() for name in jobs
+                if kinds[name] == kind and name not in left_out}  # fmt: skip
+    return composed, left_out

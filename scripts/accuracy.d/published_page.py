@@ -1,7 +1,6 @@
 """The page of published peaks: errors by class, causes, omitted rows, every case."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
@@ -21,28 +20,28 @@ _MASK = (
 )
 _ROUTING = "with experts: the router of an untrained model spreads tokens unevenly; the middle of a prediction is even, its range is not"
 
-OF_MEGATRON_LM = (
-    _MASK,
-    "with pipeline parallelism, some messages between stages outlive the step: 4 to 12 MB in these small models",
-    _ROUTING,
-)
-OF_EXPERTS = (
-    _MASK,
-    _ROUTING,
-    "offloading with overlapped experts: the row ran the first version of the manager of offloads, on a branch of October 2025; "
-    "megatron-core 0.16 has another one, which `plan` follows",
-)
-OF_OTHERS = (
-    _MASK,
-    _ROUTING,
-    "context parallelism: the rows ran it by all-to-all (docs/b200/b200_real_repro_guide.md of their source). transformer-engine then keeps "
-    "the attention's output as it computed it and as it sent it back (0.8 GB in 73 GB, 3.2 GB in 121 GB); `plan` knows messages between "
-    "neighbours only, which need one copy, and refuses other kinds",
-)
+# Title, file of inputs and causes of a page.
+ABOUT = {
+    "megatron_lm": ("Megatron-LM's functional tests", "megatron_lm_goldens.json", (
+        _MASK, "with pipeline parallelism, some messages between stages outlive the step: 4 to 12 MB in these small models", _ROUTING,
+    )),
+    "other_published": ("GPT-7B, Llama3-70B cut to 12 layers, MLA with experts", "other_published.json", (
+        _MASK, _ROUTING,
+        "context parallelism: the rows ran it by all-to-all (docs/b200/b200_real_repro_guide.md of their source). transformer-engine then keeps "
+        "the attention's output as it computed it and as it sent it back (0.8 GB in 73 GB, 3.2 GB in 121 GB); `plan` knows messages between "
+        "neighbours only, which need one copy, and refuses other kinds",
+    )),
+    "experts": ("experts with overlap, offloading and natural routing", "experts.json", (
+        _MASK, _ROUTING, "offloading with overlapped experts: the row ran the first version of the manager of offloads, on a branch of October 2025; "
+        "megatron-core 0.16 has another one, which `plan` follows",
+    )),
+}  # fmt: skip
 
 
-def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
-    """Return every row of ``source`` predicted or left out with the reason."""
+def page(folder: Path, name: str, host: Host) -> Page:
+    """Return every row of inputs in ``folder`` predicted or left out with the reason."""
+    title, file, causes = ABOUT[name]
+    source = folder / file
     cases, left_out = published.read_cases(source)
     compared, unpredicted = published.compare(cases, host)
     left_out |= unpredicted
@@ -63,12 +62,18 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
         "left_out": left_out,
     }
     taken = {f"{row.case.name} {n}": text for row in compared for n, text in enumerate(row.case.taken_as)}
-    details = [f"Source: {about}.", "", *_causes(causes), *reason_table("taken as", taken), ""] if taken else []
-    details = details or [f"Source: {about}.", "", *_causes(causes)]
+    details = [f"Source: {about}.", "", "What remains, and why:", "", *(f"- {cause}" for cause in causes), ""]
+    details += [*reason_table("taken as", taken), ""] if taken else []
     details += [*reason_table("left out because", left_out), ""] if left_out else []
-    details += [*_argument_table(treated), ""]
+    arguments = ((name, f"{len(found)}: {', '.join(found)}") for name, found in treated.items() if found)
+    details += [
+        "Any other argument leaves its row out by name.",
+        "",
+        *table("what became of an argument | arguments", arguments),
+        "",
+    ]
     return Page(
-        title, _headline(compared, whole), document,
+        f"Predicted and published peaks: {title}", _headline(compared, whole), document,
         [*class_table("class", (*whole, *classes)), "", *_attention_table(compared), "", *_rival_lines(compared)],
         [*details, *case_table(compared)],
     )  # fmt: skip
@@ -123,18 +128,3 @@ def _attention_table(compared: list[Compared]) -> list[str]:
         return f"{'cuDNN' if name == 'auto' else name} attention{suffix}"
 
     return class_table("layers", by_class(compared, kernel))
-
-
-def _causes(causes: Iterable[str]) -> list[str]:
-    lines = [f"- {cause}" for cause in causes]
-    return ["What remains, and why:", "", *lines, ""] if lines else []
-
-
-def _argument_table(treated: dict[str, list[str]]) -> list[str]:
-    """Return Markdown lines of all arguments of the compared rows by what became of them."""
-    rows = ((name, f"{len(found)}: {', '.join(found)}") for name, found in treated.items() if found)
-    return [
-        "Any other argument leaves its row out by name.",
-        "",
-        *table("what became of an argument | arguments", rows),
-    ]

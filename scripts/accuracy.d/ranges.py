@@ -41,21 +41,15 @@ def residuals(folder: Path) -> list[Residual]:
     for name in SOURCES:
         file = folder / f"{name}.json"
         document = json.loads(file.read_text()) if file.exists() else {}
-        cases = [*document.get("cases", ()), *document.get("rows", ())]
-        found += [_of_cpu(case) if "variant" in case else _residual(case) for case in cases]
+        found += map(_residual, [*document.get("cases", ()), *document.get("rows", ())])
     return found
 
 
 def _residual(case: dict[str, Any]) -> Residual:
-    measured, predicted, uneven = (case[name] for name in ("measured_bytes", "predicted_bytes", "uneven_bytes"))
-    return Residual(
-        case["class"], case["architecture"], measured / predicted - 1, measured / uneven - 1, uneven > predicted
-    )
-
-
-def _of_cpu(row: dict[str, Any]) -> Residual:
-    error = row["measured_bytes"] / row["predicted_bytes"] - 1
-    return Residual("CPU runs", row["variant"], error, error, routed=False)
+    measured, predicted = case["measured_bytes"], case["predicted_bytes"]
+    uneven, model = case.get("uneven_bytes", predicted), case.get("architecture") or case["variant"]
+    kind = case.get("class", "CPU runs")
+    return Residual(kind, model, measured / predicted - 1, measured / uneven - 1, uneven > predicted)
 
 
 def spread(kind: JobClass, rows: Sequence[Residual]) -> Spread:

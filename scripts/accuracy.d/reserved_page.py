@@ -29,10 +29,7 @@ from harness.records.events import ChunkEvents
 from harness.records.store import write_atomically
 from harness.records.trace import TraceCase
 
-_SETTINGS = {
-    "expandable": AllocatorSettings(expandable_segments=True),
-    "native": AllocatorSettings(),
-}
+_SETTINGS = {"expandable": AllocatorSettings(expandable_segments=True), "native": AllocatorSettings()}
 # NVIDIA/Megatron-LM pull request 6429, 64 H100: with overlapped expert-parallel communication two streams keep blocks of
 # their own, and 1.13 bytes are reserved for each of tensors.
 _TWO_STREAMS = {"reserved": (1.04, 1.13, 1.13), "fits": (1.04, 1.13, 1.13), "late": 1.0, "rows": 1}
@@ -44,8 +41,7 @@ def page(host: Host) -> Page:
     compared = [row for row in rows if "expandable" in row]
     errors = [abs(_error(row)) for row in compared]
     classes = {name: _classed(compared, name) for name in sorted({row["class"] for row in compared})}
-    both = dict.fromkeys(_SETTINGS, _TWO_STREAMS)
-    content = {"classes": {**classes, "overlapped expert communication": both}}
+    content = {"classes": {**classes, "overlapped expert communication": dict.fromkeys(_SETTINGS, _TWO_STREAMS)}}
     write_atomically(reserved.DATA, json.dumps(content, indent=1) + "\n")
     return Page(
         "Reserved bytes and torch's CUDA allocator",
@@ -54,7 +50,19 @@ def page(host: Host) -> Page:
         f"{sum(error <= 0.01 for error in errors)} by at most 1 %.",
         {"rows": rows},
         [*_NOTES, "", *_ratios(content["classes"])],
-        ["## All rows", "", *_table(compared), "", "## Rows that are not composed", "", *_missing(rows)],
+        [
+            "## All rows",
+            "",
+            *_table(compared),
+            "",
+            "## Rows that are not composed",
+            "",
+            *(
+                f"* {row['point']}, {row['setting']}, stage {row['stage']}: {row['problem']}"
+                for row in rows
+                if "problem" in row
+            ),
+        ],
     )
 
 
@@ -153,11 +161,3 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells.append((row["point"], row["setting"], row["stage"], *shown[:3], signed(_error(row)), *shown[3:]))
     heads = "point | setting | stage: | allocated GiB: | reserved: | predicted: | : | fits: | native reserved: | native fits:"
     return table(heads, cells)
-
-
-def _missing(rows: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        f"* {row['point']}, {row['setting']}, stage {row['stage']}: {row['problem']}"
-        for row in rows
-        if "problem" in row
-    ]

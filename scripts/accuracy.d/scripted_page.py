@@ -18,7 +18,10 @@ def page(folder: Path) -> Page:
     every = [row for file in files for row in file["rows"]]
     rows = [row for row in every if row["peak_allocated_bytes"]]
     sizes = [abs(error(row)) for row in rows]
-    large = [row for row in rows if is_large(row)]
+    more = (abs(row["predicted_peak_bytes"] - row["peak_allocated_bytes"]) for row in rows)
+    large = [
+        row for row, size, num_bytes in zip(rows, sizes, more, strict=True) if size > _SHARE and num_bytes > _BYTES
+    ]
     headline = (
         f"{len(rows)} ranks of {len({row['point'] for row in rows})} H100 points: predicted peaks differ from torch's allocator by "
         f"{plain(median(sizes))} (median), {plain(max(sizes))} (worst); {len(rows) - len(large)} differ by less than "
@@ -77,11 +80,6 @@ def cause(row: dict[str, Any]) -> str:
 def error(row: dict[str, Any]) -> float:
     """Return by how much the prediction is too high, as a share of what was allocated."""
     return float(row["predicted_peak_bytes"] / row["peak_allocated_bytes"] - 1)
-
-
-def is_large(row: dict[str, Any]) -> bool:
-    """Return whether the difference needs a cause."""
-    return abs(error(row)) > _SHARE and abs(row["predicted_peak_bytes"] - row["peak_allocated_bytes"]) > _BYTES
 
 
 def _ratios(rows: Iterable[dict[str, Any]], name: str) -> str:

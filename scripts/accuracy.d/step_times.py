@@ -31,7 +31,7 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
     settings = _settings(sft)
     costs = [abs(row["cost_error"]) for row in (*layers, *models, *settings)]
     headline = (
-        f"Cost of a setting against another: off by {_points(mean(costs))} on average, {_points(max(costs))} at worst. "
+        f"Cost of a setting against another: off by {mean(costs) * 100:.1f} points on average, {max(costs) * 100:.1f} points at worst. "
         f"{times_page.headline(measured[0])}"
     )
     document = {
@@ -46,10 +46,15 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
         *_cost_table(layers, "ms", 1e3), "",
         "Whole models on A100 (table 5); cost of full recompute against core attention with sequence parallelism:", "",
         *_cost_table(models, "s", 1), "",
-        "Llama3-70B SFT on 32 H100, FP8; cost against core_attn at the same layout:", "", *_setting_table(settings), "",
+        "Llama3-70B SFT on 32 H100, FP8; cost against core_attn at the same layout:", "",
+        *table("recompute | predicted cost: | published cost:", (
+            (r["name"], signed(r["predicted_cost"]), signed(r["measured_cost"])) for r in settings
+        )), "",
         *times_page.lines(*measured),
         "Layouts of one model, GPU, number of GPUs, precision and sequence; time of the first per sample over that of the second:", "",
-        *_layout_table(layouts),
+        *table("first | second | predicted: | published: | error:", (
+            (r["first"], r["second"], f"{r['predicted']:.2f}", f"{r['measured']:.2f}", signed(r["error"])) for r in layouts
+        )),
     ])  # fmt: skip
 
 
@@ -148,10 +153,6 @@ def _seconds(made: Prediction) -> float:
     return made.time.likely_s
 
 
-def _points(share: float) -> str:
-    return f"{share * 100:.1f} points"
-
-
 def _cost_table(rows: Iterable[Row], unit: str, scale: float) -> list[str]:
     heads = f"setting | predicted {unit}: | published {unit}: | error: | predicted cost: | published cost:"
     shares = ("error", "predicted_cost", "measured_cost")
@@ -159,16 +160,3 @@ def _cost_table(rows: Iterable[Row], unit: str, scale: float) -> list[str]:
         (r["name"], *(f"{r[name] * scale:.2f}" for name in ("predicted_s", "measured_s")), *(signed(r[name]) for name in shares))
         for r in rows
     ))  # fmt: skip
-
-
-def _setting_table(rows: Iterable[Row]) -> list[str]:
-    heads = "recompute | predicted cost: | published cost:"
-    return table(heads, ((r["name"], signed(r["predicted_cost"]), signed(r["measured_cost"])) for r in rows))
-
-
-def _layout_table(rows: Iterable[Row]) -> list[str]:
-    heads = "first | second | predicted: | published: | error:"
-    rows_of = (
-        (r["first"], r["second"], f"{r['predicted']:.2f}", f"{r['measured']:.2f}", signed(r["error"])) for r in rows
-    )
-    return table(heads, rows_of)

@@ -133,6 +133,8 @@ def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
 
 def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
     """Return the section of the page."""
+    values = ((generation, *each) for generation in OWN for each in found.constants[generation].items())
+    others = ", ".join(f"{name} of {generation} {value:.3g}" for generation, name, value in values)
     return [
         "## Measured steps", "",
         "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
@@ -140,7 +142,7 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "| constant | value | from | what it is |", "|---|---:|---:|---|",
         *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in found.constants["9.x"].items()),
         "", f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
-        f"their own, {_of_others(found)}; the rest of Blackwell's is Hopper's. On Hopper attention's efficiency "
+        f"their own, {others}; the rest of Blackwell's is Hopper's. On Hopper attention's efficiency "
         f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
         f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; with experts then at least as wide as of dense models:", "",
         *table("class | rows: | low: | high:", (
@@ -148,31 +150,19 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         )), "",
         *_tables(found),
         "Settings of one model, number of GPUs, precision and sequence whose measured times differ by more than "
-        f"{LEAST_DIFFERENCE * 100:.0f} %; time of the first over that of the second:", "", *_pair_table(pairs(found.compared)), "",
+        f"{LEAST_DIFFERENCE * 100:.0f} %; time of the first over that of the second:", "", *table("first | second | measured: | predicted: | right", (
+            (pair.left.step.name, pair.right.step.name, signed(pair.measured), signed(pair.predicted), "yes" if pair.is_right else "no")
+            for pair in pairs(found.compared)
+        )), "",
         "Left out:", "", *(f"- {name}: {reason}" for name, reason in left_out.items()), "",
     ]  # fmt: skip
-
-
-def _of_others(found: Fit) -> str:
-    texts = (
-        f"{name} of {generation} {value:.3g}"
-        for generation in OWN
-        for name, value in found.constants[generation].items()
-    )
-    return ", ".join(texts)
 
 
 def _tables(found: Fit) -> list[str]:
     texts = []
     for name, rows in classes(found).items():
-        texts += [
-            f"{name[0].upper()}{name[1:]}:",
-            "",
-            *_step_table(found, rows),
-            "",
-            _floor_text(noise_floor(rows)),
-            "",
-        ]
+        title = f"{name[0].upper()}{name[1:]}:"
+        texts += [title, "", *_step_table(found, rows), "", _floor_text(noise_floor(rows)), ""]
     return texts
 
 
@@ -194,13 +184,6 @@ def _step_table(found: Fit, rows: Iterable[Compared]) -> list[str]:
             signed(row.fitted_s / seconds - 1), "; ".join(row.step.taken_as),
         ))  # fmt: skip
     return table("row | class | measured s: | predicted s: | range s | error: | fitted: | ", cells)
-
-
-def _pair_table(found: Iterable[Pair]) -> list[str]:
-    return table("first | second | measured: | predicted: | right", (
-        (pair.left.step.name, pair.right.step.name, signed(pair.measured), signed(pair.predicted), "yes" if pair.is_right else "no")
-        for pair in found
-    ))  # fmt: skip
 
 
 def _is_inside(found: Fit, row: Compared) -> bool:

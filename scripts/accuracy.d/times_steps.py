@@ -1,7 +1,6 @@
 """Measured steps as requests: published throughput, pull requests, papers, Megatron-LM's functional tests."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +13,13 @@ from korthikanti import spec_of as paper_spec
 
 from harness.errors import HarnessError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout_text import LayoutError
 from harness.launch.environment import Host
 from harness.plan.nearest import published_rows, published_seconds, published_spec
-from harness.predict.assumptions import imbalance_of
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
 from harness.predict.flops import model_flops_per_step
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.stages import MissingTraceError
 from harness.predict.time_model import Efficiency, StepTime, generation_of, kind_of_step, likely_seconds, step_time
-from harness.predict.tracer import TraceKind, Tracing, trace_cache
-from harness.records.trace import TraceCase
 
 # Inputs whose rows have Megatron-LM's arguments.
 ARGUED = ("h100_dense_times", "megatron_lm_goldens", "other_published", "experts")
@@ -99,10 +94,9 @@ def _condensed(work: Work) -> Work:
 
 def read(folder: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
     """Return all steps of the inputs in ``folder``, and the rows left out, each with the reason."""
-    tracing = Tracing(host, trace_cache(host.shell))
-    steps, left_out = _published(folder / "h100_times.json", tracing)
+    steps, left_out = _published(folder / "h100_times.json", host)
     for name in ARGUED:
-        found, missing = _argued(folder / f"{name}.json", tracing)
+        found, missing = _argued(folder / f"{name}.json", host)
         steps, left_out = [*steps, *found], left_out | missing
     return [*steps, *_of_papers(folder / "korthikanti2022.json", host)], left_out
 
@@ -129,17 +123,17 @@ def _of_papers(source: Path, host: Host) -> list[Step]:
     return steps
 
 
-def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
+def _published(source: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
     rows = published_rows(source)
     left_out = {row["id"]: row["left_out"] for row in rows if row["left_out"]}
     specs: dict[str, ExperimentSpec] = {}
     for row in rows:
         if row["id"] not in left_out:
             try:
-                specs[row["id"]] = spec_of(row)
+                specs[row["id"]] = published.on_te(published_spec(row))
             except HarnessError as error:
                 left_out[row["id"]] = error.message
-    costs, missing = _costs(specs, "transformer_engine", tracing)
+    costs, missing = _costs({name: (spec, "transformer_engine") for name, spec in specs.items()}, host)
     left_out |= missing
     seconds = {row["id"]: published_seconds(row, specs[row["id"]]) for row in rows if row["id"] in costs}
     return [
@@ -149,72 +143,46 @@ def _published(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, st
     ], left_out  # fmt: skip
 
 
-def spec_of(row: Row) -> ExperimentSpec:
-    """Return the operating point of a row, with transformer-engine's layers."""
-    spec = published_spec(row)
-    kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
-    return spec.model_copy(update={"kernels": kernels})
-
-
-def _argued(source: Path, tracing: Tracing) -> tuple[list[Step], dict[str, str]]:
+def _argued(source: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
     """Rows on H100 with Megatron-LM's arguments: published ones name their model, functional tests do not.
 
     Runs of equal specs are one step: of two times the shorter, a slow machine is not it.
     """
     steps: list[Step] = []
-    rows = {row["path"]: row for row in json.loads(source.read_text())["rows"] if _is_timed(row)}
+    rows = {row["path"]: row for row in json.loads(source.read_text())["rows"]
+            if row["hardware"] == "H100" or ("simumax" in row["path"] and row["stage"] <= 0)}  # fmt: skip
     left_out = {path: "no step time recorded" for path, row in rows.items() if not row["step_time_s"]}
     cases, unread = published.cases_of((row for path, row in rows.items() if path not in left_out), needs_peaks=False)
     left_out |= unread
-    for implementation in dict.fromkeys(case.implementation for case in cases):
-        group = {case.paths[0]: case for case in cases if case.implementation == implementation}
-        costs, missing = _costs({path: case.spec for path, case in group.items()}, implementation, tracing)
-        left_out |= missing
-        for path in costs:
-            case, model = group[path], rows[path].get("model") or _layout_on_b200(path)
-            runs = tuple(rows[each]["step_time_s"] for each in case.paths)
-            steps.append(Step(
-                path if model else case.name, model or _shape(case.spec), "published" if model else "functional test", case.spec,
-                costs[path], median_low(runs), ", ".join(case.paths), case.taken_as, runs,
-            ))  # fmt: skip
+    group = {
+        case.paths[0]: case for case in sorted(cases, key=lambda case: case.implementation != cases[0].implementation)
+    }
+    costs, missing = _costs({path: (case.spec, case.implementation) for path, case in group.items()}, host)
+    left_out |= missing
+    for path in costs:
+        case, model = group[path], rows[path].get("model")
+        if "simumax" in path:  # rows of one model: left out together is a layout
+            model = model or path.partition("-")[2].rpartition("_mbc")[0]
+        runs = tuple(rows[each]["step_time_s"] for each in case.paths)
+        shape, moe = case.spec.model, case.spec.model.moe
+        test = f"test of {shape.num_layers} x {shape.hidden_size}{f', {moe.num_moe_experts} experts' if moe else ''}"
+        steps.append(Step(
+            path if model else case.name, model or test, "published" if model else "functional test", case.spec,
+            costs[path], median_low(runs), ", ".join(case.paths), case.taken_as, runs,
+        ))  # fmt: skip
     return steps, left_out
 
 
-def _is_timed(row: Row) -> bool:
-    return bool(row["hardware"] == "H100" or ("simumax" in row["path"] and row["stage"] <= 0))
-
-
-def _layout_on_b200(path: str) -> str | None:
-    """Return what is left out together of SimuMax's rows, which are of one model: a layout."""
-    return path.partition("-")[2].rpartition("_mbc")[0] if "simumax" in path else None
-
-
-def _shape(spec: ExperimentSpec) -> str:
-    model, moe = spec.model, spec.model.moe
-    return f"test of {model.num_layers} x {model.hidden_size}{f', {moe.num_moe_experts} experts' if moe else ''}"
-
-
-def _costs(
-    specs: Mapping[str, ExperimentSpec], implementation: Any, tracing: Tracing
-) -> tuple[dict[str, Costs], dict[str, str]]:
+def _costs(jobs: published.Jobs, host: Host) -> tuple[dict[str, Costs], dict[str, str]]:
     """Return the chunks of each request on the rank that sets the pace, and why some have none."""
-    composers = {name: Composer(spec, implementation) for name, spec in specs.items()}
-    needed: list[tuple[TraceKind, Sequence[TraceCase]]] = []
-    left_out: dict[str, str] = {}
-    for name, composer in composers.items():
-        try:
-            needed.append(((implementation, imbalance_of(specs[name])), composer.cases()))
-        except LayoutError as error:
-            left_out[name] = error.message
-    traced = tracing.by_kind(needed)
+    composed, left_out = published.traced(jobs, host)
     costs: dict[str, Costs] = {}
-    for name, composer in composers.items():
-        if name not in left_out:
-            traces = traced[implementation, imbalance_of(specs[name])]
-            try:
-                even = composer.chunk_costs(traces.even)
-                most = composer.chunk_costs(traces.uneven) if traces.uneven else even
-                costs[name] = at_pace(specs[name], even, most)
-            except MissingTraceError as error:
-                left_out[name] = traces.refused.get(str(error), "not traced")
+    for name in filter(composed.__contains__, jobs):
+        composer, traces = composed[name]
+        try:
+            even = composer.chunk_costs(traces.even)
+            most = composer.chunk_costs(traces.uneven) if traces.uneven else even
+            costs[name] = at_pace(composer.spec, even, most)
+        except MissingTraceError as error:
+            left_out[name] = traces.refused.get(str(error), "not traced")
     return costs, left_out

@@ -35,13 +35,9 @@ class BridgePoint:
     def request(self) -> dict[str, object]:
         key = self.point.key
         return {
-            "file": self.file,
-            "module": self.module,
-            "function": self.function,
-            "gpu": key.gpu,
-            "num_gpus": key.num_gpus,
+            "file": self.file, "module": self.module, "function": self.function, "gpu": key.gpu, "num_gpus": key.num_gpus,
             "precision_aware_adam": self.performance and key.compute_dtype == "bf16",
-        }
+        }  # fmt: skip
 
 
 def bridge_points() -> tuple[BridgePoint, ...]:
@@ -52,14 +48,8 @@ def bridge_points() -> tuple[BridgePoint, ...]:
         for point in recipe.points:
             module, function = _MODULE.search(point.key.source), _FUNCTION.search(point.key.source)
             if module and function:
-                found.append(
-                    BridgePoint(point_name(recipe.header.name, point), point, module[1].replace("/", "."), function[1])
-                )
+                key = point.key
+                parts = (recipe.header.name, key.task, key.gpu, key.compute_dtype, str(key.num_gpus), key.variant)
+                name = ".".join(filter(None, parts))
+                found.append(BridgePoint(name, point, module[1].replace("/", "."), function[1]))
     return tuple(found)
-
-
-def point_name(recipe: str, point: OperatingPoint) -> str:
-    """Return ``llama3_70b.sft.h100.bf16.32``, with the variant, if any, at the end."""
-    key = point.key
-    parts = (recipe, key.task, key.gpu, key.compute_dtype, str(key.num_gpus), key.variant)
-    return ".".join(part for part in parts if part)

@@ -4,15 +4,38 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from ask import BridgePoint, bridge_points
-from kept import Kept, read_kept
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.container_fields import container_layer, disagreements, effective_values
 from harness.foreign.container_file import Container, read_container
 from harness.resolve.recipe import build_spec, merge
 
+TABLE = Path(__file__).with_name("kept.yaml")
 _IDENTITY = ("recipe", "family", "task", "gpu", "gpus_per_node", "num_gpus")  # a container lacks them, or may
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A field that differs on purpose; ``points`` names points, whole recipes, or ``all``."""
+
+    field: str
+    points: tuple[str, ...]
+    reason: str
+
+    def covers(self, field: str, point: str) -> bool:
+        """Return whether a difference of this field at this point is listed."""
+        recipe = point.partition(".")[0]
+        return field == self.field and any(name in ("all", recipe, point) for name in self.points)
+
+
+def read_kept(path: Path = TABLE) -> tuple[Kept, ...]:
+    """Return the rows of the table; every row gives a reason."""
+    rows = yaml.safe_load(path.read_text())["kept"]
+    return tuple(
+        Kept(row["field"], ("all",) if row["points"] == "all" else tuple(row["points"]), row["reason"]) for row in rows
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +91,9 @@ def audit(folder: Path) -> Audit:
         rows = [(each.path, str(each.ours), str(each.theirs)) for each in disagreements(ours, theirs)]
         if name in refused and not point.point.key.inconsistent:
             rows.append(("inconsistent", "runs", refused[name]))
-        found += [Difference(point.name, *row, _listed(kept, row[0], point.name)) for row in rows]
+        for row in rows:
+            listed = next((each for each in kept if each.covers(row[0], point.name)), None)
+            found.append(Difference(point.name, *row, listed))
     used = {each.kept for each in found}
     return Audit(
         num_points=len(points.keys() & files.keys()),
@@ -85,7 +110,3 @@ def specs(point: BridgePoint, container: Container) -> tuple[ExperimentSpec, Exp
     identity = {path: setting for path, setting in point.point.layer.items() if path in _IDENTITY}
     theirs = build_spec(merge(identity, container_layer(container)), container.label)
     return build_spec(point.point.layer, point.point.place), theirs
-
-
-def _listed(kept: tuple[Kept, ...], field: str, point: str) -> Kept | None:
-    return next((row for row in kept if row.covers(field, point)), None)

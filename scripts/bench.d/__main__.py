@@ -11,7 +11,7 @@ from plan_speed import PLANS
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from snapshot_speed import snapshot_memory, snapshot_seconds
-from startup import help_text, recipes_list
+from startup import start
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
@@ -19,8 +19,8 @@ from harness.show.page import Column, tabled
 from harness.show.terminal import narrate, show_blocks
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
-    "startup_help": help_text,
-    "startup_recipes_list": recipes_list,
+    "startup_help": partial(start, "startup_help", ("--help",), goal=0.25),
+    "startup_recipes_list": partial(start, "startup_recipes_list", ("recipes", "list"), goal=0.5),
     **{name: partial(plan, name) for name, plan in PLANS.items()},
     "diagnose_start": diagnose_start,
     "diagnose_log": diagnose_log,

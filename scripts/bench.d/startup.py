@@ -8,17 +8,8 @@ from result import Result
 REPEATS = 5
 
 
-def help_text() -> Result:
-    """Time `mbr-perf --help`."""
-    return _answer("startup_help", ("--help",), goal=0.25)
-
-
-def recipes_list() -> Result:
-    """Time `mbr-perf recipes list`, which reads every recipe."""
-    return _answer("startup_recipes_list", ("recipes", "list"), goal=0.5)
-
-
-def _answer(name: str, arguments: tuple[str, ...], goal: float) -> Result:
+def start(name: str, arguments: tuple[str, ...], goal: float) -> Result:
+    """Time a command; `recipes list` reads every recipe."""
     timed(mbr_perf(*arguments))  # the first one writes byte code
     runs = [timed(mbr_perf(*arguments)) for _ in range(REPEATS)]
     cpu = [round(run.cpu_s, 3) for run in runs]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from gate_rows import CHANGES, Goal, Row, Size, goals, rows
 from gate_short import LIMITS, short_rule
-from gate_trials import CASES_PER_NIGHT, THRESHOLD
+from gate_trials import CASES_PER_NIGHT, THRESHOLD, Detection, FalseAlarms, Rate
 from result import machine, write_result
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
-from harness.show.page import GAP, Column, table
+from harness.show.page import GAP, Column, table, tabled
 from harness.show.terminal import narrate, show_blocks
 
 
@@ -51,44 +51,36 @@ def report_short(rows: list[dict[str, object]]) -> None:
 
 def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
     """Print goals, then every scenario: detections as shares called a regression, and by the plain gate on one run."""
-    met = [
-        (
-            goal.name,
-            f"{goal.value:.2%}",
-            f"{'at most' if goal.is_upper else 'at least'} {goal.limit:.0%}",
-            "met" if goal.is_met else "missed",
-        )
-        for goal in wanted
-    ]
-    by_noise = [
-        (
-            row.scenario.name,
-            str(row.confirm),
-            f"{row.alarms.regression.value:.2%}",
-            f"{row.alarms.inconclusive.value:.2%}",
-            *(
-                f"{detection.regression.value:.1%}, {detection.by_second_night.value:.1%}"
-                for detection in row.detections
-            ),
-        )
-        for row in found
-    ]
+    goals = (
+        (Column("Goal"), lambda goal: goal.name),
+        (Column("Value", right=True), lambda goal: f"{goal.value:.2%}"),
+        (Column("Limit", right=True), lambda goal: f"{'at most' if goal.is_upper else 'at least'} {goal.limit:.0%}"),
+        (Column("Verdict"), lambda goal: "met" if goal.is_met else "missed"),
+    )
+    by_noise = []
+    for row in found:
+        detected = (f"{each.regression.value:.1%}, {each.by_second_night.value:.1%}" for each in row.detections)
+        alarms = (f"{rate.value:.2%}" for rate in (row.alarms.false_alarm, row.alarms.inconclusive))
+        by_noise.append((row.scenario.name, str(row.confirm), *alarms, *detected))
     plain = [f"{detection.plain_gate.value:.1%}" for detection in found[0].detections]
-    alone = ("plain 5 % on one run, 1 % noise", "0", f"{found[0].alarms.plain_gate.value:.2%}", "0.00%", *plain)
+    alone = (
+        "plain 5 % on one run, 1 % noise",
+        "0",
+        f"{found[0].alarms.plain_gate_false_alarm.value:.2%}",
+        "0.00%",
+        *plain,
+    )
+    titles = (
+        Column("Noise", long=True),
+        Column("Confirm", right=True, drop=1),
+        "False alarm",
+        Column("Inconclusive", drop=1),
+    )
     shares = [Column(f"{change:+.0%}", right=True) for change in CHANGES]
     show_blocks(
-        table(("Goal", "Value", "Limit", "Verdict"), met, right=("Value", "Limit")),
+        tabled(wanted, goals),
         GAP,
-        table(
-            (
-                Column("Noise", long=True),
-                Column("Confirm", right=True, drop=1),
-                "False alarm",
-                Column("Inconclusive", drop=1),
-                *shares,
-            ),
-            [*by_noise, alone],
-        ),
+        table((*titles, *shares), [*by_noise, alone]),
         f"False alarm, Inconclusive: share of nights of {CASES_PER_NIGHT} cases without any change. Changes: share found on the first "
         "night, and by the second.",
     )
@@ -112,27 +104,13 @@ def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size, s
 
 
 def _document(row: Row) -> dict[str, object]:
-    alarms = row.alarms
+    def rates(found: FalseAlarms | Detection) -> dict[str, object]:
+        return {name: each.document() if isinstance(each, Rate) else each for name, each in vars(found).items()}
+
     return {
-        "scenario": asdict(row.scenario),
-        "confirm": row.confirm,
-        "nights_without_change": {
-            "false_alarm": alarms.regression.document(),
-            "inconclusive": alarms.inconclusive.document(),
-            "plain_gate_false_alarm": alarms.plain_gate.document(),
-            "confirmed_cases_per_night": round(alarms.confirmed_cases_per_night, 4),
-        },
-        "cases_with_change": [
-            {
-                "change": detection.change,
-                "regression": detection.regression.document(),
-                "by_second_night": detection.by_second_night.document(),
-                "not_passed": detection.not_passed.document(),
-                "plain_gate": detection.plain_gate.document(),
-            }
-            for detection in row.detections
-        ],
-    }
+        "scenario": asdict(row.scenario), "confirm": row.confirm, "nights_without_change": rates(row.alarms),
+        "cases_with_change": [rates(detection) for detection in row.detections],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -109,10 +109,10 @@ def goals(found: Sequence[Row]) -> tuple[Goal, ...]:
     habit = [row for row in found if row.scenario.odd_share]
     light = [row for row in found if row.scenario not in HEAVY]
     return (
-        _at_most(0.01, "nights with a false alarm, 50 cases", usual.alarms.regression),
+        _at_most(0.01, "nights with a false alarm, 50 cases", usual.alarms.false_alarm),
         _at_least(0.99, "a true -5 % found", usual.detected(-0.05).regression),
         _at_least(0.90, "a true -3 % found", usual.detected(-0.03).regression),
-        _at_most(0.01, "nights with a false alarm, every scenario", *(row.alarms.regression for row in found)),
+        _at_most(0.01, "nights with a false alarm, every scenario", *(row.alarms.false_alarm for row in found)),
         _at_most(0.05, "inconclusive nights, light tails", *(row.alarms.inconclusive for row in light)),
         _at_least(0.95, "-5 % found after an odd night", *(row.detected(-0.05).regression for row in odd)),
         _at_least(1.0, "-8 % found after an odd night", *(row.detected(-0.08).regression for row in odd)),

@@ -96,27 +96,21 @@ def _is_clear(drawn: Drawn, repeats: int) -> bool:
 class FalseAlarms:
     """Nights of :data:`CASES_PER_NIGHT` cases in which nothing changed."""
 
-    regression: Rate
+    false_alarm: Rate
     inconclusive: Rate
-    plain_gate: Rate
+    plain_gate_false_alarm: Rate
     confirmed_cases_per_night: float
 
 
 def false_alarms(scenario: Scenario, nights: int, confirm: int, seed: int) -> FalseAlarms:
     """Count the nights with a case called a regression, or inconclusive, although nothing changed."""
     cases = draws(scenario, 0.0, nights * CASES_PER_NIGHT, confirm, seed)
-    counts = {"regression": 0, "inconclusive": 0, "plain": 0, "confirmed": 0}
-    for _ in range(nights):
-        night = [judged(next(cases), scenario.repeats) for _ in range(CASES_PER_NIGHT)]
-        counts["regression"] += any(case.verdict is Verdict.REGRESSION for case in night)
-        counts["inconclusive"] += any(case.verdict is Verdict.INCONCLUSIVE for case in night)
-        counts["plain"] += any(case.is_plain_regression for case in night)
-        counts["confirmed"] += sum(case.was_confirmed for case in night)
+    found = [[judged(next(cases), scenario.repeats) for _ in range(CASES_PER_NIGHT)] for _ in range(nights)]
     return FalseAlarms(
-        Rate(counts["regression"], nights),
-        Rate(counts["inconclusive"], nights),
-        Rate(counts["plain"], nights),
-        counts["confirmed"] / nights,
+        _rate(any(case.verdict is Verdict.REGRESSION for case in night) for night in found),
+        _rate(any(case.verdict is Verdict.INCONCLUSIVE for case in night) for night in found),
+        _rate(any(case.is_plain_regression for case in night) for night in found),
+        round(sum(case.was_confirmed for night in found for case in night) / nights, 4),
     )
 
 

@@ -18,29 +18,23 @@ def pinned(text: str) -> dict[str, str]:
 
 def differing(pins: dict[str, str]) -> list[str]:
     """Return a line for every installed package whose version is not the pinned one; absent ones were not asked for."""
-    found = []
-    for name, wanted in pins.items():
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            continue
-        if installed.partition("+")[0] != wanted:
-            found.append(f"{name} {installed}, tested: {wanted}")
-    return found
+    found = ((name, installed(name), wanted) for name, wanted in pins.items())
+    return [f"{name} {has}, tested: {wanted}" for name, has, wanted in found if has and has.partition("+")[0] != wanted]
 
 
 def installed(name: str) -> str:
-    """Return name and version, or say that it is missing."""
+    """Return the version, empty if it is missing."""
     try:
-        return f"{name} {version(name)}"
+        return version(name)
     except PackageNotFoundError:
-        return f"no {name}"
+        return ""
 
 
 def main() -> int:
     """Compare this Python's packages with the file named on the command line, or list them."""
     if sys.argv[1] == "--list":
-        print(", ".join(map(installed, sys.argv[2:])) + f", Python {platform.python_version()}")  # noqa: T201
+        listed = (f"{name} {has}" if (has := installed(name)) else f"no {name}" for name in sys.argv[2:])
+        print(*listed, f"Python {platform.python_version()}", sep=", ")  # noqa: T201
         return 0
     path = Path(sys.argv[1])
     lines = differing(pinned(path.read_text()))

@@ -13,6 +13,7 @@ from harness.records.run import RunRecord
 # skipped: this machine cannot carry the check out; not_run: a later sitting can.
 Verdict = Literal["pass", "fail", "skipped", "not_run"]
 NO_TIME = "no time left"
+PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
 
 Figures = Mapping[str, float | None]
 
@@ -100,32 +101,21 @@ def case_of_run(
     if record is None:
         return Case(name, recompute, checks, seconds)
     run = {
-        "fingerprint": record.fingerprint,
-        "status": record.status,
-        "failure": record.failure,
-        "suspect": list(record.suspect),
+        **{name: getattr(record, name) for name in ("fingerprint", "status", "failure")}, "suspect": list(record.suspect),
         "notes": [*record.notes, *(note for rank in record.ranks for note in rank.notes)],
-        "modules": record.effective.modules,
-        "versions": record.provenance.versions,
+        "modules": record.effective.modules, "versions": record.provenance.versions,
         "measured_at": record.provenance.started_at,
-    }
+    }  # fmt: skip
     return Case(name, recompute, checks, seconds, _figures(record), run)
 
 
 def _figures(record: RunRecord) -> Figures:
     metrics = derive(record)
     memory = record.ranks[0].memory if record.ranks else None
+    peaks: dict[str, Peak | None] = {name: getattr(metrics, name) for name in PEAKS}
     return {
         "step_time_s": metrics.step_time_s.median if metrics.step_time_s else None,
         "tflops_per_gpu": metrics.tflops_per_gpu.median if metrics.tflops_per_gpu else None,
-        "peak_allocated_bytes": _value(metrics.peak_allocated_bytes),
-        "peak_reserved_bytes": _value(metrics.peak_reserved_bytes),
-        "peak_device_bytes": _value(metrics.peak_device_bytes),
-        "static_bytes": memory.static_bytes if memory else None,
-        "loss_first": metrics.loss_first,
-        "loss_last": metrics.loss_last,
-    }
-
-
-def _value(peak: Peak | None) -> int | None:
-    return peak.value if peak else None
+        **{name: peak.value if peak else None for name, peak in peaks.items()},
+        "static_bytes": memory.static_bytes if memory else None, "loss_first": metrics.loss_first, "loss_last": metrics.loss_last,
+    }  # fmt: skip

@@ -123,7 +123,7 @@ def missing_packages(root: Path) -> list[str]:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = [*project["dependencies"], *project["optional-dependencies"]["train"]]
     names = [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in required]
-    return [name for name in names if _version(name) is None]
+    return [name for name in names if version_of(name) is None]
 
 
 def remedy(root: Path, missing: list[str]) -> str:
@@ -143,11 +143,12 @@ def versions() -> str:
     """Return the versions that matter, as text."""
     torch, cuda = torch_build()
     shown = {"Python": ".".join(map(str, sys.version_info[:3])), "torch": torch, "CUDA": cuda,
-             "megatron-core": _version("megatron-core"), "transformer-engine": _version("transformer-engine")}  # fmt: skip
+             "megatron-core": version_of("megatron-core"), "transformer-engine": version_of("transformer-engine")}  # fmt: skip
     return ", ".join(f"{name} {version or 'none'}" for name, version in shown.items())
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from case import NO_TIME, Case, Check
+from case import NO_TIME, PEAKS, Case, Check
 from machine import Target
 from phases import markdown
 
@@ -112,19 +112,15 @@ def earlier_cases(folder: Path, target: Target) -> Earlier:
             if reason := _difference(document, target):
                 earlier.left_out.setdefault(reason, []).append(path.stem)
             else:
-                earlier.cases[path.stem] = _case(document)
+                fields = {name: document[name] for name in ("recompute", "seconds", "figures", "run", "facts")}
+                checks = tuple(Check(**check) for check in document["checks"])
+                earlier.cases[path.stem] = Case(document["check"], checks=checks, **fields)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(
                 BadRequestError(f"{path}: cannot be read: {error!r}", remedy="remove it, or use another --out")
             )
     raise_all(problems)
     return earlier
-
-
-def _case(document: Mapping[str, Any]) -> Case:
-    fields = ("recompute", "seconds", "figures", "run", "facts")
-    checks = tuple(Check(**check) for check in document["checks"])
-    return Case(document["check"], checks=checks, **{name: document[name] for name in fields})
 
 
 def _difference(document: Mapping[str, Any], target: Target) -> str | None:
@@ -160,7 +156,7 @@ def cases_page(cases: Sequence[Case]) -> Page:
 
 def _row(case: Case) -> tuple[str, ...]:
     first, last, step = (case.figures.get(name) for name in ("loss_first", "loss_last", "step_time_s"))
-    peaks = (case.figures.get(f"peak_{name}_bytes") for name in ("allocated", "reserved", "device"))
+    peaks = map(case.figures.get, PEAKS)
     return (
         case.name,
         case.verdict,

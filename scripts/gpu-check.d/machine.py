@@ -1,7 +1,7 @@
 """The machine that is checked: its GPUs, or its CPU in a rehearsal; first whether it is fit."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,9 +52,7 @@ class Target:
 
     def variant(self, shape: str) -> str | None:
         """Return the recipe variant that fits this GPU: None for full width, and in a rehearsal."""
-        if self.total_bytes is None or self.total_bytes >= LARGE_BYTES.get(shape, 0):
-            return None
-        return "small"
+        return "small" if self.total_bytes is not None and self.total_bytes < LARGE_BYTES.get(shape, 0) else None
 
 
 def find_target(host: Host, programs: Path, *, rehearse: bool) -> Target:
@@ -70,24 +68,16 @@ def find_target(host: Host, programs: Path, *, rehearse: bool) -> Target:
             remedy="run it where the GPU is, or add --rehearse to run the same stages on the CPU",
         )
     gpu, _ = settled_gpu("", host)
-    visible = _visible(present, host.shell)
+    asked = host.shell.get("CUDA_VISIBLE_DEVICES", "").strip()
+    visible = [_named(present, name.strip()) for name in asked.split(",")] if asked else present
     first, uuids = visible[0], tuple(each.uuid or f"GPU {each.index}" for each in visible)
     return Target(host, gpu, first.name or gpu, found.driver, first.total_bytes, uuids, software, code)
 
 
-def _visible(present: Sequence[DetectedGpu], shell: Mapping[str, str]) -> list[DetectedGpu]:
-    """Return the GPUs of CUDA_VISIBLE_DEVICES. BadRequestError where an entry is no GPU, or several."""
-    asked = shell.get("CUDA_VISIBLE_DEVICES", "").strip()
-    return [_named(present, name.strip()) for name in asked.split(",")] if asked else list(present)
-
-
 def _named(present: Sequence[DetectedGpu], name: str) -> DetectedGpu:
-    """Return the GPU with this index, or whose UUID begins with it."""
-    matching = [
-        gpu
-        for gpu in present
-        if str(gpu.index) == name or (name and not name.isdigit() and (gpu.uuid or "").startswith(name))
-    ]
+    """Return the GPU with this index, or whose UUID begins with it. BadRequestError where it names none, or several."""
+    is_uuid = name and not name.isdigit()
+    matching = [gpu for gpu in present if str(gpu.index) == name or (is_uuid and (gpu.uuid or "").startswith(name))]
     if len(matching) != 1:
         listed = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in present)
         raise BadRequestError(
@@ -104,12 +94,8 @@ def require_fit(target: Target, results: Path) -> list[str]:
     """
     gpus = Detection() if target.is_rehearsal else detect_gpus(target.host, timeout_s=_NVML_TIMEOUT_S)
     lines = examine(target.host, results, gpus)
-    problems = [
-        f"{line.name}: {line.found}\n  {_REMEDIES.get(line.name, line.remedy)}"
-        for line in lines
-        if line.state == "problem"
-    ]
-    if problems:
+    wrong = (line for line in lines if line.state == "problem")
+    if problems := [f"{line.name}: {line.found}\n  {_REMEDIES.get(line.name, line.remedy)}" for line in wrong]:
         raise BadRequestError("\n".join(["this machine is not fit (mbr-perf doctor):", *problems]))
     return [f"{line.name}: {line.found}; {line.remedy}" for line in lines if line.state == "warning"]
 

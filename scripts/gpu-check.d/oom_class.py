@@ -35,14 +35,8 @@ def main() -> int:
         WAYS[way](kept)
     except (RuntimeError, MemoryError) as raised:  # torch.OutOfMemoryError and AcceleratorError are RuntimeErrors
         error = raised
-    document = {
-        "way": way,
-        "error": type(error).__name__ if error else None,
-        "text": str(error) if error else None,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        **counters(),
-    }
+    said = {"error": type(error).__name__ if error else None, "text": str(error) if error else None}
+    document = {"way": way, **said, "torch": torch.__version__, "cuda": torch.version.cuda, **counters()}
     write_atomically(folder / "oom.json", json.dumps(document, indent=1) + "\n")
     return 0
 
@@ -80,11 +74,6 @@ def total_bytes() -> int:
     return int(torch.cuda.get_device_properties(0).total_memory)
 
 
-def free_bytes() -> int:
-    """Return the free bytes of the GPU."""
-    return int(torch.cuda.mem_get_info()[0])
-
-
 def larger_than_device(kept: Kept) -> None:
     """One request that no device of this size could meet."""
     kept.append(tensor(total_bytes() * 3 // 2))
@@ -100,7 +89,7 @@ def library(kept: Kept) -> None:
     """Fill the device before cuBLAS makes its handle."""
     left, right = tensor(256).view(torch.bfloat16).view(8, 16), tensor(256).view(torch.bfloat16).view(16, 8)
     for piece in (GIB, 64 * MIB, 2 * MIB):
-        while free_bytes() > piece + 4 * MIB:
+        while torch.cuda.mem_get_info()[0] > piece + 4 * MIB:
             from_driver(kept, piece)
     kept.append(left @ right)
     torch.cuda.synchronize()
@@ -144,15 +133,8 @@ def host_memory(kept: Kept) -> None:
     kept.append(torch.empty(8 * GIB, dtype=torch.uint8))
 
 
-WAYS: dict[str, Callable[[Kept], None]] = {
-    "capacity": fill,
-    "larger_than_device": larger_than_device,
-    "outside_allocator": outside_allocator,
-    "library": library,
-    "cuda_graph_pools": cuda_graph_pools,
-    "self_imposed_limit": self_imposed_limit,
-    "host_memory": host_memory,
-}
+_NAMED = (larger_than_device, outside_allocator, library, cuda_graph_pools, self_imposed_limit, host_memory)
+WAYS: dict[str, Callable[[Kept], None]] = {"capacity": fill, **{way.__name__: way for way in _NAMED}}
 
 
 if __name__ == "__main__":

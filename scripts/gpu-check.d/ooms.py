@@ -85,9 +85,8 @@ def make_ooms(runs: Runs) -> Iterator[Case]:
         if way.case in runs.kept:
             yield runs.kept[way.case]
         elif way.needs_gpu and runs.target.is_rehearsal:
-            yield Case(
-                way.case, checks=(Check("classified", "skipped", f"{checks.GPU_ONLY}: it runs out of GPU memory"),)
-            )
+            skipped = Check("classified", "skipped", f"{checks.GPU_ONLY}: it runs out of GPU memory")
+            yield Case(way.case, checks=(skipped,))
         else:
             yield _made(runs, way)
 
@@ -99,9 +98,8 @@ def _made(runs: Runs, way: Way) -> Case:
     path = program.folder / "oom.json"
     if program.exit_code != 0 or not path.is_file():
         return Case(way.case, checks=(not_made(program),), seconds=program.seconds)
-    found = {
-        name: redact(value) if isinstance(value, str) else value for name, value in json.loads(path.read_text()).items()
-    }
+    read = json.loads(path.read_text())
+    found = {name: redact(value) if isinstance(value, str) else value for name, value in read.items()}
     check, facts = _classified(way, found)
     return Case(way.case, checks=(check,), seconds=program.seconds, facts={"oom": {**found, **facts}})
 

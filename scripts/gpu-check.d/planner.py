@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 
 import phases
 from case import Case, Check, Part, case_name
+from environment import version_of
 from phases import Row
 from runs import Runs, timed_out
 from shapes import FIRST, Shape
@@ -24,7 +24,6 @@ from harness.predict.search import Candidate, Traces, candidates, required_cases
 from harness.predict.stages import MissingTraceError
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.gating import LaunchSettings
-from harness.records.run import RunRecord
 from harness.resolve.recipe import Request
 
 WORKER = "phase_worker.py"
@@ -52,16 +51,9 @@ class Group:
 def groups(runs: Runs, shape: Shape, dtype: str, attentions: Sequence[str]) -> Iterator[Group]:
     """Yield attention without stored scores and attention with them; transformer-engine needs flash-attn for `flash`."""
     te = shape.settle(runs.target).software.transformer_engine
-    flash = "flash" if runs.target.is_rehearsal or te is None or _has_flash_attention() else "fused"
+    flash = "flash" if runs.target.is_rehearsal or te is None or version_of("flash-attn") else "fused"
     for attention in attentions:
         yield Group(shape, dtype, flash if attention == "fused" else attention)
-
-
-def _has_flash_attention() -> bool:
-    try:
-        return bool(metadata.version("flash-attn"))
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def compare(runs: Runs, group: Group, only: Sequence[str] | None, parents: WarmParents) -> Part:
@@ -173,12 +165,9 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     runs.took("phases", seconds)
     if ran.signal is not None:
         raise KeyboardInterrupt
-    return replace(row, measured=phases.measured(run_dir), problem=problem_of(ran.record), seconds=round(seconds, 1))
-
-
-def problem_of(record: RunRecord) -> str:
-    """Return why a rank could not be measured; empty for one that the deadline stopped."""
-    return "" if record.status == "ok" or timed_out(record) else f"{record.status}: {record.failure}"
+    record = ran.record  # one that the deadline stopped is no problem
+    problem = "" if record.status == "ok" or timed_out(record) else f"{record.status}: {record.failure}"
+    return replace(row, measured=phases.measured(run_dir), problem=problem, seconds=round(seconds, 1))
 
 
 @contextmanager

@@ -124,11 +124,6 @@ def _chosen(option: str, text: str | None, known: Collection[str], problems: lis
     return tuple(name for name in known if name in wanted)
 
 
-def _oom(runs: Runs, asked: Asked) -> Part:
-    yield from survive_oom(runs, asked.shapes[0])
-    yield from make_ooms(runs)
-
-
 def probe(runs: Runs) -> Part:
     """Measure single operations, and judge whether each constant is one that a calibration accepts."""
     if kept := runs.kept.get(PROBE):
@@ -162,10 +157,6 @@ def _planner(runs: Runs, asked: Asked) -> Part:
         yield from in_rounds(compare(runs, group, asked.recompute, parents) for group in chain.from_iterable(every))
 
 
-def _train(runs: Runs, asked: Asked) -> Part:
-    yield from in_rounds(_train_shape(runs, asked, shape) for shape in asked.shapes)
-
-
 def _train_shape(runs: Runs, asked: Asked, shape: Shape) -> Part:
     missing = _needs_te(runs.target, asked, shape, "train")
     for case in [missing] if missing else train_settings(runs, shape, asked.recompute):
@@ -184,8 +175,8 @@ def _needs_te(target: Target, asked: Asked, shape: Shape, stage: str) -> Case | 
 RUN: dict[str, Callable[[Runs, Asked], Part]] = {
     "probe": lambda runs, _: probe(runs),
     "planner": _planner,
-    "train": _train,
-    "oom": _oom,
+    "train": lambda runs, asked: in_rounds(_train_shape(runs, asked, shape) for shape in asked.shapes),
+    "oom": lambda runs, asked: chain(survive_oom(runs, asked.shapes[0]), make_ooms(runs)),
     "snapshot": lambda runs, asked: read_snapshots(runs, asked.shapes[0]),
     "kill": lambda runs, asked: kill_a_rank(runs, asked.shapes[0]),
     "parallel": lambda runs, _: compare_layouts(runs, HERE),

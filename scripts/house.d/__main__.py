@@ -20,9 +20,6 @@ def main() -> int:
     """Exit 0, or 5 where a figure is above its budget. A budget rises only by hand, with the reason in the commit."""
     parser = argparse.ArgumentParser(prog="scripts/house", description=main.__doc__)
     parser.add_argument("--keep", action="store_true", help=f"lower budgets in {BUDGETS} to what is measured")
-    parser.add_argument(
-        "--most", type=int, default=0, metavar="N", help="also name the N largest and most complex functions"
-    )
     asked = parser.parse_args()
     found = measured()
     budgets: dict[str, int] = json.loads(BUDGETS.read_text())["budgets"]
@@ -33,13 +30,6 @@ def main() -> int:
     if asked.keep:
         kept = {name: min(value, budgets.get(name, value)) for name, value in found.items()}
         BUDGETS.write_text(json.dumps({"schema_version": 2, "budgets": kept}, indent=1) + "\n")
-    found_functions = [*functions("harness")]
-    for rows in (
-        sorted(found_functions, key=lambda each: -each[1]),
-        sorted(found_functions, key=lambda each: -each[2]),
-    ):
-        for place, size, paths in rows[: asked.most]:
-            print(f"{place}: {size} lines, complexity {paths}")
     if above:
         print(f"above the budget of {BUDGETS}: {', '.join(above)}", file=sys.stderr)
     return int(ExitCode.REGRESSION if above else ExitCode.OK)

@@ -12,7 +12,7 @@ FOLDERS = ("bench.d", "bench_gate.d")
 @pytest.mark.slow
 def test_no_more_than_one_night_in_a_hundred_has_a_false_alarm(module):
     alarms = module("gate_trials").false_alarms(module("gate_rows").USUAL, nights=100, confirm=2, seed=1)
-    assert alarms.regression.count <= 1
+    assert alarms.false_alarm.count <= 1
     assert alarms.confirmed_cases_per_night < 1
 
 
