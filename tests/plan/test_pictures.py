@@ -101,6 +101,9 @@ def test_the_page_has_the_answer_then_the_choice_then_the_table_then_the_other_p
         (("--svg", "plan.png"), "--svg plan.png: of no known format\n  name a file *.svg"),
         (("--html", "plan.png"), "--html plan.png: of no known format\n  name a file *.html"),
         (("--svg", "nowhere/plan.svg"), "--svg nowhere/plan.svg: there is no folder nowhere"),
+        (("--step_trace", "step.txt"), "--step_trace step.txt: of no known format"),
+        (("--step_trace", "nowhere/step.json"), "--step_trace nowhere/step.json: there is no folder nowhere"),
+        (("--calibrate", "RUN", "--svg", "a.svg"), "--calibrate"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_traced(mbr_perf, options, message):
@@ -109,6 +112,3 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_traced(mbr_
     assert answer.err.startswith(f"error: {message}")
 
 
-def test_a_calibration_has_no_pictures(mbr_perf):
-    answer = mbr_perf("plan", "--calibrate", "RUN", "--svg", "a.svg")
-    assert (answer.code, "--calibrate plans nothing that a file could show" in answer.err) == (2, True)

@@ -117,22 +117,14 @@ def test_a_whole_step_that_takes_too_long_says_so_and_the_plan_stands(plan):
 
 
 @pytest.mark.train
-def test_settings_that_are_not_in_the_plan_are_named_together(plan):
-    done = plan(*LLAMA, "--exact", "moe_act", "layernorm")
-    assert done.code == 2
-    assert "--exact moe_act: not in this plan" in done.err
-    assert "--exact layernorm: not in this plan" in done.err
-
-
-@pytest.mark.train
 def test_only_the_settings_asked_for_are_planned_beside_that_without_recompute(plan):
     document = json.loads(plan(*LLAMA, "--json", "--only", "full:block:2", "mlp").out)
     assert [row["recompute"] for row in document["settings"]] == ["none", "mlp", "full:block:2"]
     assert document["settings"][1]["recompute_overhead"] > 0
-    wrong = plan(*LLAMA, "--only", "moe", "full:block:9")
-    assert wrong.code == 2
-    assert "--only moe: not in this plan" in wrong.err
-    assert "--only full:block:9: not in this plan" in wrong.err
+    for option in ("--only", "--exact"):
+        wrong = plan(*LLAMA, option, "moe", "full:block:9")
+        named = [f"{option} {text}: not in this plan" in wrong.err for text in ("moe", "full:block:9")]
+        assert (wrong.code, named) == (2, [True, True])
 
 
 @pytest.mark.slow

@@ -123,15 +123,6 @@ def test_the_step_on_the_page_reaches_the_peak_and_the_reserved_bytes_of_the_pla
 
 
 @pytest.mark.parametrize(
-    ("file", "message"),
-    [("step.txt", "step.txt: of no known format"), ("nowhere/step.json", "there is no folder nowhere")],
-)
-def test_a_file_that_cannot_hold_a_step_is_refused_before_anything_is_traced(mbr_perf, file, message):
-    answer = mbr_perf(*JOB, "--step_trace", file)
-    assert (answer.code, message in answer.err) == (2, True)
-
-
-@pytest.mark.parametrize(
     "options",
     [
         (*JOB, "--cuda_graph_impl", "local"),
