@@ -110,5 +110,3 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_traced(mbr_
     answer = mbr_perf("plan", "-mr", "llama3_8b", "-g", "h100", *options)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith(f"error: {message}")
-
-

@@ -15,11 +15,7 @@ from harness.plan.ask import _over
 from harness.show.page import LONGEST_ANSWER
 from harness.units import format_bytes
 
-KEYS = {
-    "recompute", "legal", "rules", "inert_modules", "peak_bytes", "worst_stage", "stages", "step_time_s",
-    "tflops_per_gpu", "recompute_overhead", "verdict",
-}  # fmt: skip
-STAGE_KEYS = {"weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead", "total"}
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 LLAMA = ("-m", "llama", "-mr", "llama3_8b", "-g", "h100", "--num_layers", "4", "--cuda_graph_impl", "none")
 
 
@@ -40,16 +36,13 @@ def plan(cache, mbr_perf, monkeypatch):
 
 
 @pytest.mark.train
-def test_json_has_the_keys_of_the_contract(plan):
+def test_json_recommends_a_setting_and_the_parts_of_a_stage_add_up(plan):
     done = plan(*LLAMA, "--json")
     assert done.code == 0, done.err
     document = json.loads(done.out)
-    assert document.keys() >= {"schema_version", "settings", "recommended", "assumptions"}
-    assert all(setting.keys() >= KEYS for setting in document["settings"])
     assert document["recommended"] == "none"
     stage = document["settings"][0]["stages"][0]
-    assert stage.keys() >= STAGE_KEYS
-    assert sum(stage[name] for name in STAGE_KEYS - {"total"}) == stage["total"]
+    assert sum(stage[name] for name in PARTS) == stage["total"]
 
 
 @pytest.mark.train

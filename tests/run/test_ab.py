@@ -26,15 +26,13 @@ def _cells():
     return build
 
 
-def test_a_goes_without_expandable_segments_and_b_with_them(cells):
-    a, b = cells(f"{ALLOCATOR}={EXPANDABLE}")
-    assert [cell.spec.env["PYTORCH_CUDA_ALLOC_CONF"] for cell in (a, b)] == ["", EXPANDABLE]
+LLAMA = {"model_recipe_name": "llama3_70b", "task": "sft", "gpu": "h100", "compute_dtype": "fp8_cs", "num_gpus": 32}
+
+
+@pytest.mark.parametrize("asked", [{}, LLAMA], ids=["a recipe without them", "a recipe with them"])
+def test_a_goes_without_expandable_segments_and_b_with_them(cells, asked):
+    a, b = cells(f"{ALLOCATOR}={EXPANDABLE}", **asked)
     assert (a.fate, b.fate) == ("run", "run")
-
-
-def test_a_goes_without_them_also_where_the_recipe_has_them(cells):
-    llama = {"model_recipe_name": "llama3_70b", "task": "sft", "gpu": "h100", "compute_dtype": "fp8_cs", "num_gpus": 32}
-    a, b = cells(f"{ALLOCATOR}={EXPANDABLE}", **llama)
     assert [cell.spec.env["PYTORCH_CUDA_ALLOC_CONF"] for cell in (a, b)] == ["", EXPANDABLE]
 
 

@@ -114,11 +114,7 @@ def test_a_limit_above_what_the_gpu_has_is_refused(mbr_perf):
     assert "RUN06" in answer.out + answer.err
 
 
-def test_a_limit_on_a_processor_leaves_the_golden_in_reach(make_spec):
-    measure = make_spec(gpu="cpu").measure.model_copy(update={"memory_limit_bytes": GIB})
-    assert make_spec(gpu="cpu", measure=measure).fingerprint == make_spec(gpu="cpu").fingerprint
-
-
-def test_a_limit_on_a_gpu_makes_another_experiment(make_spec):
-    measure = make_spec().measure.model_copy(update={"memory_limit_bytes": GIB})
-    assert make_spec(measure=measure).fingerprint != make_spec().fingerprint
+@pytest.mark.parametrize("gpu", ["cpu", "h100"])
+def test_a_limit_makes_another_experiment_on_a_gpu_only(make_spec, gpu):
+    measure = make_spec(gpu=gpu).measure.model_copy(update={"memory_limit_bytes": GIB})
+    assert (make_spec(gpu=gpu, measure=measure).fingerprint == make_spec(gpu=gpu).fingerprint) is (gpu == "cpu")

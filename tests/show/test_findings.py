@@ -7,10 +7,8 @@ import pytest
 from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
-from harness.measure.values import CheckDocument
 from harness.show.request_text import check_page
 from harness.show.terminal import Console, print_page
-from tests.commands import json_of
 
 REFUSED = Finding(
     id="R09", severity="error", message="mla_up_proj needs multi-latent attention", fix="drop mla_up_proj",
@@ -25,12 +23,12 @@ FORCED = REFUSED.model_copy(update={"overridden": True})
 def printed(make_spec):
     """The lines of a printed check; colours and folding only at a ``terminal``."""
 
-    def lines(*findings, width=80, terminal=False, notes=(), sources=None):
+    def lines(*findings, width=80, terminal=False, notes=()):
         spec, out = make_spec(), io.StringIO()
         code = ExitCode.BAD_REQUEST if any(finding.blocks for finding in findings) else ExitCode.OK
         console = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False)
         effective = effective_recompute(spec, "transformer_engine")
-        print_page(console, check_page(spec, effective, findings, code, notes=notes, sources=sources))
+        print_page(console, check_page(spec, effective, findings, code, notes=notes))
         return out.getvalue().replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "").splitlines()
 
     return lines
@@ -77,24 +75,3 @@ def test_at_a_terminal_nothing_is_wider_and_further_lines_are_indented(printed, 
 def test_in_a_pipe_a_paragraph_is_one_line(printed):
     long = WASTEFUL.model_copy(update={"message": "word " * 60})
     assert any(line.count("word") == 60 for line in printed(long, width=40))
-
-
-def test_sources_are_shown_when_asked_for(printed):
-    sources = {"recompute": "--recompute_modules", "compute_dtype": "recipes/llama/llama3_70b.yaml:3", "gpu": "default"}
-    rows = [line.split() for line in printed(sources=sources)]
-    assert ["recompute", "--recompute_modules", "core_attn"] in rows
-    assert rows.index(["gpu", "default", "h100"]) > rows.index(["recompute", "--recompute_modules", "core_attn"])
-
-
-def test_the_document_holds_every_finding_with_its_override(make_spec):
-    spec = make_spec()
-    document = json_of(
-        CheckDocument.of(
-            spec=spec, effective=None, findings=(FORCED, WASTEFUL), exit_code=ExitCode.OK, sources={}, notes=("a note",)
-        )
-    )
-    assert document["findings"][0] == {
-        "id": "R09", "severity": "error", "message": REFUSED.message, "fix": REFUSED.fix,
-        "mcore_text": REFUSED.mcore_text, "overridden": True,
-    }  # fmt: skip
-    assert (document["effective"], document["exit_code"], document["notes"]) == (None, 0, ["a note"])

@@ -1,10 +1,10 @@
-"""The JSON documents keep the keys of the contract."""
+"""The values of JSON documents; tests/data/schemas pins their keys."""
 
 import math
 from pathlib import Path
 
 from harness.judge.compare import compare_runs
-from harness.judge.gate import comparison_outcome, run_outcome
+from harness.judge.gate import run_outcome
 from harness.measure import values
 from harness.records.gating import GateOptions
 from harness.records.goldens import GoldenSearch
@@ -12,32 +12,12 @@ from harness.records.rank import Failure
 from harness.show import json
 from tests.commands import json_of
 
-RUN_KEYS = {
-    "schema_version", "run_id", "outcome", "exit_code", "run_dir", "spec", "effective", "metrics", "ranks", "comparison",
-    "prediction", "provenance",
-}  # fmt: skip
-SUMMARY_KEYS = {"median", "mean", "stdev", "n", "window"}
-FINDING_KEYS = {"metric", "current", "golden", "change", "threshold", "verdict"}
-
 
 def run_document(record, golden=None):
     search = GoldenSearch(golden, Path("golden.json") if golden else None, "none there")
     metrics, comparison = compare_runs([record], search, GateOptions())
     verdict = run_outcome(record.status, comparison)
     return json_of(values.run_document(record, metrics, comparison, verdict, Path("runs/x"), [record.run_id]))
-
-
-def test_a_run_has_the_keys_of_the_contract(make_record, make_golden):
-    record = make_record(seconds=2.5)
-    answer = run_document(record, make_golden(record, {"tflops_per_gpu": 800.0}))
-    assert answer.keys() >= RUN_KEYS
-    assert (answer["schema_version"], answer["outcome"], answer["exit_code"]) == (1, "regression", 5)
-    assert answer["effective"].keys() >= {"recompute", "inert_modules"}
-    for name in ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu"):
-        assert answer["metrics"][name].keys() >= SUMMARY_KEYS
-    for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes"):
-        assert answer["metrics"][name].keys() >= {"value", "rank"}
-    assert all(finding.keys() >= FINDING_KEYS for finding in answer["comparison"])
 
 
 def test_the_values_of_a_run_are_those_that_were_measured(make_record, make_golden):
@@ -60,17 +40,6 @@ def test_what_is_absent_is_null_with_its_reason(make_spec, make_record):
     assert answer["metrics"]["problems"]["peak_device_bytes"] == "a CPU run has no device memory"
     assert (answer["golden"], answer["note"], answer["prediction"]) == (None, "none there", None)
     assert (answer["outcome"], answer["exit_code"]) == ("pass", 0)
-
-
-def test_a_comparison_has_the_keys_of_the_contract(make_record, make_golden):
-    record = make_record(seconds=2.5)
-    golden = make_golden(make_record(provenance={"driver_version": "1"}), {"tflops_per_gpu": 709.0})
-    metrics, comparison = compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())
-    answer = json_of(values.compare_document((record,), metrics, comparison, comparison_outcome(comparison)))
-    assert answer.keys() >= {"schema_version", "outcome", "exit_code", "comparison"}
-    assert (answer["outcome"], answer["exit_code"]) == ("inconclusive", 6)
-    (difference,) = answer["differences"]
-    assert (difference["name"], difference["golden"], difference["current"]) == ("driver_version", "1", "550.54.15")
 
 
 class Figures(json.Document):
