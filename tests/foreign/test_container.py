@@ -7,7 +7,6 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
-from harness.experiment.user_buffers import NAMED
 from harness.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS, container_layer, disagreements
 from harness.foreign.container_file import parse_container, read_container
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
@@ -36,27 +35,6 @@ def test_every_leaf_of_a_spec_has_a_row_or_a_reason_why_not():
     assert len(rows) == len(set(rows))
     assert set(rows) | set(NOT_IN_CONTAINERS) == set(LEAVES)
     assert set(rows) & set(NOT_IN_CONTAINERS) == set()
-
-
-def test_a_recorded_file_becomes_a_whole_experiment_with_a_source_for_each_value(text):
-    container = parse_container(text["llama3_70b_pretrain_64gpu_h100_bf16.yaml"], "run_config.yaml")
-    layer = container_layer(container)
-    spec = build_spec(merge(IDENTITY, layer), "run_config.yaml")
-    assert (spec.num_gpus, spec.compute_dtype, spec.data_parallel_size) == (64, "bf16", 2)
-    assert spec.kernels.tp_comm_overlap_cfg == NAMED["userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"]
-    assert (spec.model.rotary_base, spec.model.activation_func) == (500000, "silu")
-    source = layer["parallelism.pipeline_model_parallel_size"].source
-    assert source == "run_config.yaml:744: model.pipeline_model_parallel_size"
-
-
-def test_latent_attention_experts_and_a_layout_of_lists_are_read(text):
-    spec = build_spec(
-        merge(IDENTITY, container_layer(parse_container(text["deepseek_v3_pretrain_256gpu_b300_bf16.yaml"], "f"))), "f"
-    )
-    assert spec.model.mla and spec.model.mla.kv_lora_rank == 512
-    assert spec.model.moe and spec.model.moe.moe_layer_freq == (0,) * 3 + (1,) * 58
-    assert spec.parallelism.pipeline_model_parallel_layout.startswith("Etttt|")
-    assert spec.compute_dtype == "bf16" and spec.num_gpus == 256
 
 
 def test_an_experiment_agrees_with_itself_and_a_changed_field_is_named(text):

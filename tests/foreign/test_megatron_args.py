@@ -334,10 +334,6 @@ def test_every_published_run_is_read_or_left_out_with_its_reason():
     assert unknown == []
 
 
-def test_arguments_without_a_command_are_read(spec):
-    assert spec(SMALLEST).model.num_layers == 4
-
-
 def test_the_last_of_repeated_options_counts_and_equals_signs_are_read(spec):
     assert spec(f"{SMALLEST} --num-layers=8").model.num_layers == 8
 

@@ -5,10 +5,7 @@ import pytest
 from harness.judge.derive import derive
 from harness.judge.saving import another_machine, elsewhere, memory_saving
 from harness.records.metrics import METRICS, Speed, cell_figure
-from harness.records.run import ImportedLog
 from harness.units import GIB, MIB
-
-FROM_A_LOG = ImportedLog(source_format="bridge", files=())
 
 
 @pytest.fixture(name="saving")

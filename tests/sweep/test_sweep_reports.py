@@ -9,7 +9,6 @@ from dataclasses import asdict
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -19,7 +18,6 @@ from harness.records.sweep import SweepData, read_sweep
 from harness.show.html import html
 from harness.show.markup import as_markdown, markdown
 from harness.show.page import visible
-from harness.show.terminal import Console, print_page
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
@@ -44,12 +42,6 @@ def _hostile(make_spec, make_record, make_cell, make_sweep) -> SweepData:
     )
     cells = [make_cell("none", [run]), make_cell(HOSTILE, [failed])]
     return make_sweep(cells, title=HOSTILE, gpu="cpu", capacity_bytes=None, notes=(HOSTILE,))
-
-
-def printed(data: SweepData, **console: Any) -> str:
-    out = io.StringIO()
-    print_page(Console(file=out, highlight=False, **console), sweep_page(judge_sweep(data)))
-    return out.getvalue()
 
 
 def test_no_name_steers_the_terminal_that_prints_a_report(make_spec, make_record, make_cell, make_sweep):
