@@ -34,6 +34,7 @@ from harness.imports import ask as import_command
 from harness.jobs import ask as jobs
 from harness.nightly import ask as nightly
 from harness.plan import ask as plan
+from harness.probe import ask as probe
 from harness.recipes import ask as catalogue
 from harness.recipes import schema
 from harness.records.folders import closed_to_others
@@ -152,6 +153,7 @@ def show_help(
 app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))
 app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(answers_first(run.check))
 app.command("capture", rich_help_panel=_PREDICT)(answers_first(capture.capture))
+app.command("probe", rich_help_panel=_MEASURE)(answers_first(probe.probe))
 app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_first(run.run))
 app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(answers_first(sweep.sweep))
 app.command("report", rich_help_panel=_MEASURE)(answers_first(sweep.report))

@@ -32,14 +32,13 @@ from harness.units import grouped, utc_now
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """The request of `plan --calibrate`. ``runs``: run folders, ids, or folders of runs such as sweeps.
+    """The request of `plan --calibrate`.
 
-    ``probe``: the file of constants that were measured by themselves.
+    ``given``: run folders, ids, folders of runs such as sweeps, and at most one file of `mbr-perf probe`.
     """
 
-    runs: tuple[str, ...]
+    given: tuple[str, ...]
     out: Path | None = None
-    probe: Path | None = None
     use_cache: bool = True
 
 
@@ -49,9 +48,15 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    records = _records(request.runs)
-    gpu = _one_gpu(records)
-    probed = _probed(request.probe, gpu) if request.probe else {}
+    paths = [given for given in request.given if given.endswith(".json") and Path(given).is_file()]
+    records = _records([given for given in request.given if given not in paths])
+    if len(paths) > 1:
+        raise BadRequestError(
+            f"--calibrate: several files ({', '.join(paths)})", remedy="name one file of mbr-perf probe"
+        )
+    probe = read_document(Path(paths[0]), Probe) if paths else None
+    gpu = _one_gpu(records, probe)
+    probed = _probed(paths[0], probe) if probe else {}
     traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
     observed = [(record, _observation(record, traces)) for record in records]
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
@@ -89,8 +94,9 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
     return list(records.values())
 
 
-def _one_gpu(records: Sequence[RunRecord]) -> str:
-    by_gpu = grouped((record.spec.gpu, record.run_id) for record in records)
+def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:
+    of_probe = [(probe.gpu, "the probe")] if probe else []
+    by_gpu = grouped([*of_probe, *((record.spec.gpu, record.run_id) for record in records)])
     if len(by_gpu) > 1:
         found = "; ".join(f"{gpu}: {', '.join(runs)}" for gpu, runs in by_gpu.items())
         raise BadRequestError(f"--calibrate: runs of several GPU types: {found}", remedy="calibrate one type at a time")
@@ -164,27 +170,24 @@ def _outside(record: RunRecord) -> tuple[int, ...]:
     return tuple(used - reserved - modelled for used, reserved in pairs if used is not None and reserved is not None)
 
 
-def _probed(path: Path, gpu: str) -> dict[str, float]:
-    """Return the constants of a probe. BadRequestError if it is of another GPU type, or a value is impossible."""
-    probe = read_document(path, Probe)
-    if probe.gpu != gpu:
-        raise BadRequestError(f"--probe {path}: of {probe.gpu}, and the runs are of {gpu}")
-    if probe.facts.device.startswith(SCRIPTED):
-        raise BadRequestError(f"--probe {path}: {probe.facts.device} has no rates: its kernels do nothing")
-    bounds = {name: BOUNDS[name] for name in (*EFFICIENCIES, *HOST_SECONDS)}
-    for name, value in probe.facts.constants.items():
+def _probed(path: str, probe: Probe) -> dict[str, float]:
+    """Return the constants of a probe. BadRequestError if it measured no GPU, or a value is impossible."""
+    if not probe.constants or probe.device.startswith(SCRIPTED):
+        raise BadRequestError(f"{path}: {probe.device} has no rates of a GPU", remedy="run mbr-perf probe on a GPU")
+    bounds = {name: BOUNDS[name] for name in (*EFFICIENCIES, *HOST_SECONDS, "outside_allocator_bytes")}
+    for name, value in probe.constants.items():
         low, high = bounds.get(name, (inf, inf))
         if not low <= value <= high:
             known = f"from {low:g} to {high:g}" if name in bounds else f"known: {', '.join(bounds)}"
-            raise BadRequestError(f"--probe {path}: {name} {value:g}: {known}", remedy="probe the GPU again")
-    return probe.facts.constants
+            raise BadRequestError(f"{path}: {name} {value:g}: {known}", remedy="run mbr-perf probe again")
+    return probe.constants
 
 
 def _calibration(
     gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str], probed: dict[str, float]
 ) -> Calibration:
     observations = [run for _, run in taken]
-    constants = fit(observations, probed)
+    constants = fit(gpu, observations, probed)
     after = calibrated(constants)
     rows = tuple(
         RunErrors(
@@ -198,7 +201,7 @@ def _calibration(
             time_after=run.time_error(after),
             time_left_out=run.time_error(without) if without else None,
         )
-        for (record, run), without in zip(taken, left_out(observations, probed), strict=True)
+        for (record, run), without in zip(taken, left_out(gpu, observations, probed), strict=True)
     )
     errors = [abs(row.time_left_out) for row in rows if row.time_left_out is not None]
     return Calibration(

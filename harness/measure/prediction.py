@@ -25,13 +25,13 @@ from harness.predict.search import Traces
 from harness.predict.stages import Composer, MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import weighed
-from harness.records.calibration import Calibration
+from harness.records.calibration import PROBED, Calibration
 from harness.records.folders import calibration_path
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
-from harness.units import first_line, format_bytes, format_seconds, grouped
+from harness.units import counted, first_line, format_bytes, format_seconds, grouped
 
 # A run waits at most this long for its prediction.
 _PATIENCE_S = 120.0
@@ -213,7 +213,11 @@ def constants_for(gpu: str, results: Path | None = None) -> Constants:
     found = read_document(path, Calibration)
     if other := why_of_another_planner(found):
         return replace(BUILT_IN, origin=f"built-in constants: mbr-perf ignores {path}: {other}; calibrate again")
-    names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
-    runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
-    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration ignores them)"
+    probed, fitted = (
+        ", ".join(each.name for each in found.constants if each.value is not None and (each.reason == PROBED) is wanted)
+        for wanted in (True, False)
+    )
+    parts = [f"measured by mbr-perf probe: {probed}"] if probed else []
+    parts += [f"calibrated on {counted(len(found.runs), 'run')} of {gpu}: {fitted}"] if fitted else []
+    origin = f"{'; '.join(parts)}; {found.made_at[:10]} ({path}; --no_calibration ignores them)"
     return calibrated(found.constants, found.time_spread, origin)

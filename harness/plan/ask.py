@@ -48,12 +48,11 @@ class PlanOptions:
     exact_timeout_s: Annotated[float, option("SECONDS", "Time limit for tracing the whole step of one setting.",
         "--exact_timeout")] = 300.0
     show_all: Annotated[bool, flag("Print all settings, and all columns.", "--all")] = False
-    calibrate: Annotated[list[str] | None, option("RUN...", "Fit the planner's constants to these runs (folders, ids, "
-        "sweeps) of one GPU type.", completes=completion.stored)] = None
+    calibrate: Annotated[list[str] | None, option("RUN|FILE...", "Fit the planner's constants to these runs (folders, "
+        "ids, sweeps) of one GPU type; FILE of `mbr-perf probe` fixes those that it measured.",
+        completes=completion.stored)] = None
     out: Annotated[Path | None, option("PATH", "File for --calibrate. Default: results/calibration/<gpu>.json, which "
         "plans and runs use.")] = None
-    probe: Annotated[Path | None, option("FILE", "For --calibrate: constants to keep, which scripts/gpu-check measured "
-        "(probe.json).")] = None
     no_calibration: Annotated[bool, flag("Plan with the built-in constants.")] = False
     html: Annotated[Path | None, option("FILE", "Also write the answer as a page, with pictures.")] = None
     svg: Annotated[Path | None, option("FILE", "Also write the first of these pictures, as *.svg.")] = None
@@ -221,7 +220,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
         raise BadRequestError(
             "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"
         )
-    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, how.probe, use_cache=not how.no_cache)
+    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
     calibration, path = calibrate(request, this_host())
     document = CalibrationDocument(path=path, calibration=calibration)
     answer(lambda: document, lambda: calibration_page(calibration, path), as_json=how.as_json)
@@ -233,9 +232,8 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     from harness.plan.request import PlanRequest
     from harness.predict.draws import LENGTHS, ROUTING, Varied, read_tokens
 
-    if how.out or how.probe:
-        option = "--out" if how.out else "--probe"
-        raise BadRequestError(f"{option} needs --calibrate: it names a file for it", remedy=f"omit {option}")
+    if how.out:
+        raise BadRequestError("--out needs --calibrate: it names a file for it", remedy="omit --out")
 
     request = experiment_request(asked)
     require_job(request, "--calibrate RUN")

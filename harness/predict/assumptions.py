@@ -154,8 +154,8 @@ ASSUMPTIONS = (
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "seconds: a roofline of operations and messages, and the host that launches them, with constants fitted on "
-        "H100 steps; their "
+        "seconds: a roofline of operations and messages, and the host that launches them, with constants fitted to "
+        "measured steps; their "
         "range is that of measured steps of the same class; trust the ratios between settings more than the seconds",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),

@@ -10,12 +10,12 @@ from harness.predict.compose import ChunkCost
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import Adam
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, Constants, calibrated
-from harness.predict.time_model import LIKELY, Efficiency, likely_seconds
-from harness.records.calibration import FittedConstant
+from harness.predict.time_model import Efficiency, likely_seconds
+from harness.records.calibration import PROBED, FittedConstant
 
 Residuals = Callable[[Sequence[float]], list[float]]
 
-PROBED = "measured by itself"
+_OUTSIDE = "outside_allocator_bytes"
 
 _STEP = 1e-4
 
@@ -153,29 +153,32 @@ class Observation:
         return self.predicted_s(constants.efficiency(self.spec.gpu)) / self.step_s - 1
 
 
-def fit(observations: Sequence[Observation], probed: Mapping[str, float] | None = None) -> tuple[FittedConstant, ...]:
+def fit(
+    gpu: str, observations: Sequence[Observation], probed: Mapping[str, float] | None = None
+) -> tuple[FittedConstant, ...]:
     """Return for every constant its fitted value, or why these runs do not determine it.
 
     ``probed``: constants measured by themselves. They keep their values, and the seconds of each step join the fit.
     """
+    speeds, outside = dict(probed or {}), [size for run in observations for size in run.outside]
+    context = speeds.pop(_OUTSIDE, None)
+    beside = _median_constant(_OUTSIDE, outside, "no rank measured both device and reserved bytes")
     return (
         _median_constant("allocator_bytes", _beside_the_model(observations), "no run measured allocated bytes"),
-        _median_constant(
-            "outside_allocator_bytes",
-            [size for run in observations for size in run.outside],
-            "no rank measured both device and reserved bytes",
-        ),
-        *_efficiencies([run for run in observations if run.step_s is not None], probed or {}),
+        beside if context is None else beside.model_copy(update={"value": context, "reason": PROBED}),
+        *_efficiencies(gpu, [run for run in observations if run.step_s is not None], speeds),
     )
 
 
 def left_out(
-    observations: Sequence[Observation], probed: Mapping[str, float] | None = None
+    gpu: str, observations: Sequence[Observation], probed: Mapping[str, float] | None = None
 ) -> tuple[Constants | None, ...]:
     """Return for every run the constants fitted to the other runs; None for each if there are too few."""
     if len(observations) < NUM_FOR_LEAVING_OUT:
         return (None,) * len(observations)
-    return tuple(calibrated(fit([other for other in observations if other is not run], probed)) for run in observations)
+    return tuple(
+        calibrated(fit(gpu, [other for other in observations if other is not run], probed)) for run in observations
+    )
 
 
 def _beside_the_model(observations: Sequence[Observation]) -> list[int]:
@@ -200,9 +203,9 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
     )
 
 
-def _efficiencies(runs: Sequence[Observation], probed: Mapping[str, float]) -> tuple[FittedConstant, ...]:
+def _efficiencies(gpu: str, runs: Sequence[Observation], probed: Mapping[str, float]) -> tuple[FittedConstant, ...]:
     """Fit the efficiencies on which the step times of these runs depend independently."""
-    built_in = BUILT_IN.efficiency(runs[0].spec.gpu) if runs else LIKELY
+    built_in = BUILT_IN.efficiency(gpu)
     free = [name for name in (*EFFICIENCIES, *(["step_s"] if probed else [])) if name not in probed]
     known = replace(built_in, **probed)
     names, reasons = determined(len(runs), lambda chosen: _log_errors(runs, chosen, known), known, free)

@@ -18,7 +18,7 @@ from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
 from harness.predict.reserved import Held, estimated
 from harness.predict.stages import Composer
-from harness.predict.time_model import Efficiency, StepTime, step_time, typical
+from harness.predict.time_model import Efficiency, StepTime, borrowed_text, step_time, typical
 from harness.predict.trace_cases import traceable
 from harness.records.calibration import FittedConstant
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
@@ -234,8 +234,8 @@ def predict(
     adam = adam_of(spec, software)
     stages = _stages(spec, costs, constants, adam=adam)
     rows = assumptions(spec, implementation, adam=adam, apex=apex)
-    if constants.origin:
-        rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
+    origins = (constants.origin, "" if constants.speeds else borrowed_text(spec.gpu))
+    rows = (*rows, *(Assumption(text, applies=lambda _spec, _implementation: True) for text in origins if text))
     peak = max(stage.total for stage in stages)
     uneven, busiest = peak, costs
     if imbalanced:

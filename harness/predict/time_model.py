@@ -1,7 +1,7 @@
 """Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
@@ -54,12 +54,13 @@ _OF_THE_HOST = ("launch_s", "call_s", "norm")
 class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
-    ``constants``: by generation of GPUs, by field of :class:`Efficiency`; Hopper's hold all of them. ``spreads``: by
-    class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and the number of
-    rows.
+    ``constants``: by generation of GPUs, by field of :class:`Efficiency`; Hopper's hold all of them. ``gpus``: the
+    types whose steps each generation's are fitted to. ``spreads``: by class of rows, between which multiples of the
+    predicted seconds nine of ten measured ones are, and the number of rows.
     """
 
     constants: Mapping[str, Mapping[str, float]]
+    gpus: Mapping[str, Sequence[str]]
     spreads: Mapping[str, tuple[float, float, int]]
 
 
@@ -67,7 +68,7 @@ class Fitted:
 def fitted() -> Fitted:
     """Read the file beside this module."""
     found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
-    return Fitted(found["constants"], {name: tuple(row) for name, row in found["spreads"].items()})
+    return Fitted(found["constants"], found["gpus"], {name: tuple(row) for name, row in found["spreads"].items()})
 
 
 @cache
@@ -75,6 +76,15 @@ def typical(gpu: str) -> Efficiency:
     """The efficiencies of a GPU type: those of its generation; what no row of it determines is Hopper's or fixed."""
     generation, constants = generation_of(gpu), fitted().constants
     return replace(base_of(generation, replace(LIKELY, **constants["9.x"])), **constants.get(generation, {}))
+
+
+def borrowed_text(gpu: str) -> str:
+    """Say on which GPU types the steps ran to which the constants of ``gpu`` are fitted; empty if on itself."""
+    measured = fitted().gpus[generation_of(gpu)]
+    if gpu in measured or GPUS[gpu].is_cpu:
+        return ""
+    steps = f"the constants of the seconds are borrowed: they are fitted to steps on {' and '.join(measured)}"
+    return f"{steps}; `mbr-perf probe` measures those of your GPU in a minute"
 
 
 def base_of(generation: str, hopper: Efficiency) -> Efficiency:

@@ -13,6 +13,7 @@ _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepar
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "capture": ("capture.ask:CaptureDocument",),
+    "probe": ("probe.show:ProbeDocument",),
     "check": ("measure.values:CheckDocument",),
     "compare": ("measure.values:CompareDocument", "compare.show:ForeignDocument"),
     "diagnose": ("diagnose.values:Diagnosis",),

@@ -1,9 +1,11 @@
 """The planner's constants for a GPU type, fitted to runs or measured by themselves."""
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from harness.experiment.frozen import Frozen
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
+
+PROBED = "measured by itself"  # the reason of a constant that a probe measured
 
 
 class FittedConstant(Frozen):
@@ -50,17 +52,33 @@ class Calibration(Frozen):
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 
-class ProbedFacts(Frozen):
-    """``constants``: by name of the planner's, shares of data-sheet rates or seconds. ``device``: its name."""
+class ProbedRow(Frozen):
+    """An operation: FLOPs, bytes read and written, seconds of a call, and ``host_s``, those until it is launched.
 
-    model_config = ConfigDict(extra="ignore")
-    device: str = ""
-    constants: dict[str, float]
+    ``of``: the constant that it is of, or what else it measures.
+    """
+
+    of: str
+    what: str
+    flops: float
+    moved_bytes: float
+    seconds: float
+    host_s: float
 
 
 class Probe(Frozen):
-    """``probe.json`` of scripts/gpu-check: constants that were measured by themselves on a GPU."""
+    """``mbr-perf probe``: constants that were measured by themselves on a GPU, and the rows that they are of.
 
-    model_config = ConfigDict(extra="ignore")
+    ``constants``: by name of the planner's, shares of data-sheet rates, seconds or bytes. ``clocks_mhz``: the lowest
+    and highest between the parts.
+    """
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
     gpu: str
-    facts: ProbedFacts
+    device: str
+    driver: str | None = None
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    clocks_mhz: tuple[int, int] | None = None
+    constants: dict[str, float]
+    rows: tuple[ProbedRow, ...] = ()
+    made_at: str = ""

@@ -180,6 +180,10 @@ def write(found: Fit) -> None:
             generation: {name: float(f"{value:.4g}") for name, value in own.items()}
             for generation, own in found.constants.items()
         },
+        "gpus": {
+            generation: sorted({row.step.spec.gpu for row in found.compared if row.step.generation == generation})
+            for generation in found.constants
+        },
         "spreads": {name: [round(low, 3), round(high, 3), n] for name, (low, high, n) in sorted(found.spreads.items())},
         "written_by": "scripts/accuracy time --fit",
     }

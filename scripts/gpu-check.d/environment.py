@@ -20,7 +20,7 @@ DTYPES = ("bf16", "fp8_cs")
 ATTENTIONS = ("fused", "unfused")
 # after the probe none and whole layers of every shape, then the other stages, then the other settings
 STAGES = {
-    "probe": "rates of products, attention and memory, seconds of the host per call: for mbr-perf plan --calibrate --probe",
+    "probe": "rates of products, attention and memory, seconds of the host per call: mbr-perf probe",
     "planner": "predicted and measured bytes, phase by phase, under every legal recompute setting",
     "train": "a run under every module and with whole layers: memory readings in order, same losses",
     "oom": "a run that needs too much memory and the run after it; every kind of out-of-memory error, classified",

@@ -1,7 +1,6 @@
 """One sitting: understand the options, see whether the machine is fit, go through the stages, keep every case."""
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -17,7 +16,7 @@ from environment import ATTENTIONS, DTYPES, SHAPES, STAGES
 from evidence import archive_problem, cases_page, earlier_cases, exit_code, pack, write_case, write_summary
 from killing import kill_a_rank
 from machine import Target, find_target, require_fit
-from ooms import make_ooms, not_made, survive_oom
+from ooms import make_ooms, survive_oom
 from planner import compare, groups
 from runs import Runs
 from several_gpus import compare_layouts
@@ -30,6 +29,7 @@ from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
 from harness.predict.prediction import BOUNDS, BUILT_IN
+from harness.probe.run import probe as measured
 from harness.records.folders import results_dir
 from harness.records.redact import redact_shapes
 from harness.show.page import Line, visible
@@ -129,22 +129,22 @@ def probe(runs: Runs) -> Part:
     if kept := runs.kept.get(PROBE):
         yield kept
         return
-    program = runs.program(PROBE, "rates.py", (runs.target.gpu,), {})
-    if isinstance(program, Unfinished):
-        yield program.case(PROBE)
-    elif program.exit_code != 0:
-        yield Case(PROBE, checks=(not_made(program),), seconds=program.seconds)
-    elif runs.target.is_rehearsal:
+    if runs.left_s("program") is None:
+        yield Unfinished().case(PROBE)
+        return
+    began, is_rehearsal = time.monotonic(), runs.target.is_rehearsal
+    try:
+        facts = measured(runs.target.host, lambda *_: None, rehearse=is_rehearsal).model_dump(mode="json")
+        checks = tuple(_plausible(runs.target.gpu, *each) for each in facts["constants"].items())
         why = f"{GPU_ONLY}: a CPU's rates say nothing of one"
-        yield Case(PROBE, checks=(Check("plausible", "skipped", why),), seconds=program.seconds)
-    else:
-        facts = json.loads((program.folder / "rates.json").read_text())
-        found = tuple(_plausible(runs.target.gpu, *each) for each in facts["constants"].items())
-        yield Case(PROBE, checks=found, seconds=program.seconds, facts=facts)
+        checks = (Check("plausible", "skipped", why),) if is_rehearsal else checks
+    except HarnessError as error:
+        facts, checks = {}, (judged("made", holds=False, found=error.message),)
+    yield Case(PROBE, checks=checks, seconds=time.monotonic() - began, facts={} if is_rehearsal else facts)
 
 
 def _plausible(gpu: str, name: str, value: float) -> Check:
-    (low, high), built_in = BOUNDS[name], getattr(BUILT_IN.efficiency(gpu), name)
+    (low, high), built_in = BOUNDS[name], getattr(BUILT_IN.efficiency(gpu), name, BUILT_IN.outside_allocator_bytes)
     return judged(name, holds=low <= value <= high, found=f"{value:.3g}, the planner's own is {built_in:.3g}")
 
 

@@ -75,7 +75,7 @@ def test_a_kept_calibration_is_used_and_named(recorded, host, tmp_path):
     calibrate(CalibrationRequest((str(run),), out=calibration_path("cpu", tmp_path / "results")), host)
     constants = constants_for("cpu", tmp_path / "results")
     assert constants.allocator_bytes == 5000
-    assert constants.origin.startswith("calibrated on 1 run of cpu, ")
+    assert constants.origin.startswith("calibrated on 1 run of cpu: ")
     assert "allocator_bytes" in constants.origin
     assert constants_for("cpu", tmp_path / "elsewhere") == BUILT_IN
     assert constants_for("h100", tmp_path / "results") == BUILT_IN
@@ -135,21 +135,21 @@ def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path
 @pytest.mark.parametrize(
     ("gpu", "constants", "problem"),
     [
-        ("h200", {"memory": 0.8}, "of h200, and the runs are of h100"),
+        ("h200", {"memory": 0.8}, "several GPU types: h200: the probe; h100: "),
         ("h100", {"memory": 1.2}, r"memory 1\.2: from 0\.1 to 0\.98"),
         ("h100", {"norm": 3.0}, "norm 3: known: gemm_bf16, "),
         ("h100", {"call_s": "quick"}, "call_s"),
-        ("scripted", {}, "Scripted NVIDIA H100 has no rates"),
+        ("scripted", {}, "Scripted NVIDIA H100 has no rates of a GPU"),
     ],
 )
 def test_a_probe_with_impossible_values_is_refused(make_record, host, tmp_path, gpu, constants, problem):
     write_record(tmp_path, make_record())
     probe = tmp_path / "probe.json"
     device = "Scripted NVIDIA H100" if gpu == "scripted" else "NVIDIA H100"
-    facts = {"constants": constants, "device": device, "rows": []}
-    probe.write_text(json.dumps({"check": "probe", "gpu": gpu.replace("scripted", "h100"), "facts": facts}))
+    document = {"gpu": gpu.replace("scripted", "h100"), "constants": constants, "device": device}
+    probe.write_text(json.dumps(document))
     with pytest.raises(BadRequestError, match=problem):
-        calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json", probe=probe), host)
+        calibrate(CalibrationRequest((str(tmp_path), str(probe)), out=tmp_path / "out.json"), host)
     assert not (tmp_path / "out.json").exists()
 
 

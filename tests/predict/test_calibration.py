@@ -70,14 +70,14 @@ def values(fitted):
 
 
 def test_known_constants_are_recovered(varied):
-    found = values(fit(varied))
+    found = values(fit("h100", varied))
     assert found["allocator_bytes"] == pytest.approx(300_000_000, abs=2)
     for name in EFFICIENCIES:
         assert found[name] == pytest.approx(TRUE.speeds[name], rel=1e-3), name
 
 
 def test_after_the_fit_nothing_is_left_of_the_error(varied):
-    after = calibrated(fit(varied))
+    after = calibrated(fit("h100", varied))
     assert max(abs(run.time_error(BUILT_IN)) for run in varied) > 0.05
     for run in varied:
         assert run.time_error(after) == pytest.approx(0, abs=1e-3)
@@ -87,27 +87,27 @@ def test_after_the_fit_nothing_is_left_of_the_error(varied):
 def test_a_run_left_out_is_predicted_by_the_others(observe):
     runs = [observe(str(i), gemm=0.1, memory=0.01) for i in range(3)]
     odd = observe("slow", replace(TRUE, speeds={**TRUE.speeds, "gemm_bf16": 0.31}), gemm=0.1, memory=0.01)
-    *_, without_odd = left_out([*runs, odd])
+    *_, without_odd = left_out("h100", [*runs, odd])
     assert runs[0].time_error(without_odd) == pytest.approx(0, abs=0.01)
     assert odd.time_error(without_odd) == pytest.approx(-0.5, abs=0.06)
-    assert left_out(runs[:2]) == (None, None)
+    assert left_out("h100", runs[:2]) == (None, None)
 
 
 def test_what_no_step_depends_on_is_not_fitted(observe):
-    (found,) = [c for c in fit([observe("gemm", gemm=0.1), observe("more", gemm=0.2)]) if c.name == "attention"]
+    (found,) = [c for c in fit("h100", [observe("gemm", gemm=0.1), observe("more", gemm=0.2)]) if c.name == "attention"]
     assert (found.value, found.reason) == (None, "at most 0.0 % of a step depends on it")
 
 
 def test_constants_that_vary_together_in_all_runs_are_not_separated(observe):
     alike = [observe(str(i), gemm=0.05 * i, attention=0.02 * i) for i in range(1, 5)]
-    found = {c.name: c for c in fit(alike)}
+    found = {c.name: c for c in fit("h100", alike)}
     assert found["gemm_bf16"].value is not None
     assert found["attention"].value is None
     assert "goes with another constant's" in found["attention"].reason
 
 
 def test_one_run_tells_one_efficiency(observe):
-    found = {c.name: c for c in fit([observe("one", gemm=0.05, attention=0.02, memory=0.03)])}
+    found = {c.name: c for c in fit("h100", [observe("one", gemm=0.05, attention=0.02, memory=0.03)])}
     fitted = [name for name in EFFICIENCIES if found[name].value is not None]
     assert fitted == ["gemm_bf16"]
     assert found["attention"].reason == "more than 1 run needed to separate it from gemm_bf16"
@@ -115,7 +115,7 @@ def test_one_run_tells_one_efficiency(observe):
 
 def test_a_constant_never_leaves_its_bounds_and_says_when_it_wants_to(observe):
     slow = replace(TRUE, speeds={**TRUE.speeds, "gemm_bf16": 0.01})
-    found = {c.name: c for c in fit([observe("slow", slow, gemm=0.1, more_bytes=9 * 2**30)])}
+    found = {c.name: c for c in fit("h100", [observe("slow", slow, gemm=0.1, more_bytes=9 * 2**30)])}
     assert found["gemm_bf16"].value == pytest.approx(BOUNDS["gemm_bf16"][0])
     assert found["allocator_bytes"].value == BOUNDS["allocator_bytes"][1]
     assert {found[name].reason for name in ("gemm_bf16", "allocator_bytes")} == {
@@ -124,9 +124,9 @@ def test_a_constant_never_leaves_its_bounds_and_says_when_it_wants_to(observe):
 
 
 def test_memory_outside_of_the_allocator_is_the_median_over_ranks(observe):
-    found = values(fit([observe("run", gemm=0.1, outside=(10**9, 2 * 10**9, 4 * 10**9))]))
+    found = values(fit("h100", [observe("run", gemm=0.1, outside=(10**9, 2 * 10**9, 4 * 10**9))]))
     assert found["outside_allocator_bytes"] == 2 * 10**9
-    assert values(fit([observe("run", gemm=0.1)]))["outside_allocator_bytes"] is None
+    assert values(fit("h100", [observe("run", gemm=0.1)]))["outside_allocator_bytes"] is None
 
 
 def test_probed_constants_keep_their_values_and_free_a_run_for_the_rest(observe):
@@ -134,21 +134,21 @@ def test_probed_constants_keep_their_values_and_free_a_run_for_the_rest(observe)
     short = {"gemm": 2e-6, "memory": 1e-6}
     runs = [observe("short", truth, **short), observe("memory", truth, gemm=0.03, memory=0.1)]
     probed = {"gemm_bf16": 0.62, "call_s": 50e-6}
-    found = {c.name: c for c in fit(runs, probed)}
+    found = {c.name: c for c in fit("h100", runs, probed)}
     assert {name: (found[name].value, found[name].reason) for name in probed} == {
         name: (value, "measured by itself") for name, value in probed.items()
     }
     assert found["memory"].value == pytest.approx(0.71, rel=0.01)
     assert found["step_s"].reason.startswith("more than 2 runs needed")
-    assert "step_s" not in {c.name for c in fit(runs)}
-    more = {c.name: c for c in fit([*runs, observe("mixed", truth, gemm=2e-6, memory=0.001)], probed)}
+    assert "step_s" not in {c.name for c in fit("h100", runs)}
+    more = {c.name: c for c in fit("h100", [*runs, observe("mixed", truth, gemm=2e-6, memory=0.001)], probed)}
     assert more["step_s"].value == pytest.approx(0.005, rel=0.05)
     assert calibrated(more.values()).efficiency("h100").call_s == 50e-6
 
 
 def test_without_times_no_efficiency_is_touched(observe):
     run = replace(observe("cpu", gemm=0.1), step_s=None)
-    reasons = {c.name: c.reason for c in fit([run]) if c.value is None}
+    reasons = {c.name: c.reason for c in fit("h100", [run]) if c.value is None}
     assert all(reasons[name] == "no run has a step time that is predicted" for name in EFFICIENCIES)
 
 
@@ -157,5 +157,5 @@ def test_without_times_no_efficiency_is_touched(observe):
 )
 def test_a_constant_is_at_its_bound_within_a_millionth_of_their_distance(observe, size, is_at_bound):
     assert BOUNDS["outside_allocator_bytes"] == (0, 2**33)
-    [found] = [c for c in fit([observe("run", outside=(size,))]) if c.name == "outside_allocator_bytes"]
+    [found] = [c for c in fit("h100", [observe("run", outside=(size,))]) if c.name == "outside_allocator_bytes"]
     assert (found.value, found.reason) == (size, "at its bound: something else is wrong" if is_at_bound else "")

@@ -1,6 +1,7 @@
 """torch's own parts on a scripted GPU, and one whole run: what `.ci/run` has time for."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,24 @@ def test_a_whole_run_allocates_what_was_predicted(machine, whole_run):
     )
 
 
-def test_the_probe_of_gpu_check_runs_and_names_a_device_whose_rates_are_no_constants(machine, tmp_path):
-    program = Path(__file__).parents[2] / "scripts" / "gpu-check.d" / "rates.py"
-    done = machine(num_devices=1).run(program, tmp_path, "h100")
+def test_a_probe_measures_every_part_on_a_gpu_whose_rates_are_no_constants(machine):
+    here = machine(num_devices=1)
+    done = here.mbr_perf("probe", "--out", here.folder / "probe.json", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads((tmp_path / "rates.json").read_text())
-    assert found["device"] == DEVICE_NAME
-    assert {"memory", "gemm_bf16", "gemm_low_precision", "attention", "launch_s", "call_s"} == found["constants"].keys()
+    found = json.loads(done.stdout)["probe"]
+    assert (found["gpu"], found["device"]) == ("h100", DEVICE_NAME)
+    assert {row["of"] for row in found["rows"]} == {
+        "memory", "gemm_bf16", "gemm_low_precision", "attention", "launch_s", "call_s", "host_copy", "adam"
+    }  # fmt: skip
+    refused = here.mbr_perf("plan", "--calibrate", here.folder / "probe.json")
+    assert (refused.returncode, DEVICE_NAME in refused.stderr) == (2, True)
+
+
+def test_a_probe_beside_another_process_writes_no_file(machine):
+    here = machine(num_devices=1)
+    holds = "import torch; kept = torch.ones(1, device='cuda'); print('has', flush=True); input()"
+    with here.started("-c", holds, stdin=subprocess.PIPE) as other:
+        assert other.stdout.readline()
+        done = here.mbr_perf("probe", "--out", here.folder / "probe.json")
+        other.kill()
+    assert (done.returncode, (here.folder / "probe.json").exists()) == (6, False)

@@ -63,9 +63,12 @@ def oom(folder, way):
     return 0
 
 
-def rates(folder, gpu):
-    constants = {"gemm_bf16": 1.2 if FAULT == "too_fast" else 0.7, "memory": 0.9, "launch_s": 5e-6, "call_s": 6e-5}
-    (folder / "rates.json").write_text(json.dumps({"constants": constants, "rows": [], "of": gpu}))
+def rates(_folder, gpu):
+    bf16, flops = (0.01 if FAULT == "too_fast" else 1.0), 989.4e12 * 0.7
+    rows = [("gemm_bf16", "a product", flops, 0.0, bf16, 0.0), ("launch_s", "add", 0.0, 0.0, 5e-6, 5e-6),
+            ("call_s", "a linear layer", 0.0, 0.0, 18e-5, 18e-5)]  # fmt: skip
+    for said in ({"part": "products", "done": 1, "of": 1, "rows": rows}, {"device": gpu, "outside_bytes": GIB}):
+        sys.stdout.write(json.dumps(said) + "\n")
     return 0
 
 

@@ -31,18 +31,6 @@ def test_the_program_knows_the_ways_that_are_asked_of_it_and_the_text_of_host_me
 
 
 @pytest.mark.train
-@pytest.mark.slow
-def test_rates_are_measured_also_where_they_are_no_constants(tmp_path):
-    done = program("rates.py", tmp_path, "cpu")
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "rates.json").read_text())
-    assert {row[0] for row in found["rows"]} == {"memory", "gemm_bf16", "attention"}
-    assert all(seconds > 0 for _, _, seconds in found["rows"])
-    assert {"launch_s", "call_s"} <= set(found["constants"])
-    assert program("rates.py", tmp_path, "h100").returncode == 2
-
-
-@pytest.mark.train
 def test_a_way_that_needs_a_gpu_is_refused_in_words_and_nothing_is_written(tmp_path):
     done = program("oom_class.py", tmp_path, "capacity")
     assert done.returncode == 2

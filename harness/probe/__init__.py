@@ -1,0 +1,1 @@
+"""`mbr-perf probe`: what single operations take on the GPU of this machine."""

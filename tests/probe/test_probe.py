@@ -1,0 +1,102 @@
+"""`mbr-perf probe`: what it makes of measured operations, and when it refuses to measure."""
+
+import json
+
+import pytest
+
+from harness.engine.rates import _Watch
+from harness.experiment.gpu import GPUS
+from harness.predict.probing import constants_of
+from harness.predict.time_model import KERNEL_S, borrowed_text
+from harness.records.calibration import Probe, ProbedRow
+
+H100 = GPUS["h100"]
+TRUE = {"gemm_bf16": 0.7, "gemm_low_precision": 0.6, "attention": 0.5, "memory": 0.8, "launch_s": 8e-6, "call_s": 6e-5}
+
+
+def rows(true, *, host_s=1e-6):
+    """Operations as the time model has them."""
+    per_s = true["memory"] * H100.memory_bandwidth
+    peaks = {"gemm_bf16": 989.4e12, "gemm_low_precision": 1978.9e12, "attention": 989.4e12}
+    for name, peak in peaks.items():
+        for flops, moved in ((2e12, 2e8), (5e11, 1e8), (1e9, 1e8)):  # the last is bound by memory, and says nothing
+            moving = 0.0 if name == "attention" else moved / per_s
+            yield ProbedRow(of=name, what="", flops=flops, moved_bytes=moved, host_s=host_s,
+                            seconds=flops / peak / true[name] + moving + KERNEL_S)  # fmt: skip
+    yield ProbedRow(of="memory", what="copy", flops=0, moved_bytes=2e9, seconds=2e9 / per_s + KERNEL_S, host_s=host_s)
+    for name, calls in (("launch_s", 1), ("call_s", 3)):
+        seconds = calls * true[name]
+        yield ProbedRow(of=name, what="", flops=0, moved_bytes=0, seconds=seconds, host_s=seconds)
+
+
+def test_the_constants_are_those_by_which_the_time_model_made_the_seconds():
+    assert constants_of([*rows(TRUE)], H100) == pytest.approx(TRUE, rel=1e-3)
+
+
+def test_operations_that_the_host_bounds_say_nothing_of_the_gpu():
+    assert constants_of([*rows(TRUE, host_s=1.0)], H100).keys() == {"launch_s", "call_s"}
+
+
+class Scripted:
+    """A device: its processes and the bits for its clock at each look."""
+
+    def __init__(self, processes, *bits):
+        self._processes, self._bits = processes, iter(bits)
+
+    def processes(self):
+        return self._processes
+
+    def sm_clock_mhz(self):
+        return 1700
+
+    def clock_reasons(self):
+        return next(self._bits)
+
+
+@pytest.mark.parametrize(
+    ("processes", "bits", "problem"),
+    [({}, 0x04, ""), ({}, 0x20, "sw_thermal_slowdown"), ({}, 0x88, "hw_slowdown, hw_power_brake_slowdown"),
+     ({1: 2**30}, 0, "other processes use the GPU")],
+)  # fmt: skip
+def test_only_a_gpu_at_its_own_pace_is_measured(processes, bits, problem):
+    found = _Watch(Scripted(processes, bits)).problem()
+    assert problem in found and bool(found) == bool(problem)
+
+
+def test_a_machine_without_a_gpu_is_refused_and_no_file_is_written(mbr_perf, tmp_path):
+    done = mbr_perf("probe", "--out", tmp_path / "probe.json")
+    assert (done.code, [*tmp_path.glob("*.json")]) == (2, [])
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_rehearsal_measures_every_part_of_the_processor_and_calibrates_nothing(mbr_perf, tmp_path):
+    path = tmp_path / "probe.json"
+    assert mbr_perf("probe", "--rehearse", "--out", path).code == 0
+    found = Probe.model_validate_json(path.read_text())
+    assert {row.of for row in found.rows} == {"memory", "gemm_bf16", "attention", "adam", "launch_s", "call_s"}
+    assert all(row.seconds > 0 for row in found.rows)
+    assert mbr_perf("plan", "--calibrate", path).code == 2
+
+
+def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    probe = Probe(
+        gpu="h100", device="NVIDIA H100 80GB HBM3", constants=TRUE | {"outside_allocator_bytes": 2**30}, rows=()
+    )
+    (tmp_path / "probe.json").write_text(probe.model_dump_json())
+    out = tmp_path / "h100.json"
+    done = mbr_perf("plan", "--calibrate", tmp_path / "probe.json", "--out", out, "--json")
+    assert done.code == 0, done.err
+    kept = {c["name"]: (c["value"], c["reason"]) for c in json.loads(done.out)["calibration"]["constants"]}
+    expected = TRUE | {"outside_allocator_bytes": 2**30}
+    assert {name: kept[name] for name in expected} == {
+        name: (value, "measured by itself") for name, value in expected.items()
+    }
+
+
+@pytest.mark.parametrize(("gpu", "measured"), [("h100", ""), ("h200", "h100"), ("b300", "b200"), ("cpu", "")])
+def test_constants_of_another_gpu_type_are_said_to_be_borrowed(gpu, measured):
+    text = borrowed_text(gpu)
+    assert bool(text) == bool(measured) and measured in text
