@@ -87,8 +87,9 @@ class ExperimentOptions:
         "-mr", completes=completion.recipes)] = ""
     task: Annotated[str | None, option("TASK", f"{', '.join(completion.TASKS)}; pretrain is the default.",
         completes=completion.tasks)] = None
-    gpu: Annotated[str | None, option("GPU", f"{', '.join(GPUS)}. Default: the GPU of this machine. Without a GPU: "
-        "cpu, or for plan and check the recipe's GPU point.", "-g", completes=completion.gpus)] = None
+    gpu: Annotated[str | None, option("GPU", f"{', '.join(GPUS)}. Default: this machine's, but for plan, check and "
+        "diagnose the log's. Without one: cpu, or for plan and check the recipe's GPU point.",
+        "-g", completes=completion.gpus)] = None
     point_gpu: Annotated[str | None, option("GPU", "Use the recipe's operating point of another GPU type.",
         completes=completion.gpus)] = None
     compute_dtype: Annotated[str | None, option("DTYPE", f"{', '.join(PRECISIONS)}; fp32 works on cpu only.", "-c",

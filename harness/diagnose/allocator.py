@@ -112,9 +112,11 @@ def _sentences(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
     if is_captured:
         yield f"A capture of a CUDA graph gives no cached memory back: {stranded} stay reserved. {_LESS}"
         return
-    retry = f"A retry had nothing more to give back: {stranded} are free, but beside live blocks"
+    retry = f"torch could return no memory to the device: {stranded} are free, but beside live blocks"
     yield (
-        f"{retry}; earlier {format_bytes(found.given_back_bytes)} went back." if found.given_back_bytes else f"{retry}."
+        f"{retry}; earlier it returned {format_bytes(found.given_back_bytes)}."
+        if found.given_back_bytes
+        else f"{retry}."
     )
     if found.trials:
         rows = "; ".join(f"{row.settings or 'defaults'}: {format_bytes(row.fits_bytes)}" for row in found.trials)
@@ -122,11 +124,11 @@ def _sentences(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
     if found.trials and found.trials[0].helps:
         yield "The job fragments more than constant shapes do: sizes vary, or something else ran beside the steps."
     if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
-        yield f"Tensors and the request need {format_bytes(found.needed_bytes)} of {available}: no setting helps."
+        yield f"Tensors and the request need {format_bytes(found.needed_bytes)} of {available}: no setting of it helps."
     elif found.settings:
         yield f"{found.settings} would help ({found.confidence})."
     else:
-        less = f" by {format_bytes(found.missing_bytes)}" if found.missing_bytes else ""
-        yield f"Only less memory{less} helps ({found.confidence})."
+        less = f", by {format_bytes(found.missing_bytes)}" if found.missing_bytes else ""
+        yield f"No allocator setting helps ({found.confidence}): the job must use less memory{less}."
     if found.excluded:
         yield f"{found.excluded} excludes expandable segments."

@@ -1,6 +1,6 @@
 """`mbr-perf diagnose`: why a job failed, and what to try next."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +11,8 @@ from harness.cli.options import ExperimentOptions, Json, Results
 
 if TYPE_CHECKING:
     from harness.diagnose.request import DiagnoseRequest
+    from harness.foreign.logs.sources import Passage
+    from harness.resolve.recipe import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,24 +53,43 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
     raise typer.Exit(answer.exit_code)
 
 
+def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Request":
+    """Return the request with the GPU type that the logs name, else with this machine's, and note what is assumed."""
+    from harness.errors import BadRequestError
+    from harness.foreign.gpu_of_log import gpu_of_log
+    from harness.launch.environment import this_host
+    from harness.launch.machine import settled_gpu
+    from harness.resolve.recipe import ASSUMED
+
+    try:
+        gpu, why = gpu_of_log(paths)
+        gpu, why = (gpu, why) if gpu else settled_gpu("", this_host())
+    except BadRequestError:  # several types fit, or the reader of the whole log reports what is wrong with it
+        return request
+    if gpu == "cpu":
+        return request
+    passage.notes.append(f"{ASSUMED.capitalize()}: {gpu}, because {why}; change with -g.")
+    return replace(request, gpu=gpu)
+
+
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
     """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.cli.requests import experiment_request, given_options
-    from harness.diagnose.request import DiagnoseRequest, sorted_inputs
-    from harness.errors import BadRequestError, Problems
+    from harness.diagnose.request import DiagnoseRequest
+    from harness.errors import BadRequestError
     from harness.foreign.logs.sources import Passage
     from harness.measure.logged import logged_arguments
-    from harness.resolve.options import options_layer
-    from harness.resolve.resolve import recipe_of
     from harness.show.progress import LogProgress
 
     request = experiment_request(asked)
     given = given_options(asked, but=())
-    passage, remedy = (
-        Passage(on_progress=LogProgress()),
-        "-mr RECIPE, or the file of your job, e.g. --bridge_config FILE",
-    )
-    if given and not request.job_name and not (request.gpu and logged_arguments(what.paths)):
+    passage = Passage(on_progress=LogProgress())
+    logged = logged_arguments(what.paths)
+    if not request.gpu and (logged or request.job_name):
+        request = _with_gpu(request, what.paths, passage)
+        given += [f"-g {request.gpu}"] if request.gpu else []
+    if given and not request.job_name and not (request.gpu and logged):
+        remedy = "-mr RECIPE, or the file of your job, e.g. --bridge_config FILE"
         if not request.gpu:
             raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=f"add {remedy}")
         passage.notes.append(
@@ -76,15 +97,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         )
         given = []
     if request.job_name and not request.gpu:
-        problems = Problems()
-        problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
-        problems.add(problem, "add it, e.g. -g h100, or -g cpu")
-        with problems.collecting():
-            recipe_of(request)
-        options_layer(request, problems)
-        with problems.collecting():
-            sorted_inputs(what.paths, what.results_dir)
-        problems.raise_if_any()
+        _require_gpu(request, what)
     return DiagnoseRequest(
         paths=tuple(what.paths),
         asked=request if given else None,
@@ -92,3 +105,21 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         plans=not what.no_plan,
         passage=passage,
     )
+
+
+def _require_gpu(request: "Request", what: DiagnoseOptions) -> None:
+    """Raise BadRequestError for the missing GPU type, with everything else that is wrong."""
+    from harness.diagnose.request import sorted_inputs
+    from harness.errors import Problems
+    from harness.resolve.options import options_layer
+    from harness.resolve.resolve import recipe_of
+
+    problems = Problems()
+    problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
+    problems.add(problem, "add it, e.g. -g h100, or -g cpu")
+    with problems.collecting():
+        recipe_of(request)
+    options_layer(request, problems)
+    with problems.collecting():
+        sorted_inputs(what.paths, what.results_dir)
+    problems.raise_if_any()

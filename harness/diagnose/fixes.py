@@ -65,12 +65,12 @@ def _settings(known: Situation) -> list[Fix]:
         or not case.verdict.recompute_helps
     ):
         return []
-    what = "the capitals with the job's settings"
+    what = "the job's settings in place of the capitals"
     if case.prints_settings:
-        open_words = ["GPU with the type of the job's GPUs, e.g. h100"] if not case.asked_gpu else []
-        open_words += ["N with the size of the job's vocabulary"] if case.lacks_vocabulary else []
-        what = ", and ".join(open_words)
-    return [Fix(f"Replace {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
+        open_words = ["the type of the job's GPUs, e.g. -g h100"] if not case.asked_gpu else []
+        open_words += ["the size of the job's vocabulary"] if case.lacks_vocabulary else []
+        what = " and ".join(open_words)
+    return [Fix(f"Give {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 
 
 def _of_moment(known: Situation) -> list[Fix]:

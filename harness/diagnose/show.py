@@ -1,9 +1,11 @@
 """Shows a diagnosis: the kind of failure, the rank, the numbers, known symptoms, and what to try next."""
 
+import re
 from collections.abc import Iterator
 
 from harness.diagnose.values import Case, Diagnosis, Fix
 from harness.failures.verdict import AllocatorFigures, class_name
+from harness.resolve.recipe import ASSUMED
 from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details, plain
 from harness.show.request_text import paste_lines
 from harness.units import format_bytes, shortened
@@ -12,6 +14,8 @@ _LABEL = 10
 _INDENT = 3
 _MOST_STEPS = 3
 _LONGEST = 240
+_CLAUSE = re.compile("; ")
+_SENTENCE = re.compile(r"(?<!e\.g)\. ")
 
 
 def diagnosis_page(answer: Diagnosis) -> Page:
@@ -23,11 +27,13 @@ def diagnosis_page(answer: Diagnosis) -> Page:
     )
     case, steps = answer.case, [_step(number, fix) for number, fix in enumerate(answer.fixes, start=1)]
     found, said = case.verdict.figures, [shortened(case.failed.message, _LONGEST)] if case.failed else []
+    assumed, evidence = _assumed(answer)
     facts = (
         ("Where", _where(answer)),
         ("Numbers", numbers(found) if found else ""),
         ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
+        ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
         ("Next", "" if steps else _nothing(answer)),
     )
     return Page(
@@ -37,12 +43,18 @@ def diagnosis_page(answer: Diagnosis) -> Page:
             details("step", [line for step in steps[_MOST_STEPS:] for line in step]),
             details("setting", [f"Job: {_title(case)}"]),
             details("message", said),
-            details("fact", answer.evidence),
+            details("fact", evidence),
             details("known symptom", symptoms),
             details("note", case.notes),
         ),
         answer=_failure(answer),
     )
+
+
+def _assumed(answer: Diagnosis) -> tuple[list[str], list[str]]:
+    """Return what is assumed of the job, and the other evidence."""
+    assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
+    return assumed, [text for text in answer.evidence if text not in assumed]
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:
@@ -58,18 +70,20 @@ def _failure(answer: Diagnosis) -> Line:
     if case.status == "ok" and case.failed is None and not case.has_nan:
         return answer_line((Span("No failure", "good"), ": the job ended well."))
     sure = f" ({verdict.confidence})" if answer.is_conclusive else ""
-    line = (Span(class_name(verdict.oom_class or "unknown"), "bad"), f"{sure}: {verdict.reason.rstrip('.')}.")
-    room = LONGEST_ANSWER - len(plain(line))
-    return answer_line(line, next((text for text in _first_steps(answer) if len(text) <= room), ""))
+    name, reason = Span(class_name(verdict.oom_class or "unknown"), "bad"), f"{sure}: {verdict.reason.rstrip('.')}"
+    clauses = [reason[: found.start()] for found in reversed([*_CLAUSE.finditer(reason)])]
+    lines = (((name, f"{text}."), step) for text in (reason, *clauses) for step in _first_steps(answer))
+    fitting = (line for line in lines if len(plain(line[0])) + len(line[1]) <= LONGEST_ANSWER)
+    return answer_line(*next(fitting, ((name, f"{reason}."), "")))
 
 
 def _first_steps(answer: Diagnosis) -> Iterator[str]:
     """Yield the first step in one sentence, then shorter."""
     for fix in answer.fixes[:1]:
-        sentence = fix.text.partition(". ")[0].rstrip(".")
+        sentence = _SENTENCE.split(fix.text)[0].rstrip(".:")
         before, _, after = sentence.partition(": ")
-        yield f" Next: {sentence}."
-        yield f" Next: {after.partition(',')[0] if fix.setting else before}."
+        for text in (sentence, after.partition(",")[0] if fix.setting else before, before.partition(" (")[0]):
+            yield f" Next: {text[:1].lower()}{text[1:]}."
 
 
 def _where(answer: Diagnosis) -> str:

@@ -121,6 +121,11 @@ class GpuType:
         """Tell GPUs whose NVLink reaches beyond the node."""
         return self.links is not None and self.links.domain_gpus > self.gpus_per_node
 
+    def has_capacity(self, size: float) -> bool:
+        """Return whether torch may state this capacity of the GPU: the GB of its data sheet as GiB, less 1.1 %."""
+        stated = self.memory_bytes if self.driver_bytes else self.memory_bytes / GB * GIB
+        return not self.is_cpu and abs(size / (stated * 0.989) - 1) < 0.008
+
     def is_at_least(self, major: int) -> bool:
         """Compare the compute capability with ``major``: 9 is Hopper, 10 Blackwell. A CPU has none."""
         return self.capability is not None and self.capability[0] >= major

@@ -77,7 +77,7 @@ class ToPaste:
 
     @property
     def lines(self) -> tuple[str, str]:
-        gone = f"without {', '.join(self.without)}"
+        gone = f"leave out {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
         return f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
 

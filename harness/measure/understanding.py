@@ -33,7 +33,7 @@ from harness.measure.megatron_answer import megatron_finding
 from harness.predict.allocator_settings import notes_of
 from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact, redact_shapes
-from harness.resolve.recipe import Request
+from harness.resolve.recipe import ASSUMED, Request
 from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 
 
@@ -133,12 +133,12 @@ def looked_over(
         given = replace(given, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
     named = given.gpu or assumed_gpu or ""
-    gpu, why = settled_gpu(named, host)
-    asked, from_point, notes = replace(given, gpu=gpu), dict[str, str](), tuple[str, ...]()
-    if gpu_point and gpu == "cpu" and not named:
-        asked, from_point, notes = _on_gpu_point(given, why)
+    asked, from_point, notes = replace(given, gpu=named.lower()), dict[str, str](), tuple[str, ...]()
+    if not named and gpu_point:
+        asked, from_point, notes = _on_assumed_gpu(given, host)
     elif not named:
-        notes = (f"running on {gpu}: {why}",)
+        gpu, why = settled_gpu("", host)
+        asked, notes = replace(given, gpu=gpu), (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host)
     spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
@@ -164,7 +164,23 @@ def _with_layers(settled: Settled) -> Settled:
     return replace(settled, spec=spec, sources=sources, notes=notes)
 
 
-def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], tuple[str]]:
+def _on_assumed_gpu(asked: Request, host: Host) -> tuple[Request, dict[str, str], tuple[str]]:
+    """Return the request for the GPU of the job's log, else of this machine, else of the recipe's only GPU point.
+
+    Also the options that this point provides, and a note that says what is assumed.
+    """
+    gpu, why = "", ""
+    if asked.source is not None and asked.source.kind == "megatron_args":
+        from harness.foreign.gpu_of_log import gpu_of_log
+
+        gpu, why = gpu_of_log([asked.source.path])
+    gpu, why = (gpu, why) if gpu else settled_gpu("", host)
+    if gpu == "cpu":
+        return _on_gpu_point(asked)
+    return replace(asked, gpu=gpu), {}, (f"{ASSUMED}: {gpu}, because {why}; change with -g",)
+
+
+def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:
     """The request with the options of the recipe's only matching GPU point, these options, and a note that names it."""
     try:
         chosen, point = on_gpu_point(asked)
@@ -173,7 +189,7 @@ def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], tu
         raise
     options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
     given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
-    note = f"no -g, and {why}: {point.title} ({point.place}) is the only GPU point of the recipe that matches"
+    note = f"{ASSUMED}: {point.title} ({point.place}), the only GPU point of the recipe that matches; change with -g"
     return chosen, given, (note,)
 
 

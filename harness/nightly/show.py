@@ -30,6 +30,7 @@ from harness.records.night import NightPlan
 from harness.show import json
 from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
 from harness.show.page import (
+    CASE,
     GAP,
     Block,
     Column,
@@ -87,7 +88,7 @@ def _tables(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
         "terminal",
         (*([case_table(red)] if red else []), GAP, Listing(tuple(line for case in red for line in _cause(case)))),
     )
-    yield Details(len(green), "further case", (Only("terminal", (GAP, *([case_table(green)] if green else []))),))
+    yield Details(len(green), CASE, (Only("terminal", (GAP, *([case_table(green)] if green else []))),))
 
 
 def _cause(case: CaseVerdict) -> Iterable[Line]:

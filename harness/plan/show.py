@@ -26,7 +26,6 @@ from harness.predict.advice import (
 from harness.predict.limits import Limits
 from harness.predict.prediction import ExactPeak, Prediction
 from harness.predict.search import Plan, Row, cost_of
-from harness.resolve.recipe import ASSUMED
 from harness.show.page import (
     GAP,
     Block,
@@ -46,7 +45,7 @@ from harness.show.page import (
     table,
     tabled,
 )
-from harness.show.request_text import paste_lines, request_facts, request_words
+from harness.show.request_text import assumed_lines, other_notes, paste_lines, request_facts, request_words
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -269,13 +268,7 @@ def _size(value: float, unit: str) -> str:
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     """Return what may be used, as a sum, the job that is planned, and those of ``notes`` that name assumed values."""
     usable = [Line(f"Usable: {plan.limits.text}", "dim")] if plan.limits.capacity_bytes else []
-    assumed = [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(ASSUMED)]
-    return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed]
-
-
-def other_notes(notes: Sequence[str]) -> Iterator[str]:
-    """Yield the other notes."""
-    return (f"Note: {note}" for note in notes if not note.startswith(ASSUMED))
+    return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
 
 
 def _marks(plan: Plan) -> Iterator[str]:

@@ -11,7 +11,6 @@ from harness.plan.show import (
     answer_of,
     assumptions,
     limit_lines,
-    other_notes,
     pasted,
     setting_table,
     size_unit,
@@ -21,7 +20,7 @@ from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
-from harness.show.request_text import request_facts
+from harness.show.request_text import other_notes, request_facts
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="

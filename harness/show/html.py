@@ -121,7 +121,7 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
 # Lines would break after the hyphens of an option.
 _OPTION, _UNBROKEN = re.compile(r"(?<!\S)--?\w[\w-]*"), r'<span class="word">\g<0></span>'
 # What a shell or a job takes, behind the words that say what it is for.
-_COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |'?[a-z_]+\.[\w.]+=|--|without --).*)", re.DOTALL)
+_COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |'?[a-z_]+\.[\w.]+=|--).*)", re.DOTALL)
 
 
 def _copyable(line: Line) -> str:

@@ -30,6 +30,7 @@ Amount = Literal["answer", "usual", "all"]
 AMOUNT: ContextVar[Amount] = ContextVar("AMOUNT", default="usual")
 """How much of a page stdout gets: line 1 (-q), what a reader needs, everything (-v)."""
 LONGEST_ANSWER = 160
+CASE = "further case"  # the one noun of details that a terminal names
 
 Style = Literal[
     "plain", "strong", "dim", "good", "better", "doubt", "bad", "worse", "failed", "oom", "expected", "chosen"
@@ -249,13 +250,13 @@ class Page:
 
     @property
     def brief(self) -> "Page":
-        """Return the page without its details. Its last line counts them: ``5 notes, 9 assumptions: -v``."""
-        left = Counter({("-v", "note"): len(self.notes)} if self.answer else {})
+        """Return the page without its details. Its last line counts them: ``More with -v: 14 details, 2 columns``."""
+        left = Counter({("-v", "detail"): len(self.notes)} if self.answer else {})
         blocks = tuple(_brief(self.blocks, left))
         counts = grouped((option, counted(num, noun)) for (option, noun), num in left.items() if num)
         if self.answer:
-            line = "; ".join(f"{', '.join(nouns)}: {option}" for option, nouns in counts.items())
-            return Page((*blocks, Line(line, "dim")) if line else blocks, answer=self.answer)
+            line = "; ".join(f"with {option}: {', '.join(nouns)}" for option, nouns in counts.items())
+            return Page((*blocks, Line(f"More {line}", "dim")) if line else blocks, answer=self.answer)
         return replace(self, blocks=blocks)
 
 
@@ -264,7 +265,7 @@ def _brief(blocks: Iterable[Block], left: Counter[tuple[str, str]]) -> Iterator[
     for block in blocks:
         match block:
             case Details():
-                left[block.option, block.noun] += block.num
+                left[block.option, block.noun if block.option != "-v" or block.noun == CASE else "detail"] += block.num
             case Only(where="terminal"):
                 yield from _brief(block.blocks, left)
             case Table():

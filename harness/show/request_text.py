@@ -10,6 +10,7 @@ from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.records.run import RunRecord
+from harness.resolve.recipe import ASSUMED
 from harness.show.page import (
     GAP,
     Block,
@@ -25,7 +26,7 @@ from harness.show.page import (
     answer_line,
     details,
 )  # fmt: skip
-from harness.units import counted, grouped
+from harness.units import counted, grouped, sentence
 
 if TYPE_CHECKING:
     from harness.foreign.exporting import ToPaste
@@ -185,7 +186,7 @@ def check_page(
     findings: tuple[Finding, ...],
     exit_code: ExitCode,
     *,
-    notes: Iterable[str],
+    notes: Sequence[str],
     sources: Mapping[str, str] | None = None,
 ) -> Page:
     """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
@@ -205,13 +206,24 @@ def check_page(
                 for block in _finding(each, is_said=each is worst and len(about) <= _ROOM)
             ),
             *((GAP, explanation(spec, sources)) if sources else ()),
+            *assumed_lines(notes),
             GAP,
             Details(len(facts.rows), "setting", (facts,)),
-            details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *notes]),
+            details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *other_notes(notes)]),
             details("message", core, title="megatron-core's own words"),
         ),
         answer=answer,
     )
+
+
+def assumed_lines(notes: Sequence[str]) -> list[Line]:
+    """Return those of ``notes`` that name assumed values."""
+    return [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(ASSUMED)]
+
+
+def other_notes(notes: Sequence[str]) -> Iterator[str]:
+    """Yield the other notes."""
+    return (f"Note: {note}" for note in notes if not note.startswith(ASSUMED))
 
 
 _ROOM = 150

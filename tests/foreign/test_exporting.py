@@ -208,10 +208,10 @@ def test_chosen_settings_are_written_alone():
     ("now", "before", "arguments"),
     [
         ("mlp", "none", ": --recompute-granularity selective --recompute-modules mlp"),
-        ("mlp", "full:uniform:1", " (without --recompute-method, --recompute-num-layers): --recompute-granularity selective"
+        ("mlp", "full:uniform:1", " (leave out --recompute-method, --recompute-num-layers): --recompute-granularity selective"
          " --recompute-modules mlp"),
-        ("none", "mlp", ": without --recompute-granularity, --recompute-modules"),
-        ("none", "none", ": without --recompute-granularity"),
+        ("none", "mlp", ": leave out --recompute-granularity, --recompute-modules"),
+        ("none", "none", ": leave out --recompute-granularity"),
     ],
 )  # fmt: skip
 def test_a_recommendation_names_the_arguments_to_add_and_those_that_must_go(now, before, arguments):

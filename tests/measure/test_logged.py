@@ -130,7 +130,6 @@ def test_what_the_log_contradicts_is_an_error_at_its_line(refused, words, messag
 def test_the_next_command_for_a_log_with_arguments_asks_for_the_gpu_type_alone(mbr_perf, log):
     log.write_text(arguments() + OOM.replace("70.00", "76.00"))
     answer = mbr_perf("diagnose", "job.log", "-v")
-    assert "Replace GPU with the type of the job's GPUs, e.g. h100." in answer.out
     assert "   mbr-perf diagnose job.log -g GPU\n" in answer.out
     log.write_text(OOM.replace("70.00", "76.00"))
     assert "diagnose job.log -mr RECIPE -g GPU -c DTYPE" in mbr_perf("diagnose", "job.log", "-v").out

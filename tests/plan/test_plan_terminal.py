@@ -118,7 +118,7 @@ def test_every_recommended_setting_can_be_pasted_into_other_programs(spec):
         "'model.recompute_modules=[]' model.distribute_saved_activations=false",
         "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
     )
-    assert riskier[1] == f"without {', '.join(gone)}"
+    assert riskier[1] == f"leave out {', '.join(gone)}"
     (layout,) = json_of(planned_document(layouts(tp4=made)))["layouts"]
     assert [(row["bridge"], row["megatron_lm"]) for row in layout["to_paste"]] == [use, (riskier[0], "")]
     assert layout["to_paste"][1]["without"] == gone
@@ -130,7 +130,7 @@ def test_what_fits_only_without_graphs_turns_them_off_in_other_programs_too(spec
     made = replace(planned(graphs, 10**9), without_graphs=planned(spec))
     ((bridge, megatron_lm),) = pasted(shown(plan_page(made, ())))
     assert {"model.cuda_graph_impl=none", "model.recompute_granularity=null"} <= set(bridge.split())
-    assert megatron_lm == "without --cuda-graph-impl, --cuda-graph-scope"
+    assert megatron_lm == "leave out --cuda-graph-impl, --cuda-graph-scope"
 
 
 def test_a_layout_is_pasted_with_its_sizes(spec):

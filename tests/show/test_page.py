@@ -77,7 +77,7 @@ def test_without_details_the_last_line_counts_them():
     rows = table(("Cell", Column("Step", detail=True)), [("none", "1.0 s")])
     page = Page((rows, details("note", ("b", "c")), details("run", ("d",)), "to copy"), notes=("a",), answer="Use mlp.")
 
-    assert piped(page.brief) == ["Use mlp.", "", "Cell", "none", "to copy", "3 notes, 1 column, 1 run: -v"]
+    assert piped(page.brief) == ["Use mlp.", "", "Cell", "none", "to copy", "More with -v: 4 details, 1 column"]
     assert piped(Page(("a",), answer="Use mlp.").brief) == ["Use mlp.", "", "a"]
     assert "- d" in markdown(page)
 
