@@ -34,10 +34,6 @@ def directives(job):
     return [line.removeprefix("#SBATCH --") for line in job.render().splitlines() if line.startswith("#SBATCH")]
 
 
-def run_by_bash(script):
-    return subprocess.run(["/bin/bash", "-c", script], env={}, capture_output=True, text=True, timeout=20, check=True)
-
-
 def test_the_whole_file_is_as_kept(make_job):
     asked = make_job(
         partition="batch", account="perf", qos="high", reservation="nightly", constraint="h100&ib", segment=2
@@ -70,7 +66,8 @@ def test_a_variable_whose_value_looks_secret_is_left_out_and_named(make_job):
 def test_an_exported_value_arrives_byte_for_byte(make_job, value, tmp_path):
     exports = [part for part in make_job(shell={"NCCL_X": value}).render().split("\n\n") if "export NCCL_X" in part]
     out = tmp_path / "out"
-    run_by_bash(f'cd {tmp_path}\n{exports[0]}\nprintf %s "$NCCL_X" > {out}')
+    script = f'cd {tmp_path}\n{exports[0]}\nprintf %s "$NCCL_X" > {out}'
+    subprocess.run(["/bin/bash", "-c", script], env={}, timeout=20, check=True)
     assert out.read_text() == value
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -64,10 +64,6 @@ def _run(tmp_path, make_rank, make_record, make_spec):
     return write
 
 
-def allocator(value):
-    return {"provenance": {"environment": {"PYTORCH_CUDA_ALLOC_CONF": value}}}
-
-
 def oom(text):
     return Failure(kind="oom", message=text, phase="forward_backward", step=2)
 
@@ -101,7 +97,8 @@ def test_logs_without_a_cause_are_inconclusive(mbr_perf, logs, text, code, rank)
 
 
 def test_the_document_holds_verdict_evidence_and_fixes(mbr_perf, run):
-    document = json.loads(mbr_perf("diagnose", run("a", oom(FRAGMENTED), **allocator("")), "--no_plan", "--json").out)
+    unset = {"environment": {"PYTORCH_CUDA_ALLOC_CONF": ""}}
+    document = json.loads(mbr_perf("diagnose", run("a", oom(FRAGMENTED), provenance=unset), "--no_plan", "--json").out)
     assert {"verdict", "evidence", "fixes"} <= set(document)
     assert (document["schema_version"], document["exit_code"]) == (1, 0)
     verdict = document["verdict"]

@@ -5,49 +5,37 @@ import pytest
 from harness.engine.rank_log import MAX_TEXT, NonFiniteLossError, failure_of
 from harness.failures.classify import classify
 from tests.engine.conftest import answer_of
+from tests.failures.test_classify import VARIANTS
 
 MIB, GIB = 1024**2, 1024**3
-TAIL_2_4 = "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-# What torch 2.0 to 2.15 and the libraries beside its allocator say, and the bytes that were asked for.
-OUT_OF_MEMORY = {
-    "2.0": ("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 79.15 GiB total capacity; 77.01 GiB already allocated; "
-            "12.31 MiB free; 77.33 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting "
-            "max_split_size_mb to avoid fragmentation.", 20 * MIB),
-    "2.1": ("CUDA out of memory. Tried to allocate 3.91 GiB. GPU 3 has a total capacty of 79.11 GiB of which 1.94 GiB is "
-            "free. Including non-PyTorch memory, this process has 77.16 GiB memory in use.", 3.91 * GIB),
-    "fragmented": ("CUDA out of memory. Tried to allocate 2.31 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.07 GiB "
-                   "is free. Including non-PyTorch memory, this process has 78.03 GiB memory in use. Of the allocated memory "
-                   f"54.02 GiB is allocated by PyTorch, and 20.41 GiB is reserved by PyTorch but unallocated. {TAIL_2_4}",
-                   2.31 * GIB),
-    "graph pools": ("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 588.00 "
-                    "MiB is free. Of the allocated memory 75.60 GiB is allocated by PyTorch, with 11.84 GiB allocated in "
-                    "private pools (e.g., CUDA Graphs), and 402.11 MiB is reserved by PyTorch but unallocated.", 1.5 * GIB),
-    "small": ("CUDA out of memory. Tried to allocate 896.00 KiB. GPU 0 has a total capacity of 79.11 GiB.", 896 * 1024),
-    "bytes": ("CUDA out of memory. Tried to allocate 512 bytes. GPU 0 has a total capacity of 79.11 GiB.", 512),
-    "absurd": ("CUDA out of memory. Tried to allocate more than 1EB memory.", None),
-    "fraction": ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 40.00 GiB is "
-                 "free. 39.55 GiB allowed; Of the allocated memory 38.00 GiB is allocated by PyTorch", 2 * GIB),
-    "rejected": ("Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested "
-                 "size: 2.00 GiB", 2 * GIB),
-    "driver": ("CUDA driver error: out of memory", None),
-    "runtime": ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", None),
-    "cublas": ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", None),
-    "cudnn 8": ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", None),
-    "cudnn 9": ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", None),
-    "nccl": ("NCCL error in: ProcessGroupNCCL.cpp:1234, unhandled cuda error, ncclUnhandledCudaError: Call to CUDA function "
-             "failed. Last error:\nFailed to CUDA calloc async 2097152 bytes", 2097152),
-    "host": ("[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
-             "17179869184 bytes. Error code 12 (Cannot allocate memory)", 16 * GIB),
-}  # fmt: skip
+# In each of their spellings, the bytes that were asked for.
+ASKED = {
+    "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 79.15 GiB total capacity)": 20 * MIB,
+    "CUDA out of memory. Tried to allocate 3.91 GiB. GPU 3 has a total capacty of 79.11 GiB": round(3.91 * GIB),
+    "CUDA out of memory. Tried to allocate 896.00 KiB. GPU 0 has a total capacity of 79.11 GiB.": 896 * 1024,
+    "CUDA out of memory. Tried to allocate 512 bytes.": 512,
+    "CUDA out of memory. Tried to allocate more than 1EB memory.": None,
+    "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: 2.00 GiB": 2
+    * GIB,
+    "NCCL error in: x.cpp:1, unhandled cuda error. Last error:\nFailed to CUDA calloc async 2097152 bytes": 2097152,
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes.": 16 * GIB,
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED": None,
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED": None,
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`": None,
+    "CUDA driver error: out of memory": None,
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported": None,
+}
 
 
-@pytest.mark.parametrize(("text", "request_bytes"), OUT_OF_MEMORY.values(), ids=OUT_OF_MEMORY)
-def test_out_of_memory_is_known_in_all_its_words(text, request_bytes):
+WHOLE = [text for name, (text, *_) in VARIANTS.items() if name not in ("cut short", "a negative size without its sign")]
+
+
+@pytest.mark.parametrize("text", [*ASKED, *WHOLE], ids=lambda text: text[:60])
+def test_out_of_memory_is_known_in_all_its_words(text):
     failure = failure_of(RuntimeError(text), phase="forward_backward", step=3)
     assert (failure.kind, failure.phase, failure.step) == ("oom", "forward_backward", 3)
-    assert failure.request_bytes == (None if request_bytes is None else round(request_bytes))
     assert failure.message == f"RuntimeError: {text}"
+    assert failure.request_bytes == ASKED.get(text, failure.request_bytes)
     verdict = classify(failure.message)
     assert (verdict.is_oom, verdict.request_bytes) == (True, failure.request_bytes)
 

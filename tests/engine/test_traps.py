@@ -27,10 +27,6 @@ def _transformer_config():
     os.environ.update(before)
 
 
-def on_gpu(spec):
-    return spec.model_copy(update={"gpu": "h100"})
-
-
 @pytest.mark.train
 @pytest.mark.parametrize("gpu", ["cpu", "h100"])
 @pytest.mark.parametrize(
@@ -54,7 +50,7 @@ def test_outputs_in_flight_are_not_freed_on_cpu(transformer_config):
     """gloo sends asynchronously from the tensor that deallocation would empty; NCCL's streams keep it alive."""
     spec = shapes.experiment(shapes.DENSE, **INTERLEAVED)
     assert transformer_config(spec).deallocate_pipeline_outputs is False
-    assert transformer_config(on_gpu(spec)).deallocate_pipeline_outputs is True
+    assert transformer_config(spec.model_copy(update={"gpu": "h100"})).deallocate_pipeline_outputs is True
     assert transformer_config(shapes.experiment(shapes.DENSE, **PIPELINE)).deallocate_pipeline_outputs is True
     kept = shapes.experiment(shapes.DENSE, **PIPELINE, deallocate_pipeline_outputs=False)
     assert transformer_config(kept).deallocate_pipeline_outputs is False

@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from harness.launch.processes import is_alive
+from tests.commands import Answer
 from tests.faults.at_work import PATIENCE_S, Run, started
 from tests.faults.stage import ROOT, Stage
 from tests.native_libraries import compiled
@@ -20,15 +20,6 @@ from tests.native_libraries import compiled
 @pytest.fixture(name="stage", scope="module")
 def _stage(tmp_path_factory):
     return Stage(tmp_path_factory.mktemp("stage") / "stage")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command left."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(name="started")

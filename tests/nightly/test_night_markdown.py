@@ -10,10 +10,6 @@ from harness.nightly.reports import SUMMARY_LIMIT_BYTES, append_summary, night_m
 HOSTILE = "a|b\n# c <script>alert(1)</script> [x](http://y) `z` **d**"
 
 
-def columns(line):
-    return len(re.sub(r"\\.", "", line).split("|"))
-
-
 def test_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(make_night, make_case):
     case = make_case(
         HOSTILE, [], reason=HOSTILE, outcome="failed", exit_code=ExitCode.RUN_FAILED, planned={"owner": HOSTILE},
@@ -22,7 +18,7 @@ def test_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(make_night,
 
     text = night_markdown(make_night(cases=(case,), plan={"title": HOSTILE}))
 
-    assert {columns(line) for line in text.splitlines() if line.startswith("|")} == {9}
+    assert {len(re.sub(r"\\.", "", line).split("|")) for line in text.splitlines() if line.startswith("|")} == {9}
     assert not re.search(r"(?<!\\)[<>`\[]", text)
     assert [line[:3] for line in text.splitlines() if line.startswith("#")] == ["## ", "###", "###"]
 

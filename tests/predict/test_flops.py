@@ -17,14 +17,11 @@ REFERENCE = json.loads((Path(__file__).parents[1] / "data/flops/model_flops.json
 CASES = [pytest.param(case, id=f"{case['model']}-{case['seq_length']}") for case in REFERENCE["cases"]]
 
 
-def model_named(name):
-    return ModelSpec.model_validate_json(json.dumps(REFERENCE["models"][name]))
-
-
 def spec_of(make_spec, name, *, seq_length=4096, samples=1, recompute="none", **changes):
     batch = {"micro_batch_size": 1, "global_batch_size": samples, "seq_length": seq_length}
     fields = {"num_gpus": 1, "parallelism": {}} | changes
-    return make_spec(model=model_named(name), batch=batch, recompute=recompute, **fields)
+    model = ModelSpec.model_validate_json(json.dumps(REFERENCE["models"][name]))
+    return make_spec(model=model, batch=batch, recompute=recompute, **fields)
 
 
 def recomputed(spec):

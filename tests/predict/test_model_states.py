@@ -7,22 +7,18 @@ from harness.predict.model_states import adam_of, model_states, state_bytes
 BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
 
 
-def per_parameter(spec) -> tuple[float, float]:
-    """Bytes between steps and inside one, per parameter, as megatron-core's own DDP and optimizer were measured."""
-    states = model_states(spec, Parameters(dense=1200, stored_bytes=2400))
-    return states.total / 1200, (states.total + states.step_transient) / 1200
-
-
-def test_bf16_gradients_on_two_ranks_take_ten_bytes_and_twelve_inside_the_step(spec_of):
-    assert per_parameter(spec_of(ddp=BF16_GRADIENTS)) == (10.0, 12.0)
-
-
-def test_fp32_gradients_on_two_ranks_take_twelve_bytes_and_need_no_cast(spec_of):
-    assert per_parameter(spec_of()) == (12.0, 12.0)
-
-
-def test_without_a_distributed_optimizer_every_rank_holds_all_state(spec_of):
-    assert per_parameter(spec_of(optimizer={"use_distributed_optimizer": False})) == (18.0, 18.0)
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"ddp": BF16_GRADIENTS}, (10.0, 12.0)),
+        ({}, (12.0, 12.0)),  # fp32 gradients need no cast
+        ({"optimizer": {"use_distributed_optimizer": False}}, (18.0, 18.0)),
+    ],
+)
+def test_two_ranks_take_these_bytes_per_parameter_between_steps_and_inside_one(spec_of, asked, expected):
+    """As megatron-core's own DDP and optimizer were measured."""
+    states = model_states(spec_of(**asked), Parameters(dense=1200, stored_bytes=2400))
+    assert (states.total / 1200, (states.total + states.step_transient) / 1200) == expected
 
 
 @pytest.mark.parametrize(

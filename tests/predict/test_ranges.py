@@ -18,11 +18,13 @@ def test_a_job_is_of_the_first_class_that_applies(make_spec):
     assert class_of(make_spec(gpu="cpu"), SMALL).name == "CPU runs"
 
 
-def test_the_generated_file_has_every_class_and_no_range_without_width():
+def test_the_generated_file_has_every_class_with_a_width_and_with_odds_in_order():
     assert spreads().keys() == {row.name for row in CLASSES}
     for name, found in spreads().items():
-        assert found.lower <= -0.005, name
-        assert found.higher >= 0.005, name
+        assert found.lower <= -0.005 and found.higher >= 0.005, name
+        assert (len(found.tenths), list(found.tenths)) == (9, sorted(found.tenths)), name
+        assert found.tenths[-1] <= 1, f"{name}: nine of ten lie below the upper end of the range"
+        assert (found.num_of_ten(-10.0), found.num_of_ten(1.0)) == (0, 9)
 
 
 def test_a_class_with_few_rows_is_wider_than_the_one_that_stands_in():
@@ -41,14 +43,6 @@ def test_uneven_routing_moves_the_upper_end_only(uneven, expected):
 def test_odds_count_measured_peaks_below_a_part_of_the_way_to_the_upper_end(part, expected):
     tenths = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     assert Spread(20, -0.1, 0.2, 0.2, tenths).num_of_ten(part) == expected
-
-
-def test_every_class_has_the_odds_of_its_measured_peaks_in_order():
-    for name, found in spreads().items():
-        assert len(found.tenths) == 9, name
-        assert list(found.tenths) == sorted(found.tenths), name
-        assert found.tenths[-1] <= 1, f"{name}: nine of ten lie below the upper end of the range"
-        assert (found.num_of_ten(-10.0), found.num_of_ten(1.0)) == (0, 9)
 
 
 def test_times_of_two_layouts_differ_only_beyond_the_measured_error_of_their_ratio():

@@ -238,11 +238,8 @@ def test_tracing_again_gives_the_same_bytes(tmp_path):
 
 def test_every_case_holds_the_settings_that_a_plan_composes(point):
     cases = {case.key for case in every_case(point, IMPLEMENTATION)}
-    eager = point.model_copy(update={"cuda_graph": replace_graph(point)})
+    graph = point.cuda_graph.model_copy(update={"impl": "none", "scope": ()})
+    eager = point.model_copy(update={"cuda_graph": graph})
     needed = required_cases(candidates(eager, SOFTWARE, IMPLEMENTATION), IMPLEMENTATION)
     assert {case.key for case in needed} <= cases
     assert len(needed) > 10
-
-
-def replace_graph(spec):
-    return spec.cuda_graph.model_copy(update={"impl": "none", "scope": ()})

@@ -60,6 +60,9 @@ def test_recompute_may_be_left_to_the_planner(read):
         ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: no such value 'h101'\n  did you mean 'h100'?"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
         ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
+        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", "write model_recipe_name under request"),
+        ("title: Two axes", "title: Two axes\nnum_gpus: 8", "write it under request"),
+        ("  model_recipe_name:", "  recipe:", "did you mean 'model_recipe_name'?"),
     ],
 )
 def test_a_fault_is_reported_at_its_line(read, old, new, message):
@@ -73,20 +76,6 @@ def test_a_file_is_found_by_its_name(tmp_path):
     with pytest.raises(HarnessError, match="no such sweep file") as raised:
         read_sweep_file("mime", tmp_path)
     assert "did you mean 'mine'?" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "remedy"),
-    [
-        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", "write model_recipe_name under request"),
-        ("title: Two axes", "title: Two axes\nnum_gpus: 8", "write it under request"),
-        ("  model_recipe_name:", "  recipe:", "did you mean 'model_recipe_name'?"),
-    ],
-)
-def test_what_names_the_recipe_in_a_wrong_place_is_reported_with_its_right_place(read, old, new, remedy):
-    with pytest.raises(HarnessError) as refused:
-        read((old, new))
-    assert remedy in str(refused.value)
 
 
 def test_a_file_that_is_no_yaml_and_a_folder_are_distinguished_from_one_that_is_missing(tmp_path, monkeypatch):

@@ -9,10 +9,6 @@ from harness.foreign.logs.lines import log_lines
 LINES = ("loading", "Traceback (most recent call last):", "    run()", "KeyError: 'tokens'", "end")
 
 
-def as_json(line):
-    return json.dumps({"log": f"{line}\n", "stream": "stderr"})
-
-
 @pytest.mark.parametrize(
     ("wrap", "host"),
     [
@@ -26,7 +22,7 @@ def as_json(line):
         (lambda line: f"2026-08-21T14:00:01.5Z stderr F {line}", None),
         (lambda line: f"2026/08/21 14:00:01 {line}", None),
         (lambda line: f"> {line}", None),
-        (as_json, None),
+        (lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr"}), None),
         (lambda line: json.dumps({"severity": "ERROR", "message": line}), None),
     ],
 )
