@@ -50,11 +50,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     """
     paths = [given for given in request.given if given.endswith(".json") and Path(given).is_file()]
     records = _records([given for given in request.given if given not in paths])
-    if len(paths) > 1:
-        raise BadRequestError(
-            f"--calibrate: several files ({', '.join(paths)})", remedy="name one file of mbr-perf probe"
-        )
-    probe = read_document(Path(paths[0]), Probe) if paths else None
+    probe = _probe(paths)
     gpu = _one_gpu(records, probe)
     probed = _probed(paths[0], probe) if probe else {}
     traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
@@ -63,9 +59,9 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
     calibration = _calibration(gpu, taken, refused, probed)
     if all(constant.value is None for constant in calibration.constants):
-        reasons = [*(f"{run}: {why}" for run, why in refused.items()),
-                *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
-        raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(reasons))
+        reasons = {**refused, **{constant.name: constant.reason for constant in calibration.constants}}
+        lines = [f"{name}: {why}" for name, why in reasons.items()]
+        raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
     path = request.out or calibration_path(gpu)
     with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +88,14 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
             records[record.run_id] = record
     raise_all(problems)
     return list(records.values())
+
+
+def _probe(paths: Sequence[str]) -> Probe | None:
+    if len(paths) > 1:
+        raise BadRequestError(
+            f"--calibrate: several files ({', '.join(paths)})", remedy="name one file of mbr-perf probe"
+        )
+    return read_document(Path(paths[0]), Probe) if paths else None
 
 
 def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:

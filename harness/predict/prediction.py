@@ -234,7 +234,7 @@ def predict(
     adam = adam_of(spec, software)
     stages = _stages(spec, costs, constants, adam=adam)
     rows = assumptions(spec, implementation, adam=adam, apex=apex)
-    origins = (constants.origin, "" if constants.speeds else borrowed_text(spec.gpu))
+    origins = (constants.origin, "" if constants.speeds or spec.gpu_type.is_cpu else borrowed_text(spec.gpu))
     rows = (*rows, *(Assumption(text, applies=lambda _spec, _implementation: True) for text in origins if text))
     peak = max(stage.total for stage in stages)
     uneven, busiest = peak, costs

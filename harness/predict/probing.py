@@ -1,6 +1,7 @@
 """The planner's constants from operations that were measured by themselves."""
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from harness.experiment.gpu import GpuType
 from harness.predict.time_model import KERNEL_S
@@ -15,21 +16,24 @@ _CALLS = {"launch_s": 1, "call_s": 3}  # a linear layer makes three products
 
 def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:
     """Return the constants that the rows determine, by the time model's own sums (`time_model._compute`)."""
-    flops, found = gpu.peak_flops, dict[str, float]()
-    peaks = {"gemm_bf16": flops["bf16"], "gemm_low_precision": flops.get("fp8"), "attention": flops["bf16"]}
     on_gpu = [row for row in rows if row.host_s <= _LAUNCHED * row.seconds]
     moving = [row for row in on_gpu if row.of == "memory"]
-    if moving:
-        found["memory"] = sum(row.moved_bytes for row in moving) / _seconds(moving) / gpu.memory_bandwidth
-    per_s = found.get("memory", 1.0) * gpu.memory_bandwidth
+    found = (
+        {"memory": sum(row.moved_bytes for row in moving) / _seconds(moving) / gpu.memory_bandwidth} if moving else {}
+    )
+    per_s, flops = found.get("memory", 1.0) * gpu.memory_bandwidth, gpu.peak_flops
+    peaks = {"gemm_bf16": flops["bf16"], "gemm_low_precision": flops.get("fp8"), "attention": flops["bf16"]}
     for name, peak in peaks.items():
-        own = [(row, row.seconds - KERNEL_S - (row.moved_bytes / per_s if name != "attention" else 0.0))
-               for row in on_gpu if row.of == name]  # fmt: skip
-        kept = [(row, rest) for row, rest in own if rest >= _LEAST_SHARE * row.seconds]
-        if kept and peak:
-            found[name] = sum(row.flops for row, _ in kept) / sum(rest for _, rest in kept) / peak
-    found |= {row.of: row.host_s / _CALLS[row.of] for row in rows if row.of in _CALLS}
-    return found
+        share = _share([row for row in on_gpu if row.of == name], peak or 0.0, inf if name == "attention" else per_s)
+        found |= {name: share} if share else {}
+    return found | {row.of: row.host_s / _CALLS[row.of] for row in rows if row.of in _CALLS}
+
+
+def _share(rows: Iterable[ProbedRow], peak: float, bytes_per_s: float) -> float | None:
+    """Return the share of the peak at which these operations compute; None where none says it."""
+    computing = ((row, row.seconds - KERNEL_S - row.moved_bytes / bytes_per_s) for row in rows)
+    kept = [(row.flops, rest) for row, rest in computing if rest >= _LEAST_SHARE * row.seconds]
+    return sum(flops for flops, _ in kept) / sum(rest for _, rest in kept) / peak if kept and peak else None
 
 
 def _seconds(rows: Iterable[ProbedRow]) -> float:

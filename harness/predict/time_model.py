@@ -81,7 +81,7 @@ def typical(gpu: str) -> Efficiency:
 def borrowed_text(gpu: str) -> str:
     """Say on which GPU types the steps ran to which the constants of ``gpu`` are fitted; empty if on itself."""
     measured = fitted().gpus[generation_of(gpu)]
-    if gpu in measured or GPUS[gpu].is_cpu:
+    if gpu in measured:
         return ""
     steps = f"the constants of the seconds are borrowed: they are fitted to steps on {' and '.join(measured)}"
     return f"{steps}; `mbr-perf probe` measures those of your GPU in a minute"
