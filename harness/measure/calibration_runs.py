@@ -58,15 +58,20 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
     calibration = _calibration(gpu, taken, refused, probed)
-    if all(constant.value is None for constant in calibration.constants):
-        reasons = {**refused, **{constant.name: constant.reason for constant in calibration.constants}}
-        lines = [f"{name}: {why}" for name, why in reasons.items()]
-        raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
+    _require_any(calibration)
     path = request.out or calibration_path(gpu)
     with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
     return calibration, path
+
+
+def _require_any(calibration: Calibration) -> None:
+    if any(constant.value is not None for constant in calibration.constants):
+        return
+    reasons = {**calibration.refused, **{constant.name: constant.reason for constant in calibration.constants}}
+    lines = [f"{name}: {why}" for name, why in reasons.items()]
+    raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
