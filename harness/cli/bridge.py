@@ -301,7 +301,7 @@ def _meant(theirs: Spelling, typed: str, given: list[str], own: Mapping[str, boo
 
 
 def _override_remedy(word: str) -> str:
-    from harness.foreign.container_fields import FIELDS
+    from harness.foreign.settings import rows_of
 
     path, _, value = word.lstrip("+~").partition("=")
     if path.startswith("env_vars."):
@@ -309,7 +309,7 @@ def _override_remedy(word: str) -> str:
         return f"use -E {variable}"
     if path.startswith("model.recompute_"):
         return "use --recompute, --recompute_modules or --recompute_num_layers"
-    ours = next((row.path for row in FIELDS if path in row.names), None)
+    ours = next((row.path for row in rows_of("bridge") if path in row.names), None)
     if ours is None:
         return "use --set SECTION.FIELD=VALUE if mbr-perf has the setting: recipes/README.md lists them"
     return f"use --set {shlex.quote(f'{ours}={value}')}"

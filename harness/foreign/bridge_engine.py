@@ -11,8 +11,8 @@ from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import BridgeEngine, EngineSetting, ExperimentSpec
 from harness.experiment.recompute import megatron_fields
 from harness.foreign.bridge import read
-from harness.foreign.container_fields import FIELDS, as_written, readable_layer
 from harness.foreign.container_file import Container, flat, read_container
+from harness.foreign.settings import rows_of, settings_in
 from harness.records.reading import PlainValue
 from harness.resolve.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested
 
@@ -33,7 +33,7 @@ def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
     no batch. The version of Bridge is left open.
     """
     container = read_container(Path(source.path), source.label)
-    if container.value("train.train_samples"):
+    if container.peek("train.train_samples"):
         raise BadRequestError(
             f"{container.place('train.train_samples')}: the training is counted in samples, but mbr-perf counts steps",
             remedy="set train.train_iters instead",
@@ -41,7 +41,7 @@ def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
     problems, layer = Problems(), dict[str, Setting]()
     with problems.collecting():
         layer |= read(source, request)
-    fitting, unfit = _fitting(layer or readable_layer(container, Problems()), source.label)
+    fitting, unfit = _fitting(layer or settings_in(container, "bridge"), source.label)
     engine = BridgeEngine(
         version="",
         forward_step=request.forward_step or _forward_step(container),
@@ -122,7 +122,11 @@ def replaced_settings(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[
 
     BadRequestError with every option that has no single setting there.
     """
-    rows = {row.path: row.names for row in FIELDS if row.read is as_written or row.path == "cuda_graph.impl"}
+    rows = {
+        row.path: row.names
+        for row in rows_of("bridge")
+        if row.conversion == "as_written" or row.path == "cuda_graph.impl"
+    }
     found: dict[str, EngineSetting] = {}
     problems = Problems()
     for path in (path for path, source in sources.items() if source.startswith("-")):

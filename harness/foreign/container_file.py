@@ -1,10 +1,10 @@
 """Megatron-Bridge's `ConfigContainer` file: what `run_script.py --dryrun` writes and what every run saves."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadRequestError
+from harness.foreign.words import Given, Words, text_of
 from harness.records.reading import Document, Keys, PlainValue
 from harness.records.strict_yaml import parse_yaml, read_yaml
 
@@ -20,86 +20,43 @@ _MEMBERS = {  # in the order of their numbers from 1 on: version 0.3 writes only
 }
 
 
-@dataclass(frozen=True)
-class Found:
-    """One setting of the file: its value in plain Python, its path and its line."""
+@dataclass
+class Container(Words):
+    """A `ConfigContainer` file. Settings of `model.transformer`, of newer model classes, count as those of `model`."""
 
-    value: PlainValue
-    path: str
-    line: int
+    file: Document = field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        root = self.file.at(())
+        for section in root if isinstance(root, dict) else ():
+            if section not in _SETTINGS:
+                self._take(section, (section,))
 
-@dataclass(frozen=True)
-class Container:
-    """A `ConfigContainer` file."""
-
-    file: Document
-
-    @property
-    def label(self) -> str:
-        return self.file.label
-
-    def find(self, *paths: str) -> Found | None:
-        """Return the first of ``paths`` (``ddp.bucket_size``) that has a value, else the first null one, else None.
-
-        ``model.X`` is also looked for as ``model.transformer.X``, where newer model classes keep megatron-core's
-        fields.
-        """
-        null: Found | None = None
-        for path in paths:
-            section, _, rest = path.partition(".")
-            for each in (path, f"{_NESTED}.{rest}") if section == "model" else (path,):
-                found = self._at(each)
-                if found is not None and found.value is not None:
-                    return found
-                null = null or found
-        return null
-
-    def value(self, *paths: str) -> PlainValue:
-        """Return the value that :meth:`find` finds; None if the file has no value."""
-        found = self.find(*paths)
-        return None if found is None else found.value
+    def _take(self, path: str, keys: Keys) -> None:
+        """Take a section or a setting with what it holds; refuse a setting that is written twice."""
+        value, line = self._plain(keys), self.file.line(keys)
+        known = self.given if len(keys) == 2 or keys[:2] == ("model", "transformer") else self.around
+        if path == _NESTED and isinstance(value, dict):
+            path, known = "model", {}
+        elif len(keys) > 1 and path in known and known[path].value != value:
+            other = known[path].source.removeprefix(f"{self.label}:").partition(":")[0]
+            message = f"{path} is {text_of(value)}, but line {other} sets {text_of(known[path].value)}"
+            self.problems.add(f"{self.label}:{line}: {message}", "keep one of them")
+        if path not in known or known[path].value is None:
+            known[path] = Given(value, f"{self.label}:{line}: {path}")
+        table = self.file.at(keys)
+        for key in table if isinstance(value, dict) and isinstance(table, dict) else ():
+            if not key.startswith("_"):
+                self._take(f"{path}.{key}", (*keys, key))
 
     @property
     def plain(self) -> PlainValue:
         return self._plain(())
 
-    def place(self, path: str) -> str:
-        """Return ``file:line: path`` for messages."""
-        found = self.find(path)
-        return f"{self.label}:{found.line}: {path}" if found else f"{self.label}: {path}"
-
-    def problem(self, path: str, message: str, remedy: str) -> BadRequestError:
-        """Return a problem at a path."""
-        return BadRequestError(f"{self.place(path)}: {message}", remedy=remedy)
-
     def target(self, section: str) -> str:
         """Return the class that Bridge instantiates for a section; empty if the file names none."""
         found = self.file.at((section, "_target_"))
         return found if isinstance(found, str) else ""
-
-    def settings(self) -> Iterator[Found]:
-        """Yield every setting of every section, those of `model.transformer` as those of `model`."""
-        root = self.file.at(())
-        for section in root if isinstance(root, dict) else ():
-            if section not in _SETTINGS:
-                yield from self._settings(section, (section,))
-
-    def _settings(self, section: str, keys: Keys) -> Iterator[Found]:
-        table = self.file.at(keys)
-        for key in table if isinstance(table, dict) else ():
-            path, inner = f"{section}.{key}", (*keys, key)
-            if path == _NESTED and isinstance(self.file.at(inner), dict):
-                yield from self._settings(section, inner)
-            elif not key.startswith("_"):
-                yield Found(self._plain(inner), path, self.file.line(inner))
-
-    def _at(self, path: str) -> Found | None:
-        *way, key = path.split(".")
-        holder = self.file.at(tuple(way))
-        if not isinstance(holder, dict) or key not in holder:
-            return None
-        return Found(self._plain((*way, key)), path, self.file.line((*way, key)))
 
     def _plain(self, keys: Keys) -> PlainValue:
         """Return the value; an enum becomes the name of its member, a class or function its dotted path."""
@@ -145,7 +102,7 @@ def _container(file: Document) -> Container:
             f"{file.label}: not a ConfigContainer of Megatron-Bridge: _target_ is not {_ROOT}",
             remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
         )
-    return Container(file)
+    return Container(file.label, file=file)
 
 
 def _member(target: str, numbers: PlainValue) -> str:

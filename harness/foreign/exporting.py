@@ -11,11 +11,9 @@ from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import megatron_fields
-from harness.foreign import container_values as reading
-from harness.foreign.container_fields import FIELDS, Field
 from harness.foreign.megatron_arguments import arguments
-from harness.foreign.megatron_fields import ROWS, Row
 from harness.foreign.megatron_writing import Values, Words, as_megatron
+from harness.foreign.settings import Row, rows_of
 from harness.resolve.find import open_recipe
 from harness.resolve.points import variants_of
 from harness.resolve.recipe import IDENTITY, LEAVES, TASKS, at_path
@@ -97,7 +95,7 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     sizes = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
     paths = dict.fromkeys(("recompute", *sizes, *(path for path in _changed(spec, base) if path not in IDENTITY)))
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
-    off = [row for row in ROWS if row.path in sizes and not at_path(spec, row.path)]
+    off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
     gone = [*(option for option in _options(former) if option not in _options(words)), *_options_of(off)]
     if not words and not gone:
         gone = ["--recompute-granularity"]
@@ -119,7 +117,7 @@ def _changed(spec: ExperimentSpec, base: ExperimentSpec) -> list[str]:
 
 def sayable(spec: ExperimentSpec, base: ExperimentSpec) -> bool:
     """Return whether both programs have words for every setting that differs between two jobs."""
-    both = {row.path for row in FIELDS} & {row.path for row in ROWS} | {"recompute"}
+    both = {row.path for row in rows_of("bridge")} & {row.path for row in rows_of("megatron")} | {"recompute"}
     return both.issuperset(_changed(spec, base))
 
 
@@ -168,11 +166,11 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
     wanted = None if paths is None else set(paths)
     values: Values = {}
     remarks: list[str] = []
-    for row in FIELDS:
+    for row in rows_of("bridge"):
         if wanted is not None and row.path not in {*wanted, *(path.partition(".")[0] for path in wanted)}:
             continue
-        if row.read in _ELSEWHERE:
-            remarks += _ELSEWHERE[row.read](spec, row)
+        if row.conversion in _ELSEWHERE:
+            remarks += _ELSEWHERE[row.conversion](spec, row)
             continue
         values |= _row_values(spec, row, wanted)
     if wanted is None:
@@ -181,14 +179,14 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
     return tuple(f"{path}={scalar(value)}" for path, value in values.items()), tuple(remarks)
 
 
-def _row_values(spec: ExperimentSpec, row: Field, wanted: set[str] | None) -> Values:
+def _row_values(spec: ExperimentSpec, row: Row, wanted: set[str] | None) -> Values:
     section = row.path.rpartition(".")[0]
     if section and at_path(spec, section) is None:  # a part that the model does not have
         return {}
     if row.path == "env":
         names = spec.env if wanted is None or "env" in wanted else [n for n in spec.env if f"env.{n}" in wanted]
         return {f"++env_vars.{name}": spec.env[name] for name in names}
-    write = _WRITERS.get(row.read)
+    write = _WRITERS.get(row.conversion)
     value = _completed(spec, row.path)
     found = {row.names[0]: value} if write is None else write(spec, row, value)
     name = row.path.rpartition(".")[2]
@@ -214,18 +212,25 @@ _OF_OVERLAP = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather",
 """Fields that Megatron-Bridge copies from its own `comm_overlap` when it completes a configuration."""
 
 
-def _precision(spec: ExperimentSpec, _row: Field, _value: object) -> Values:
+def _precision(spec: ExperimentSpec, _row: Row, _value: object) -> Values:
     own = {"fp8": None, "fp4": None} | spec.precision.transformer_config
     return {"model.bf16": spec.compute_dtype != "fp32"} | {f"model.{name}": value for name, value in own.items()}
 
 
-def _graph(spec: ExperimentSpec, row: Field, value: object) -> Values:
+def _graph(spec: ExperimentSpec, row: Row, value: object) -> Values:
     if row.path != "cuda_graph.impl":  # the kernel of the attention
         return {row.names[0]: value}
     return {row.names[0]: "full_iteration" if captures_iteration(spec.cuda_graph) else value}
 
 
-def _user_buffers(spec: ExperimentSpec, row: Field, _value: object) -> Values:
+def _number(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    if row.path == "offload.cpu_offloading_num_layers":
+        return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
+    defers = spec.parallelism.defer_embedding_wgrad_compute
+    return {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value} if defers else {}
+
+
+def _user_buffers(spec: ExperimentSpec, row: Row, _value: object) -> Values:
     buffers = spec.kernels.model_dump(mode="json")["tp_comm_overlap_cfg"]
     return dict(_flat(row.names[0], buffers)) if isinstance(buffers, dict) else {row.names[0]: buffers}
 
@@ -238,45 +243,31 @@ def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object
             yield f"++{path}.{name}", value
 
 
-_WRITERS: Mapping[object, Callable[[ExperimentSpec, Field, object], Values]] = {
-    reading.precision: _precision,
-    reading.rope_scaling_factor: lambda _spec, row, value: (
-        {"model.rope_scaling": False} if value is None else {"model.rope_scaling": True, row.names[0]: value}
+_WRITERS: Mapping[str, Callable[[ExperimentSpec, Row, object], Values]] = {
+    "precision": _precision,
+    "when": lambda _spec, row, value: (
+        {row.names[1]: False} if value is None else {row.names[1]: True, row.names[0]: value}
     ),
-    reading.deferral_limit: lambda spec, row, value: (
-        {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value}
-        if spec.parallelism.defer_embedding_wgrad_compute
-        else {}
-    ),
-    reading.recompute: lambda spec, _row, _value: {
-        f"model.{n}": v for n, v in dict(megatron_fields(spec.recompute)).items()
-    },
-    reading.implementation: _graph,
-    reading.graph_modules: lambda spec, row, value: {
+    "number_when": _number,
+    "recompute": lambda spec, _row, _value: {f"model.{n}": v for n, v in dict(megatron_fields(spec.recompute)).items()},
+    "implementation": _graph,
+    "graph_parts": lambda spec, row, value: {
         row.names[0]: () if spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph) else value
     },
-    reading.cpu_offloading_layers: lambda _spec, row, value: {
-        "model.cpu_offloading": bool(value),
-        "model.cpu_offloading_weights": False,
-        row.names[0]: value,
-    },
-    reading.offloaded_modules: lambda _spec, row, value: {
-        "model.fine_grained_activation_offloading": bool(value),
-        row.names[0]: value,
-    },
-    reading.user_buffers: _user_buffers,
+    "listed_when": lambda _spec, row, value: {row.names[1]: bool(value), row.names[0]: value},
+    "user_buffers": _user_buffers,
 }
 """By the function that reads a value: its inverse. Values that a file spells as we do need none."""
 
 
-def _world_size(spec: ExperimentSpec, _row: Field) -> Iterator[str]:
+def _world_size(spec: ExperimentSpec, _row: Row) -> Iterator[str]:
     if spec.gpu_type.is_cpu:
         yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-Bridge trains on GPUs only"
     else:
         yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
 
 
-def _of_python(spec: ExperimentSpec, row: Field) -> Iterator[str]:
+def _of_python(spec: ExperimentSpec, row: Row) -> Iterator[str]:
     value, is_activation = at_path(spec, row.path), row.path == "model.activation_func"
     if value not in ("silu", "fp32"):
         kind = "a function of Python" if is_activation else "a type of torch"
@@ -284,8 +275,8 @@ def _of_python(spec: ExperimentSpec, row: Field) -> Iterator[str]:
         yield f"{row.names[0]} is {kind} ({value}): {where}"
 
 
-_ELSEWHERE: Mapping[object, Callable[[ExperimentSpec, Field], Iterator[str]]] = {
-    reading.world_size: _world_size, reading.short_name: _of_python, reading.dtype: _of_python,
+_ELSEWHERE: Mapping[str, Callable[[ExperimentSpec, Row], Iterator[str]]] = {
+    "world_size": _world_size, "short_name": _of_python, "dtype": _of_python,
 }  # fmt: skip
 """Settings that Hydra cannot set: a remark says where they are set."""
 

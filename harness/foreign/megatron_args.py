@@ -16,7 +16,6 @@ from typing import TextIO, cast
 from harness.errors import BadRequestError, Problems
 from harness.foreign.megatron_arguments import (
     Arguments,
-    Given,
     begins_block,
     captured_by,
     from_block,
@@ -27,6 +26,7 @@ from harness.foreign.megatron_arguments import (
 from harness.foreign.megatron_fields import REQUIRED, arguments_layer, require_sizes
 from harness.foreign.other_commands import refuse_others
 from harness.foreign.shell_script import Word, read_script
+from harness.foreign.words import Given
 from harness.records.reading import PlainValue, read_text
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.options import options_layer
@@ -56,7 +56,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
         require_sizes(found, layer)
     is_set = any(text.startswith("model.vocab_size=") for text in request.set_values)
     if "model.vocab_size" not in layer and not is_set:
-        kind = found.get("tokenizer_type")
+        kind = found.peek("tokenizer_type")
         problems.add(
             f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
             "add --vocab_size N, e.g. --vocab_size 128256",

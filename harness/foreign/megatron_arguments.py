@@ -7,14 +7,15 @@ and what mbr-perf does with it.
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.errors import BadRequestError, Problems, closest
+from harness.errors import BadRequestError
 from harness.foreign.shell_script import Word
+from harness.foreign.words import Given, Unread, Words, suggested, unread
 from harness.records.reading import PlainValue
 from harness.records.strict_yaml import table_in
 from harness.units import shortened
@@ -24,19 +25,15 @@ Takes = Literal["flag", "off", "one", "many"]
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: its options with the words that they take, its default by version, newest first.
+    """One argument: its options with the words that they take, and its default by version, newest first.
 
-    ``harmless``: it changes neither memory nor time of a step. ``refused`` and ``noted``: why it is refused, or what a
-    note says of it. ``is_small``: the prediction leaves its small effect out.
+    ``harmless``: it changes neither memory nor time of a step.
     """
 
     name: str
     options: Mapping[str, Takes]
     defaults: tuple[PlainValue, ...] = ()
     harmless: bool = False
-    refused: str = ""
-    noted: str = ""
-    is_small: bool = False
 
 
 @cache
@@ -47,27 +44,35 @@ def _table() -> dict[str, Any]:
 @cache
 def arguments() -> Mapping[str, Argument]:
     """Return every argument of Megatron-LM by its name in the namespace."""
-    table = _table()
     rows = {
         name: {"options": {f"--{name.replace('_', '-')}": group["takes"]}} | group
-        for group in table["alike"]
+        for group in _table()["alike"]
         for name in group["names"].split()
-    } | table["spelled"]
-    refused, noted = (
-        {name: row["why"] for row in table[kind] for name in row["names"].split()} for kind in ("refused", "noted")
-    )
-    small = set(table["small"].split())
+    } | _table()["spelled"]
     return {
-        name: Argument(name, row["options"], _tuple(row.get("default", ())), "default" not in row,
-                       refused.get(name, ""), noted.get(name, ""), name in small)
+        name: Argument(name, row["options"], _tuple(row.get("default", ())), "default" not in row)
         for name, row in sorted(rows.items())
-    }  # fmt: skip
+    }
 
 
 @cache
-def derived() -> frozenset[str]:
-    """Return names that follow from others, or that `megatron_refusals` checks with others."""
-    return frozenset(_table()["derived"].split())
+def known() -> Mapping[str, Sequence[Unread]]:
+    """Return what becomes of each argument that no row of settings.yaml reads.
+
+    Without a row of its own, an argument is refused unless it has its default, or is harmless.
+    """
+    rows = unread(_table()["unread"], usual=usual)
+    return rows | {
+        each.name: [Unread(None if each.harmless else usual(each.name), "mbr-perf does not model it", kind="unread")]
+        for each in arguments().values()
+        if each.name not in rows
+    }
+
+
+def usual(name: str) -> tuple[PlainValue, ...]:
+    """Return the values that change nothing: the defaults of all versions, or nothing."""
+    own = arguments()[name].defaults if name in arguments() else ()
+    return (*own, *((False,) if None in own else ()), None, (), "")
 
 
 def _tuple(items: Iterable[Any]) -> tuple[PlainValue, ...]:
@@ -80,65 +85,21 @@ def options() -> Mapping[str, Argument]:
     return {option: each for each in arguments().values() for option in each.options}
 
 
-@dataclass(frozen=True)
-class Given:
-    """The value of an argument as it was written. ``source``: ``train.sh:12: --num-layers``."""
-
-    value: PlainValue
-    source: str
+@cache
+def _defaults() -> Mapping[str, PlainValue]:
+    return {name: row.defaults[0] for name, row in arguments().items() if row.defaults}
 
 
 @dataclass
-class Arguments:
-    """Arguments by name. ``label`` opens messages. ``remark`` is for the reader of an answer.
+class Arguments(Words):
+    """Arguments by name. ``remark`` is for the reader of an answer. ``is_whole``: a job printed all its arguments."""
 
-    ``read`` collects the names that a reader asked for.
-    """
-
-    label: str
-    given: dict[str, Given] = field(default_factory=dict)
+    defaults: Mapping[str, PlainValue] = field(default_factory=_defaults)
+    absent: str = "default of Megatron-LM"
     num_gpus: Given | None = None
     environment: dict[str, Given] = field(default_factory=dict)
     remark: str = ""
     is_whole: bool = False
-    problems: Problems = field(default_factory=Problems)
-    read: set[str] = field(default_factory=set)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a value: the written one, else Megatron-LM's default, else ``default``."""
-        self.read.add(name)
-        if name in self.given:
-            return self.given[name].value
-        known = arguments().get(name)
-        value = known.defaults[0] if known and known.defaults else None
-        return default if value is None else value
-
-    def source(self, *names: str) -> str:
-        """Return where the first given of the names was written."""
-        found = [self.given[name].source for name in names if name in self.given]
-        return found[0] if found else "default of Megatron-LM"
-
-    def refuse(self, name: str, message: str, remedy: str) -> None:
-        """Add a problem at an argument."""
-        self.problems.add(f"{self.source(name)}: {message}", remedy)
-
-    def is_default(self, name: str) -> bool:
-        """Return whether the written value is the default of some version."""
-        value = self.given[name].value
-        known = arguments().get(name)
-        defaults = known.defaults if known else (False,)
-        return value is None or value in ((), "") or any(_same(value, each) for each in defaults)
-
-
-def _same(value: object, default: object) -> bool:
-    if isinstance(value, bool) or isinstance(default, bool):
-        return value is default or (value is False and default is None)
-    texts = [
-        str(each).removeprefix("torch.").replace("float32", "fp32").replace("bfloat16", "bf16")
-        for each in (value, default)
-    ]
-    numbers = isinstance(value, int | float) and isinstance(default, int | float)
-    return value == default if numbers else texts[0].rpartition(".")[2] == texts[1].rpartition(".")[2]
 
 
 def captured_by(label: str) -> str:
@@ -193,13 +154,6 @@ def _refuse_word(found: Arguments, word: Word, name: str) -> None:
     else:
         remedy = "an option starts with --; quote a value that contains blanks"
         found.problems.add(f"{place}: belongs to no option", remedy)
-
-
-def suggested(name: str, known: Iterable[str]) -> str:
-    """Return what to do about an unknown argument: the nearest known one, or to leave it out."""
-    close = closest(name, known)
-    without = "leave it out if it changes neither memory nor time"
-    return f"did you mean {close[0]!r}? Otherwise {without}" if close else without
 
 
 def _joined(texts: list[str], takes: Takes) -> PlainValue:
@@ -266,7 +220,7 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
         elif inside and ends_block(text):
             inside = False
         elif found is not None and (tokens := tokens_in(text)):
-            if found.get("vocab_size") is None:
+            if found.peek("vocab_size") is None:
                 found.given["vocab_size"] = Given(tokens, f"{place}: padded vocab")
         elif inside and found is not None and (match := _BLOCK_LINE.search(text)):
             found.given.setdefault(match[1], Given(literal(match[2] or ""), f"{place}: {match[1]}"))

@@ -9,7 +9,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import megatron_fields
 from harness.foreign.container_fields import Disagreement, disagreements
 from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
-from harness.foreign.megatron_fields import ROWS, Row, arguments_layer
+from harness.foreign.megatron_fields import arguments_layer
+from harness.foreign.settings import Row, rows_of
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import IDENTITY, at_path, nested
 from harness.resolve.writing import layer_pattern
@@ -33,7 +34,7 @@ def as_megatron(
             f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"
         )
     wanted = None if paths is None else set(paths)
-    rows = [row for row in ROWS if wanted is None or row.path in wanted]
+    rows = [row for row in rows_of("megatron") if wanted is None or row.path in wanted]
     values = {name: (value, row.path in explicit) for row in rows for name, value in _row_values(spec, row).items()}
     words = tuple(
         word

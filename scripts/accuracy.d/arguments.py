@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.foreign.megatron_arguments import Arguments, derived, from_mapping, options
+from harness.foreign.megatron_arguments import Arguments, from_mapping, known, options, usual
 from harness.foreign.megatron_fields import arguments_layer
 from harness.resolve.recipe import Setting, build_spec, merge
 
@@ -161,12 +161,13 @@ def read(row: Row) -> Reading:
 
 def _treatment(name: str, plain: Arguments) -> str:
     """Return what became of an argument of a row that was read; ``plain``: the row's, after they were read."""
-    known = options()[f"--{name}"]
-    if known.name not in plain.given or plain.is_default(known.name):
+    own = options()[f"--{name}"].name
+    if own not in plain.given or plain.fits(plain.given[own].value, usual(own)):
         return _DEFAULT
-    if known.name in plain.read:
+    if own in plain.read:
         return _READ
-    return _SMALL if known.is_small else _DERIVED if known.name in derived() else _HARMLESS
+    kinds = {row.kind for row in known()[own]}
+    return _SMALL if "small" in kinds else _DERIVED if "refused" in kinds else _HARMLESS
 
 
 def _spec(row: Row, plain: Arguments) -> ExperimentSpec:

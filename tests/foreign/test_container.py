@@ -7,8 +7,9 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
-from harness.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS, container_layer, disagreements
+from harness.foreign.container_fields import NOT_IN_CONTAINERS, container_layer, disagreements
 from harness.foreign.container_file import parse_container, read_container
+from harness.foreign.settings import rows_of
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
 
 RESOLVED = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
@@ -31,7 +32,7 @@ def layer_of(body):
 
 
 def test_every_leaf_of_a_spec_has_a_row_or_a_reason_why_not():
-    rows = [row.path for row in FIELDS]
+    rows = [row.path for row in rows_of("bridge")]
     assert len(rows) == len(set(rows))
     assert set(rows) | set(NOT_IN_CONTAINERS) == set(LEAVES)
     assert set(rows) & set(NOT_IN_CONTAINERS) == set()
@@ -94,7 +95,7 @@ def test_values_that_are_spelled_otherwise(body, path, value):
     ("body", "message"),
     [
         ("model: {bf16: true, fp8: hybrid, fp8_recipe: custom}\n", "f.yaml:2: model.fp8_recipe: no such value 'custom'"),
-        ("model: {bf16: false, fp16: true}\n", "f.yaml:2: model.fp16: fp16 training is not supported"),
+        ("model: {bf16: false, fp16: true}\n", "f.yaml:2: model.fp16: FP16 training is not supported"),
         ("model:\n  pipeline_model_parallel_layout: {_call_: true, _target_: megatron.core.Layout}\n",
          "f.yaml:3: model.pipeline_model_parallel_layout: Megatron-Bridge wrote an object without its layout"),
         ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", "no such layer 'decodr'"),

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from harness.errors import BadRequestError
-from harness.foreign.container_fields import FIELDS, container_layer, disagreements
+from harness.foreign.container_fields import container_layer, disagreements
 from harness.foreign.container_file import parse_container
 from harness.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options, to_paste
 from harness.foreign.megatron_writing import as_megatron, left_out
+from harness.foreign.settings import rows_of
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import ForeignSource, Request, Setting, build_spec, merge
@@ -44,7 +45,7 @@ def base():
     with tarfile.open(CONTAINERS) as archive:
         document = yaml.safe_load(archive.extractfile("llama3_8b_pretrain_8gpu_h100_bf16.yaml").read())
     kept = {"_target_": document["_target_"], "env_vars": {}}
-    for row in FIELDS:
+    for row in rows_of("bridge"):
         for name in row.names:
             section, _, leaf = name.partition(".")
             if leaf in (document.get(section) or {}):
@@ -189,8 +190,8 @@ def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
 
 def test_a_value_of_every_row_is_written_or_named():
     """A reader with a conversion of its own needs an inverse, or a remark on where the setting is set."""
-    plain_readers = {"as_written", "whole_number", "router_dtype", "layout", "environment"}
-    converting = {row.read.__name__ for row in FIELDS if row.read not in {**_WRITERS, **_ELSEWHERE}}
+    plain_readers = {"as_written", "router_dtype", "layout_of_lists", "environment"}
+    converting = {row.conversion for row in rows_of("bridge")} - {*_WRITERS, *_ELSEWHERE}
     assert converting <= plain_readers
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
-from harness.foreign.megatron_arguments import arguments, derived, from_mapping, options
-from harness.foreign.megatron_fields import ROWS, arguments_layer
+from harness.foreign.megatron_arguments import arguments, from_mapping, known, options
+from harness.foreign.megatron_fields import arguments_layer
+from harness.foreign.settings import rows_of
 from harness.resolve.recipe import LEAVES, ForeignSource, Request
 from harness.resolve.resolve import resolve
 from tests.imported_logs import MEGATRON_LM
@@ -162,9 +163,9 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
         ("--is-hybrid-model", "a hybrid model (Mamba)"),
         ("--deterministic-mode --experimental-attention-variant gated_delta_net", "the only ones that mbr-perf models"),
         ("--fine-grained-activation-offloading --offload-modules moe_act --min-offloaded-tensor-size 7",
-         "--min-offloaded-tensor-size: mbr-perf does not model it"),
-        ("--spec local", "--spec: mbr-perf does not model a layer specification of your own"),
-        ("--rampup-batch-size 8 8 100", "--rampup-batch-size: mbr-perf does not model a batch size that grows"),
+         "--min-offloaded-tensor-size 7: mbr-perf does not model it"),
+        ("--spec local", "--spec local: mbr-perf does not model a layer specification of your own"),
+        ("--rampup-batch-size 8 8 100", "--rampup-batch-size 8 8 100: mbr-perf does not model a batch size that grows"),
         ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "sinkhorn is not supported"),
         ("--use-megatron-fsdp", "keeps some of its states whole"),
         ("--fp8-format hybrid --fp8-recipe tensorwise", "FP8 tensorwise without parameters gathered in FP8"),
@@ -180,7 +181,7 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ex|tL",
          "--pipeline-model-parallel-layout: Ex|tL: 'x' is not one of E, t, m, L"),
         ("--recompute-activations --recompute-granularity full --recompute-method uniform",
-         "--recompute-method: uniform: Megatron-LM takes no method with selective recompute"),
+         "--recompute-method uniform: Megatron-LM takes no method with selective recompute"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_refused_at_its_place(resolved, more, message):
@@ -218,9 +219,9 @@ def test_a_refusal_of_context_parallelism_by_all_to_all_says_how_many_bytes_it_a
 @pytest.mark.parametrize(
     ("argument", "remark"),
     [
-        ("--eval-micro-batch-size 4", "--eval-micro-batch-size 4: larger micro-batches than in training"),
-        ("--rerun-mode report_determinism_stats", "--rerun-mode report_determinism_stats: every step runs twice"),
-        ("--config-logger-dir logged", "--config-logger-dir logged: modules write their inputs to files"),
+        ("--eval-micro-batch-size 4", "--eval-micro-batch-size 4 (larger micro-batches than in training"),
+        ("--rerun-mode report_determinism_stats", "--rerun-mode report_determinism_stats (every step runs twice"),
+        ("--config-logger-dir logged", "--config-logger-dir logged (modules write their inputs to files"),
         (
             "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather",
             "a buffer for gathered weights beside the gradients'",
@@ -229,13 +230,13 @@ def test_a_refusal_of_context_parallelism_by_all_to_all_says_how_many_bytes_it_a
             "--seq-length 32768 --max-position-embeddings 32768",
             "data loader (1.00 GiB for each micro-batch that holds it, avoid it ",
         ),
-        ("--delay-wgrad-compute", "--delay-wgrad-compute True: weight gradients are computed later"),
-        ("--moe-deepep-num-sms 24", "Small effect, left out: --moe-deepep-num-sms"),
+        ("--delay-wgrad-compute", "--delay-wgrad-compute (weight gradients are computed later"),
+        ("--moe-deepep-num-sms 24", "small effect, left out: --moe-deepep-num-sms"),
     ],
 )
 def test_what_changes_some_steps_or_is_not_counted_is_noted(resolved, argument, remark):
     notes = resolved(f"{SMALLEST} {argument}").notes
-    assert any(("leaves out: " in note or "left out: " in note) and remark in note for note in notes)
+    assert any(("predicted: " in note or "left out: " in note) and remark in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_what_changes_some_steps_or_is_not_counted_is_noted(resolved, argument, 
     ],
 )  # fmt: skip
 def test_what_changes_no_step_has_no_note(resolved, argument):
-    assert not any("left out" in note or "leaves out" in note for note in resolved(f"{SMALLEST} {argument}").notes)
+    assert not any("left out" in note or "predicted" in note for note in resolved(f"{SMALLEST} {argument}").notes)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_what_changes_no_step_has_no_note(resolved, argument):
         (f"torchrun a.py {SMALLEST}\ntorchrun b.py {SMALLEST}", "2 commands have arguments: lines 1, 2"),
         ("-------- arguments --------\n-------- end of arguments -----\n", "its block of arguments is empty"),
         ("-------- arguments --------\n  world_size ....... many\n", "train.sh:2: world_size: many: no number of GPUs"),
-        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed: True: no argument of Megatron-LM"),
+        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed is true: no argument of Megatron-LM"),
     ],
 )
 def test_a_file_without_usable_arguments_is_refused(resolved, text, message):
@@ -308,16 +309,10 @@ def test_a_terminal_gives_no_arguments(monkeypatch):
 
 
 def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
-    named = {name for row in ROWS for name in row.names} - derived()
-    assert named <= set(arguments())
-    rows = arguments().items()
-    treated = [
-        named,
-        *({name for name, row in rows if getattr(row, kind)} for kind in ("refused", "is_small", "harmless")),
-    ]
-    both = {name for name in arguments() if sum(name in each for each in treated) > 1}
-    assert both <= {"apply_rope_fusion", "rope_type", "merge_file", "tokenizer_type"}
-    assert {row.path for row in ROWS} <= set(LEAVES)
+    rows = rows_of("megatron")
+    assert {name for row in rows for name in row.names} | set(known()) == set(known())
+    assert {row.path for row in rows} <= set(LEAVES)
+    assert {name for name, rows in known().items() if any(row.kind == "unread" for row in rows)} <= set(arguments())
     assert len(options()) > 950
 
 

@@ -1,0 +1,393 @@
+"""Turns values of other programs into values of an ExperimentSpec.
+
+Each function takes the words of a job and the names of its row in settings.yaml. Defaults of Megatron-LM that follow
+from other arguments are those of its `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64).
+"""
+
+from harness.errors import BadRequestError
+from harness.experiment.gpu import PRECISIONS, Precision
+from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
+from harness.experiment.recompute import NoRecompute
+from harness.foreign.words import Words
+from harness.records.reading import PlainValue
+from harness.resolve.options import read_layer_freq
+from harness.resolve.recipe import Setting, Value
+from harness.resolve.recompute import Field, policy_from_fields
+from harness.units import shortened
+
+DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+"""Short names of torch's types, as megatron-core's optimizer spells them."""
+
+FP8_RECIPES: dict[str, Precision] = {
+    str(row.transformer_config["fp8_recipe"]): row for row in PRECISIONS.values() if "fp8" in row.transformer_config
+}
+"""The precision of each `fp8_recipe` of megatron-core."""
+
+_LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+_BALANCINGS = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
+_VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+
+
+def as_written(words: Words, *names: str) -> Value:
+    """Return the first value; both sides spell it the same way."""
+    found: Value = words.value(*names)
+    return found
+
+
+def opposite(words: Words, name: str) -> Value:
+    """Return whether a setting is off."""
+    return not words.value(name)
+
+
+def any_of(words: Words, *names: str) -> Value:
+    """Return whether one of the settings is on."""
+    return any(words.value(name) for name in names)
+
+
+def all_of(words: Words, *names: str) -> Value:
+    """Return whether every setting is on."""
+    return all(words.value(name) for name in names)
+
+
+def when(words: Words, name: str, switch: str) -> Value:
+    """Return a value if its switch is on."""
+    found: Value = words.value(name)
+    return found if words.value(switch) else None
+
+
+def number_when(words: Words, name: str, switch: str) -> Value:
+    """Return a number if its switch is on, else 0."""
+    return when(words, name, switch) or 0
+
+
+def listed_when(words: Words, name: str, switch: str) -> Value:
+    """Return a list of names if its switch is on; else it is empty."""
+    return listed(when(words, name, switch))
+
+
+def listed(value: object) -> tuple[str, ...]:
+    """Return `mlp`, `[mlp moe_act]` or a tuple as a tuple of texts."""
+    texts = value if isinstance(value, tuple) else str(value or "").strip("[]").replace(",", " ").split()
+    return tuple(str(each) for each in texts)
+
+
+def only_one(words: Words, name: str) -> Value:
+    """Return the only item of a list, any other value as it is."""
+    value: Value = words.value(name)
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
+def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: str, *gathers: str) -> Value:
+    """Return the row of `PRECISIONS`. Arguments of Megatron-LM (``gathers``) decide how parameters are kept."""
+    low = fp4 if words.value(fp4) else fp8
+    if words.value(fp16):
+        words.refuse(fp16, "FP16 training is not supported", f"use {bf16}")
+        return None
+    if not words.value(low):
+        return "bf16" if words.value(bf16) else "fp32"
+    kind = str(words.value(recipe))
+    row = PRECISIONS["nvfp4"] if low == fp4 else FP8_RECIPES.get(kind)
+    if row is None:
+        words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
+        return None
+    is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
+    if gathers and bool(row.transformer_config.get(f"{low}_param")) != is_gathered:
+        what = f"{low.upper()} {kind} with{'' if is_gathered else 'out'} parameters gathered in {low.upper()}"
+        words.refuse(low, what, f"add or leave out --{low}-param-gather")
+        return None
+    return row.name
+
+
+def dtype(words: Words, name: str) -> Value:
+    """Return a type's short name."""
+    value: Value = words.value(name)
+    return DTYPES.get(str(value).removeprefix("torch."), value)
+
+
+def router_dtype(words: Words, name: str, bf16: str) -> Value:
+    """Return the precision of routing; None if it is bf16, the precision of the activations."""
+    found = dtype(words, name)
+    return None if found == "bf16" and words.value(bf16) else found
+
+
+def short_name(words: Words, name: str) -> Value:
+    """Return the last part of a dotted name: `silu` of `torch.nn.functional.silu`."""
+    value: Value = words.value(name)
+    return value.rpartition(".")[2] if isinstance(value, str) else value
+
+
+def recompute(
+    words: Words, granularity: str, method: str, layers: str, modules: str, distribute: str, *selective: str
+) -> Value | Setting:
+    """Return the policy of megatron-core's fields, with its place.
+
+    Selective recompute without a list means `core_attn`. One of the arguments ``selective`` turns it on.
+    """
+    kind = "selective" if any_of(words, *selective) else words.value(granularity)
+    place = words.place(*selective, granularity)
+    if kind is None:
+        return Setting(NoRecompute(), place)
+    values: dict[str, PlainValue] = {granularity: kind}
+    if kind == "selective":
+        value = words.value(modules)
+        values[modules] = ("core_attn",) if value is None else listed(value)
+        place = words.place(modules, *selective, granularity)
+    else:
+        usual = 1 if selective else None
+        values |= {method: words.value(method), layers: words.value(layers, usual=usual)}
+        values |= {distribute: True} if words.value(distribute) else {}
+    if values.get(modules) == ():
+        return Setting(NoRecompute(), place)
+    fields = {
+        (short := name.rpartition(".")[2]).removeprefix("recompute_"): Field(
+            short, value, words.place(name, granularity)
+        )
+        for name, value in values.items()
+    }
+    return Setting(policy_from_fields(fields, place)[0], place)
+
+
+def implementation(words: Words, name: str) -> Value:
+    """Return an enum's member or text in lower case; null means the default."""
+    value: Value = words.value(name, usual="none" if name.endswith("cuda_graph_impl") else "auto")
+    return value.lower() if isinstance(value, str) else value
+
+
+def graph_parts(words: Words, *names: str) -> Value:
+    """Return the captured parts; null, an empty list and `full` mean whole layers."""
+    parts = [part.rpartition(".")[2].lower() for name in names for part in listed(words.value(name))]
+    return tuple(dict.fromkeys(part for part in parts if part != "full"))
+
+
+def pattern(words: Words, name: str) -> Value:
+    """Return layers: every n-th, a tuple, or Megatron-LM's ``([0]*1+[1]*15)``, which is not run."""
+    value: Value = words.value(name)
+    try:
+        return read_layer_freq(value) if isinstance(value, str) else value
+    except BadRequestError as error:
+        words.refuse(name, f"layer pattern: {error.message}", "write an integer or ([0]*3+[1]*58)")
+        return None
+
+
+def pair(words: Words, name: str) -> Value:
+    """Return `128,0` or a tuple of two numbers as a pair."""
+    value = words.value(name)
+    if isinstance(value, str):
+        return tuple(int(part) if part.strip("- ").isdigit() else part for part in value.strip("()").split(","))
+    return value if isinstance(value, tuple) else None
+
+
+# Of Megatron-Bridge's containers
+
+
+def world_size(words: Words, *names: str) -> Value:
+    """Return data-parallel copies times TP x PP x CP; a file that is not finalised does not state it."""
+    size = 1
+    for name in names:
+        factor = words.value(name)
+        if not isinstance(factor, int):
+            return None
+        size *= factor
+    return size
+
+
+def layout_of_lists(words: Words, name: str) -> Value:
+    """Return the layers per chunk as megatron-core's letters; Bridge also writes one list of layer names per chunk."""
+    value: Value = words.value(name)
+    if isinstance(value, str) and "." in value:
+        words.refuse(name, "Megatron-Bridge wrote an object without its layout", "write the layout's text")
+        return None
+    if not isinstance(value, tuple):
+        return value
+    chunks = [chunk if isinstance(chunk, tuple) else (chunk,) for chunk in value]
+    for each in (each for chunk in chunks for each in chunk if each not in _LAYERS):
+        words.refuse(name, f"no such layer {each!r}", f"known: {', '.join(_LAYERS)}")
+        return None
+    return "|".join("".join(_LAYERS[str(each)] for each in chunk) for chunk in chunks)
+
+
+def user_buffers(words: Words, name: str, switch: str) -> Value:
+    """Return the buffers per GEMM; None if `tp_comm_overlap` is off. Bridge writes fp8_buf of a pipeline as a list."""
+    value = words.value(name)
+    if not words.value(switch) or not isinstance(value, dict):
+        return None
+    return {gemm: _buffer(words, f"{name}.{gemm}", each) for gemm, each in value.items() if each is not None}
+
+
+def _buffer(words: Words, name: str, value: PlainValue) -> PlainValue:
+    if not isinstance(value, dict):
+        raise BadRequestError(f"{words.place(name)}: must be a mapping", remedy="write the file with to_yaml")
+    if value.get("atomic_gemm"):
+        raise BadRequestError(f"{words.place(name)}.atomic_gemm: not supported", remedy="set it to false")
+    unread = (
+        ("atomic_gemm",) if value.get("method") == "pipeline" else ("atomic_gemm", "fp8_buf")
+    )  # by transformer-engine
+    kept = {key: each for key, each in value.items() if key not in unread}
+    if isinstance(buffers := kept.get("fp8_buf"), tuple):
+        kept["fp8_buf"] = any(buffers)
+    return kept
+
+
+def environment(words: Words, name: str) -> Value:
+    """Return the environment variables, with their values as text."""
+    value = words.value(name)
+    return {key: str(each) for key, each in value.items()} if isinstance(value, dict) else {}
+
+
+# Of Megatron-LM's arguments
+
+
+def _count(words: Words, name: str) -> int | None:
+    value = words.value(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def ffn(words: Words, own: str, alias: str, hidden_size: str, swiglu: str) -> Value:
+    """Return the inner width of a dense block."""
+    hidden, given = _count(words, hidden_size), words.value(own) or words.value(alias)
+    if given or hidden is None:
+        return as_written(words, own, alias)
+    return int(hidden * 4 * 2 / 3 / 64) * 64 if words.value(swiglu) else 4 * hidden
+
+
+def expert_ffn(words: Words, own: str, *dense: str) -> Value:
+    """Return the inner width of an expert, as wide as a dense block without a width of its own."""
+    return as_written(words, own) or ffn(words, *dense)
+
+
+def vocabulary(words: Words, own: str, padded: str, tokenizer: str, merge_file: str) -> Value:
+    """Return the tokens before padding: as given, or those of a tokenizer that always has the same."""
+    kind = words.value(tokenizer) or ("GPT2BPETokenizer" if words.value(merge_file) else None)
+    return as_written(words, own, padded) or _VOCABULARIES.get(str(kind))
+
+
+def positions(words: Words, name: str, *rotary: str) -> Value:
+    """Return how positions enter."""
+    kind = words.value(name)
+    if kind == "rotary" or any_of(words, *rotary):
+        kind = "rope"
+    if kind == "learned_absolute" and not words.value("add_position_embedding"):
+        kind = "none"
+    words.read.add("max_position_embeddings")
+    if kind not in ("learned_absolute", "rope", "none"):
+        words.refuse(name, f"{kind}: not supported", "known: learned_absolute, rope, none")
+    return str(kind)
+
+
+def activation(words: Words, swiglu: str, quick_geglu: str) -> Value:
+    """Return the activation. The fusion of a GELU has no effect with SwiGLU or without biases."""
+    return "silu" if words.value(swiglu) else "quick_gelu" if words.value(quick_geglu) else "gelu"
+
+
+def balancing(words: Words, name: str) -> Value:
+    """Return how the router is balanced."""
+    kind = only_one(words, name)
+    if kind not in _BALANCINGS:
+        words.refuse(name, f"{kind} is not supported", f"known: {', '.join(_BALANCINGS)}")
+    return kind
+
+
+def pre_softmax(words: Words, name: str, top_k: str) -> Value:
+    """Return whether scores are normalised before the choice of experts, as they are for a single one."""
+    return bool(words.value(name)) or words.value(top_k) == 1
+
+
+def rope_type(words: Words, name: str) -> Value:
+    """Return the rotary embedding of latent attention."""
+    return str(words.value(name, usual="yarn"))
+
+
+def fused_rope(words: Words, name: str, kind: str) -> Value:
+    """Return whether the rotary embedding of latent attention is fused."""
+    return bool(words.value(name)) and words.value(kind) in (None, "yarn")
+
+
+def sequence_parallel(words: Words, name: str, tensor_parallel: str) -> Value:
+    """Return whether sequences are cut; without tensor parallelism there is nothing to cut."""
+    return bool(words.value(name)) and words.value(tensor_parallel) != 1
+
+
+def chunks(words: Words, per_chunk: str, per_rank: str, own: str) -> Value:
+    """Return the number of model chunks per stage."""
+    if words.has(own):
+        return as_written(words, own)
+    num_layers, layers = _count(words, per_chunk), _count(words, "num_layers")
+    stages = _count(words, "pipeline_model_parallel_size") or 1
+    if isinstance(text := layout_text(words, "pipeline_model_parallel_layout", "mtp_num_layers"), str):
+        of_layout = chunks_of_layout(text, stages)
+        return of_layout if of_layout > 1 else None
+    if not num_layers or layers is None:
+        return as_written(words, per_rank)
+    ends = [words.value(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
+    return (layers + sum(map(bool, ends))) // stages // num_layers
+
+
+def layout_text(words: Words, name: str, mtp_num_layers: str) -> Value:
+    """Return the layout with its MTP layers; before megatron-core 0.16 it did not name them: they precede the loss."""
+    text = as_written(words, name)
+    if not isinstance(text, str):
+        return text
+    text = text.replace("\\", "").strip("'\"")
+    try:
+        parse_layout(text)
+    except LayoutSyntaxError as error:
+        words.refuse(name, f"{shortened(text)}: {error}", "write it as in Et*3|(tt|)*2L")
+    return text if "m" in text else text.replace("L", "m" * (words.value(mtp_num_layers) or 0) + "L")
+
+
+def aligned(words: Words, name: str, overlaps: str, *of_chunks: str) -> Value:
+    """Return whether the stages gather parameters at the same time, which takes chunks."""
+    return bool(all_of(words, name, overlaps) and chunks(words, *of_chunks))
+
+
+def shards(words: Words, fsdp: str, former: str, strategy: str) -> Value:
+    """Return whether Megatron-FSDP shards weights, gradients and optimizer state, the one way that is modelled."""
+    asked = any_of(words, fsdp, former)
+    kept = words.value(strategy) if words.has(strategy) else None  # its default differs by version
+    if asked and kept != "optim_grads_params":
+        remedy = "use --data-parallel-sharding-strategy optim_grads_params"
+        words.refuse(strategy, "Megatron-FSDP that keeps some of its states whole", remedy)
+    return asked
+
+
+def graph(words: Words, name: str, local: str, external: str) -> Value:
+    """Return who captures CUDA graphs."""
+    if words.value(local):
+        return "local"
+    return "transformer_engine" if words.value(external) else as_written(words, name)
+
+
+def captured(words: Words, *names: str) -> Value:
+    """Return the captured parts; none where nothing captures."""
+    return () if graph(words, *names[-3:]) == "none" else graph_parts(words, *names[:-3])
+
+
+def attention(words: Words, name: str, flash: str, layers: str) -> Value:
+    """Return the attention kernel: local layers attend by scores."""
+    kind = str(words.value(name)).rpartition(".")[2]
+    is_flash = words.value(flash)
+    if words.value(layers) == "local" or kind == "local":
+        return "unfused"
+    return "flash" if kind == "auto" and is_flash else kind
+
+
+def fused_gradients(words: Words, name: str, layers: str) -> Value:
+    """Return whether gradients are added by the matrix product, which local layers do not do."""
+    return bool(words.value(name)) and words.value(layers) != "local"
+
+
+def fused_bias(words: Words, name: str, swiglu: str) -> Value:
+    """Return whether the activation is fused; only that of SwiGLU can be turned off."""
+    return bool(words.value(name) or not words.value(swiglu))
+
+
+def dispatcher(words: Words, name: str, deepep: str) -> Value:
+    """Return how tokens reach experts."""
+    return "flex" if words.value(deepep) else as_written(words, name)
+
+
+def flex_backend(words: Words, name: str, deepep: str, kind: str) -> Value:
+    """Return the backend of the flex dispatcher."""
+    if words.value(deepep):
+        return "deepep"
+    return as_written(words, name) if dispatcher(words, kind, deepep) == "flex" else None
