@@ -10,7 +10,7 @@ from harness.experiment.gpu import PRECISIONS
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
 from harness.foreign.container_file import Container, read_container
 from harness.foreign.conversions import layout_of_lists
-from harness.foreign.settings import settings_in
+from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.words import judge, text_of, unread
 from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, build_spec, merge
@@ -57,7 +57,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     if _refuse_unfinished(container):  # its other values are not yet those of the job
         problems.raise_if_any()
     is_whole = _refuse_missing(container)
-    layer = settings_in(container, "bridge")
+    layer = settings_in(container, rows_of("bridge"))
     remarks = judge(container, KNOWN, _UNKNOWN, sections=SECTIONS, also=_precision_remarks(container, layer))
     if problems.found and layer and is_whole:
         with problems.collecting():  # values of a wrong type, together with the other problems

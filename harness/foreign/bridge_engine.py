@@ -41,7 +41,7 @@ def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
     problems, layer = Problems(), dict[str, Setting]()
     with problems.collecting():
         layer |= read(source, request)
-    fitting, unfit = _fitting(layer or settings_in(container, "bridge"), source.label)
+    fitting, unfit = _fitting(layer or settings_in(container, rows_of("bridge")), source.label)
     engine = BridgeEngine(
         version="",
         forward_step=request.forward_step or _forward_step(container),

@@ -7,7 +7,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import parse_layout
 from harness.experiment.recompute import canonical_text
 from harness.foreign.container_file import Container
-from harness.foreign.settings import settings_in
+from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, at_path
 
 NOT_IN_CONTAINERS = frozenset(
@@ -19,7 +19,7 @@ NOT_IN_CONTAINERS = frozenset(
 
 def container_layer(container: Container) -> Layer:
     """Read every setting that settings.yaml knows. BadRequestError with the places of values that it cannot say."""
-    layer = settings_in(container, "bridge")
+    layer = settings_in(container, rows_of("bridge"))
     container.problems.raise_if_any()
     return layer
 

@@ -35,7 +35,7 @@ class Container(Words):
     def _take(self, path: str, keys: Keys) -> None:
         """Take a section or a setting with what it holds; refuse a setting that is written twice."""
         value, line = self._plain(keys), self.file.line(keys)
-        known = self.given if len(keys) == 2 or keys[:2] == ("model", "transformer") else self.around
+        known = self.given if len(keys) == (3 if keys[:2] == ("model", "transformer") else 2) else self.around
         if path == _NESTED and isinstance(value, dict):
             path, known = "model", {}
         elif len(keys) > 1 and path in known and known[path].value != value:

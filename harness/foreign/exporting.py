@@ -1,24 +1,21 @@
 """Writes a job in words of other programs; for Megatron-Bridge by the inverse of the table that reads its files."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import BadRequestError, Problems, nearest
-from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
-from harness.experiment.recompute import megatron_fields
 from harness.foreign.megatron_arguments import arguments
-from harness.foreign.megatron_writing import Values, Words, as_megatron
 from harness.foreign.settings import Row, rows_of
+from harness.foreign.writing import Words, as_bridge, as_megatron
 from harness.resolve.find import open_recipe
 from harness.resolve.points import variants_of
 from harness.resolve.recipe import IDENTITY, LEAVES, TASKS, at_path
-from harness.resolve.writing import recipe_text, scalar
-from harness.units import counted
+from harness.resolve.writing import recipe_text
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def _options(words: Words) -> list[str]:
 
 
 def _options_of(rows: Iterable[Row]) -> list[str]:
-    names = [name for row in rows for name in row.names if name in arguments()]
+    names = [name for row in rows for name in row.names[: row.num_own] if name in arguments()]
     return [option for name in names for option in arguments()[name].options]
 
 
@@ -156,135 +153,3 @@ def point_options(point: str, given: Mapping[str, Any]) -> dict[str, Any]:
             problems.add(f"{point} contradicts --{option} {given[option]}", "give one of them")
     problems.raise_if_any()
     return options
-
-
-def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple[Words, Words]:
-    """Return the overrides of `run_script.py` that make a recipe of Megatron-Bridge this job, and remarks on the rest.
-
-    ``paths``: only these leaves, such as those that a recommendation changes; None: every leaf that a container holds.
-    """
-    wanted = None if paths is None else set(paths)
-    values: Values = {}
-    remarks: list[str] = []
-    for row in rows_of("bridge"):
-        if wanted is not None and row.path not in {*wanted, *(path.partition(".")[0] for path in wanted)}:
-            continue
-        if row.conversion in _ELSEWHERE:
-            remarks += _ELSEWHERE[row.conversion](spec, row)
-            continue
-        values |= _row_values(spec, row, wanted)
-    if wanted is None:
-        values |= _switches(spec)
-    # Hydra reads values as YAML's flow style does, and quoted text like it.
-    return tuple(f"{path}={scalar(value)}" for path, value in values.items()), tuple(remarks)
-
-
-def _row_values(spec: ExperimentSpec, row: Row, wanted: set[str] | None) -> Values:
-    section = row.path.rpartition(".")[0]
-    if section and at_path(spec, section) is None:  # a part that the model does not have
-        return {}
-    if row.path == "env":
-        names = spec.env if wanted is None or "env" in wanted else [n for n in spec.env if f"env.{n}" in wanted]
-        return {f"++env_vars.{name}": spec.env[name] for name in names}
-    write = _WRITERS.get(row.conversion)
-    value = _completed(spec, row.path)
-    found = {row.names[0]: value} if write is None else write(spec, row, value)
-    name = row.path.rpartition(".")[2]
-    return found | ({f"comm_overlap.{name}": value} if name in _OF_OVERLAP and value is not None else {})
-
-
-def _completed(spec: ExperimentSpec, path: str) -> object:
-    value = at_path(spec, path)
-    if value is not None or path not in _DERIVED:
-        return value
-    return None if spec.model.mla and path.startswith("model.") else _DERIVED[path](spec)
-
-
-_DERIVED: Mapping[str, Callable[[ExperimentSpec], int]] = {
-    "model.num_query_groups": lambda spec: spec.model.query_groups,
-    "model.kv_channels": lambda spec: spec.model.head_dim,
-    "parallelism.microbatch_group_size_per_vp_stage": lambda spec: spec.parallelism.pipeline_model_parallel_size,
-}
-
-
-_OF_OVERLAP = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather", "bucket_size",
-               "defer_embedding_wgrad_compute", "overlap_moe_expert_parallel_comm")  # fmt: skip
-"""Fields that Megatron-Bridge copies from its own `comm_overlap` when it completes a configuration."""
-
-
-def _precision(spec: ExperimentSpec, _row: Row, _value: object) -> Values:
-    own = {"fp8": None, "fp4": None} | spec.precision.transformer_config
-    return {"model.bf16": spec.compute_dtype != "fp32"} | {f"model.{name}": value for name, value in own.items()}
-
-
-def _graph(spec: ExperimentSpec, row: Row, value: object) -> Values:
-    if row.path != "cuda_graph.impl":  # the kernel of the attention
-        return {row.names[0]: value}
-    return {row.names[0]: "full_iteration" if captures_iteration(spec.cuda_graph) else value}
-
-
-def _number(spec: ExperimentSpec, row: Row, value: object) -> Values:
-    if row.path == "offload.cpu_offloading_num_layers":
-        return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
-    defers = spec.parallelism.defer_embedding_wgrad_compute
-    return {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value} if defers else {}
-
-
-def _user_buffers(spec: ExperimentSpec, row: Row, _value: object) -> Values:
-    buffers = spec.kernels.model_dump(mode="json")["tp_comm_overlap_cfg"]
-    return dict(_flat(row.names[0], buffers)) if isinstance(buffers, dict) else {row.names[0]: buffers}
-
-
-def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(f"{path}.{name}", value)
-        else:
-            yield f"++{path}.{name}", value
-
-
-_WRITERS: Mapping[str, Callable[[ExperimentSpec, Row, object], Values]] = {
-    "precision": _precision,
-    "when": lambda _spec, row, value: (
-        {row.names[1]: False} if value is None else {row.names[1]: True, row.names[0]: value}
-    ),
-    "number_when": _number,
-    "recompute": lambda spec, _row, _value: {f"model.{n}": v for n, v in dict(megatron_fields(spec.recompute)).items()},
-    "implementation": _graph,
-    "graph_parts": lambda spec, row, value: {
-        row.names[0]: () if spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph) else value
-    },
-    "listed_when": lambda _spec, row, value: {row.names[1]: bool(value), row.names[0]: value},
-    "user_buffers": _user_buffers,
-}
-"""By the function that reads a value: its inverse. Values that a file spells as we do need none."""
-
-
-def _world_size(spec: ExperimentSpec, _row: Row) -> Iterator[str]:
-    if spec.gpu_type.is_cpu:
-        yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-Bridge trains on GPUs only"
-    else:
-        yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
-
-
-def _of_python(spec: ExperimentSpec, row: Row) -> Iterator[str]:
-    value, is_activation = at_path(spec, row.path), row.path == "model.activation_func"
-    if value not in ("silu", "fp32"):
-        kind = "a function of Python" if is_activation else "a type of torch"
-        where = "the recipe's model has it" if is_activation else "set it in the recipe's function"
-        yield f"{row.names[0]} is {kind} ({value}): {where}"
-
-
-_ELSEWHERE: Mapping[str, Callable[[ExperimentSpec, Row], Iterator[str]]] = {
-    "world_size": _world_size, "short_name": _of_python, "dtype": _of_python,
-}  # fmt: skip
-"""Settings that Hydra cannot set: a remark says where they are set."""
-
-
-def _switches(spec: ExperimentSpec) -> Values:
-    return {
-        "model.multi_latent_attention": spec.model.mla is not None,
-        **({} if spec.model.moe else {"model.num_moe_experts": None}),
-        **({} if spec.model.yarn else {"model.yarn_rotary_scaling_factor": None}),
-        "model.experimental_attention_variant": "gated_delta_net" if spec.model.linear_attention else None,
-    }

@@ -3,15 +3,17 @@
 Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @067f987 (models/*/*_bridge.py).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.foreign import hf_fields
 from harness.foreign.hf_config import HfConfig, read_config
-from harness.foreign.hf_fields import Settings
+from harness.foreign.settings import rows_of_keys, settings_in
+from harness.foreign.words import Unread, judge
 from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.units import shortened
@@ -25,22 +27,14 @@ class Architecture:
     """
 
     config_class: str
-    defaults: Mapping[str, object]
-    readers: tuple[Callable[[HfConfig], Settings], ...]
+    defaults: Mapping[str, Any]
+    readers: tuple[str, ...]
     chosen: Mapping[str, Value]
 
 
-_HARMLESS_NAMES = (
-    "architectures model_type initializer_range use_cache bos_token_id eos_token_id pad_token_id sep_token_id "
-    "torch_dtype dtype transformers_version auto_map _name_or_path name_or_path output_router_logits pretraining_tp "
-    "ep_size return_dict output_attentions output_hidden_states use_bfloat16 chunk_size_feed_forward id2label "
-    "label2id tokenizer_class task_specific_params problem_type _attn_implementation attn_implementation "
-    "finetuning_task prefix max_length min_length do_sample temperature top_k top_p repetition_penalty num_beams "
-    "seq_aux rope_interleave unsloth_fixed unsloth_version initial_context_length experts_per_token "
-    "router_jitter_noise max_window_layers swiglu_alpha num_mtp_layers max_sequence_length"
-)  # fmt: skip
-HARMLESS = frozenset(_HARMLESS_NAMES.split())
-"""Keys that change neither the memory nor the time of a training step, or repeat another key."""
+_TABLE = table_in(Path(__file__).with_name("hf_architectures.yaml"))
+_KNOWN = {name: (Unread(None),) for name in _TABLE["harmless"].split()}
+_UNKNOWN = "mbr-perf does not know the effect of this key"
 
 _MODALITIES = ("text_config", "vision_config", "audio_config", "thinker_config", "llm_config", "language_config")
 
@@ -52,22 +46,26 @@ def read(source: ForeignSource, request: Request) -> Layer:
     """
     config = read_config(Path(source.path), source.label)
     architecture = _architecture(config)
-    config = replace(config, class_name=architecture.config_class, defaults=architecture.defaults)
-    model: Settings = {}
+    config.class_name = architecture.config_class
+    config.absent = f"{{label}}: {{name}} (absent: default of {config.class_name})"
+    config.defaults = {key: each for key, each in architecture.defaults.items() if not config.has(key)}
+    config.keys = architecture.defaults
+    model: dict[str, Setting] = {}
     for reader in architecture.readers:
-        model |= reader(config)
+        model |= settings_in(config, rows_of_keys(reader), hf_fields)
+        model |= getattr(hf_fields, reader, lambda _: {})(config)
     how = f"{config.label}: architectures"
     model |= {path: Setting(value, how) for path, value in architecture.chosen.items()}
     _refuse_other_storage(config)
     step = _usual_step(config, model, request)
-    config.refuse_unread(HARMLESS)
+    judge(config, _KNOWN, _UNKNOWN)
     config.problems.raise_if_any()
-    return model | step
+    return {**model, **step}
 
 
 def _architecture(config: HfConfig) -> Architecture:
-    inner = next((key for key in _MODALITIES if config.values.get(key)), None)
-    names, kind = config.items("architectures") or (), config.text("model_type")
+    inner = next((key for key in _MODALITIES if config.peek(key)), None)
+    names, kind = hf_fields.items(config, "architectures") or (), hf_fields.text(config, "model_type")
     if not names or kind == "kimi_k2":  # whose files name DeepSeek-V3's class
         names = tuple(name for name, row in ARCHITECTURES.items() if row.defaults["model_type"] == kind)[:1]
     known = [ARCHITECTURES[name] for name in map(str, names) if name in ARCHITECTURES]
@@ -79,7 +77,7 @@ def _architecture(config: HfConfig) -> Architecture:
             f"{config.label}: {inner}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
-    named = ", ".join(shortened(str(name)) for name in names or (config.values.get("model_type", "none"),))
+    named = ", ".join(shortened(str(name)) for name in names or (config.peek("model_type") or "none",))
     raise BadRequestError(
         f"{config.label}: architectures: mbr-perf cannot train {named}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",
@@ -87,9 +85,9 @@ def _architecture(config: HfConfig) -> Architecture:
 
 
 def _refuse_other_storage(config: HfConfig) -> None:
-    stored = config.table("quantization_config")
-    method = stored.text("quantization_config.quant_method")
-    if stored.values and method != config.defaults.get("stored_as"):
+    stored = hf_fields.typed(config, dict, "quantization_config")
+    method = hf_fields.text(config, "quantization_config.quant_method")
+    if stored and method != config.keys.get("stored_as"):
         config.refuse(
             "quantization_config", f"{method or 'no quant_method'}: mbr-perf does not train quantised weights",
             "delete the key from a copy of the file, and choose the precision with -c",
@@ -100,11 +98,11 @@ _USUAL_LENGTH = 4096
 _FEWEST_SAMPLES = 128
 
 
-def _usual_step(config: HfConfig, model: Settings, request: Request) -> Settings:
+def _usual_step(config: HfConfig, model: Layer, request: Request) -> Layer:
     def usual(value: Value, what: str, option: str) -> Setting:
         return Setting(value, "usual for --hf", note=what, option=option)
 
-    longest = config.whole("max_position_embeddings")
+    longest = hf_fields.whole(config, "max_position_embeddings")
     num_gpus = request.num_gpus or 1
     samples = -(-_FEWEST_SAMPLES // num_gpus) * num_gpus * (request.micro_batch_size or 1)
     length = min(_USUAL_LENGTH, max(longest or _USUAL_LENGTH, 2))
@@ -131,9 +129,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     name: Architecture(
         row["config_class"],
         row["defaults"],
-        tuple(getattr(hf_fields, reader) for reader in row["readers"].split()),
+        tuple(row["readers"].split()),
         row.get("chosen", {}),
     )
-    for name, row in table_in(Path(__file__).with_name("hf_architectures.yaml"))["architectures"].items()
+    for name, row in _TABLE["architectures"].items()
 }
 """The model classes that mbr-perf can train, as `architectures` of a file names them."""

@@ -7,7 +7,7 @@ from typing import Any
 from harness.errors import BadRequestError
 from harness.foreign.conversions import listed
 from harness.foreign.megatron_arguments import Arguments, known
-from harness.foreign.settings import settings_in
+from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.words import judge
 from harness.resolve.recipe import Layer, Setting
 from harness.units import GIB, format_bytes
@@ -40,7 +40,7 @@ def arguments_layer(a: Arguments) -> Layer:
 
 def readable_settings(a: Arguments) -> dict[str, Setting]:
     """Return the settings that the rows read, also if other arguments have no leaf. Problems stay in ``a``."""
-    return settings_in(a, "megatron")
+    return settings_in(a, rows_of("megatron"))
 
 
 def require_sizes(a: Arguments, layer: Layer) -> None:

@@ -1,9 +1,10 @@
 """Reads leaves of an ExperimentSpec from the words of another program, by one row of settings.yaml for each leaf."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, cast, get_args
 
 from harness.foreign import conversions
@@ -31,21 +32,36 @@ class Row:
 
 
 @cache
+def _table() -> Any:
+    return table_in(Path(__file__).with_suffix(".yaml"))
+
+
+def _row(path: str, text: str, only: str) -> Row:
+    conversion, names = ("as_written", text) if "(" not in text else text.rstrip(")").split("(")
+    own, _, others = (part.split() for part in names.partition("|"))
+    return Row(path, (*own, *others), conversion, only, len(own))
+
+
+@cache
 def rows_of(program: Program) -> tuple[Row, ...]:
     """Return the rows of a program, in the order of the leaves."""
-    table = table_in(Path(__file__).with_suffix(".yaml"))
-    only = {path: row.only for path, row in _alike(table, program)}
-    rows = dict(_alike(table, program))
-    for path, text in table[program].items():
-        conversion, names = ("as_written", text) if "(" not in text else text.rstrip(")").split("(")
-        own, _, others = (part.split() for part in names.partition("|"))
-        switch = only.get(path) or _only_of(path, table, program)
-        rows[path] = Row(path, (*own, *others), conversion, switch, len(own))
-    return tuple(sorted(rows.values(), key=lambda row: list(LEAVES).index(row.path)))
+    alike = dict(_alike(program))
+    switches = {path.rpartition(".")[0]: row.only for path, row in alike.items() if path.startswith("model.")}
+    own = {
+        path: _row(path, text, alike[path].only if path in alike else switches.get(path.rpartition(".")[0], ""))
+        for path, text in _table()[program].items()
+    }
+    return tuple(sorted((alike | own).values(), key=lambda row: list(LEAVES).index(row.path)))
 
 
-def _alike(table: Mapping[str, Any], program: Program) -> Iterator[tuple[str, Row]]:
-    for group in table["alike"]:
+@cache
+def rows_of_keys(reader: str) -> tuple[Row, ...]:
+    """Return the rows of a reader of Hugging Face's keys."""
+    return tuple(_row(path, text, "") for path, text in _table()["hf"].get(reader, {}).items())
+
+
+def _alike(program: Program) -> Iterator[tuple[str, Row]]:
+    for group in _table()["alike"]:
         only = group.get("only", ("", ""))[_PROGRAMS.index(program)]
         prefix = f"{group['in']}." if program == "bridge" else ""
         for name in f"{group.get('both', '')} {group.get(program, '')}".split():
@@ -53,28 +69,27 @@ def _alike(table: Mapping[str, Any], program: Program) -> Iterator[tuple[str, Ro
             yield path, Row(path, (prefix + name,), group.get("as", "as_written"), only)
 
 
-def _only_of(path: str, table: Mapping[str, Any], program: Program) -> str:
-    """Return the setting that a section of the model needs."""
-    section = path.rpartition(".")[0]
-    alike = [group["only"] for group in table["alike"] if group["at"] == section and section.startswith("model.")]
-    return str(alike[0][_PROGRAMS.index(program)]) if alike else ""
+def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conversions) -> dict[str, Setting]:
+    """Return the settings of rows; problems stay in ``words``. A null, or an absent name, sets nothing.
 
-
-def settings_in(words: Words, program: Program) -> dict[str, Setting]:
-    """Return the settings of every row; problems stay in ``words``. A null, or an absent name, sets nothing."""
+    ``functions``: those that turn values into ours, by the names in the rows.
+    """
     layer: dict[str, Setting] = {}
-    for row in rows_of(program):
-        words.read.update(row.names)
+    is_of_keys = functions is not conversions  # a null of theirs is a value, and a key of another class is not read
+    for row in rows:
+        own = row.names[: row.num_own]
+        if not is_of_keys:
+            words.read.update(row.names)
         if (row.only and not words.value(row.only)) or not (words.defaults or words.has(*row.names)):
             continue
         with words.problems.collecting():
-            value = getattr(conversions, row.conversion)(words, *row.names)
+            value = getattr(functions, row.conversion)(words, *row.names)
             if isinstance(value, dict) and row.path == "env":
                 layer |= {f"env.{name}": Setting(each, words.place(f"env_vars.{name}")) for name, each in value.items()}
             elif isinstance(value, Setting):
                 layer[row.path] = value
-            elif value is not None or row.path == "model.mla.q_lora_rank":
-                layer[row.path] = Setting(_of_kind(value, row.path), words.place(*row.names[: row.num_own]))
+            elif value is not None or row.path == "model.mla.q_lora_rank" or (is_of_keys and words.has(*own)):
+                layer[row.path] = Setting(_of_kind(value, row.path), words.place(*own))
     return layer
 
 

@@ -44,8 +44,8 @@ class Words:
 
     def peek(self, *names: str) -> PlainValue:
         """Return the first value of the names, without reading them."""
-        found = self._found(names)
-        return found[0].value if found and found[0].value is not None else self.defaults.get(names[0])
+        values = [*(given.value for given in self._found(names)), *map(self.defaults.get, names)]
+        return next((value for value in values if value is not None), None)
 
     def has(self, *names: str) -> bool:
         """Return whether the file has one of the names."""
@@ -54,7 +54,8 @@ class Words:
     def place(self, *names: str) -> str:
         """Return where the first of the names with a value is written, as in ``file:line: name``."""
         found = self._found(names)
-        return found[0].source if found else self.absent.format(label=self.label, name=", ".join(names[:1]))
+        name = next((name for name in names if name in self.defaults), names[0])
+        return found[0].source if found else self.absent.format(label=self.label, name=name)
 
     def value(self, *names: str, usual: Any = None) -> Any:
         """Return the first value of the names; ``usual`` without one."""
@@ -64,7 +65,8 @@ class Words:
 
     def refuse(self, name: str, message: str, remedy: str) -> None:
         """Add a problem at a name."""
-        self.problems.add(f"{self.place(name)}: {message}", remedy)
+        place = self.place(name).partition(" (absent")[0]
+        self.problems.add(f"{place}: {message}", remedy)
 
     def shown(self, name: str, value: PlainValue) -> str:
         """Return a name as it is written, with its value, for messages."""

@@ -12,9 +12,9 @@ import yaml
 from harness.errors import BadRequestError
 from harness.foreign.container_fields import container_layer, disagreements
 from harness.foreign.container_file import parse_container
-from harness.foreign.exporting import _ELSEWHERE, _WRITERS, as_bridge, exported, point_options, to_paste
-from harness.foreign.megatron_writing import as_megatron, left_out
+from harness.foreign.exporting import exported, point_options, to_paste
 from harness.foreign.settings import rows_of
+from harness.foreign.writing import ELSEWHERE, WRITERS, as_bridge, as_megatron, left_out
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import ForeignSource, Request, Setting, build_spec, merge
@@ -191,7 +191,7 @@ def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
 def test_a_value_of_every_row_is_written_or_named():
     """A reader with a conversion of its own needs an inverse, or a remark on where the setting is set."""
     plain_readers = {"as_written", "router_dtype", "layout_of_lists", "environment"}
-    converting = {row.conversion for row in rows_of("bridge")} - {*_WRITERS, *_ELSEWHERE}
+    converting = {row.conversion for row in rows_of("bridge")} - {*WRITERS, *ELSEWHERE}
     assert converting <= plain_readers
 
 

@@ -1,0 +1,288 @@
+"""Writes a job in the words of Megatron-LM and Megatron-Bridge, by the inverse of the rows that read them."""
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from harness.errors import BadRequestError
+from harness.experiment.effective import captures_iteration
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import megatron_fields
+from harness.foreign.container_fields import Disagreement, disagreements
+from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
+from harness.foreign.megatron_fields import arguments_layer
+from harness.foreign.settings import Row, rows_of
+from harness.foreign.shell_script import Word
+from harness.resolve.recipe import IDENTITY, at_path, nested
+from harness.resolve.writing import layer_pattern, scalar
+from harness.units import counted
+
+Values = dict[str, object]
+Words = tuple[str, ...]
+Write = Callable[[ExperimentSpec, Row, object], Values]
+
+
+def _if(condition: object, **values: object) -> Values:
+    return values if condition else {}
+
+
+def _as_written(_spec: ExperimentSpec, row: Row, value: object) -> Values:
+    return {row.names[0]: value}
+
+
+def _precision(spec: ExperimentSpec, row: Row, _value: object) -> Values:
+    own: Values = dict(spec.precision.transformer_config)
+    if row.names[0] == "model.bf16":
+        own = {f"model.{name}": value for name, value in ({"fp8": None, "fp4": None} | own).items()}
+    else:
+        own = {f"{name}_gather" if name.endswith("_param") else name: value for name, value in own.items()}
+    return {row.names[0]: spec.compute_dtype != "fp32"} | own
+
+
+def _positions(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    # YaRN without latents has no factor there. Megatron-LM asks for the longest position of every model.
+    kind = "rope" if value == "yarn" else value
+    return {row.names[0]: kind, "max_position_embeddings": spec.batch.seq_length}
+
+
+def _number(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    if row.path == "offload.cpu_offloading_num_layers":
+        return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
+    defers = spec.parallelism.defer_embedding_wgrad_compute
+    return {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value} if defers else {}
+
+
+def _recompute(spec: ExperimentSpec, row: Row, _value: object) -> Values:
+    prefix = row.names[0].removesuffix("recompute_granularity")
+    return {prefix + name: value for name, value in dict(megatron_fields(spec.recompute)).items()}
+
+
+def _graph(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    # Beside the setting, what Megatron-LM's own checks demand with it.
+    whole = captures_iteration(spec.cuda_graph)
+    impl = "local" if whole else value
+    pads = impl == "local" and spec.parallelism.expert_model_parallel_size > 1
+    needed = _if(whole, check_for_nan_in_loss_and_grad=False) | _if(pads, moe_pad_experts_for_cuda_graph_inference=True)
+    return {row.names[0]: impl} | needed
+
+
+def _captured(spec: ExperimentSpec, _row: Row, value: object) -> Values:
+    scope = ("full_iteration",) if captures_iteration(spec.cuda_graph) else value
+    return _if(spec.cuda_graph.impl != "none", cuda_graph_scope=scope)
+
+
+def _implementation(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    is_whole = row.path == "cuda_graph.impl" and captures_iteration(spec.cuda_graph)
+    return {row.names[0]: "full_iteration" if is_whole else value}
+
+
+def _user_buffers(spec: ExperimentSpec, row: Row, _value: object) -> Values:
+    buffers = spec.kernels.model_dump(mode="json")["tp_comm_overlap_cfg"]
+    return dict(_flat(row.names[0], buffers)) if isinstance(buffers, dict) else {row.names[0]: buffers}
+
+
+def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{path}.{name}", value)
+        else:
+            yield f"++{path}.{name}", value
+
+
+def _overlapped(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    return {row.names[0]: value} if at_path(spec, f"ddp.{row.names[1]}") else {}
+
+
+WRITERS: Mapping[str, Write] = {
+    "precision": _precision, "positions": _positions, "number_when": _number, "recompute": _recompute,
+    "graph": _graph, "captured": _captured, "implementation": _implementation, "user_buffers": _user_buffers,
+    "all_of": _overlapped, "aligned": _overlapped,
+    "opposite": lambda _, row, value: {row.names[0]: not value},
+    "when": lambda _, row, value: {row.names[1]: value is not None} | ({} if value is None else {row.names[0]: value}),
+    "listed_when": lambda _, row, value: {row.names[1]: bool(value), row.names[0]: value},
+    "any_of": lambda _, row, value: {} if row.path == "model.gated_linear_unit" else {row.names[0]: value},
+    "activation": lambda spec, _, value: _if(
+        spec.model.gated_linear_unit, swiglu=value == "silu", quick_geglu=value == "quick_gelu"),
+    "pair": lambda _, row, value: {row.names[0]: ",".join(map(str, value)) if isinstance(value, tuple) else None},
+    "pattern": lambda _, row, value: {row.names[0]: f"({layer_pattern(value)})" if isinstance(value, tuple) else value},
+    "chunks": lambda spec, row, value: (
+        {row.names[1]: value} if spec.parallelism.pipeline_model_parallel_layout is None else {}),
+    "shards": lambda _spec, _row, value: _if(
+        value, use_megatron_fsdp=True, data_parallel_sharding_strategy="optim_grads_params",
+        ckpt_format="fsdp_dtensor"),
+    "graph_parts": lambda spec, row, value: {
+        row.names[0]: () if spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph) else value},
+    "attention": lambda spec, row, value: (
+        {row.names[0]: value} if spec.kernels.transformer_impl != "local" else {}),
+    "flex_backend": lambda spec, row, value: {row.names[0]: value} if spec.kernels.has_flex_dispatcher else {},
+}  # fmt: skip
+"""By the function of `conversions` that reads a value: its inverse. A value that is spelt like the leaf needs none."""
+
+
+# Megatron-LM
+
+
+def as_megatron(
+    spec: ExperimentSpec, paths: Iterable[str] | None = None, explicit: Collection[str] = ()
+) -> tuple[Words, Words]:
+    """Return the arguments of `pretrain_gpt.py` that make its job this one, and remarks on what they cannot say.
+
+    ``paths``: only these leaves, without remarks. An argument whose value is Megatron-LM's default is left out,
+    but for the leaves in ``explicit``, as far as the default has an argument.
+    BadRequestError: LoRA, which Megatron-LM does not have.
+    """
+    if paths is None and spec.task == "peft":
+        raise BadRequestError(
+            f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"
+        )
+    wanted = None if paths is None else set(paths)
+    rows = [row for row in rows_of("megatron") if wanted is None or row.path in wanted]
+    values = {name: (value, row.path in explicit) for row in rows for name, value in _arguments(spec, row).items()}
+    words = tuple(
+        word
+        for name, (value, is_explicit) in values.items()
+        for word in _words(arguments()[name], value, explicit=is_explicit)
+    )
+    return words, () if wanted is not None else tuple(_remarks(spec, words))
+
+
+def _arguments(spec: ExperimentSpec, row: Row) -> Values:
+    if not _exists(spec, row.path) or (row.path == "model.num_query_groups" and spec.model.mla):
+        return {}
+    value = at_path(spec, row.path)
+    value = None if row.path == "kernels.transformer_impl" and value == "auto" else value
+    return _SWITCHES.get(row.path.rpartition(".")[0], {}) | WRITERS.get(row.conversion, _as_written)(spec, row, value)
+
+
+def _exists(spec: ExperimentSpec, path: str) -> bool:
+    section, _, name = path.rpartition(".")
+    is_of_experts = name.startswith("expert_") or path.startswith("kernels.moe_")
+    return (not section or at_path(spec, section) is not None) and (not is_of_experts or spec.model.moe is not None)
+
+
+_SWITCHES: Mapping[str, Values] = {
+    "model.mla": {"multi_latent_attention": True},
+    "model.linear_attention": {"experimental_attention_variant": "gated_delta_net"},
+}
+"""Arguments that turn a part of the model on."""
+
+
+def _words(argument: Argument, value: object, *, explicit: bool) -> Iterator[str]:
+    """Yield the option and its words; none for a default unless ``explicit``, and for a flag that is off."""
+    if value in (None, ()) or ((value,) == argument.defaults and not explicit):
+        return
+    takes: Takes | None = ("flag" if value else "off") if isinstance(value, bool) else None
+    option = next((name for name, kind in argument.options.items() if takes in (None, kind)), None)
+    if option is None:
+        return
+    texts = [] if takes else [_text(each) for each in (value if isinstance(value, tuple) else (value,))]
+    if texts and texts[0].startswith("-"):  # argparse takes -1,0 for an option
+        yield f"{option}={texts[0]}"
+        return
+    yield from (option, *texts)
+
+
+def _text(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
+    if spec.gpu_type.is_cpu:
+        yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-LM trains on GPUs only"
+    else:
+        nodes = -(-spec.num_gpus // spec.gpus_per_node)
+        start = f"torchrun --nnodes {nodes} --nproc_per_node {spec.ranks_per_node(nodes)} pretrain_gpt.py"
+        yield f"{counted(spec.num_gpus, 'GPU')}: {start}"
+    if spec.env:
+        yield f"environment: export {shlex.join(f'{name}={value}' for name, value in spec.env.items())}"
+    if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
+        refuses = "Megatron-LM refuses --cross-entropy-fusion-impl te from core_v0.19.0 on"
+        yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
+    own = "data, checkpoint, learning rate, --train-iters and tokenizer"
+    yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
+    for each in left_out(spec, words):
+        theirs = "" if each.theirs is None else f", {each.theirs} in Megatron-LM"
+        is_file = each.path == "kernels.tp_comm_overlap_cfg"
+        what = "--tp-comm-overlap-cfg takes a YAML file, which you write," if is_file else "no argument"
+        yield f"{what} for {each.path}: {each.ours} here{theirs}"
+
+
+def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
+    """Read the arguments back and return the leaves whose effect they lose, without the environment's."""
+    read = arguments_layer(from_words((Word(word, 1) for word in words), "the exported arguments"))
+    own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
+    found = disagreements(spec, ExperimentSpec.model_validate(nested(read) | own))
+    return tuple(each for each in found if not each.path.startswith("env.") and _exists(spec, each.path))
+
+
+# Megatron-Bridge
+
+
+def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple[Words, Words]:
+    """Return the overrides of `run_script.py` that make a recipe of Megatron-Bridge this job, and remarks on the rest.
+
+    ``paths``: only these leaves, such as those that a recommendation changes; None: every leaf that a container holds.
+    """
+    wanted = None if paths is None else set(paths)
+    values: Values = {}
+    remarks: list[str] = []
+    for row in rows_of("bridge"):
+        if wanted is not None and row.path not in {*wanted, *(path.partition(".")[0] for path in wanted)}:
+            continue
+        if row.conversion in ELSEWHERE:
+            remarks += ELSEWHERE[row.conversion](spec, row)
+            continue
+        values |= _overrides(spec, row, wanted)
+    if wanted is None:
+        values |= {
+            "model.multi_latent_attention": spec.model.mla is not None,
+            **({} if spec.model.moe else {"model.num_moe_experts": None}),
+            **({} if spec.model.yarn else {"model.yarn_rotary_scaling_factor": None}),
+            "model.experimental_attention_variant": "gated_delta_net" if spec.model.linear_attention else None,
+        }
+    # Hydra reads values as YAML's flow style does, and quoted text like it.
+    return tuple(f"{path}={scalar(value)}" for path, value in values.items()), tuple(remarks)
+
+
+def _overrides(spec: ExperimentSpec, row: Row, wanted: set[str] | None) -> Values:
+    section, _, name = row.path.rpartition(".")
+    if section and at_path(spec, section) is None:  # a part that the model does not have
+        return {}
+    if row.path == "env":
+        names = spec.env if wanted is None or "env" in wanted else [n for n in spec.env if f"env.{n}" in wanted]
+        return {f"++env_vars.{each}": spec.env[each] for each in names}
+    value = at_path(spec, row.path)
+    if value is None and row.path in _DERIVED and not (spec.model.mla and section == "model"):
+        value = _DERIVED[row.path](spec)
+    found = WRITERS.get(row.conversion, _as_written)(spec, row, value)
+    return found | ({f"comm_overlap.{name}": value} if name in _OF_OVERLAP and value is not None else {})
+
+
+_DERIVED: Mapping[str, Callable[[ExperimentSpec], int]] = {
+    "model.num_query_groups": lambda spec: spec.model.query_groups,
+    "model.kv_channels": lambda spec: spec.model.head_dim,
+    "parallelism.microbatch_group_size_per_vp_stage": lambda spec: spec.parallelism.pipeline_model_parallel_size,
+}
+_OF_OVERLAP = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather", "bucket_size",
+               "defer_embedding_wgrad_compute", "overlap_moe_expert_parallel_comm")  # fmt: skip
+"""Fields that Megatron-Bridge copies from its own `comm_overlap` when it completes a configuration."""
+
+
+def _world_size(spec: ExperimentSpec, _row: Row) -> Iterator[str]:
+    if spec.gpu_type.is_cpu:
+        yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-Bridge trains on GPUs only"
+    else:
+        yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
+
+
+def _of_python(spec: ExperimentSpec, row: Row) -> Iterator[str]:
+    value, is_activation = at_path(spec, row.path), row.path == "model.activation_func"
+    if value not in ("silu", "fp32"):
+        kind = "a function of Python" if is_activation else "a type of torch"
+        where = "the recipe's model has it" if is_activation else "set it in the recipe's function"
+        yield f"{row.names[0]} is {kind} ({value}): {where}"
+
+
+ELSEWHERE: Mapping[str, Callable[[ExperimentSpec, Row], Iterator[str]]] = {
+    "world_size": _world_size, "short_name": _of_python, "dtype": _of_python,
+}  # fmt: skip
+"""Settings that Hydra cannot set: a remark says where they are set."""
