@@ -1,76 +1,48 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or a training log."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import Json, JudgeOptions, Results
+from harness.cli.options import Json, JudgeOptions, Results, flag, option, options
 from harness.errors import BadRequestError, ExitCode, Problems
 
 if TYPE_CHECKING:
     from harness.imports.sides import Side
 
 
-def _of_logs(name: str, metavar: str | None, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Logs of Megatron-Bridge and Megatron-LM")
-
-
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options()
 class CompareOptions:
     """The two sides to compare."""
 
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="A",
-            autocompletion=completion.runs,
-            help="A run (a folder, record.json, the start of its id, a --json document), a folder of runs of one "
-            "setting, or a training log, finished or not: a file, .gz, - or a folder of logs.",
-        ),
-    ] = None
-    golden: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="B",
-            autocompletion=completion.runs_and_goldens,
-            help="The reference: a golden of mbr-perf, Megatron-Bridge or Megatron-LM, a run or a log. Default: the "
-            "golden of the run's settings.",
-        ),
-    ] = None
-    repeat: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--repeat",
-            metavar="RUN",
-            help="Another run of the same settings. mbr-perf compares the median of all runs.",
-        ),
-    ] = None
+    run: Annotated[str | None, typer.Argument(metavar="A", autocompletion=completion.runs,
+        help="A run (a folder, record.json, the start of its id, a --json document), a folder of runs of one setting, "
+        "or a training log, finished or not: a file, .gz, - or a folder of logs.")] = None
+    golden: Annotated[str | None, typer.Argument(metavar="B", autocompletion=completion.runs_and_goldens,
+        help="The reference: a golden of mbr-perf, Megatron-Bridge or Megatron-LM, a run or a log. Default: the golden "
+        "of the run's settings.")] = None
+    repeat: Annotated[list[str] | None, option("RUN", "Another run of the same settings. mbr-perf compares the median "
+        "of all runs.")] = None
     results_dir: Results = None
     as_json: Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@options("Logs of Megatron-Bridge and Megatron-LM")
 class ForeignOptions:
     """The log and the golden file to compare."""
 
-    log: Annotated[
-        list[str] | None,
-        _of_logs("--log", "FILE...", "Training logs of one job instead of A: files, folders, or - for stdin."),
-    ] = None
-    foreign_golden: Annotated[Path | None, _of_logs("--golden", "FILE", "B as an option.")] = None
-    actuals: Annotated[
-        Path | None,
-        _of_logs("--actuals", "FILE", "Write the log's values as golden values of Megatron-Bridge, into an existing "
-                 "file beside its other steps."),
-    ] = None  # fmt: skip
-    check_loss: Annotated[bool, _of_logs("--check_loss", None, "Also compare the loss curves.")] = False
-    follow: Annotated[
-        bool, _of_logs("--follow", None, "Compare again whenever the log grows, in one line, until the job ends.")
-    ] = False
+    log: Annotated[list[str] | None, option("FILE...", "Training logs of one job instead of A: files, folders, or - "
+        "for stdin.")] = None
+    foreign_golden: Annotated[Path | None, option("FILE", "B as an option.", "--golden")] = None
+    actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge, into "
+        "an existing file beside its other steps.")] = None
+    check_loss: Annotated[bool, flag("Also compare the loss curves.")] = False
+    follow: Annotated[bool, flag("Compare again whenever the log grows, in one line, until the job ends.")] = False
+# fmt: on
 
 
 @takes(CompareOptions, ForeignOptions, JudgeOptions)
@@ -117,7 +89,6 @@ def _compare_log(
     what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None"
 ) -> ExitCode:
     from harness.cli.requests import read
-    from harness.compare.convergence import LossLimits
     from harness.compare.following import followed
     from harness.compare.judge import OF_BRIDGE, ForeignRequest, compare_foreign
     from harness.compare.show import foreign_document, foreign_page
@@ -125,8 +96,7 @@ def _compare_log(
     from harness.judge.compare import WindowOptions
     from harness.judge.gate import Thresholds
     from harness.records.gating import GateOptions
-    from harness.show import json
-    from harness.show.terminal import show_page
+    from harness.show.answer import answer
 
     gate = read(GateOptions, judge)
     _require_possible(what, foreign, judge, ours, theirs)
@@ -138,19 +108,16 @@ def _compare_log(
             OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
             OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
         ),
-        loss_limits=LossLimits() if foreign.check_loss else None,
+        checks_loss=foreign.check_loss,
         fail_on_improvement=gate.fail_on_improvement,
         actuals=foreign.actuals,
     )
-    answer = followed(request) if foreign.follow else compare_foreign(request)
-    if what.as_json:
-        json.answer(foreign_document(answer))
-    else:
-        show_page(foreign_page(answer))
-        if foreign.actuals:
-            none = f"Not written, because the log has no iteration: {foreign.actuals}"
-            print(f"Written: {answer.actuals}" if answer.actuals else none)
-    return answer.exit_code
+    found = followed(request) if foreign.follow else compare_foreign(request)
+    answer(lambda: foreign_document(found), lambda: foreign_page(found), as_json=what.as_json)
+    if foreign.actuals and not what.as_json:
+        none = f"Not written, because the log has no iteration: {foreign.actuals}"
+        print(f"Written: {found.actuals}" if found.actuals else none)
+    return found.exit_code
 
 
 def _require_possible(
@@ -160,33 +127,20 @@ def _require_possible(
     from harness.foreign.logs.sources import is_stream
 
     golden = theirs or judge.golden_values_path
-    rows = (
-        (
-            theirs and judge.golden_values_path,
-            f"{theirs and theirs.given} and --golden_values_path: both name the golden values",
-            "give only one of them",
-        ),
-        (
-            not (golden or foreign.actuals),
-            f"{ours.given}: a log, and nothing to compare it with",
-            "name B: a log, a run or golden values; --actuals FILE makes golden values from the log",
-        ),
-        (
-            judge.accept_differences,
-            "--accept_difference: a log does not contain its hardware and software",
-            "leave the option out: mbr-perf does not check these for a log",
-        ),
-        (what.repeat, f"--repeat beside {ours.given}: is for runs only", "name a folder that holds all runs"),
-        (
-            foreign.follow and (ours.kind == "run" or any(map(is_stream, ours.paths))),
-            f"--follow: {ours.given} is no log file that grows",
-            "name a log file",
-        ),
-    )
     problems = Problems()
-    for is_wrong, problem, remedy in rows:
-        if is_wrong:
-            problems.add(problem, remedy)
+    if theirs and judge.golden_values_path:
+        problem = f"{theirs.given} and --golden_values_path: both name the golden values"
+        problems.add(problem, "give only one of them")
+    if not (golden or foreign.actuals):
+        remedy = "name B: a log, a run or golden values; --actuals FILE makes golden values from the log"
+        problems.add(f"{ours.given}: a log, and nothing to compare it with", remedy)
+    if judge.accept_differences:
+        problem = "--accept_difference: a log does not contain its hardware and software"
+        problems.add(problem, "leave the option out: mbr-perf does not check these for a log")
+    if what.repeat:
+        problems.add(f"--repeat beside {ours.given}: is for runs only", "name a folder that holds all runs")
+    if foreign.follow and (ours.kind == "run" or any(map(is_stream, ours.paths))):
+        problems.add(f"--follow: {ours.given} is no log file that grows", "name a log file")
     problems.raise_if_any()
 
 
@@ -196,10 +150,9 @@ def _compare_run(what: CompareOptions, runs: tuple[str, ...], golden: str | None
     from harness.measure.result import compare_page
     from harness.measure.values import compare_document
     from harness.records.gating import GateOptions
-    from harness.show import json
-    from harness.show.terminal import show_page
+    from harness.show.answer import answer
 
     every, gate, window = (*runs, *(what.repeat or ())), read(GateOptions, judge), read(WindowOptions, judge)
     verdict = compare_document(*compare_stored(every, golden, gate, window, what.results_dir))
-    json.answer(verdict) if what.as_json else show_page(compare_page(verdict))
+    answer(lambda: verdict, lambda: compare_page(verdict), as_json=what.as_json)
     return ExitCode(verdict.exit_code)

@@ -46,15 +46,18 @@ class LossLimits:
         return self.medium_loss_tolerance if golden > 0.5 else self.low_loss_tolerance
 
 
-def judge_losses(log: ForeignLog, golden: ForeignGolden, limits: LossLimits) -> tuple[Finding, ...]:
+LOSS_LIMITS = LossLimits()
+
+
+def judge_losses(log: ForeignLog, golden: ForeignGolden) -> tuple[Finding, ...]:
     """Compare all steps for which the golden has a loss."""
     known = {row.number: row.loss for row in log.iterations}
     stored = {number: step.loss for number, step in golden.steps.items() if step.loss is not None}
-    return judge_loss([*stored], [known.get(number) for number in stored], [*stored.values()], limits)
+    return judge_loss([*stored], [known.get(number) for number in stored], [*stored.values()])
 
 
 def judge_loss(
-    steps: Sequence[int], current: Sequence[float | None], golden: Sequence[float], limits: LossLimits
+    steps: Sequence[int], current: Sequence[float | None], golden: Sequence[float], limits: LossLimits = LOSS_LIMITS
 ) -> tuple[Finding, ...]:
     """Return the findings of all four checks. ``steps``: the iterations of the points; all three have equal length."""
     skipped = int(len(golden) * limits.skip_first_percent_loss)

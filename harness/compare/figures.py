@@ -1,12 +1,12 @@
 """Turns a log, and what it is compared with, into figures over the same iterations for the one gate."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from harness.compare.convergence import LossLimits, judge_gradients, judge_losses, missing_losses, zero_losses
+from harness.compare.convergence import judge_gradients, judge_losses, missing_losses, zero_losses
 from harness.experiment.experiment import MIN_STEPS, MeasureSpec
 from harness.foreign.bridge_goldens import OF_THE_FIRST_REPORT, bridge_report
 from harness.foreign.golden import ForeignGolden, GoldenStep
@@ -61,10 +61,11 @@ def judge_log(
     golden: ForeignGolden,
     window: WindowOptions,
     allowed: Thresholds,
-    loss_limits: LossLimits | None = None,
-    doubts: tuple[str, ...] = (),
+    *,
+    checks_loss: bool = False,
+    doubts: Iterable[str] = (),
 ) -> ForeignComparison:
-    """Return all findings and the outcome. ``loss_limits`` None: losses are not compared.
+    """Return all findings and the outcome, with ``checks_loss`` also those of the loss curves.
 
     Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
     that has not finished is judged up to its last iteration; the verdict is then provisional.
@@ -75,7 +76,7 @@ def judge_log(
     notes = dict.fromkeys((*log.notes, *golden.notes, *_batches_of_ramp(log, steps)))
     rows = (*_speeds(log, golden, steps, notes), *_memory(log, golden, allowed, notes))
     judged = (*(judge_figure(*row, allowed, withheld) for row in rows if _is_shown(*row)), *judge_gradients(log))
-    judged += judge_losses(log, golden, loss_limits) if loss_limits else ()
+    judged += judge_losses(log, golden) if checks_loss else ()
     theirs = golden.log.truncated if golden.log else None
     ends = filter(None, (log.truncated, (theirs or "").replace("the log", "the reference", 1)))
     comparison = Comparison(judged, overall(judged), provisional=tuple(ends))

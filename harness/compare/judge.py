@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.compare.convergence import LossLimits
 from harness.compare.figures import ForeignComparison, judge_log
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.foreign.bridge_goldens import write_actuals
@@ -58,7 +57,7 @@ class ForeignRequest:
     golden: Side | None
     window: WindowOptions = field(default_factory=WindowOptions)
     thresholds: Thresholds = OF_BRIDGE
-    loss_limits: LossLimits | None = None
+    checks_loss: bool = False
     fail_on_improvement: bool = False
     actuals: Path | None = None
 
@@ -96,7 +95,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     failed = ending_failure(log, found)
     doubts = (failure_sentence(failed.failure) if failed else "", _other_settings(request.ours.paths, golden))
     judged = judge_log(
-        log, golden, request.window, request.thresholds, request.loss_limits, tuple(filter(None, doubts))
+        log, golden, request.window, request.thresholds, checks_loss=request.checks_loss, doubts=filter(None, doubts)
     )
     if golden.log is not None:
         judged = replace(judged, settings=_other_arguments(request.ours.paths, golden.log.sources))

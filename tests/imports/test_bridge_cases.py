@@ -34,11 +34,11 @@ def spread(series):
 def _judged(tmp_path):
     """The comparison of a log's text with a golden's document."""
 
-    def judge(log, golden, window=AS_UPSTREAM, thresholds=FIVE_PERCENT, limits=None):
+    def judge(log, golden, window=AS_UPSTREAM, thresholds=FIVE_PERCENT, **more):
         (tmp_path / "run.log").write_text(log)
         (tmp_path / "golden.json").write_text(json.dumps(golden))
         read = read_logs([tmp_path / "run.log"]), read_foreign_golden(tmp_path / "golden.json")
-        return judge_log(*read, window, thresholds, limits)
+        return judge_log(*read, window, thresholds, **more)
 
     return judge
 
@@ -101,13 +101,13 @@ def test_from_log_to_outcome(case, judged, tmp_path):
         with pytest.raises(BadRequestError, match=r"missing\.json"):
             read_foreign_golden(tmp_path / "missing.json")
         return
-    found = judged(log, CASES["shared"][case["golden"]], limits=LossLimits())
+    found = judged(log, CASES["shared"][case["golden"]], checks_loss=True)
     assert comparison_outcome(found.comparison)[0] == case["outcome"]
 
 
 def test_every_loss_check_names_its_number_and_its_limit():
     golden = [10 * math.exp(-0.04 * step) for step in range(20)]
-    found = judge_loss(range(1, 21), [1.12 * loss for loss in golden], golden, LossLimits())
+    found = judge_loss(range(1, 21), [1.12 * loss for loss in golden], golden)
     assert [(finding.metric, finding.verdict.value) for finding in found] == [
         ("loss_correlation", "pass"), ("loss_points", "regression"), ("loss_final", "regression"),
         ("loss_outliers", "pass"),
@@ -120,14 +120,13 @@ def test_every_loss_check_names_its_number_and_its_limit():
 def test_a_correlation_needs_eight_points_after_the_first_fifth(points, verdict):
     golden = [10.0 - 0.2 * step for step in range(points)]
     current = [loss + (0.9 if step % 2 else -0.9) for step, loss in enumerate(golden)]
-    found = judge_loss(range(1, points + 1), current, golden, LossLimits())
+    found = judge_loss(range(1, points + 1), current, golden)
     assert found[0].verdict.value == verdict
 
 
 @pytest.mark.parametrize(("loss", "tolerance"), [(2.01, 0.10), (2.0, 0.05), (0.51, 0.05), (0.5, 0.02), (0.1, 0.02)])
 def test_tolerances_have_bands(loss, tolerance):
-    limits = LossLimits()
     for share, verdict in ((0.99, "pass"), (1.01, "regression")):
         curve = [loss * (1 + share * tolerance)] * 10
-        found = {finding.metric: finding for finding in judge_loss(range(10), curve, [loss] * 10, limits)}
+        found = {finding.metric: finding for finding in judge_loss(range(10), curve, [loss] * 10)}
         assert found["loss_points"].verdict.value == verdict

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.compare.convergence import LossLimits
 from harness.compare.figures import judge_log
 from harness.compare.judge import OF_BRIDGE, ForeignAnswer
 from harness.compare.show import foreign_document, foreign_page
@@ -86,7 +85,7 @@ LOG = log_of(bridge_log([700.0] * 5, memory=[(1, WHOLE[10]), (2, WHOLE[13])]) + 
 
 def answered(log, golden):
     """Compare, and check that the answer is strict JSON."""
-    judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE, LossLimits())
+    judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE, checks_loss=True)
     verdict = comparison_outcome(judged.comparison)
     answer = ForeignAnswer(log, judged, *verdict)
     json.loads(report_json.text(foreign_document(answer)))
