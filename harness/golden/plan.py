@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field
+from pydantic import Field, InstanceOf, computed_field
 
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
@@ -19,7 +18,7 @@ from harness.nightly.aa import judge_aa
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import batch_path, golden_changes, promotion_path, read_golden, write_golden
+from harness.records.goldens import batch_path, golden_changes, promotion_path, read_golden
 from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
@@ -62,8 +61,12 @@ class Refused(Shown):
     """A case that cannot be promoted, with every reason."""
 
     case: str
-    problems: tuple[str, ...]
-    errors: tuple[Any, ...] = Field(exclude=True)  # BadRequestErrors: the same reasons with remedies
+    errors: tuple[InstanceOf[BadRequestError], ...] = Field(exclude=True)
+
+    @computed_field
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(error.message for error in self.errors)
 
 
 class LeftOut(Shown):
@@ -127,10 +130,7 @@ def prepare(
     return PromotionsDocument(
         is_written=is_written,
         promoted=tuple(golden for golden in prepared if golden not in doubled),
-        refused=tuple(
-            Refused(case=case, problems=tuple(error.message for error in errors), errors=tuple(errors))
-            for case, errors in refused.items()
-        ),
+        refused=tuple(Refused(case=case, errors=tuple(errors)) for case, errors in refused.items()),
         left_out=tuple(left_out),
     )
 
@@ -163,12 +163,6 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature, together
 def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:
     others = ", ".join(other.case for other in doubled if other.path == golden.path and other is not golden)
     return BadRequestError(f"has the same golden as {others}: {golden.path}", remedy="promote one of them with --case")
-
-
-def write(promotions: PromotionsDocument, folder: Path) -> None:
-    """Write every prepared golden. BadRequestError: a file cannot be written; the files before it are written."""
-    for prepared in promotions.promoted:
-        write_golden(folder, prepared.spec, prepared.golden, prepared.path)
 
 
 def promotions_page(found: PromotionsDocument) -> Page:

@@ -13,6 +13,7 @@ from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 if TYPE_CHECKING:
     from harness.golden.plan import Candidate, LeftOut, PromotionsDocument
     from harness.records.run import RunRecord
+    from harness.show.json import Document
     from harness.show.page import Page
 
 
@@ -59,8 +60,8 @@ def promote(asked: PromoteOptions) -> None:
     case of a night is refused, writes nothing without --keep_going.
     """
     from harness.errors import BadRequestError
-    from harness.golden.plan import Signature, prepare, write
-    from harness.records.goldens import writable_golden_dir
+    from harness.golden.plan import Signature, prepare
+    from harness.records.goldens import writable_golden_dir, write_golden
 
     if asked.as_json and asked.markdown == "-":
         raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
@@ -69,8 +70,8 @@ def promote(asked: PromoteOptions) -> None:
     signature = Signature(asked.reason, author_or_default(asked.author), now)
     found = prepare(candidates, folder, signature, left_out, is_written=not asked.dryrun)
     found.require(keep_going=asked.keep_going)
-    if not asked.dryrun:
-        write(found, folder)
+    for new in () if asked.dryrun else found.promoted:
+        write_golden(folder, new.spec, new.golden, new.path)
     _show(asked, found)
 
 
@@ -125,20 +126,17 @@ def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
     """Print the answer: JSON, Markdown, or tables. Markdown for a file comes in addition."""
     from harness.golden.plan import promotions_page
     from harness.golden.show import PromotedDocument
-    from harness.show import json
-    from harness.show.terminal import show_page
+    from harness.show.answer import answer
+
+    def document() -> "Document":
+        is_night = asked.case or asked.every
+        return found if is_night else PromotedDocument.of(found.promoted[0], is_written=found.is_written)
 
     page = promotions_page(found)
     if asked.markdown:
         leave_markdown(asked.markdown, page, level=2)
-    if asked.markdown == "-":
-        return
-    if not asked.as_json:
-        show_page(page)
-    elif asked.case or asked.every:
-        json.answer(found)
-    else:
-        json.answer(PromotedDocument.of(found.promoted[0], is_written=found.is_written))
+    if asked.markdown != "-":
+        answer(document, lambda: page, as_json=asked.as_json)
 
 
 def author_or_default(author: str | None) -> str:
