@@ -1,13 +1,13 @@
 """`mbr-perf diagnose`: why a job failed, and what to try next."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import ExperimentOptions, Json, Results
+from harness.cli.options import ExperimentOptions, Json, Results, flag, options
 
 if TYPE_CHECKING:
     from harness.diagnose.request import DiagnoseRequest
@@ -15,21 +15,17 @@ if TYPE_CHECKING:
     from harness.resolve.recipe import Request
 
 
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options()
 class DiagnoseOptions:
     """The job that failed."""
 
-    paths: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH...",
-            autocompletion=completion.stored,
-            help="A run (folder or id), or logs of one job (files, folders, - for stdin).",
-        ),
-    ]
-    no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction, which takes seconds.")] = False
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", autocompletion=completion.stored,
+        help="A run (folder or id), or logs of one job (files, folders, - for stdin).")]
+    no_plan: Annotated[bool, flag("Skip the prediction, which takes seconds.")] = False
     results_dir: Results = None
     as_json: Json = False
+# fmt: on
 
 
 @takes(DiagnoseOptions, ExperimentOptions)
@@ -42,15 +38,11 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
     from harness.diagnose.run import diagnosed
     from harness.diagnose.show import diagnosis_page
     from harness.launch.environment import this_host
-    from harness.show import json
-    from harness.show.terminal import show_page
+    from harness.show.answer import answer
 
-    answer = diagnosed(_request(what, asked), this_host())
-    if what.as_json:
-        json.answer(answer)
-    else:
-        show_page(diagnosis_page(answer))
-    raise typer.Exit(answer.exit_code)
+    found = diagnosed(_request(what, asked), this_host())
+    answer(lambda: found, lambda: diagnosis_page(found), as_json=what.as_json)
+    raise typer.Exit(found.exit_code)
 
 
 def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Request":

@@ -1,38 +1,28 @@
 """`mbr-perf explain`: why a run differs from its golden, a published number, or another run."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import GoldenDir, Json, Results
+from harness.cli.options import GoldenDir, Json, Results, options
 
 
-@dataclass(frozen=True, kw_only=True)
+# fmt: off
+@options()
 class ExplainOptions:
     """The two sides to compare."""
 
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            autocompletion=completion.runs,
-            help="A run folder, a record.json, or the start of a run's id.",
-        ),
-    ]
-    golden: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="GOLDEN",
-            autocompletion=completion.runs_and_goldens,
-            help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's settings.",
-        ),
-    ] = None
+    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=completion.runs,
+        help="A run folder, a record.json, or the start of a run's id.")]
+    golden: Annotated[str | None, typer.Argument(metavar="GOLDEN", autocompletion=completion.runs_and_goldens,
+        help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's "
+        "settings.")] = None
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False
+# fmt: on
 
 
 @takes(ExplainOptions)
@@ -45,7 +35,9 @@ def explain(what: ExplainOptions) -> None:
     from harness.errors import BadRequestError, Problems
     from harness.explain.judge import explain as explained
     from harness.explain.references import named, stored_golden
+    from harness.explain.show import explanation_page
     from harness.records.run import RunRecord
+    from harness.show.answer import answer
 
     problems, ours, theirs = Problems(), None, None
     with problems.collecting():
@@ -60,12 +52,4 @@ def explain(what: ExplainOptions) -> None:
         )
     theirs = theirs or stored_golden(ours.record, what.golden_dir)
     found = explained(ours.side(), theirs.side(ours.record.spec))
-    if what.as_json:
-        from harness.show import json
-
-        json.answer(found)
-    else:
-        from harness.explain.show import explanation_page
-        from harness.show.terminal import show_page
-
-        show_page(explanation_page(found))
+    answer(lambda: found, lambda: explanation_page(found), as_json=what.as_json)

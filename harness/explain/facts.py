@@ -92,7 +92,7 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
         numbers=numbers,
         spec=spec,
         effective=effective_if_cut(spec) if spec else None,
-        derived=frozenset(derived),
+        derived=tuple(derived),
         caveats=(
             *golden.caveats,
             *(f"suspect: {why}" for why in impossible_golden(golden)),

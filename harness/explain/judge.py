@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
-from harness.explain.values import Cause, Change, Explanation, Fit, MetricFit, Side, SideRow
+from harness.explain.values import Cause, Change, Explanation, Fit, MetricFit, Side
 from harness.judge.differences import Difference
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent, grouped
@@ -104,8 +104,8 @@ def explain(ours: Side, theirs: Side) -> Explanation:
     ordered = sorted(each, key=lambda cause: not cause.can_explain)  # stable: the table's order within each
     causes = tuple(cause.model_copy(update={"rank": rank}) for rank, cause in enumerate(ordered, 1))
     return Explanation(
-        run=SideRow.of(ours),
-        reference=SideRow.of(theirs),
+        run=ours,
+        reference=theirs,
         metrics=compared,
         verdict=verdict(compared, causes),
         causes=causes,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.explain.judge import moved
-from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, Side, SideRow
+from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
 from harness.judge.differences import Group
 from harness.records.metrics import BY_NAME
 from harness.show import figures
@@ -42,7 +42,7 @@ def explanation_page(found: Explanation) -> Page:
     )
 
 
-def title(side: Side | SideRow) -> str:
+def title(side: SideRow) -> str:
     """Return the name, the kind, and the number of runs."""
     runs = f" of {side.num_runs} runs" if side.num_runs > 1 else ""
     return f"{side.name} ({_KINDS[side.kind]}{runs})"

@@ -1,10 +1,10 @@
 """The values of an explanation, which are its JSON: sides, changes and causes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, computed_field
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, computed_field
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
@@ -35,39 +35,32 @@ IMAGE = "container"
 ABSENT = "none"  # recorded as not set or not installed
 
 
-@dataclass(frozen=True)
-class Side:
-    """Everything recorded for a run or a golden. ``facts`` are texts; a missing fact was not recorded.
-
-    ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
-    a run that did not end well; ``derived``: the calculated ones. ``spreads``: relative standard deviation of one run,
-    from ``num_runs``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
-    ``sm_clock_max_mhz``, ``max_power_w``, ``imbalance`` (a fraction).
-    """
+class SideRow(Shown):
+    """The run or golden, and how far to trust it. ``derived``: metrics that were calculated."""
 
     name: str
     kind: Kind
-    metrics: Mapping[str, float]
-    facts: Mapping[Key, str]
-    closed: frozenset[Group]
     num_runs: int = 1
-    spreads: Mapping[str, float] = field(default_factory=dict)
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    spec: ExperimentSpec | None = None
-    effective: EffectiveRecompute | None = None
-    derived: frozenset[str] = frozenset()
+    derived: Annotated[tuple[str, ...], BeforeValidator(sorted)] = ()
     caveats: tuple[str, ...] = ()
 
 
-class SideRow(Shown):
-    """The run or golden, and how far to trust it."""
+class Side(SideRow):
+    """Everything recorded for a run or a golden. ``facts`` are texts; a missing fact was not recorded.
 
-    name: str
-    kind: Kind
-    num_runs: int
-    derived: Annotated[tuple[str, ...], BeforeValidator(sorted)]
-    caveats: tuple[str, ...]
+    ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
+    a run that did not end well. ``spreads``: relative standard deviation of one run, from ``num_runs``. ``numbers``:
+    facts for estimates: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``max_power_w``, ``imbalance`` (a fraction).
+    """
+
+    metrics: Mapping[str, float]
+    facts: Mapping[Key, str]
+    closed: frozenset[Group]
+    spreads: Mapping[str, float] = {}
+    numbers: Mapping[str, float] = {}
+    sources: Mapping[str, str] = {}
+    spec: InstanceOf[ExperimentSpec] | None = None
+    effective: InstanceOf[EffectiveRecompute] | None = None
 
 
 class NotRecorded(Shown):
