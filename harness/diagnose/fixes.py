@@ -18,7 +18,7 @@ from harness.diagnose.values import (
     is_doubted,
 )
 from harness.foreign.exporting import ToPaste, to_paste
-from harness.units import GIB, format_bytes, format_percent
+from harness.units import GIB, format_bytes, format_percent, sentence
 
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _NAN = "With FP8 and recompute: recompute core_attn only. If the loss is still not finite, try bf16."
@@ -174,7 +174,7 @@ def _next_of_class(known: Situation) -> list[Fix]:
 
 
 def _of_symptoms(known: Situation) -> list[Fix]:
-    return [Fix(_sentence(row.fix)) for row in known.symptoms]
+    return [Fix(f"{sentence(row.fix).removesuffix('.')}.") for row in known.symptoms]
 
 
 def _nan_setting(known: Situation) -> ToPaste | None:
@@ -191,7 +191,7 @@ def _of_refusals(known: Situation) -> list[Fix]:
     case = known.case
     if case.spec is None or case.has_oom or not case.has_given_settings:
         return []
-    return [Fix(_sentence(f"{finding.id}: {finding.fix}")) for finding in known.rulings.job]
+    return [Fix(f"{finding.id}: {finding.fix.removesuffix('.')}.") for finding in known.rulings.job]
 
 
 _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
@@ -213,7 +213,3 @@ def _last_resort(known: Situation) -> list[Fix]:
         return [Fix(own) if own else Fix(_NAN, setting=_nan_setting(known))]
     is_failed = known.oom_class == "capacity" or case.status not in ("ok", "unknown") or case.verdict.advice
     return [Fix(case.verdict.next_experiment)] if is_failed else []
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

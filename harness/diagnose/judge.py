@@ -1,11 +1,11 @@
 """Judges what failed and decides which fixes to offer."""
 
 import math
+import re
 from dataclasses import replace
 
 from harness.diagnose.fixes import Situation, fixes
 from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
-from harness.diagnose.symptoms import recognised
 from harness.diagnose.values import (
     NO_RULINGS,
     AllocatorAnswer,
@@ -19,8 +19,10 @@ from harness.diagnose.values import (
     findings_text,
     is_doubted,
 )
+from harness.experiment.rules.refusals import Refusal, filled, refusals, without_unknown
+from harness.failures.entries import word_of
 from harness.failures.verdict import Confidence
-from harness.units import format_bytes
+from harness.units import format_bytes, shortened
 
 UNKNOWN = {"oom_class": None, "confidence": None}
 
@@ -114,3 +116,25 @@ def _fitting(case: Case) -> list[str]:
     more = unexplained_bytes(case) or 0
     rest = [f"The prediction does not account for {format_bytes(more)}."] if more > 0 else []
     return ["The settings are predicted to fit as they are.", *rest] if case.fills_device else []
+
+
+_CHECK = "run `mbr-perf check` with the job's settings, which needs no GPU"
+
+
+def recognised(case: Case) -> tuple[Recognised, ...]:
+    """Return every refusal of megatron-core that the job's failures say, with the values in it."""
+    found = (refusal for refusal in refusals() if word_of(refusal.pattern) in case.said)
+    return tuple(_row(each, match, case) for each in found if (match := re.search(each.pattern, case.said)))
+
+
+def _row(refusal: Refusal, match: re.Match[str], case: Case) -> Recognised:
+    values, rule = match.groupdict(), refusal.rule
+    line = match.string[match.string.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0]
+    return Recognised(
+        id=rule or "megatron_core",
+        symptom="megatron-core refuses the settings" + (f" (rule {rule})" if rule else ""),
+        cause=filled(refusal.message, values),
+        confirm=f"run `mbr-perf rules show {rule}`" if rule else _CHECK,
+        fix=without_unknown(filled(refusal.fix, values)),
+        evidence=f"{case.failed.where if case.failed else case.name}: {shortened(line, 160)}",
+    )

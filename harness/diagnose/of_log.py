@@ -10,7 +10,9 @@ from harness.diagnose.timing import timed
 from harness.diagnose.values import Case, FailedRank, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.entries import entry
-from harness.failures.first_failure import LOCAL_RANK, FailureScan, FirstFailure, RankFailure, failure_of, survived_by
+from harness.failures.failure_scan import FailureScan
+from harness.failures.failure_signs import RankFailure
+from harness.failures.first_failure import LOCAL_RANK, FirstFailure, failure_of, survived_by
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
 from harness.units import counted

@@ -16,8 +16,8 @@ from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.failures.classify import expandable_segments
+from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
-from harness.failures.first_failure import FailureScan
 from harness.foreign.lines import WORDS
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sieve import Wanted

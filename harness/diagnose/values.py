@@ -139,7 +139,7 @@ class Recognised:
     confirm: str
     fix: str
     evidence: str
-    is_said: bool = False
+    is_said: bool = True
 
 
 @dataclass(frozen=True, slots=True)

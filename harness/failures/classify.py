@@ -81,7 +81,7 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     """Judge an error that no entry explains, or an exit code that says nothing about the cause."""
     match = error_line(text, in_traceback=ending.has_traceback)
     if ending.has_traceback or (match and not ending.exit_code):
-        error = _quoted(text) if match else "the program raised an error"
+        error = quoted(text) if match else "the program raised an error"
         return OomVerdict.of_ending("raised" if ending.has_traceback else "reported", error=error)
     if not ending.exit_code:
         return OomVerdict.of_ending("no_sign")
@@ -90,12 +90,8 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
     return OomVerdict.of_ending("launcher", who=who, code=ending.exit_code, log=log)
 
 
-def mentioned(text: str) -> OomVerdict:
-    """Return the verdict on a line that has the form of no failure, in a log without any other sign."""
-    return OomVerdict.of_ending("mentioned", error=_quoted(text))
-
-
-def _quoted(message: str) -> str:
+def quoted(message: str) -> str:
+    """Return the first line, shortened and without secrets."""
     text = redact(first_line(message))
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED].rstrip()} ..."
 

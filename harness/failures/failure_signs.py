@@ -54,14 +54,14 @@ def words_of_failures() -> tuple[str, ...]:
     return tuple(word for number, word in enumerate(every) if not any(short in word for short in every[:number]))
 
 
-@lru_cache(maxsize=8192)
-def _has_word(text: bytes) -> bool:
-    return any(word in text for word in _shapes())
-
-
 @cache
 def _shapes() -> tuple[bytes, ...]:
     return tuple(map(shape, words_of_failures()))
+
+
+@lru_cache(maxsize=8192)
+def _has_word(text: bytes) -> bool:
+    return any(word in text for word in _shapes())
 
 
 def sign_of(text: str, *, in_traceback: bool) -> Sign | None:

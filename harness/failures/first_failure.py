@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from harness.failures.classify import Ending, classify, mentioned
+from harness.failures.classify import Ending, classify, quoted
 from harness.failures.collectives import some_ranks
 from harness.failures.entries import KINDS, SRUN
 from harness.failures.failure_scan import BUFFERED, FailureScan
@@ -17,7 +17,6 @@ from harness.units import grouped
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
 _SIGKILL = -9  # the kernel's signal when host memory runs out
-__all__ = ["FailureScan", "FirstFailure", "RankFailure", "failure_of", "first_failure", "survived_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,11 @@ def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> 
 def _without_failure(scan: FailureScan) -> FirstFailure | None:
     """Return what a log without a failure shows: a line that mentions an error, or a cut traceback."""
     if scan.mention and (scan.cut is None or scan.found):
-        return FirstFailure(_without_secrets(scan.mention), mentioned(scan.mention.text))
-    return (
-        FirstFailure(_without_secrets(scan.cut), OomVerdict.of_ending("cut")) if scan.cut and not scan.found else None
-    )
+        verdict = OomVerdict.of_ending("mentioned", error=quoted(scan.mention.text))
+        return FirstFailure(_without_secrets(scan.mention), verdict)
+    if scan.cut and not scan.found:
+        return FirstFailure(_without_secrets(scan.cut), OomVerdict.of_ending("cut"))
+    return None
 
 
 def _waited(
@@ -214,13 +214,9 @@ def _is_report(failure: RankFailure) -> bool:
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
     """Keep one failure per rank, in order of appearance, and every failure without a rank."""
-    ranks = enumerate(failure.rank for failure in failures)
-    keys: list[object] = [("unknown", index) if rank is None else rank for index, rank in ranks]
-    return [min(of_rank, key=_strength) for of_rank in grouped(zip(keys, failures, strict=True)).values()]
-
-
-def _strength(failure: RankFailure) -> tuple[int, int]:
-    return KINDS.index(failure.kind), failure.weight
+    keys: list[object] = [id(failure) if failure.rank is None else str(failure.rank) for failure in failures]
+    each = grouped(zip(keys, failures, strict=True)).values()
+    return [min(of_rank, key=lambda failure: (KINDS.index(failure.kind), failure.weight)) for of_rank in each]
 
 
 def _earliest(failures: list[RankFailure]) -> RankFailure:

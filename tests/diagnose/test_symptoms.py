@@ -2,8 +2,7 @@
 
 import pytest
 
-from harness.diagnose.judge import diagnose
-from harness.diagnose.symptoms import recognised
+from harness.diagnose.judge import diagnose, recognised
 from tests.diagnose.conftest import FRAGMENTED
 
 TEXTS = (
