@@ -1,5 +1,6 @@
 """Segments and blocks of a snapshot: memory in use, memory that can go back to the device, and memory that cannot."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,14 +19,6 @@ _MOST_POOLS = 50
 _PAGE_BYTES = {"large": 20 * MIB, "small": 2 * MIB}
 
 
-@dataclass(slots=True)
-class Live:
-    """Blocks of one owner."""
-
-    num_bytes: int = 0
-    count: int = 0
-
-
 @dataclass
 class Blocks:
     """Sums over one device's segments; see ``DeviceMemory`` for what each means."""
@@ -42,7 +35,8 @@ class Blocks:
     largest_free_bytes: int = 0
     has_expandable_segments: bool = False
     pools: dict[str, list[int]] = field(default_factory=dict)
-    live: dict[Owner, Live] = field(default_factory=dict)
+    live_bytes: Counter[Owner] = field(default_factory=Counter)
+    num_live: Counter[Owner] = field(default_factory=Counter)
     as_requested: int = 0  # as the history counts: the block's size where the request is unknown
 
     @property
@@ -138,9 +132,8 @@ def _blocks(entry: Any) -> Iterator[tuple[int, int, str, Any]]:
 
 def _count(device: Blocks, num_bytes: int, block: Any, stacks: Stacks) -> None:
     owner = stacks.owner(block.get("frames"))
-    live = device.live.setdefault(owner, Live())
-    live.num_bytes += num_bytes
-    live.count += 1
+    device.live_bytes[owner] += num_bytes
+    device.num_live[owner] += 1
     requested = None if block.get("requested_size") is None else size(block, "requested_size")
     if requested is None:
         device.requested = None

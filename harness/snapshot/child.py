@@ -5,10 +5,10 @@ import io
 import pickle
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO, Any, NoReturn
 
-from harness.snapshot.blocks import Blocks, Live, blocks_by_device
+from harness.snapshot.blocks import Blocks, blocks_by_device
 from harness.snapshot.fields import SnapshotFormatError, torchs_layout
 from harness.snapshot.requests import last_failure
 from harness.snapshot.stacks import Owner, Stacks
@@ -126,7 +126,7 @@ def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory
     return DeviceMemory(
         device=number,
         **{name: getattr(blocks, name) for name in DeviceMemory.model_fields if hasattr(blocks, name)},
-        holders=_holders(blocks.live),
+        holders=_holders(blocks),
         failure=failure,
         num_failures=num_failures,
         has_history=bool(history),
@@ -134,14 +134,18 @@ def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory
     )
 
 
-def _holders(live: Mapping[Owner, Live]) -> tuple[Holder, ...]:
-    owners = sorted(live.items(), key=lambda item: (-item[1].num_bytes, item[0]))
-    kept, rest = owners[:MOST_HOLDERS], [held for _, held in owners[MOST_HOLDERS:]]
-    if rest:
-        kept.append((REST, Live(sum(held.num_bytes for held in rest), sum(held.count for held in rest))))
+def _holders(blocks: Blocks) -> tuple[Holder, ...]:
+    owners = sorted(blocks.live_bytes, key=lambda owner: (-blocks.live_bytes[owner], owner))
+    rows = [(owner, [owner]) for owner in owners[:MOST_HOLDERS]]
+    rows += [(REST, rest)] if (rest := owners[MOST_HOLDERS:]) else []
     return tuple(
-        Holder(module=owner.module, site=owner.site, live_bytes=held.num_bytes, num_live=held.count)
-        for owner, held in kept
+        Holder(
+            module=name.module,
+            site=name.site,
+            live_bytes=sum(blocks.live_bytes[owner] for owner in of),
+            num_live=sum(blocks.num_live[owner] for owner in of),
+        )
+        for name, of in rows
     )
 
 

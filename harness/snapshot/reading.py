@@ -48,18 +48,6 @@ class SnapshotLimits:
         return self.time_base_s + (self.time_per_byte_s + self.replays_per_byte_s * num_rows) * num_bytes
 
 
-def looks_like_a_snapshot(path: Path) -> bool:
-    """Return whether the file begins like a pickle of Python 3, a cheap hint; False if it can be read only once."""
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as file:
-            head = file.read(2)
-    except OSError:
-        return False
-    return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
-
-
 def snapshot_summary(
     path: Path, limits: SnapshotLimits | None = None, question: Question | None = None
 ) -> SnapshotSummary:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from harness.experiment.frozen import Frozen
+from harness.units import grouped
 
 
 class Holder(Frozen):
@@ -130,7 +131,6 @@ class SnapshotSummary(Frozen):
 
 def by_module(holders: Iterable[Holder]) -> list[tuple[str, int]]:
     """Return each module and its live bytes, the largest first."""
-    sums: dict[str, int] = {}
-    for holder in holders:
-        sums[holder.module] = sums.get(holder.module, 0) + holder.live_bytes
-    return sorted(sums.items(), key=lambda row: (-row[1], row[0]))
+    sizes = grouped((holder.module, holder.live_bytes) for holder in holders)
+    sums = ((module, sum(each)) for module, each in sizes.items())
+    return sorted(sums, key=lambda row: (-row[1], row[0]))

@@ -1,10 +1,11 @@
-"""Replays the history of a snapshot under other settings of torch's allocator."""
+"""Replays the history of a snapshot under other settings of torch's allocator, or with modules recomputed."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
+from harness.experiment.modules import MODULES
 from harness.predict.allocator_replay import Event, fits_bytes, replayed
 from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings, settings_of
 from harness.snapshot.blocks import HeldBlock, held_blocks
@@ -12,7 +13,6 @@ from harness.snapshot.fields import SnapshotFormatError, size, text, torchs_layo
 from harness.snapshot.requests import RESERVING
 from harness.snapshot.stacks import Stacks
 from harness.snapshot.values import DeviceMemory, FirstFailure, Question, WhatIf, WhatIfRow
-from harness.snapshot.without import modules_of, recomputed
 from harness.units import GIB, counted
 
 _ASSUMED_DEVICE_BYTES = 80 * GIB  # it decides only how long an expandable range is, and what a memory fraction means
@@ -95,6 +95,60 @@ def _without(history: _History, modules: str) -> tuple[_History, int]:
             (before if key < history.num_before else mine[module]).add(key)
     events, num_blocks = recomputed(history.events, mine.values())
     return history._replace(events=[event for event in events if event.key not in before]), num_blocks + len(before)
+
+
+def modules_of(text: str) -> tuple[str, ...]:
+    """Return the modules in ``mlp,core_attn``. BadRequestError for a name that megatron-core cannot recompute."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in MODULES:
+            problem = f"--without {text}: no module of recompute: {name!r}"
+            raise BadRequestError(problem, remedy=nearest(name, MODULES))
+    return names
+
+
+def recomputed(events: Sequence[Event], modules: Iterable[Container[int]]) -> tuple[list[Event], int]:
+    """Return the events with the forward passes of modules recomputed, and how many saved blocks that ends early.
+
+    ``modules``: for each, the keys of blocks that its forward passes asked for; a key is the place of its request.
+    Requests of one pass follow each other. What outlives the beginning of the module's next pass was saved: it is given
+    back when its own pass ends, and asked again before the first of it is freed, which is its backward pass. The last
+    pass stays as it is, because nothing shows what it saved.
+    """
+    freed = {event.key: place for place, event in enumerate(events) if event.num_bytes is None}
+    more: dict[int, list[Event]] = {}
+    num_blocks = 0
+    for mine in modules:
+        for (keys, end), (following, _) in pairwise(_passes(events, mine)):
+            saved = [key for key in keys if freed.get(key, len(events)) > following[0]]
+            num_blocks += len(saved)
+            more.setdefault(end, []).extend(Event(key, None) for key in saved)
+            again = [key for key in saved if key in freed]
+            if again:
+                more.setdefault(min(freed[key] for key in again), []).extend(events[key] for key in again)
+    changed: list[Event] = []
+    for place, event in enumerate(events):
+        changed += more.get(place, ())
+        changed.append(event)
+    return changed, num_blocks
+
+
+def _passes(events: Sequence[Event], mine: Container[int]) -> list[tuple[list[int], int]]:
+    """Return the keys of each pass, and the place of the first request behind it."""
+    passes: list[tuple[list[int], int]] = []
+    is_open = False
+    for place, event in enumerate(events):
+        if event.num_bytes is None:
+            continue
+        if event.key not in mine:
+            if is_open:
+                passes[-1] = passes[-1][0], place
+        elif is_open:
+            passes[-1][0].append(event.key)
+        else:
+            passes.append(([event.key], len(events)))
+        is_open = event.key in mine
+    return passes
 
 
 def _recorded(content: dict[Any, Any]) -> tuple[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadRequestError
-from harness.snapshot.reading import SnapshotLimits, looks_like_a_snapshot, snapshot_summary
+from harness.snapshot.reading import SnapshotLimits, snapshot_summary
 from harness.units import MIB
 from tests.snapshot_pickles import trained, written
 
@@ -36,7 +36,6 @@ def refused(path: Path, limits: SnapshotLimits | None = None) -> str:
 @pytest.mark.parametrize("protocol", range(2, 6))
 def test_every_protocol_of_python_3_is_read(tmp_path: Path, protocol: int):
     path = written(tmp_path / "a.pickle", trained().snapshot(), protocol)
-    assert looks_like_a_snapshot(path)
     assert snapshot_summary(path).devices[0].allocated_bytes == 8 * 192 * MIB
 
 
