@@ -1,6 +1,7 @@
 """The `golden promote` command, and its Markdown for a pull request."""
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,12 +99,9 @@ def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
     from harness.errors import Problems
 
     problems = Problems()
-    runs: list[RunRecord] = []
-    for reference in asked.what:
-        with problems.collecting():
-            runs.append(_run(reference, asked.results_dir))
+    runs = [problems.tried(partial(_run, reference, asked.results_dir)) for reference in asked.what]
     problems.raise_if_any()
-    return tuple(runs)
+    return tuple(filter(None, runs))
 
 
 def _run(reference: str, results: Path | None) -> "RunRecord":

@@ -1,18 +1,16 @@
 """Makes run records from training logs of Megatron-Bridge and Megatron-LM."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Literal
 
 import harness
 from harness.errors import BadRequestError, ExitCode, Problems, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.rules.check import check
-from harness.failures.entries import FailureKind
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
@@ -36,13 +34,6 @@ from harness.units import counted
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
-
-_KINDS: Mapping[FailureKind, Literal["oom", "signal", "error", "lost"]] = {
-    "oom": "oom",
-    "signal": "signal",
-    "error": "error",
-    "peer": "lost",
-}
 
 
 def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
@@ -141,7 +132,7 @@ def _failure(failure: RankFailure, first: FirstFailure | None) -> Failure:
     if step is not None and not failure.phase:
         step = step - 1 if step else None
     return Failure(
-        kind=_KINDS[failure.kind],
+        kind="lost" if failure.kind == "peer" else failure.kind,
         message=failure.text,
         phase=failure.phase or ("step" if failure.after_step else None),
         step=step,
@@ -165,35 +156,24 @@ def _with_figures(
     return before.model_copy(update=added) if any(value is not None for value in added.values()) else memory
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A log, and the end, the settings and the times of its job."""
-
-    log: ForeignLog
-    ended: Ending
-    settled: Settled
-    host: Host
-    times: JobTimes
-
-
 def import_run(request: ImportRequest, display: Display) -> ExitCode:
     """Make a run folder from a log, judge it like a run, print the answer; the exit code is that of the verdict.
 
     BadRequestError: the log is not of a training job, or contradicts the settings.
     """
     host = this_host()
-    draft = drafted(read(request.logs), *with_logged(request.asked, request.logs, host), host, request.started_at)
-    run_dir = new_run_dir(results_dir(request.results_dir), f"{draft.settled.spec.recipe}-imported")
-    record = recorded(draft, run_dir.name)
+    log, failure = read(request.logs)
+    ended = ending(log, failure)
+    settled = settled_like(log, ended, *with_logged(request.asked, request.logs, host), host)
+    times = job_times(log, request.started_at, datetime.now(UTC))
+    run_dir = new_run_dir(results_dir(request.results_dir), f"{settled.spec.recipe}-imported")
+    record = recorded(log, ended, settled, times, host, run_dir.name)
     write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
     write_record(run_dir, record)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
 
 
-Read = tuple[ForeignLog, FirstFailure | None]
-
-
-def read(logs: tuple[str, ...]) -> Read:
+def read(logs: tuple[str, ...]) -> tuple[ForeignLog, FirstFailure | None]:
     """Read the log of one job, and its failure. BadRequestError: a file cannot be read, or no line is of training."""
     problems = Problems()
     for side in map(side_of, logs):
@@ -212,43 +192,37 @@ def read(logs: tuple[str, ...]) -> Read:
     return log, failure
 
 
-def drafted(found: Read, asked: Request, notes: tuple[str, ...], host: Host, started_at: datetime | None) -> Draft:
+def settled_like(log: ForeignLog, ended: Ending, asked: Request, notes: tuple[str, ...], host: Host) -> Settled:
     """Settle the job's settings, with the steps that the log announces. BadRequestError: log and settings disagree.
 
     ``notes``: what was taken from the log's arguments.
     """
     if not asked.gpu:
         raise BadRequestError("a log does not contain its GPU type", remedy="add it with -g, e.g. -g h100")
-    log, failure = found
     last = log.iterations[-1].number if log.iterations else None
-    ended = ending(log, failure)
     steps = last if ended.provisional else asked.max_steps or log.total or last
     settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
-    sources = dict(settled.sources)
-    if steps is not None and asked.max_steps != steps:
-        sources["measure.max_steps"] = "the log"
+    own_steps = {"measure.max_steps": "the log"} if steps is not None and asked.max_steps != steps else {}
     raise_all(disagreements(log, settled.spec))
-    times = job_times(log, started_at, datetime.now(UTC))
-    return Draft(log, ended, replace(settled, sources=sources, notes=(*settled.notes, *notes)), host, times)
+    return replace(settled, sources={**settled.sources, **own_steps}, notes=(*settled.notes, *notes))
 
 
-def recorded(draft: Draft, run_id: str) -> RunRecord:
+def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, host: Host, run_id: str) -> RunRecord:
     """Return the log as a run's record. BadRequestError: the layers do not fit the pipeline layout."""
-    log, ended, spec = draft.log, draft.ended, draft.settled.spec
-    software, implementation = draft.settled.software, settled_implementation(spec)
+    spec, software, implementation = settled.spec, settled.software, settled_implementation(settled.spec)
     try:
         effective = effective_recompute(spec, implementation, software)
     except LayoutError as error:
         raise BadRequestError(f"the layers do not fit the pipeline layout: {error}") from error
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock = clock_rank(log, spec.num_gpus)
-    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, ended)
-    prediction = cached_prediction(spec, software, draft.host)
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, times.source, ended)
+    prediction = cached_prediction(spec, software, host)
     return RunRecord(
         run_id=run_id,
         status=ended.status,
         spec=spec,
-        sources=draft.settled.sources,
+        sources=settled.sources,
         fingerprint=spec.fingerprint,
         effective=effective,
         ranks=placed(ranks, spec),
@@ -256,18 +230,18 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         notes=(
             *notes_on(log, imported),
             *_left_out(log.iterations),
-            draft.times.note,
-            *draft.settled.notes,
-            *_refusals(draft.settled),
+            times.note,
+            *settled.notes,
+            *_refusals(settled),
             *ended.notes,
         ),
         prediction=prediction.prediction,
         no_prediction=prediction.reason,
         imported=imported,
         provenance=Provenance(  # the job did not run on this machine
-            started_at=draft.times.started_at,
-            finished_at=draft.times.finished_at,
-            duration_s=draft.times.duration_s,
+            started_at=times.started_at,
+            finished_at=times.finished_at,
+            duration_s=times.duration_s,
             command=own_command(),
             mbr_perf=harness.__version__,
             hostname=UNKNOWN,
