@@ -40,7 +40,8 @@ _PRINTS = ("echo", "printf")
 _MODEL_ARGS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG",
                 "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
-                "NCCL_PROTO", "NCCL_GRAPH_REGISTER")  # fmt: skip
+                "NCCL_PROTO", "NCCL_GRAPH_REGISTER", "NCCL_CTA_POLICY", "NUM_OF_HYBRID_EP_RANKS", "NVLINK_DOMAIN_SIZE",
+                "USE_MNNVL")  # fmt: skip
 """Variables that change a step, by the beginning of their names; others belong to the cluster."""
 
 
@@ -82,6 +83,17 @@ def read_arguments(source: ForeignSource) -> Arguments:
         variables = (each.partition("=") for each in shlex.split(read_text(beside, str(beside))))
         found.environment |= _of_step((name, value, str(beside)) for name, _, value in variables)
     return found
+
+
+def shows_start(source: ForeignSource) -> bool:
+    """Return whether the file starts a program, and so holds its environment; a log or bare arguments do not."""
+    text = _standard_input(sys.stdin) if source.path == STDIN else _head(source)
+    if any(begins_block(line) for line in text.splitlines()):
+        return False
+    if _MODEL_ARGS.search(text):
+        return True
+    commands = filter(_num_options, read_script(text, source.label).commands)
+    return any(not words[0].text.startswith("--") for words in commands)
 
 
 def _complete(found: Arguments, request: Request) -> None:

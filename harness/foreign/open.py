@@ -6,6 +6,7 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST
+from harness.experiment.rules.rule import Launcher
 from harness.foreign import bridge, hf, megatron_args
 from harness.foreign.bridge_engine import read_for_bridge
 from harness.resolve.points import check_names
@@ -68,6 +69,13 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
         }
     )
     return Recipe(header, Path(source.path), source.label, (OperatingPoint(key, merge(layer, own), source.label),))
+
+
+def launcher_of(source: ForeignSource) -> Launcher | None:
+    """Return what starts a job whose file holds its environment; None for other files."""
+    if source.kind == "megatron_args":
+        return "megatron-lm" if megatron_args.shows_start(source) else None
+    return None if source.kind == "hf" else "bridge"
 
 
 _OFF = (False, 0, (), "none", "auto")

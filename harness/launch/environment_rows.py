@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError
+from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -110,6 +111,18 @@ def _offload(asked: Asked) -> str | None:
     return "1" if asked.on_gpu and asked.spec.offload.offload_modules else None
 
 
+def _of_hybrid_ep(value: Callable[[int, int], int]) -> Callable[[Asked], str | None]:
+    """Return a value made of the expert-parallel ranks and the GPUs of an NVLink domain; unset without HybridEP."""
+
+    def choose(asked: Asked) -> str | None:
+        links, kernels = asked.spec.gpu_type.links, asked.spec.kernels
+        if links is None or kernels.moe_flex_dispatcher_backend != "hybridep":
+            return None
+        return str(value(asked.spec.parallelism.expert_model_parallel_size, links.domain_gpus))
+
+    return choose
+
+
 def _threads(asked: Asked) -> str | None:
     return None if asked.on_gpu else str(max(1, asked.num_cores // asked.local_ranks))
 
@@ -135,6 +148,10 @@ ROWS: tuple[Row, ...] = (
     Row("NVTE_ALLOW_NONDETERMINISTIC_ALGO", on_gpu("1"),
         "transformer-engine's default; for reproducible results, set 0 in the recipe"),
     Row("NVTE_CPU_OFFLOAD_V1", _offload, "keeps weights on the GPU with fine-grained offload (megatron arguments)"),
+    Row("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", _of_hybrid_ep(min), "HybridEP's topology (Megatron-Bridge)"),
+    Row("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", _of_hybrid_ep(lambda *_: 128), "HybridEP's chunks (Megatron-Bridge)"),
+    Row("NVLINK_DOMAIN_SIZE", _of_hybrid_ep(lambda _, domain: domain), "HybridEP's topology (Megatron-Bridge)"),
+    Row("USE_MNNVL", _of_hybrid_ep(lambda _, domain: int(domain > 8)), "HybridEP's topology (Megatron-Bridge)"),
     Row("NVTE_FLASH_ATTN", attention_switch("flash"), "follows attention_backend (megatron-core language_module.py)"),
     Row("NVTE_FUSED_ATTN", attention_switch("fused"), "follows attention_backend (megatron-core language_module.py)"),
     Row("NVTE_UNFUSED_ATTN", attention_switch("unfused"),
@@ -154,6 +171,36 @@ ROWS: tuple[Row, ...] = (
     Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
 )
 # fmt: on
+
+
+def exports(spec: ExperimentSpec) -> dict[str, str]:
+    """Return the variables that Megatron-Bridge's performance scripts would set for a job, in the order of the table.
+
+    https://github.com/NVIDIA-NeMo/Megatron-Bridge at 067f987: scripts/performance/utils/overrides.py and the
+    `env_vars` of its 431 recipes, of which those with a captured iteration let the graph reuse memory of other streams.
+    """
+    has_pools, captured = spec.ddp.nccl_ub, captures_iteration(spec.cuda_graph)
+    asked = Asked(spec, spec.gpus_per_node, 1, 1, expandable_segments=not has_pools)
+    found = {row.name: value for row in ROWS if row.name in _OF_BRIDGE and (value := row.value(asked)) is not None}
+    if ALLOCATOR in found:
+        reuse = ",graph_capture_record_stream_reuse:True" * captured
+        found |= {ALLOCATOR: EXPANDABLE_SEGMENTS + reuse, "NCCL_GRAPH_REGISTER": "0"}
+    return found | {"TORCH_NCCL_AVOID_RECORD_STREAMS": str(int(not captured))}
+
+
+_OF_BRIDGE = {
+    *(ALLOCATOR, "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_NVLS_ENABLE", "NCCL_CTA_POLICY", "TORCH_NCCL_HIGH_PRIORITY"),
+    *("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN", "NVTE_CPU_OFFLOAD_V1"),
+    *(
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+        "NVLINK_DOMAIN_SIZE",
+        "USE_MNNVL",
+        "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API",
+    ),
+}
+
+EXPORTS = "Environment"
+"""How the note begins that holds the variables which a job of one's own still has to export."""
 
 
 @dataclass(frozen=True)

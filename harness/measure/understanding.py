@@ -23,9 +23,10 @@ from harness.experiment.effective import (
 )
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
-from harness.experiment.rules.rule import SEVERITIES, Finding
+from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
+from harness.launch.environment_rows import EXPORTS, exports
 from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
@@ -264,12 +265,13 @@ def check_request(
     answer is for another release.
     """
     settled = looked_over(request, host, assume, gpu_point=gpu_point)
-    spec, software = settled.spec, settled.software
+    spec, software, launcher = settled.spec, settled.software, job_launcher(request.asked)
     implementation = settled_implementation(spec)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)
     findings += check(
-        spec, software, env=env, implementation=implementation, force=request.force, sources=settled.sources
-    )
+        spec, software, env=spec.env if launcher else env, implementation=implementation, force=request.force,
+        sources=settled.sources, launcher=launcher or "mbr-perf",
+    )  # fmt: skip
     if settled.secrets:  # no message may repeat their values
         known = {secret.message for secret in settled.secrets}
         others = (finding for finding in findings if finding.blocks and finding.message not in known)
@@ -277,7 +279,30 @@ def check_request(
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    settled = with_exports(settled, request.asked)
     return Checked(**_noted(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env)
+
+
+def job_launcher(asked: Request) -> Launcher | None:
+    """Return what starts a GPU job of one's own, whose environment then is what its file says; None: not known."""
+    if asked.source is None or asked.trains_by_bridge or asked.gpu == "cpu":
+        return None
+    from harness.foreign.open import launcher_of  # 20 ms that no recipe needs
+
+    return launcher_of(asked.source)
+
+
+def with_exports(settled: Settled, asked: Request) -> Settled:
+    """Add a note with the variables that Megatron-Bridge would set for a job of one's own, where the job differs."""
+    spec, env = settled.spec, settled.spec.env
+    if asked.source is None or asked.trains_by_bridge or spec.gpu_type.is_cpu:
+        return settled
+    missing = {name: value for name, value in exports(spec).items() if env.get(name) != value}
+    if not missing:
+        return settled
+    words, other = (" ".join(f"{n}={values[n]}" for n in missing if n in values) for values in (missing, env))
+    note = f"{EXPORTS} (what Megatron-Bridge would set and the job does not): export {words}"
+    return replace(settled, notes=(*settled.notes, redact(note + f"  # instead of {other}" * bool(other))))
 
 
 def _noted(settled: Settled) -> dict[str, Any]:

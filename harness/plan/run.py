@@ -10,7 +10,7 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
-from harness.measure.understanding import RunRequest, Settled, settle
+from harness.measure.understanding import RunRequest, Settled, settle, with_exports
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
 from harness.predict.draws import CONSTANT, NUM_DRAWS, Varied
@@ -217,6 +217,7 @@ def _found(
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
     try:
         settled = settle(RunRequest(asked=asked), host, request.assume, known, gpu_point=True)
+        settled = with_exports(settled, asked)
     except BadRequestError as error:
         if not values or isinstance(error, SeveralMatchError):
             raise

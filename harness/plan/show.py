@@ -45,7 +45,14 @@ from harness.show.page import (
     table,
     tabled,
 )
-from harness.show.request_text import assumed_lines, other_notes, paste_lines, request_facts, request_words
+from harness.show.request_text import (
+    assumed_lines,
+    export_lines,
+    other_notes,
+    paste_lines,
+    request_facts,
+    request_words,
+)
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -84,6 +91,7 @@ def plan_page(
             *_other_settings(plan, whose),
             GAP,
             *pasted(plan.recommended or eager(plan), plan.spec),
+            *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
             details("note", [*other_notes(notes), *_marks(plan), *_left_out(plan)]),

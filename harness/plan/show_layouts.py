@@ -20,7 +20,7 @@ from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
-from harness.show.request_text import other_notes, request_facts
+from harness.show.request_text import export_lines, other_notes, request_facts
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="
@@ -120,6 +120,7 @@ def _chosen(best: Layout, first: Plan, plans: Sequence[tuple[Layout, Plan]], who
         yield Details(2, "override", tuple(pasted(row, first.spec, with_sizes=True)))
     yield GAP
     yield from pasted(best.row, first.spec, with_sizes=True)
+    yield from export_lines(best.settled.notes if best.settled else ())
 
 
 def _faster(best: Layout, plans: Sequence[tuple[Layout, Plan]]) -> tuple[float, str, Row] | None:

@@ -9,6 +9,7 @@ from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
+from harness.launch.environment_rows import EXPORTS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED
 from harness.show.page import (
@@ -39,6 +40,11 @@ def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, Line]:
     """Return the two lines of a recommended setting, to copy into jobs of other programs."""
     bridge, megatron_lm = setting.lines
     return Line(f"{'':{indent}}{bridge}", whole=True), Line(f"{'':{indent}}{megatron_lm}", whole=True)
+
+
+def export_lines(notes: Iterable[str]) -> list[Line]:
+    """Return those of ``notes`` that hold variables to export, to copy."""
+    return [Line(note, whole=True) for note in notes if note.startswith(EXPORTS)]
 
 
 def request_facts(
@@ -208,6 +214,7 @@ def check_page(
             *((GAP, explanation(spec, sources)) if sources else ()),
             *assumed_lines(notes),
             GAP,
+            *export_lines(notes),
             Details(len(facts.rows), "setting", (facts,)),
             details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *other_notes(notes)]),
             details("message", core, title="megatron-core's own words"),
@@ -223,7 +230,7 @@ def assumed_lines(notes: Sequence[str]) -> list[Line]:
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:
     """Yield the other notes."""
-    return (f"Note: {note}" for note in notes if not note.startswith(ASSUMED))
+    return (f"Note: {note}" for note in notes if not note.startswith((ASSUMED, EXPORTS)))
 
 
 _ROOM = 150

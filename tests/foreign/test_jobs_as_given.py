@@ -1,9 +1,14 @@
 """Jobs as people have them: captured, completed by options, of test configurations, of other programs and trainers."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.cli.commands import job_words
 from harness.errors import BadRequestError
+from harness.launch.environment import this_host
+from harness.launch.environment_rows import EXPORTS
+from harness.measure.understanding import RunRequest, check_request
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
 from tests.foreign.test_megatron_args import SMALLEST, messages
@@ -50,6 +55,33 @@ def test_the_environment_beside_a_captured_job_is_part_of_it(tmp_path):
     found = resolve(request)
     assert found.spec.env == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_ALGO": "^Tree Ring"}
     assert found.sources["env.NCCL_ALGO"] == f"{job.with_suffix('.env')}: NCCL_ALGO"
+
+
+TP_2 = "--tensor-model-parallel-size 2 --transformer-impl transformer_engine"
+OFFLOAD = "--fine-grained-activation-offloading --offload-modules core_attn --transformer-impl transformer_engine"
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "found"),
+    [
+        ("torchrun pretrain_gpt.py {tp}", "h100", {"V01"}),
+        ("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun pretrain_gpt.py {tp}", "h100", set()),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=1\nunset CUDA_DEVICE_MAX_CONNECTIONS\npython pretrain_gpt.py {tp}", "h100",
+         {"V01"}),
+        ("torchrun pretrain_gpt.py {tp}", "b200", set()),
+        ("torchrun pretrain_gpt.py {offload}", "h100", {"F06"}),
+        ("export NVTE_CPU_OFFLOAD_V1=1\ntorchrun pretrain_gpt.py {offload}", "h100", set()),
+        ("{tp}", "h100", set()),  # no program, and so no environment
+    ],
+)  # fmt: skip
+def test_a_variable_that_the_job_s_own_launcher_demands_is_missed(tmp_path, text, gpu, found):
+    path = tmp_path / "train.sh"
+    path.write_text(text.format(tp=f"{SMALLEST} {TP_2}", offload=f"{SMALLEST} {OFFLOAD}"))
+    asked = Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), gpu=gpu, num_gpus=8)
+    host = replace(this_host(), shell={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})  # this shell does not start the job
+    checked = check_request(RunRequest(asked=asked), host, assume="megatron-core=0.16.1", ask_megatron=False)
+    assert {each.id for each in checked.findings if each.blocks} == found
+    assert [note for note in checked.notes if note.startswith(EXPORTS) and "NCCL_NVLS_ENABLE=0" in note] != []
 
 
 def test_another_program_is_noted_and_judged_by_its_arguments(resolved):

@@ -1,10 +1,14 @@
 """What ranks get, from where, and what is refused before anything starts."""
 
+from collections import Counter
+
 import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import child_environment, recordable, this_host
-from harness.launch.environment_rows import ROWS
+from harness.launch.environment_rows import ROWS, exports
+from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
+from harness.resolve.recipe import build_spec
 
 CANARY = "hf_CANARYcanary0123456789"
 TP2 = {"tensor_model_parallel_size": 2}
@@ -200,3 +204,17 @@ def test_the_shell_is_read_as_it_is(monkeypatch):
     host = this_host()
     assert host.shell["MBR_TEST_VARIABLE"] == "x"
     assert host.num_cores >= 1
+
+
+_AGREE = {"CUDA_DEVICE_MAX_CONNECTIONS": 202, "NCCL_GRAPH_REGISTER": 230, "NCCL_NVLS_ENABLE": 245, "USE_MNNVL": 87,
+          "NVTE_FWD_LAYERNORM_SM_MARGIN": 202, "PYTORCH_CUDA_ALLOC_CONF": 230, "TORCH_NCCL_HIGH_PRIORITY": 245,
+          "TORCH_NCCL_AVOID_RECORD_STREAMS": 243, "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": 87,
+          "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": 84, "NVTE_CPU_OFFLOAD_V1": 3}  # fmt: skip
+
+
+def test_what_a_job_should_export_is_what_megatron_bridge_sets_in_its_recipes():
+    points = [p for file in all_recipe_files(recipes_dir()) for p in load_recipe(file.path, file.label).points]
+    specs = [build_spec(p.layer, p.place) for p in points if p.key.gpu != "cpu" and not p.key.inconsistent]
+    pairs = [(name, spec.env.get(name) == value) for spec in specs for name, value in exports(spec).items()]
+    agree = Counter(name for name, is_equal in pairs if is_equal)
+    assert {name: agree[name] for name in _AGREE} == _AGREE

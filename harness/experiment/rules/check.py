@@ -16,7 +16,7 @@ from harness.experiment.rules import (
     precision,
     recompute,
 )
-from harness.experiment.rules.rule import SEVERITIES, Finding, Rule, Situation
+from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher, Rule, Situation
 from harness.experiment.software import Software
 
 
@@ -67,6 +67,9 @@ _IDLE = {
     "P35": ("parallelism.wgrad_deferral_limit", "parallelism.defer_embedding_wgrad_compute"),
 }
 
+_OF_MEGATRON_LM = ("V01",)
+"""Errors of Megatron-LM's launcher alone: in Megatron-Bridge, megatron-core only warns (tensor_parallel/layers.py)."""
+
 
 def check(
     spec: ExperimentSpec,
@@ -76,18 +79,20 @@ def check(
     implementation: Implementation | None = None,
     force: frozenset[str] = frozenset(),
     sources: Mapping[str, str] | None = None,
+    launcher: Launcher = "mbr-perf",
 ) -> tuple[Finding, ...]:
     """Return every rule that ``spec`` violates, errors first. If a finding ``blocks``, nothing may start.
 
-    ``env`` is the environment the ranks will have; without it only ``spec.env`` is judged. ``implementation`` is the
-    settled kernels.transformer_impl. ``force`` names errors to override; BadRequestError for an unknown id. ``sources``
-    names the origin of each value: a recipe's value is a note, not a warning, if an option turned its switch off.
+    ``env`` is the environment that ranks get from ``launcher``; without it only ``spec.env`` is judged.
+    ``implementation`` is the settled kernels.transformer_impl. ``force`` names errors to override; BadRequestError for
+    an unknown id. ``sources`` names the origin of each value: a recipe's value is a note, not a warning, if an option
+    turned its switch off.
     """
     known = {rule.id for rule in RULES}
     raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
-    situation = Situation(spec, software, implementation or settled_implementation(spec), env)
+    situation = Situation(spec, software, implementation or settled_implementation(spec), env, launcher)
     findings = [finding for rule in applicable(situation) if (finding := rule.judge(situation))]
-    findings = [_noted(finding, sources or {}) for finding in findings]
+    findings = [_noted(finding, sources or {}, launcher) for finding in findings]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
         finding.model_copy(update={"overridden": True})
@@ -106,7 +111,9 @@ def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
     )
 
 
-def _noted(finding: Finding, sources: Mapping[str, str]) -> Finding:
+def _noted(finding: Finding, sources: Mapping[str, str], launcher: Launcher) -> Finding:
+    if launcher == "bridge" and finding.id in _OF_MEGATRON_LM:
+        return finding.model_copy(update={"severity": "warning", "mcore_text": None})
     value, switch = _IDLE.get(finding.id, ("", ""))
     if not sources.get(switch, "").startswith("-") or sources.get(value, "-").startswith("-"):
         return finding

@@ -31,17 +31,22 @@ ISSUES = "https://github.com/NVIDIA/Megatron-LM/issues"
 PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
 
 
+Launcher = Literal["mbr-perf", "megatron-lm", "bridge"]
+
+
 @dataclass(frozen=True)
 class Situation:
     """The request to judge.
 
-    ``env`` is the environment of the ranks; None: only the request's own variables are known.
+    ``rank_env`` is the environment of the ranks, which ``launcher`` starts; None: only the request's own variables are
+    known.
     """
 
     spec: ExperimentSpec
     software: Software
     implementation: Implementation
     rank_env: Mapping[str, str] | None = field(default=None)
+    launcher: Launcher = "mbr-perf"
 
     @property
     def graph(self) -> CudaGraphSpec:
@@ -129,6 +134,12 @@ class Situation:
     @cached_property
     def env(self) -> Mapping[str, str]:
         return {**self.spec.env, **(self.rank_env or {})}
+
+    @property
+    def export(self) -> str:
+        """Return how to set a variable: a job of one's own has those of its script."""
+        own = "export in the job's script, or name with -E if the job gets it elsewhere:"
+        return "use -E" if self.launcher == "mbr-perf" else own
 
     # Recompute.
     @cached_property
