@@ -53,13 +53,17 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
     return with_num_gpus(points, request.num_gpus, notes)
 
 
+_LIKE = "a known one of its generation and --fit_into GiB"
+
+
 def check_names(request: Request) -> None:
     """Require that GPU types, precision and task exist; BadRequestError with all problems."""
     problems = Problems()
     for option, known in KNOWN_NAMES.items():
         value = getattr(request, option)
         if value is not None and value not in known:
-            problems.add(f"--{option}: no such value '{value}'", f"known: {', '.join(known)}")
+            other = f"; for another GPU, `plan` with {_LIKE}" if option == "gpu" else ""
+            problems.add(f"--{option}: no such value '{value}'", f"known: {', '.join(known)}{other}")
     if request.num_gpus is not None and request.num_gpus < 1:
         problems.add(f"--num_gpus: must be 1 or more, is {request.num_gpus}", "give a number of GPUs")
     problems.raise_if_any()

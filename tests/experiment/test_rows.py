@@ -62,7 +62,7 @@ def test_a_module_acts_on_the_layers_that_its_row_names():
     assert set(effective["inert_modules"]) == {"mlp"}
 
 
-@pytest.mark.parametrize(("line", "offered"), [("run -g r", "r200"), ("run --recompute_modules rou", "router")])
+@pytest.mark.parametrize(("line", "offered"), [("run -g r2", "r200"), ("run --recompute_modules rou", "router")])
 def test_both_are_completed(line, offered):
     words = {
         "COMP_WORDS": f"mbr-perf {line}",
