@@ -37,7 +37,7 @@ class PlanOptions:
     routing: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens that an expert gets of a micro-batch, where they "
         "vary: as --lengths.")] = None
     search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes "
-        "that you give stay.")] = False
+        "that you give stay. With --over ng=8,16,32: the fewest of these GPUs that anything fits into.")] = False
     assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. transformer-engine=none "
         "for local layers.")] = None
     no_cache: Annotated[bool, flag("Trace again, without the cache.")] = False
@@ -100,7 +100,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
     from harness.plan.run import Planned
-    from harness.plan.searching import search
+    from harness.plan.searching import fewest, search
     from harness.plan.show import nearest_blocks
     from harness.plan.show_layouts import news, search_page
     from harness.show.progress import counting
@@ -109,7 +109,8 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     if _files(how):
         raise BadRequestError(f"--search writes no {_files(how)[0]}", remedy="plan the chosen layout with this option")
     with counting(narration(), "Layouts") as progress:
-        found = search(request, this_host(), partial(news, progress))
+        told, numbers = partial(news, progress), request.num_gpus
+        found = fewest(request, this_host(), numbers, told) if numbers else search(request, this_host(), told)
     if how.as_json:
         from harness.plan.document import planned_document, search_document
         from harness.show import json

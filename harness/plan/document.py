@@ -198,10 +198,14 @@ class SearchedRow(Shown):
 
 
 class SearchDocument(Shown):
-    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set."""
+    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set.
+
+    ``too_few``: numbers of GPUs into which nothing fits.
+    """
 
     num_layouts: int
     interrupted: bool
+    too_few: tuple[int, ...] = ()
     layouts: dict[str, int]
     best: tuple[SearchedRow, ...]
     pareto: tuple[SearchedRow, ...]

@@ -44,6 +44,11 @@ class PlanRequest:
         names = [name for name, _ in self.over]
         return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.over))]
 
+    @property
+    def num_gpus(self) -> list[int]:
+        """Return the values of `--over ng=`, the smallest first."""
+        return sorted(size for name, values in self.over if name == "ng" for size in values if size)
+
     def limits(self, spec: ExperimentSpec) -> Limits:
         """Return the limits of a rank of ``spec``, with `--fit_into` in the place of its memory."""
         known = replace(Limits.of(spec, self.margin), max_overhead=self.max_overhead)
@@ -65,14 +70,15 @@ def check_plan(request: PlanRequest) -> None:
     if not request.exact_timeout_s > 0:
         problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
     for option, value in (
-        ("--over", request.over),
+        ("--over", [name for name, _ in request.over if name != "ng"]),
         ("--only", request.only),
         ("--exact", request.exact),
         (LENGTHS, request.varied.lengths),
         (ROUTING, request.varied.routing),
     ):
         if request.search and value:
-            excluded = f"--search tries every layout and setting, so it excludes {option}"
+            but = " of other names than ng" * (option == "--over")
+            excluded = f"--search tries every layout and setting, so it excludes {option}{but}"
             problems.add(excluded, f"omit {option}, or --search")
     settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
     for option, text in (*settings, *(("--only", text) for text in request.only)):

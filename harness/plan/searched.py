@@ -70,7 +70,8 @@ def _seconds(row: Row) -> float:
 class Searched:
     """What a search knows so far.
 
-    ``counts``: layouts by how they ended. ``interrupted``: the user stopped it early.
+    ``counts``: layouts by how they ended. ``interrupted``: the user stopped it early. ``too_few``: numbers of GPUs into
+    which nothing fits.
     """
 
     base: Settled
@@ -81,6 +82,7 @@ class Searched:
     interrupted: bool = False
     traced_with: str = ""
     fastest: float = inf
+    too_few: tuple[int, ...] = ()
 
     def add(self, tried: Tried) -> None:
         """Keep a layout and replace its earlier plan.

@@ -38,6 +38,26 @@ _NOT_LEGAL = "not legal"
 _SLOW = f"over {SLOWEST:g} times the fastest step"
 
 
+def fewest(
+    request: PlanRequest, host: Host, numbers: list[int], news: Callable[[Searched], None] = lambda _: None
+) -> Searched:
+    """Search with each number of GPUs, the smallest first, until a layout fits. Otherwise as :func:`search`."""
+    too_few: list[int] = []
+    for number in numbers:
+        asked = replace(request, asked=replace(request.asked, num_gpus=number), over=())
+        try:
+            found = search(asked, host, news)
+        except BadRequestError:
+            if number == numbers[-1]:
+                raise
+            too_few.append(number)
+            continue
+        if found.interrupted or any(each.row for each in found.best) or number == numbers[-1]:
+            return replace(found, too_few=tuple(too_few))
+        too_few.append(number)
+    raise AssertionError("there is a last number")
+
+
 def search(
     request: PlanRequest,
     host: Host,

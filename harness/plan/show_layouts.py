@@ -51,13 +51,13 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
     )
 
 
-def _answer(planned: Planned, of: str = "") -> Line:
-    """Return line 1: the best layout, and how many layouts it is the best of."""
+def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:
+    """Return line 1: the best layout, and how many layouts it is the best of. ``fewest``: the GPUs that it needs."""
     best = planned.best
     assert best and best.plan and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
     more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
-    return answer_of(best.plan, f"{best.name} with recompute {best.row.text}", more)
+    return answer_of(best.plan, f"{fewest}{best.name} with recompute {best.row.text}", more)
 
 
 def best_row(plan: Plan) -> Row | None:
@@ -152,6 +152,9 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
     done = f"{sum(found.counts.values())} of " if found.interrupted else ""
     of = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
+    num_gpus, too_few = found.base.spec.num_gpus, " and ".join(map(str, found.too_few))
+    of += f" of {num_gpus} GPUs" * bool(too_few)
+    fewest = f"{num_gpus} GPUs ({too_few} {'are' if len(found.too_few) > 1 else 'is'} too few): " if too_few else ""
     notes = [*other_notes(found.base.notes), *([found.traced_with] if found.traced_with else []), *_counts(found)]
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
@@ -177,7 +180,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
             details("note", _about(planned, [each.plan for each, _ in best])),
             assumptions(best[0][0].plan),
         ),
-        answer=_answer(planned, of),
+        answer=_answer(planned, of, fewest),
     )
 
 

@@ -187,6 +187,15 @@ def test_wrong_requests_start_nothing(options, message, mbr_perf):
 
 
 @pytest.mark.slow
+def test_the_fewest_gpus_that_hold_the_job_are_searched_smallest_first(mbr_perf):
+    without = OPTIONS[:8] + OPTIONS[10:]
+    page = mbr_perf("plan", *without, "--search", "--over", "ng=64,4,16,8")
+    document = json.loads(mbr_perf("plan", *without, "--search", "--over", "ng=64,4,16,8", "--json").out)
+    assert (document["search"]["too_few"], document["layouts"][0]["spec"]["num_gpus"]) == ([4, 8], 16)
+    assert page.out.startswith("Use 16 GPUs (4 and 8 are too few): tp=4 pp=4 ")
+
+
+@pytest.mark.slow
 def test_the_page_and_the_document_tell_the_same(mbr_perf):
     page = mbr_perf("plan", *OPTIONS, "--search")
     document = mbr_perf("plan", *OPTIONS, "--search", "--json")

@@ -66,6 +66,7 @@ def _option_order(name: str) -> int:
         ({"recompute_granularity": "ful"}, ["--recompute_granularity: no such value 'ful'", "did you mean 'full'?"]),
         ({"recompute_num_layers": 1, "recompute_method": "blok"}, ["--recompute_method: no such value 'blok'", "did you mean 'block'?"]),
         ({"recompute_num_layers": -1}, ["--recompute_num_layers: must be 1 or more, is -1"]),
+        ({"recompute_modules": "mhc,gdn,mlp"}, ["'mhc': known upstream since", "'gdn': known upstream since June 2026"]),
         ({"recompute_modules": "mpl,core_attn,core_attn"}, ["unknown recompute module 'mpl'", "did you mean 'mlp'?", "'core_attn' is named twice"]),
         ({"recompute": "full:block"}, ["--recompute: ", "full:uniform:1"]),
     ],
