@@ -4,7 +4,7 @@ Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,22 @@ from harness.units import shortened
 class Architecture:
     """One model class of transformers: its config class, that class's defaults, and its readers.
 
-    ``chosen``: settings that follow from the architecture and have no key in the file.
+    ``chosen``: settings that follow from the architecture and have no key in the file. ``note``: where it differs.
     """
 
     config_class: str
     defaults: Mapping[str, Any]
     readers: tuple[str, ...]
     chosen: Mapping[str, Value]
+    note: str = ""
 
 
 _TABLE = table_in(Path(__file__).with_name("hf_architectures.yaml"))
 _KNOWN = {name: (Unread(None),) for name in _TABLE["harmless"].split()}
 _UNKNOWN = "mbr-perf does not know the effect of this key"
 
-_MODALITIES = ("text_config", "vision_config", "audio_config", "thinker_config", "llm_config", "language_config")
+_MISSING: Mapping[str, str] = _TABLE["missing"]
+_MODALITIES = ("vision_config", "audio_config", "thinker_config")
 
 
 def read(source: ForeignSource, request: Request) -> Layer:
@@ -56,6 +58,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
         model |= getattr(hf_fields, reader, lambda _: {})(config)
     how = f"{config.label}: architectures"
     model |= {path: Setting(value, how) for path, value in architecture.chosen.items()}
+    if notes := "; ".join(f"{config.label}: {text}" for text in (config.part, architecture.note) if text):
+        model["model.hidden_size"] = replace(model["model.hidden_size"], note=notes)
     _refuse_other_storage(config)
     step = _usual_step(config, model, request)
     judge(config, _KNOWN, _UNKNOWN)
@@ -66,8 +70,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
 def _architecture(config: HfConfig) -> Architecture:
     inner = next((key for key in _MODALITIES if config.peek(key)), None)
     names, kind = hf_fields.items(config, "architectures") or (), hf_fields.text(config, "model_type")
-    if not names or kind == "kimi_k2":  # whose files name DeepSeek-V3's class
-        names = tuple(name for name, row in ARCHITECTURES.items() if row.defaults["model_type"] == kind)[:1]
+    if not set(names) & ARCHITECTURES.keys() or kind == "kimi_k2":  # whose files name DeepSeek-V3's class
+        names = tuple(name for name, row in ARCHITECTURES.items() if row.defaults["model_type"] == kind)[:1] or names
     known = [ARCHITECTURES[name] for name in map(str, names) if name in ARCHITECTURES]
     if len(known) == 1 and not inner:
         return known[0]
@@ -77,9 +81,11 @@ def _architecture(config: HfConfig) -> Architecture:
             f"{config.label}: {inner}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
+    first = str(names[0]) if names else ""
+    lacks = next((part for part, starts in _MISSING.items() if first.startswith(tuple(starts.split()))), "")
     named = ", ".join(shortened(str(name)) for name in names or (config.peek("model_type") or "none",))
     raise BadRequestError(
-        f"{config.label}: architectures: mbr-perf cannot train {named}",
+        f"{config.label}: architectures: mbr-perf cannot train {named}{f', which needs {lacks}' * bool(lacks)}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",
     )
 
@@ -131,6 +137,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         row["defaults"],
         tuple(row["readers"].split()),
         row.get("chosen", {}),
+        row.get("note", ""),
     )
     for name, row in _TABLE["architectures"].items()
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.errors import BadRequestError
 from harness.foreign.words import Given, Words
@@ -11,13 +11,18 @@ from harness.records.reading import PlainValue, read_text
 from harness.records.strict_json import parse_json
 
 FILE = "config.json"
+_LANGUAGE = ("text_config", "llm_config", "language_config")
 
 
 @dataclass
 class HfConfig(Words):
-    """The values of a file, and defaults of absent keys. ``class_name``: its class, with ``keys`` and defaults."""
+    """The values of a file, and defaults of absent keys. ``class_name``: its class, with ``keys`` and defaults.
+
+    ``part``: what is read of a model of several modalities.
+    """
 
     class_name: str = ""
+    part: str = ""
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -35,6 +40,12 @@ def read_config(path: Path, label: str) -> HfConfig:
     except BadRequestError as error:
         raise BadRequestError(error.message, remedy="give a model's config.json, with every key once") from error
     config = HfConfig(label)
+    inner = next((key for key in _LANGUAGE if isinstance(values.get(key), dict)), None)
+    if inner:
+        others = [key for key in values if key.endswith("_config") and key not in (inner, "quantization_config")]
+        config.part = f"{inner} is read, the language model without {', '.join(others) or 'other parts'}"
+        kept = ("tie_word_embeddings", "quantization_config")
+        values = {key: values[key] for key in kept if key in values} | cast(dict[str, PlainValue], values[inner])
     for key, value in values.items():
         config.given[key] = Given(value, f"{label}: {key}")
         for name, each in value.items() if isinstance(value, dict) else ():

@@ -20,6 +20,7 @@ _ROPE_KEYS = {
     "linear": ("factor",),
     "dynamic": ("factor",),
     "yarn": ("factor",),
+    "longrope": (),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
 """Keys without which transformers refuses a scaled rotary embedding, by its type."""

@@ -13,6 +13,7 @@ from harness.resolve.listing import full_model
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
 
+PARAMETERS = json.loads((Path(__file__).parents[1] / "data" / "hf_parameters.json").read_text())
 CONFIGS = Path(__file__).parents[2] / "scripts" / "audit-bridge-recipes.d" / "model_configs.yaml"
 SHIPPED = {
     "meta-llama/Meta-Llama-3-8B": "llama3_8b", "meta-llama/Meta-Llama-3-70B": "llama3_70b",
@@ -177,12 +178,13 @@ def test_the_keys_of_transformers_5_are_read(model):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "architectures: mbr-perf cannot train MambaForCausalLM"),
-        ({"architectures": ["LlavaForConditionalGeneration"], "text_config": {"a": 1}}, "text_config: mbr-perf does not train models of several"),
+        ({"architectures": ["MambaForCausalLM"]}, "architectures: mbr-perf cannot train MambaForCausalLM, which needs Mamba layers"),
+        ({"architectures": ["Gemma3ForCausalLM"]}, "cannot train Gemma3ForCausalLM, which needs GeGLU and norms"),
+        ({"vision_config": {"a": 1}}, "vision_config: mbr-perf does not train models of several"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: bitsandbytes"),
         ({"hidden_act": "gelu"}, "hidden_act: gelu"),
         ({"mlp_bias": True}, "mlp_bias: biases only in the feed-forward blocks"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling: longrope"),
+        ({"rope_scaling": {"rope_type": "longer"}}, "rope_scaling: longer"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling.factor: missing, and llama3 needs it"),
         ({"rope_scaling": LLAMA3_ROPE | {"low_freq_factor": "1"}}, 'rope_scaling.low_freq_factor: must be a number, is "1"'),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: missing, and linear needs it"),
@@ -190,7 +192,7 @@ def test_the_keys_of_transformers_5_are_read(model):
         ({"rope_scaling": {"factor": 8.0}}, "rope_scaling.rope_type: missing, and factor belongs to a type"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters: a rotary embedding for each kind"),
         ({"sliding_window": 512}, "sliding_window is 512"),
-        ({"residual_multiplier": 0.22}, "residual_multiplier is 0.22: mbr-perf does not know"),
+        ({"softcap": 0.22}, "softcap is 0.22: mbr-perf does not know"),
         ({"hidden_size": "256"}, 'hidden_size: must be a whole number, is "256"'),
         ({"num_hidden_layers": None}, "num_hidden_layers: must be a whole number from 1, is null"),
         ({"num_hidden_layers": 10**29}, "num_hidden_layers: must be"),
@@ -235,7 +237,10 @@ def test_a_binary_file_and_an_empty_folder_are_refused(tmp_path):
     assert "not UTF-8" in refusal()
 
 
-NO_DEFAULT = {"DeepseekV2ForCausalLM": {"num_experts_per_tok": 6}, "Glm4MoeForCausalLM": {"head_dim": 128}}
+NO_DEFAULT = {
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6}, "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -243,3 +248,22 @@ def test_a_file_with_nothing_but_an_architecture_is_a_whole_model(model, name):
     own = NO_DEFAULT.get(name, {})
     model_type = ARCHITECTURES[name].defaults["model_type"]
     assert model(own | {"architectures": [name]}) == model(own | {"model_type": model_type})
+
+
+def test_of_a_model_of_several_modalities_the_language_model_is_read_and_the_rest_is_noted(resolved):
+    part = {"model_type": "qwen3_5_text", "hidden_size": 2048, "num_hidden_layers": 24, "intermediate_size": 6144}
+    found = resolved({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "text_config": part,
+                      "vision_config": {"depth": 12}, "tie_word_embeddings": True})  # fmt: skip
+    assert (found.spec.model.num_layers, found.spec.model.share_embeddings_and_output_weights) == (24, True)
+    assert any("text_config is read, the language model without vision_config" in note for note in found.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_model_has_the_parameters_of_its_class_in_transformers(name, mbr_perf, tmp_path):
+    """The counts are those of `python -m tests.foreign.hf_parameters`, which needs transformers 5.24.0."""
+    kept = PARAMETERS[name]
+    (tmp_path / "config.json").write_text(json.dumps(kept["config"]))
+    options = ("-g", "h100", "-ng", "1", "-c", "bf16", "-sl", "256", "-gb", "1", "--only", "none", "--json")
+    weights = json.loads(mbr_perf("plan", "--hf", str(tmp_path), *options).out)["settings"][0]["stages"][0]["weights"]
+    assert weights == 2 * kept["parameters"] + kept["more_bytes"]
