@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from urllib.parse import quote
 from xml.etree import ElementTree as Xml
 
 import pytest
+import typer.main
+import yaml
+
+from harness.app import app
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
 GUIDE = Path(__file__).parents[2] / "harness" / "nightly" / "README.md"
@@ -109,6 +114,26 @@ def test_the_guide_s_slack_program_posts_the_night(nightly, server):
     subprocess.run(command, input=night, text=True, check=True, env={"SLACK_WEBHOOK_URL": url}, timeout=60)
 
     assert server.received == [("/hook", {"text": "Replayed: pass (exit 0)"})]
+
+
+def test_the_guide_s_github_program_annotates_what_is_red_or_undecided(nightly):
+    night = json.loads(nightly("--json").out)
+    good = night["cases"][0]
+    told = ((5, "regression", "-8 %\nof TFLOP/s"), (6, "inconclusive", "no golden"))
+    night["cases"] = [good] + [good | dict(zip(("exit_code", "outcome", "reason"), each, strict=True)) for each in told]
+    command = [sys.executable, "-c", program("to_github.py")]
+    done = subprocess.run(command, input=json.dumps(night), text=True, check=True, capture_output=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "::error title=good regression::-8 %25%0Aof TFLOP/s",
+        "::warning title=good inconclusive::no golden",
+    ]
+
+
+def test_the_guide_s_gitlab_job_runs_a_command_that_exists(nightly):
+    (job,) = yaml.safe_load(re.search(r"```yaml\n(nightly:.*?)```", GUIDE.read_text(), re.DOTALL)[1]).values()
+    assert job["artifacts"]["reports"]["junit"] in job["script"][0]
+    command = typer.main.get_command(app).commands["nightly"]
+    command.make_context("nightly", shlex.split(job["script"][0])[2:])
 
 
 def test_the_guide_s_prometheus_program_writes_gauges(nightly):
