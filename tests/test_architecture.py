@@ -18,7 +18,7 @@ TEXTS = sorted(
 )
 DRAWERS = {"utils", "util", "helpers", "helper", "misc", "common", "base", "core", "manager"}
 MAX_LINES = 400
-HEAVY = {"torch", "megatron", "transformer_engine", "pynvml", "numpy"}
+HEAVY = {"torch", "megatron", "transformer_engine", "pynvml"}
 
 
 def is_engine(path):

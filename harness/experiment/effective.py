@@ -1,5 +1,7 @@
 """Compares what a recompute setting requests with its effect in this model, and with what CUDA graphs capture."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -8,8 +10,16 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.layout import chunks
 from harness.experiment.layout_text import LayoutError
+from harness.experiment.model import LayerKind
 from harness.experiment.modules import MODULES, Effect, Layers
-from harness.experiment.recompute import FullRecompute, SelectiveRecompute
+from harness.experiment.recompute import (
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    policy_of_layer,
+)
+from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.units import parse_version
 
@@ -101,6 +111,8 @@ def effective_recompute(
         return _selective(layers, spec.recompute.modules)
     if isinstance(spec.recompute, FullRecompute):
         return _full(layers, spec.recompute)
+    if isinstance(spec.recompute, PlannedRecompute):
+        return _planned(layers, spec.recompute, software)
     return EffectiveRecompute(recompute="none", num_layers=len(layers.kinds), implementation=implementation)
 
 
@@ -116,6 +128,8 @@ def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> objec
     """The key by which recompute settings of one request are equal: modules, or checkpointed units of every chunk."""
     effect = effective_recompute(spec, settled_implementation(spec), software)
     policy = spec.recompute
+    if isinstance(policy, PlannedRecompute):
+        return policy.stages
     if not isinstance(policy, FullRecompute) or effect.does_nothing:
         return effect.modules
     units = tuple(
@@ -149,6 +163,66 @@ def _full(layers: Layers, policy: FullRecompute) -> EffectiveRecompute:
         full_layers_of_chunk=of_chunk,
         notes=notes,
     )
+
+
+def planned_layers(spec: ExperimentSpec, plan: PlannedRecompute) -> Iterator[tuple[LayerKind, str]]:
+    """Yield kind and setting of every layer; MTP layers are of the kind of the last decoder layer. LayoutError."""
+    kinds = spec.model.layer_kinds
+    for pp_rank, stage in enumerate(chunks(spec.model, spec.parallelism)):
+        for vp_stage, chunk in enumerate(stage):
+            of_chunk = [kinds[i] for i in chunk.layers] + [kinds[-1]] * chunk.mtp_layers
+            yield from zip(of_chunk, plan.settings(pp_rank, vp_stage), strict=True)
+
+
+def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> EffectiveRecompute:
+    """Count layer by layer; LayoutError for a plan of another layout."""
+    if reason := layout_of_plan_problem(layers.spec, plan):
+        raise LayoutError("R24", reason)
+    each = Counter(planned_layers(layers.spec, plan))
+    modules, inert = Counter[str](), dict[str, str]()
+    for (kind, setting), count in each.items():
+        found = _of_layer(layers.spec, kind, policy_of_layer(setting), layers.implementation, software)
+        modules.update(dict.fromkeys(found.modules, count))
+        inert |= found.inert_modules
+    of_chunk = tuple(
+        tuple(plan.settings(pp_rank, vp_stage).count(FULL) for vp_stage in range(len(stage)))
+        for pp_rank, stage in enumerate(plan.stages)
+    )
+    return EffectiveRecompute(
+        recompute=plan.text,
+        modules=dict(sorted(modules.items())),
+        full_layers=sum(map(sum, of_chunk)),
+        num_layers=len(layers.kinds),
+        inert_modules={name: why for name, why in inert.items() if name not in modules},
+        implementation=layers.implementation,
+        full_layers_of_chunk=of_chunk,
+    )
+
+
+def _of_layer(
+    spec: ExperimentSpec, kind: LayerKind, policy: RecomputePolicy, implementation: Implementation, software: Software
+) -> EffectiveRecompute:
+    """Return the effect on a model of one layer."""
+    if isinstance(policy, FullRecompute):
+        policy = NoRecompute()
+    one = spec.model.of_kind(kind, 1).model_copy(update={"mtp_num_layers": None})
+    return effective_recompute(spec.model_copy(update={"model": one, "recompute": policy}), implementation, software)
+
+
+def layout_of_plan_problem(spec: ExperimentSpec, plan: PlannedRecompute) -> str:
+    """Return how the layout of ``spec`` differs from the one that the plan was made for; empty if it does not."""
+    sizes = [
+        [len(chunk.layers) + chunk.mtp_layers for chunk in stage] for stage in chunks(spec.model, spec.parallelism)
+    ]
+    planned = [[sum(group.layers for group in chunk) for chunk in stage] for stage in plan.stages]
+    if (len(sizes), len(sizes[0])) != (len(planned), len(planned[0])):
+        return (
+            f"the plan is for PP {len(planned)}, VP {len(planned[0])}; the job has PP {len(sizes)}, VP {len(sizes[0])}"
+        )
+    for stage, (have, want) in enumerate(zip(sizes, planned, strict=True)):
+        if have != want:
+            return f"stage {stage} has chunks of {have} layers, the plan is for {want}"
+    return ""
 
 
 def _selective(layers: Layers, modules: tuple[str, ...]) -> EffectiveRecompute:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from harness.experiment.frozen import Former, Frozen, former_values
 from harness.experiment.gpu import GPUS, PRECISIONS, GpuType, Precision
 from harness.experiment.model import MOST, BatchSpec, Count, Gpus, ModelSpec, ParallelismSpec, Size
-from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text
+from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text, short_text
 from harness.experiment.user_buffers import UserBufferConfig
 from harness.units import counted
 
@@ -296,7 +296,7 @@ class ExperimentSpec(Frozen):
         """
         engine = f".{self.engine.name}" if self.engine else ""
         job = f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu"
-        return f"{job}.{canonical_text(self.recompute)}{engine}"
+        return f"{job}.{short_text(self.recompute)}{engine}"
 
     @property
     def capacity_bytes(self) -> int | None:

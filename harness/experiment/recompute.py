@@ -1,11 +1,13 @@
 """The recompute policy as one value."""
 
+import hashlib
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from harness.experiment.frozen import Frozen
 from harness.experiment.modules import MODULES
+from harness.experiment.recompute_plan import FULL, PlannedRecompute, is_plan, parse_plan
 
 
 class NoRecompute(Frozen):
@@ -49,14 +51,42 @@ class FullRecompute(Frozen):
         return f"full:{self.method}:{self.num_layers}{suffix}"
 
 
-def canonical_text(policy: "NoRecompute | SelectiveRecompute | FullRecompute") -> str:
+def canonical_text(policy: "RecomputePolicy") -> str:
     """Return the spelling with modules in alphabetical order: equal settings have equal fingerprints and files."""
     if isinstance(policy, SelectiveRecompute):
         return ",".join(sorted(policy.modules))
     return policy.text
 
 
-RecomputePolicy = Annotated[NoRecompute | SelectiveRecompute | FullRecompute, Field(discriminator="granularity")]
+def short_text(policy: "RecomputePolicy") -> str:
+    """Return the text for names of files and rows: a plan by the digest of its text."""
+    if isinstance(policy, PlannedRecompute):
+        return f"plan-{hashlib.sha256(policy.text.encode()).hexdigest()[:8]}"
+    return canonical_text(policy)
+
+
+UniformRecompute = NoRecompute | SelectiveRecompute | FullRecompute
+# What fields of a file say: a plan is a text, or a file of its own.
+WrittenRecompute = Annotated[UniformRecompute, Field(discriminator="granularity")]
+RecomputePolicy = Annotated[UniformRecompute | PlannedRecompute, Field(discriminator="granularity")]
+
+
+def policy_of_layer(setting: str) -> UniformRecompute:
+    """Return the policy that gives a layer what ``setting`` of a plan gives it."""
+    if setting == FULL:
+        return FullRecompute(method="uniform", num_layers=1)
+    return NoRecompute() if setting == "none" else SelectiveRecompute(modules=tuple(setting.split(",")))
+
+
+def simplest(plan: PlannedRecompute) -> "RecomputePolicy":
+    """Return the plan, or the setting without ``full`` that all its layers have."""
+    one = plan.distinct if len(plan.distinct) == 1 and FULL not in plan.distinct else ()
+    return policy_of_layer(one[0]) if one else plan
+
+
+def base_of_plan(policy: "RecomputePolicy") -> UniformRecompute:
+    """Return what a model is built with: none for a plan, which is set on the built layers."""
+    return NoRecompute() if isinstance(policy, PlannedRecompute) else policy
 
 
 def runs_again(more: "RecomputePolicy", fewer: "RecomputePolicy") -> bool:
@@ -100,7 +130,7 @@ def megatron_fields(policy: NoRecompute | SelectiveRecompute | FullRecompute) ->
             )
 
 
-def parse_recompute(text: str) -> NoRecompute | SelectiveRecompute | FullRecompute:
+def parse_recompute(text: str) -> UniformRecompute | PlannedRecompute:
     """Read the stable spelling; ValueError names what is wrong and what is allowed.
 
     >>> parse_recompute("mlp,core_attn").text
@@ -109,6 +139,8 @@ def parse_recompute(text: str) -> NoRecompute | SelectiveRecompute | FullRecompu
     text = text.strip()
     if text == "none":
         return NoRecompute()
+    if is_plan(text):
+        return parse_plan(text)
     if text.startswith("full"):
         return _parse_full(text)
     modules = tuple(part.strip() for part in text.split(","))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import BridgeEngine, EngineSetting, ExperimentSpec
-from harness.experiment.recompute import megatron_fields
+from harness.experiment.recompute import base_of_plan, megatron_fields
 from harness.foreign.bridge import read
 from harness.foreign.container_file import Container, flat, read_container
 from harness.foreign.settings import rows_of, settings_in
@@ -131,7 +131,9 @@ def replaced_settings(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[
     problems = Problems()
     for path in (path for path, source in sources.items() if source.startswith("-")):
         if path == "recompute":
-            found |= {f"model.{name}": value for name, value in dict(megatron_fields(spec.recompute)).items()}
+            found |= {
+                f"model.{name}": value for name, value in dict(megatron_fields(base_of_plan(spec.recompute))).items()
+            }
         elif path in rows:
             value = at_path(spec, path)
             assert value is None or isinstance(value, bool | int | float | str | tuple)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute import megatron_fields
+from harness.experiment.recompute import base_of_plan, megatron_fields
 from harness.foreign.container_fields import Disagreement, disagreements
 from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.foreign.megatron_fields import arguments_layer
@@ -53,7 +53,7 @@ def _number(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 def _recompute(spec: ExperimentSpec, row: Row, _value: object) -> Values:
     prefix = row.names[0].removesuffix("recompute_granularity")
-    return {prefix + name: value for name, value in dict(megatron_fields(spec.recompute)).items()}
+    return {prefix + name: value for name, value in dict(megatron_fields(base_of_plan(spec.recompute))).items()}
 
 
 def _graph(spec: ExperimentSpec, row: Row, value: object) -> Values:

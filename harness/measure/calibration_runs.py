@@ -18,7 +18,8 @@ from harness.predict.experts import at_pace
 from harness.predict.model_states import adam_of
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, calibrated
 from harness.predict.search import Traces
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.stages import Composer
+from harness.predict.trace_book import MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.records.calibration import Calibration, Probe, RunErrors
 from harness.records.folders import calibration_path

@@ -22,7 +22,8 @@ from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants, calibrated
 from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.stages import Composer
+from harness.predict.trace_book import MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import weighed
 from harness.records.calibration import PROBED, Calibration

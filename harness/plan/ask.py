@@ -38,6 +38,9 @@ class PlanOptions:
         "vary: as --lengths.")] = None
     search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes "
         "that you give stay. With --over ng=8,16,32: the fewest of these GPUs that anything fits into.")] = False
+    optimal: Annotated[bool, flag("Find the fastest plan of recompute by layer that fits, with a proof that none "
+        "is faster.")] = False
+    plan_file: Annotated[Path | None, option("FILE", "Also write that plan, as *.yaml for --recompute.")] = None
     assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. transformer-engine=none "
         "for local layers.")] = None
     no_cache: Annotated[bool, flag("Trace again, without the cache.")] = False
@@ -86,6 +89,10 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         planned = plan_request(request, this_host(), progress)
     page = _page(planned, request, how)
     written = _written(planned, page, how)
+    if how.plan_file:
+        from harness.plan.optimal import write_plan
+
+        written.append(write_plan(how.plan_file, planned))
     if how.as_json:
         from harness.plan.document import planned_document
         from harness.show import json
@@ -145,6 +152,10 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
         assert first.plan
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose,
                          own=_own_setting(request, first) if is_asked else "")  # fmt: skip
+    if planned.optimal:
+        from harness.plan.optimal import with_optimal
+
+        page = with_optimal(page, planned)
     more: list[Block] = [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]
     more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
@@ -170,8 +181,11 @@ def _require_writable(how: PlanOptions) -> None:
     from harness.show.svg import require_file
 
     problems = Problems()
+    if how.plan_file and not how.optimal:
+        problems.add("--plan_file writes the plan of --optimal", "add --optimal")
+    plan_file = ("--plan_file", how.plan_file, (".yaml", ".yml"))
     files = (("--html", how.html, (".html",)), ("--svg", how.svg, (".svg",)), (OPTION, how.step_trace, FORMATS))
-    for name, path, formats in files:
+    for name, path, formats in (*files, plan_file):
         with problems.collecting():
             if path:
                 require_file(name, path, formats)

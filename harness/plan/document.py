@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import ConfigDict
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
+from harness.plan.optimal import plan_rows
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
 from harness.plan.searched import Searched, Tried, command
@@ -30,6 +31,9 @@ from harness.predict.search import Plan, Row
 from harness.records.calibration import Calibration
 from harness.records.prediction import Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
+
+if TYPE_CHECKING:
+    from harness.predict.fastest import Optimal
 
 
 class StageRow(StagePrediction):
@@ -211,6 +215,48 @@ class SearchDocument(Shown):
     pareto: tuple[SearchedRow, ...]
 
 
+class OptimalChunk(Shown):
+    """Layers in a row of one chunk with one setting."""
+
+    stage: int
+    chunk: int
+    layers: int
+    setting: str
+
+
+class OptimalDocument(Shown):
+    """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
+
+    ``bound``: no plan of the space has a shorter step, in seconds; ``most_settings``: how many settings a chunk of the
+    space may use. ``recompute``: the plan as `--recompute` takes it.
+    """
+
+    step_time_s: float | None = at("row", "prediction", "time", "likely_s")
+    bound: float | None
+    proven: bool = at("is_proven")
+    gain: float | None
+    best_uniform: str | None = at("best_uniform", "text")
+    peak_bytes: int | None = at("row", "prediction", "peak_bytes")
+    most_settings: int
+    solved_in_s: float
+    reason: Text
+    recompute: str | None = at("row", "text")
+    verdict: Verdict | None = at("row", "verdict")
+    peaks_bytes: tuple[int, ...]
+    stages: tuple[OptimalChunk, ...]
+
+    @classmethod
+    def of_optimal(cls, found: "Optimal") -> Self:
+        """Return what a plan consists of."""
+        prediction = found.row.prediction if found.row else None
+        return cls.of(
+            found,
+            bound=found.bound if prediction and prediction.time else None,
+            peaks_bytes=[stage.total for stage in prediction.stages] if prediction else (),
+            stages=[OptimalChunk.of(each) for each in plan_rows(found)],
+        )
+
+
 class PlanDocument(Document):
     """``mbr-perf plan --json``. ``notes``: on how the first layout was settled.
 
@@ -226,6 +272,7 @@ class PlanDocument(Document):
     exact: tuple[ExactSetting, ...]
     notes: tuple[str, ...]
     search: SearchDocument | None = None
+    optimal: OptimalDocument | None = None
     nearest_golden: Nearest | None = None
     nearest_published: Nearest | None = None
 
@@ -269,6 +316,7 @@ def planned_document(
             for layout in planned.layouts
         ],
         search=search,
+        optimal=OptimalDocument.of_optimal(planned.optimal) if planned.optimal else None,
     )
 
 

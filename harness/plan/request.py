@@ -38,6 +38,7 @@ class PlanRequest:
     only: tuple[str, ...] = ()
     search: bool = False
     varied: Varied = CONSTANT
+    optimal: bool = False
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""
@@ -75,6 +76,7 @@ def check_plan(request: PlanRequest) -> None:
         ("--exact", request.exact),
         (LENGTHS, request.varied.lengths),
         (ROUTING, request.varied.routing),
+        ("--optimal", request.optimal),
     ):
         if request.search and value:
             but = " of other names than ng" * (option == "--over")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
@@ -32,6 +33,9 @@ from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, 
 from harness.predict.weighing import row_history, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
+
+if TYPE_CHECKING:
+    from harness.predict.fastest import Optimal
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Planned:
     exact: tuple[ExactSetting, ...] = ()
     traced_with: str = ""
     varied: Varied = CONSTANT
+    optimal: "Optimal | None" = None
 
     @property
     def best(self) -> Layout | None:
@@ -157,7 +162,21 @@ def plan_request(
     if len(found) == 1:
         planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
     planned = _with_replays(planned, request.varied)
+    if request.optimal:
+        planned = replace(planned, optimal=_optimal(request, planned))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def _optimal(request: PlanRequest, planned: Planned) -> "Optimal | None":
+    """Find the fastest plan by layer of the best layout; of the first one planned where there is no best."""
+    from harness.predict.fastest import optimal  # it imports scipy
+
+    layout = planned.judged
+    if layout is None or layout.plan is None or layout.traces is None or layout.settled is None:
+        return None
+    spec = layout.plan.spec
+    constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
+    return optimal(layout.plan, layout.traces, settled_implementation(spec), layout.settled.software, constants)
 
 
 def _with_replays(planned: Planned, varied: Varied) -> Planned:

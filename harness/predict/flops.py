@@ -9,12 +9,13 @@ as both do, although frozen weights need no weight gradients.
 from collections import Counter
 from dataclasses import dataclass
 
-from harness.experiment.effective import EffectiveRecompute
+from harness.experiment.effective import EffectiveRecompute, planned_layers
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.model import LayerKind, ModelSpec, has_experts
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute
+from harness.experiment.recompute_plan import FULL, PlannedRecompute
 
 FORMULA_VERSION = "model-flops-1"
 
@@ -100,10 +101,21 @@ def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute
     """
     if isinstance(spec.recompute, FullRecompute):
         return _full_recompute_flops(spec, spec.recompute, effective)
+    if isinstance(spec.recompute, PlannedRecompute):
+        each = Counter(planned_layers(spec, spec.recompute))
+        return sum(
+            count * _layer_again(layer_flops(spec, kind), setting, effective) for (kind, setting), count in each.items()
+        )
     kinds = spec.model.layer_kinds
     counts = Counter(kinds + kinds[-1:] * (spec.model.mtp_num_layers or 0))
     layers = [(layer_flops(spec, kind), count) for kind, count in counts.items()]
     return sum(count * layer.of_module(module) for module in effective.modules for layer, count in layers)
+
+
+def _layer_again(layer: LayerFlops, setting: str, effective: EffectiveRecompute) -> int:
+    if setting == FULL:
+        return layer.total
+    return sum(layer.of_module(module) for module in setting.split(",") if module in effective.modules)
 
 
 def achieved_tflops(flops: int, seconds: float, num_gpus: int) -> float:

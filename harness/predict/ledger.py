@@ -145,7 +145,7 @@ def stage_memory(
     parameters = Parameters.total(chunk.parameters for chunk in chunks)
     states = model_states(spec, parameters, adam=adam)
     schedule = schedule_of(spec, pp_rank)
-    overhead = _overhead(spec, chunks) + (gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
+    overhead = overhead_bytes(spec, chunks) + (gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
     eager = _moments(spec, schedule, chunks, states)
     pool, static = (max(sizes) for sizes in zip(*((moment.pool, moment.static) for moment in eager), strict=True))
     moments = tuple(moment._replace(activations=moment.activations + static) for moment in eager)
@@ -318,7 +318,7 @@ def keeps_outputs(spec: ExperimentSpec) -> bool:
     return kept or (spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1)
 
 
-def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
+def overhead_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
     """Return the bytes that stay: buffers of layers and of all chunks, rotary tables, workspaces of libraries."""
     tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * _rotary_table_bytes(spec)
     shared = max(chunk.shared for chunk in chunks)

@@ -11,7 +11,7 @@ from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.predict.stages import Composer
-from harness.predict.trace_cases import base_policies, kind_of
+from harness.predict.trace_cases import kind_of
 from harness.records.events import BEFORE, OWN, ChunkEvents, Part, freed, owner_of
 from harness.records.trace import TraceCase
 
@@ -83,7 +83,7 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     """Chain the parts of a chunk. MissingEventsError where one is not known."""
     book = _Book(composer, read)
     kinds = [composer.spec.model.layer_kinds[i] for i in chunk.layers]
-    single = book.layers(kinds, base_policies(composer.policy)[-1])
+    single = book.layers(kinds, composer.settings(chunk)[: len(kinds)])
     head, tail = book.ends(chunk)
     parts = (head.before, *(each.layer for each in single), tail.behind)
     begins = _end(head.before, ("embedding",) if chunk.has_embedding else ("layers", "input"))
@@ -155,9 +155,10 @@ class _Book:
             raise MissingEventsError(case.key)
         return events
 
-    def layers(self, kinds: Sequence[LayerKind], policy: RecomputePolicy) -> list[ChunkEvents]:
+    def layers(self, kinds: Sequence[LayerKind], settings: Sequence[RecomputePolicy]) -> list[ChunkEvents]:
         """Return a chunk for each layer, whose middle layer it is."""
-        return [self._found(self.composer.make.layers(kind, policy, 3)) for kind in kinds]
+        each = zip(kinds, settings, strict=True)
+        return [self._found(self.composer.make.layers(kind, policy, 3)) for kind, policy in each]
 
     def ends(self, chunk: Chunk) -> tuple[ChunkEvents, ChunkEvents]:
         """Return the chunks that begin and end as this one. MTP layers have an embedding."""
@@ -172,11 +173,9 @@ class _Book:
     def units(self, single: list[ChunkEvents], kinds: Sequence[LayerKind]) -> list[Unit]:
         """Return the layers as they run: by themselves, or several under one checkpoint."""
         policy = self.composer.policy
-        if not isinstance(policy, FullRecompute) or (policy.method, policy.num_layers) == ("uniform", 1):
+        if not isinstance(policy, FullRecompute) or policy.method == "block" or policy.num_layers == 1:
             return [_layer(each.layer) for each in single]
-        kept, n = self.layers(kinds, NoRecompute()), policy.num_layers
-        if policy.method == "block":
-            return [_layer(each.layer) for each in (*single[:n], *kept[n:])]
+        kept, n = self.layers(kinds, [NoRecompute()] * len(kinds)), policy.num_layers
         return [_checkpointed(single[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
 
 

@@ -17,7 +17,8 @@ from harness.predict.limits import Limits
 from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.predict.ranges import cost_error
 from harness.predict.rank_parts import Read
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.stages import Composer
+from harness.predict.trace_book import MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
 
@@ -74,9 +75,7 @@ def candidates(spec: ExperimentSpec, software: Software, implementation: Impleme
         what = computation(asked, software)
         if what in seen:
             continue
-        effect = effective_recompute(asked, implementation, software)
-        findings = tuple(f for f in check(asked, software, implementation=implementation) if f.id not in _OF_MEASURING)
-        rows.append(Candidate(asked, findings, effect.inert_modules))
+        rows.append(candidate_of(asked, software, implementation))
         # A request that the rules refuse must not hide the setting that computes the same: ``layernorm`` without effect
         # hides ``none``.
         if rows[-1].is_legal or policy in policies:
@@ -84,6 +83,12 @@ def candidates(spec: ExperimentSpec, software: Software, implementation: Impleme
     rows.sort(key=lambda row: _place(row.spec.recompute, policies))
     skipped = tuple(f"{name} with other modules: it frees almost nothing" for name in sorted(weak))
     return Candidates(tuple(rows), every.inert_modules, skipped)
+
+
+def candidate_of(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidate:
+    """Return the setting of ``spec``, judged by the rules."""
+    findings = (f for f in check(spec, software, implementation=implementation) if f.id not in _OF_MEASURING)
+    return Candidate(spec, tuple(findings), effective_recompute(spec, implementation, software).inert_modules)
 
 
 def _with(spec: ExperimentSpec, policy: RecomputePolicy) -> ExperimentSpec:
@@ -156,6 +161,12 @@ class Row:
     @property
     def text(self) -> str:
         return self.candidate.text
+
+    def compared_with(self, control: Prediction | None) -> "Row":
+        """Return it with its overhead over the setting without recompute."""
+        if self.prediction is None or control is None:
+            return self
+        return replace(self, overhead=self.prediction.overhead_over(control))
 
 
 @dataclass(frozen=True)
@@ -281,21 +292,24 @@ def plan(
     """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
     limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
     composer = Composer(spec, implementation)
-    predicted = [(row, *_predicted(row, composer, traces, software, constants)) for row in found.rows]
-    control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)
-    rows = tuple(
-        Row(
-            candidate=candidate,
-            prediction=prediction,
-            verdict=found_verdict,
-            overhead=prediction.overhead_over(control) if prediction and control else None,
-            reason=reason,
-            is_certain=is_certain,
-        )
-        for candidate, prediction, reason in predicted
-        for found_verdict, is_certain in [judged(prediction, limits)]
-    )
+    rows = tuple(row_of(row, composer, traces, software, constants, limits) for row in found.rows)
+    control = next((row.prediction for row in rows if row.prediction and row.text == NoRecompute().text), None)
+    rows = tuple(row.compared_with(control) for row in rows)
     return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
+
+
+def row_of(
+    candidate: Candidate,
+    composer: Composer,
+    traces: Traces,
+    software: Software,
+    constants: Constants,
+    limits: Limits,
+) -> Row:
+    """Predict a setting and judge it."""
+    prediction, reason = _predicted(candidate, composer, traces, software, constants)
+    found_verdict, is_certain = judged(prediction, limits)
+    return Row(candidate, prediction, found_verdict, None, reason, is_certain)
 
 
 def _predicted(

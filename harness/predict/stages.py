@@ -1,7 +1,6 @@
 """Every chunk of a request, composed of traces."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,14 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.layout_text import Chunk, Stages
 from harness.experiment.model import LayerKind, has_experts
-from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+from harness.experiment.recompute import (
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    policy_of_layer,
+)
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.predict.compose import (
     ChunkCost,
     Ends,
@@ -24,14 +30,14 @@ from harness.predict.compose import (
     offloaded_piece,
     unit_piece,
 )
+from harness.predict.trace_book import Book, Reader, Recorder
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
+Settings = tuple[RecomputePolicy, ...]
+"""The settings of the layers of a chunk, MTP layers last."""
+
 _FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
-
-
-class MissingTraceError(LookupError):
-    """Composition needs a trace that does not exist: the tracer refused it, or it was not requested."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class _Shared:
 
     cases: dict[object, TraceCase] = field(default_factory=dict)
     steps: dict[object, Any] = field(default_factory=dict)
-    readers: dict[int, "_Reader"] = field(default_factory=dict)
+    readers: dict[int, Reader] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,41 +83,52 @@ class Composer:
 
     def cases(self) -> tuple[TraceCase, ...]:
         """Return all traces that :meth:`chunk_costs` reads."""
-        recorder = _Recorder()
+        recorder = Recorder()
         self._costs(recorder)
         return tuple({case.key: case for case in recorder.cases}.values())
 
     def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
         """Return ``costs[pp_rank][vp_stage]``; MissingTraceError for a missing trace."""
-        return self._costs(self.shared.readers.setdefault(id(traces), _Reader(traces)))
+        return self._costs(self._reader(traces))
 
-    def _costs(self, book: "_Book") -> tuple[tuple[ChunkCost, ...], ...]:
+    def _costs(self, book: Book) -> tuple[tuple[ChunkCost, ...], ...]:
         made: dict[object, ChunkCost] = {}
 
         def cost(chunk: Chunk, of_stage: frozenset[LayerKind]) -> ChunkCost:
             kinds = self.spec.model.layer_kinds
             layers = tuple(kinds[i] for i in chunk.layers)
-            alike = (layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage)
+            settings = self.settings(chunk)
+            alike = (layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage, settings)
             if alike not in made:
-                made[alike] = self._cost(chunk, of_stage, book)
+                made[alike] = self._cost(chunk, settings, of_stage, book)
             return made[alike]
 
-        return tuple(tuple(cost(chunk, self._kinds(stage)) for chunk in stage) for stage in self.stages)
+        return tuple(tuple(cost(chunk, self.kinds(stage)) for chunk in stage) for stage in self.stages)
 
-    def _kinds(self, stage: tuple[Chunk, ...]) -> frozenset[LayerKind]:
+    def chunk_cost(
+        self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], traces: Mapping[str, ChunkTrace]
+    ) -> ChunkCost:
+        """Return one chunk with these settings. ``of_stage``: the kinds of layers of its stage."""
+        return self._cost(chunk, settings, of_stage, self._reader(traces))
+
+    def _reader(self, traces: Mapping[str, ChunkTrace]) -> Reader:
+        return self.shared.readers.setdefault(id(traces), Reader(traces))
+
+    def kinds(self, stage: tuple[Chunk, ...]) -> frozenset[LayerKind]:
+        """Return the kinds of the decoder layers of a stage."""
         return frozenset(self.spec.model.layer_kinds[i] for chunk in stage for i in chunk.layers)
 
-    def _cost(self, chunk: Chunk, of_stage: frozenset[LayerKind], book: "_Book") -> ChunkCost:
+    def _cost(self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], book: Book) -> ChunkCost:
         kind = kind_of(self.spec.model, chunk, 0)
         single, frame = self._frame(kind, book)
         if len({*map(has_experts, of_stage)}) > 1:  # one dummy per shape of a weight
             sparse = kind if has_experts(kind) else min(filter(has_experts, of_stage))
             shared = self._frame(sparse, book)[1].persistent + self._dense_dummies
             frame = replace(frame, persistent=max(frame.persistent, shared))
-        units = self._units(chunk, book)
-        return compose(frame, units, self._ends(chunk, book), single.hidden_bytes, self._window(len(units)))
+        units = self._units(chunk, settings[: len(chunk.layers)], book)
+        return compose(frame, units, self._ends(chunk, settings, book), single.hidden_bytes, self._window(len(units)))
 
-    def _frame(self, kind: LayerKind, book: "_Book") -> tuple[ChunkTrace, Piece]:
+    def _frame(self, kind: LayerKind, book: Book) -> tuple[ChunkTrace, Piece]:
         single = book[self.make.layers(kind, NoRecompute(), 1)]
         return single, book.once(("frame", kind), lambda: frame_piece(single, self._layer(kind, NoRecompute(), book)))
 
@@ -128,7 +145,7 @@ class Composer:
         num_offloaded = self.spec.offload.cpu_offloading_num_layers
         return max(1, num_units - num_offloaded) if num_offloaded else None
 
-    def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
+    def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: Book) -> Piece:
         def made() -> Piece:
             single, double = (book[self.make.layers(kind, policy, n)] for n in (1, 2))
             piece = layer_piece(single, double, runs_again=_runs_dispatcher_again(policy))
@@ -149,18 +166,18 @@ class Composer:
         probability = {None: self.spec.precision.params_bytes, "fp32": 4, "fp64": 8}[moe.moe_router_dtype]
         return tokens * moe.num_moe_experts * (probability + 1 + 8 * (runs_again and kernels.moe_permute_fusion))
 
-    def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
+    def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: Book) -> Piece:
         single, double = (book[self.make.offloaded(kind, policy, n)] for n in (1, 2))
         return offloaded_piece(kept, single, double)
 
-    def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
+    def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: Book) -> Piece:
         """Return the layer with some of its modules on the host."""
         single, double, triple = (book[self.make.offloaded(kind, policy, n)] for n in (1, 2, 3))
         plain = self.make.layers(kind, NoRecompute(), 1)
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
         return modules_piece(kept, single.saved_bytes - frame.saved, single, double, triple)
 
-    def _captured(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
+    def _captured(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: Book) -> Piece:
         """The layer with its captured parts in private pools, outputs included (megatron-core 0.16 `cuda_graphs.py`).
 
         A static input stands for the hidden state that these parts read. With attention goes a mask, and with the
@@ -189,7 +206,7 @@ class Composer:
             return 0
         return hidden * moe.moe_router_topk * has_experts(kind)
 
-    def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: "_Book") -> Piece:
+    def _overlapped(self, kind: LayerKind, policy: RecomputePolicy, piece: Piece, book: Book) -> Piece:
         """The layer as nodes that overlap with another micro-batch (megatron-core 0.16 `fine_grained_callables.py`).
 
         A node detaches what it hands on: the output of shared experts lives until the backward pass. Backward, the
@@ -206,7 +223,7 @@ class Composer:
         captured = piece.captured + self._handed_on(kind, hidden) * bool(piece.pool)
         return replace(piece, saved=piece.saved + shared, backward_over=over, captured=captured)
 
-    def _unit(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
+    def _unit(self, kind: LayerKind, policy: RecomputePolicy, book: Book) -> Piece:
         """Return the layer as it runs: with what offloading, CUDA graphs and overlapped communication change."""
         changes = {
             self._offloaded: self.spec.offload.cpu_offloading_num_layers > 0,
@@ -223,27 +240,54 @@ class Composer:
 
         return book.once(("unit", kind, policy.text), made)
 
-    def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
-        policy, kinds = self.policy, [self.spec.model.layer_kinds[i] for i in chunk.layers]
+    @cached_property
+    def _planned(self) -> dict[Chunk, Settings]:
+        """Return the settings of every chunk of a plan; empty without a plan."""
+        plan = self.policy
+        if not isinstance(plan, PlannedRecompute):
+            return {}
+        return {
+            chunk: tuple(map(self.policy_of, plan.settings(pp_rank, vp_stage)))
+            for pp_rank, stage in enumerate(self.stages)
+            for vp_stage, chunk in enumerate(stage)
+        }
+
+    def policy_of(self, setting: str) -> RecomputePolicy:
+        """Return the policy of a layer with this setting of a plan."""
+        return in_effect(self.spec, policy_of_layer(setting), self.implementation)
+
+    def settings(self, chunk: Chunk) -> Settings:
+        """Return the setting of each layer of a chunk; of layers under one checkpoint, as if each had its own.
+
+        Block recompute leaves MTP layers out, uniform takes each separately.
+        """
+        policy, n, num_mtp = self.policy, len(chunk.layers), chunk.mtp_layers
+        if isinstance(policy, PlannedRecompute):
+            return self._planned[chunk]
         if not isinstance(policy, FullRecompute):
-            return _in_place([self._unit(kind, policy, book) for kind in kinds], chunk)
-        kept = [self._unit(kind, NoRecompute(), book) for kind in kinds]
-        again = [self._unit(kind, single(policy), book) for kind in kinds]
-        n = policy.num_layers
-        if policy.method == "block":
-            return again[:n] + kept[n:]
+            return (policy,) * (n + num_mtp)
+        num = min(n, policy.num_layers) if policy.method == "block" else n + num_mtp
+        return tuple(single(policy) if i < num else NoRecompute() for i in range(n + num_mtp))
+
+    def _units(self, chunk: Chunk, settings: Settings, book: Book) -> list[Piece]:
+        policy, kinds = self.policy, [self.spec.model.layer_kinds[i] for i in chunk.layers]
+        again = [self._unit(kind, each, book) for kind, each in zip(kinds, settings, strict=True)]
+        if not any(isinstance(each, FullRecompute) for each in settings):
+            return _in_place(again, chunk)
+        if not isinstance(policy, FullRecompute) or policy.method == "block" or policy.num_layers == 1:
+            return again
+        kept, n = [self._unit(kind, NoRecompute(), book) for kind in kinds], policy.num_layers
         hidden = book[self.make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
         ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
         return [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
 
-    def _ends(self, chunk: Chunk, book: "_Book") -> Ends:
-        first = self._first(chunk, book) if chunk.has_embedding else None
-        return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
+    def _ends(self, chunk: Chunk, settings: Settings, book: Book) -> Ends:
+        first = self._first(chunk, settings, book) if chunk.has_embedding else None
+        return Ends(first, self._last(chunk, settings, book) if chunk.has_loss or chunk.mtp_layers else None)
 
-    def _first(self, chunk: Chunk, book: "_Book") -> Piece:
+    def _first(self, chunk: Chunk, settings: Settings, book: Book) -> Piece:
         """Return the embedding's piece: the less memory a layer kept, the more the embedding's gradient adds."""
-        policy = self.policy
-        policy = single(policy) if isinstance(policy, FullRecompute) else policy
+        policy = settings[0] if chunk.layers else NoRecompute()
         kind = kind_of(self.spec.model, chunk, 0)
 
         def made() -> Piece:
@@ -252,9 +296,10 @@ class Composer:
 
         return book.once(("first", kind, policy.text), made)
 
-    def _last(self, chunk: Chunk, book: "_Book") -> Piece:
+    def _last(self, chunk: Chunk, settings: Settings, book: Book) -> Piece:
         """Output layer and loss run before any recompute. An embedding in the same chunk may share their weights."""
-        kind, policy, mtp = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk), bool(chunk.mtp_layers)
+        mtp = bool(chunk.mtp_layers)
+        kind, policy = kind_of(self.spec.model, chunk, -1), settings[-1] if mtp else NoRecompute()
 
         def made() -> Piece:
             alone = book[self.make.last(kind, policy, pre=False, mtp=mtp)]
@@ -320,15 +365,6 @@ class Composer:
         elements = self.spec.model.padded_vocab_size(tp) // tp * self.spec.model.hidden_size
         return elements * self.spec.precision.params_bytes
 
-    def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
-        """Return the recompute of this chunk's MTP layers: block leaves them out, uniform takes each separately."""
-        policy = self.policy
-        if not chunk.mtp_layers:
-            return NoRecompute()
-        if isinstance(policy, FullRecompute):
-            return single(policy) if policy.method == "uniform" else NoRecompute()
-        return policy
-
 
 def _in_place(units: list[Piece], chunk: Chunk) -> list[Piece]:
     """Return the layers with offloaded modules, adjusted to the chunk's place in the pipeline.
@@ -344,55 +380,3 @@ def _in_place(units: list[Piece], chunk: Chunk) -> list[Piece]:
 def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:
     """Return whether the token dispatcher, which leaves memory behind, runs again in the backward pass."""
     return isinstance(policy, FullRecompute) or (isinstance(policy, SelectiveRecompute) and "moe" in policy.modules)
-
-
-class _Book:
-    """Returns the cost of a case, and makes every piece of a request once."""
-
-    def __init__(self) -> None:
-        self._made: dict[object, Piece] = {}
-
-    def once(self, name: object, make: Callable[[], Piece]) -> Piece:
-        """Return the piece with this name; make it if it is new."""
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
-
-    @abstractmethod
-    def __getitem__(self, case: TraceCase) -> ChunkTrace: ...
-
-
-class _Recorder(_Book):
-    """Records every requested case, and returns no cost."""
-
-    _NOTHING = ChunkTrace(
-        saved_bytes=0,
-        forward_peak_bytes=0,
-        backward_peak_bytes=0,
-        persistent_bytes=0,
-        hidden_bytes=0,
-        num_parameters_dense=0,
-        num_parameters_expert=0,
-        parameter_bytes=0,
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cases: list[TraceCase] = []
-
-    def __getitem__(self, case: TraceCase) -> ChunkTrace:
-        self.cases.append(case)
-        return self._NOTHING
-
-
-class _Reader(_Book):
-    """Reads costs from traces."""
-
-    def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
-        super().__init__()
-        self._traces = traces
-
-    def __getitem__(self, case: TraceCase) -> ChunkTrace:
-        if case.key not in self._traces:
-            raise MissingTraceError(case.key)
-        return self._traces[case.key]

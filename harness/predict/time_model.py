@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
-from harness.predict.communication import Group, extent, group_bandwidth
+from harness.predict.communication import Exchange, Group, extent, group_bandwidth
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
 from harness.predict.model_states import owned_parameters, state_bytes
@@ -185,7 +185,7 @@ class StepTime:
 
 def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
     """Return the seconds of one step at the given efficiencies."""
-    return _Clock(spec, likely).step(stages).likely_s
+    return Clock(spec, likely).step(stages).likely_s
 
 
 def step_time(
@@ -199,7 +199,7 @@ def step_time(
     ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known;
     else residuals of steps of the same class give the range.
     """
-    likely = _Clock(spec, efficiency or typical(spec.gpu)).step(stages)
+    likely = Clock(spec, efficiency or typical(spec.gpu)).step(stages)
     low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
     if spread is not None:
         low, high, rows = 1 / (1 + spread), 1 + spread, 0
@@ -241,7 +241,7 @@ class _Passes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Clock:
+class Clock:
     """One set of efficiencies on the GPUs of ``spec``."""
 
     spec: ExperimentSpec
@@ -262,11 +262,11 @@ class _Clock:
         num, own = self.spec.num_microbatches, [passes[id(chunk)] for chunk in worst]
         backward = sum(each.returning for each in own)
         return StepTime(
-            compute_s=num * slowest + self._messages(worst),
+            compute_s=num * slowest + self.messages(worst),
             recompute_s=num * sum(each.recomputing for each in own),
             bubble_s=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
             reduction_s=self._reduction(parameters, backward, slowest - backward),
-            optimizer_s=self._optimizer(parameters) + self.efficiency.step_s,
+            optimizer_s=self.optimizer(parameters) + self.efficiency.step_s,
             host_bound=sum(each.host for each in own) > sum(each.gpu for each in own),
         )
 
@@ -342,7 +342,7 @@ class _Clock:
     def _communicate(self, op: Op) -> float:
         return op.comm_bytes / self._sent_per_s[op.comm_group] if op.comm_group else 0.0
 
-    def _messages(self, stage: tuple[ChunkCost, ...]) -> float:
+    def messages(self, stage: tuple[ChunkCost, ...]) -> float:
         """Return the seconds of hidden states and gradients between stages; interleaved schedules hide them."""
         if self.spec.parallelism.pipeline_model_parallel_size == 1 or len(stage) > 1:
             return 0.0
@@ -350,16 +350,21 @@ class _Clock:
         return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
 
     def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
-        """The seconds to reduce gradients and gather parameters; overlapped, what one micro-batch does not hide."""
+        """Return the seconds to reduce gradients and gather parameters that no micro-batch hides."""
+        return sum(each.left(backward_s, forward_s) for each in self.exchanges(parameters))
+
+    def exchanges(self, parameters: Parameters) -> tuple[Exchange, ...]:
+        """Return what ranks of a stage exchange once in a step."""
         ddp = self.spec.ddp
-        per_gradient = state_bytes(self.spec).gradient
         per_weight = 1 if self.spec.precision.fp8_param_gather and not self._quantises_on_arrival else 2
-        gradients = self._exchanged(parameters, per_gradient)
-        behind_backward, behind_forward = ddp.overlap_grad_reduce * backward_s, ddp.overlap_param_gather * forward_s
+        gradients = self._exchanged(parameters, state_bytes(self.spec).gradient)
         if not self.spec.optimizer.use_distributed_optimizer:
-            return max(0.0, 2 * gradients - behind_backward)
+            return (Exchange(2 * gradients, backward=ddp.overlap_grad_reduce),)
         weights = self._exchanged(parameters, per_weight)
-        return max(0.0, gradients - behind_backward) + max(0.0, weights - behind_forward)
+        return (
+            Exchange(gradients, backward=ddp.overlap_grad_reduce),
+            Exchange(weights, forward=ddp.overlap_param_gather),
+        )
 
     @property
     def _quantises_on_arrival(self) -> bool:
@@ -378,7 +383,7 @@ class _Clock:
             seconds += sent / self._sent_per_s[group]
         return seconds
 
-    def _optimizer(self, parameters: Parameters) -> float:
+    def optimizer(self, parameters: Parameters) -> float:
         """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory.
 
         Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is

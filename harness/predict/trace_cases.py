@@ -14,7 +14,14 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.layout_text import Chunk
 from harness.experiment.model import BatchSpec, LayerKind, ModelSpec, ParallelismSpec
-from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+from harness.experiment.recompute import (
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    policy_of_layer,
+)
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.records.store import write_atomically
 from harness.records.trace import ChunkTrace, TraceCase
 
@@ -80,6 +87,8 @@ def keyed(case: TraceCase, implementation: Implementation) -> TraceCase:
 
 def base_policies(policy: RecomputePolicy) -> tuple[RecomputePolicy, ...]:
     """Return the policies to trace for ``policy``: full recompute of any N is composed of kept and single layers."""
+    if isinstance(policy, PlannedRecompute):
+        return tuple(map(policy_of_layer, policy.distinct))
     if not isinstance(policy, FullRecompute):
         return (policy,)
     return NoRecompute(), single(policy)

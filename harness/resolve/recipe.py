@@ -14,7 +14,8 @@ from harness.experiment.experiment import NAME_PATTERN, BridgeEngine, Experiment
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import Gpus
-from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.experiment.recompute import UniformRecompute
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers
 from harness.records.reading import TYPES, Fault, PlainValue, faults, models_in, one_of, path_text
 from harness.units import counted
@@ -22,7 +23,7 @@ from harness.units import counted
 TASKS: tuple[str, ...] = get_args(Task)
 
 
-Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute | BridgeEngine
+Value = PlainValue | UniformRecompute | PlannedRecompute | BridgeEngine
 
 
 @dataclass(frozen=True)

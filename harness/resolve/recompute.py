@@ -10,14 +10,16 @@ from harness.experiment.modules import MODULES, UPSTREAM
 from harness.experiment.recompute import (
     FullRecompute,
     NoRecompute,
-    RecomputePolicy,
     SelectiveRecompute,
+    UniformRecompute,
+    WrittenRecompute,
     parse_recompute,
 )
+from harness.experiment.recompute_plan import PlannedRecompute, is_plan
 from harness.records.reading import PlainValue, faults, in_words
 from harness.resolve.recipe import Request, Setting
 
-Policy = NoRecompute | SelectiveRecompute | FullRecompute
+Policy = UniformRecompute | PlannedRecompute
 
 
 def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
@@ -46,7 +48,7 @@ def policy_from_text(text: str, where: str = "") -> Policy:
     text = text.strip()
     if text == "none":
         return NoRecompute()
-    if text != "full" and not text.startswith("full:"):
+    if text != "full" and not text.startswith("full:") and not is_plan(text):
         return selective(text.split(","), where)
     try:
         return parse_recompute(text)
@@ -122,11 +124,11 @@ _NEEDED = {"method": "uniform or block", "num_layers": "1 or more"}
 
 def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) -> Policy:
     try:
-        adapter: TypeAdapter[Policy] = TypeAdapter(RecomputePolicy)  # here, because most requests need none
+        adapter: TypeAdapter[Policy] = TypeAdapter(WrittenRecompute)  # here, because most requests need none
         return adapter.validate_python(values)
     except ValidationError as error:
         problems, granularity = Problems(), fields["granularity"]
-        for fault in faults(error, RecomputePolicy, values):
+        for fault in faults(error, WrittenRecompute, values):
             name = str(fault.keys[0])
             if fault.is_missing:
                 needs = f"{granularity.value} recompute needs {name}"

@@ -18,7 +18,8 @@ from harness.predict.assumptions import imbalance_of
 from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction, predict
 from harness.predict.search import Traces
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.stages import Composer
+from harness.predict.trace_book import MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache
 from harness.records.trace import TraceCase
 

@@ -18,8 +18,8 @@ from harness.plan.nearest import published_rows, published_seconds, published_sp
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
 from harness.predict.flops import model_flops_per_step
-from harness.predict.stages import MissingTraceError
 from harness.predict.time_model import Efficiency, StepTime, generation_of, kind_of_step, likely_seconds, step_time
+from harness.predict.trace_book import MissingTraceError
 
 # Inputs whose rows have Megatron-LM's arguments.
 ARGUED = ("h100_dense_times", "megatron_lm_goldens", "other_published", "experts")

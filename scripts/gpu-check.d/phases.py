@@ -15,7 +15,8 @@ from harness.experiment.software import Software
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import adam_of
 from harness.predict.search import Traces
-from harness.predict.stages import Composer, MissingTraceError
+from harness.predict.stages import Composer
+from harness.predict.trace_book import MissingTraceError
 from harness.units import format_percent
 
 # Share by which a measurement may differ from the prediction. What stands is a sum of sizes; passes also hold scratch

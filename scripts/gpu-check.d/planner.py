@@ -21,7 +21,7 @@ from harness.measure.launched import Launch, launched
 from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import RunRequest, Settled, understand
 from harness.predict.search import Candidate, Traces, candidates, required_cases
-from harness.predict.stages import MissingTraceError
+from harness.predict.trace_book import MissingTraceError
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.gating import LaunchSettings
 from harness.resolve.recipe import Request

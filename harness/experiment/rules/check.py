@@ -1,10 +1,12 @@
 """Judges a situation by all rules."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
+from harness.experiment.recompute import FullRecompute, policy_of_layer
+from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.experiment.rules import (
     attention,
     cuda_graph,
@@ -90,8 +92,14 @@ def check(
     """
     known = {rule.id for rule in RULES}
     raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
-    situation = Situation(spec, software, implementation or settled_implementation(spec), env, launcher)
-    findings = [finding for rule in applicable(situation) if (finding := rule.judge(situation))]
+    findings = [
+        finding
+        for each in _each_setting(spec)
+        for situation in [Situation(each, software, implementation or settled_implementation(spec), env, launcher)]
+        for rule in applicable(situation)
+        if (finding := rule.judge(situation))
+    ]
+    findings = [*{(finding.id, finding.message): finding for finding in findings}.values()]
     findings = [_noted(finding, sources or {}, launcher) for finding in findings]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
@@ -100,6 +108,16 @@ def check(
         else finding
         for finding in findings
     )
+
+
+def _each_setting(spec: ExperimentSpec) -> Iterator[ExperimentSpec]:
+    """Yield the request; of a plan the request with each of its settings for every layer, and then the plan itself."""
+    if isinstance(spec.recompute, PlannedRecompute):
+        for setting in spec.recompute.distinct:
+            full = FullRecompute(method="block", num_layers=1)
+            policy = full if setting == FULL else policy_of_layer(setting)
+            yield spec.model_copy(update={"recompute": policy})
+    yield spec
 
 
 def _unknown(identifier: str, known: Set[str]) -> BadRequestError:

@@ -12,6 +12,7 @@ from harness.experiment.effective import (
     captures_iteration,
     effective_recompute,
     is_local,
+    layout_of_plan_problem,
 )
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.frozen import Frozen
@@ -21,6 +22,7 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import MoeModel
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.units import Version, parse_version
 
@@ -151,6 +153,15 @@ class Situation:
     def full(self) -> FullRecompute | None:
         return self.spec.recompute if isinstance(self.spec.recompute, FullRecompute) else None
 
+    @property
+    def plan(self) -> PlannedRecompute | None:
+        return self.spec.recompute if isinstance(self.spec.recompute, PlannedRecompute) else None
+
+    @cached_property
+    def plan_problem(self) -> str:
+        """Return how the layout differs from that of the plan; empty without a plan, or if it does not."""
+        return layout_of_plan_problem(self.spec, self.plan) if self.plan and not self.layout_error else ""
+
     @cached_property
     def layout_error(self) -> LayoutError | None:
         return layout_problem(self.spec.model, self.spec.parallelism)
@@ -166,7 +177,7 @@ class Situation:
     @cached_property
     def effective(self) -> EffectiveRecompute | None:
         """Return the effect of recompute; None for full recompute of a model that cannot be cut."""
-        if self.full and self.layout_error:
+        if (self.full or self.plan) and (self.layout_error or self.plan_problem):
             return None
         return effective_recompute(self.spec, self.implementation, self.software)
 

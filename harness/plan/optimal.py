@@ -1,0 +1,118 @@
+"""Shows the fastest plan of recompute by layer, and writes it as a file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
+from harness.plan.run import Planned
+from harness.predict.search import SAME_COST
+from harness.show.page import GAP, Block, Column, Line, Page, Section, Span, answer_line, tabled
+from harness.show.svg import write_file
+from harness.units import GIB, format_bytes, format_percent, format_seconds, sentence
+
+if TYPE_CHECKING:
+    from harness.predict.fastest import Optimal
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """Layers in a row of one chunk with one setting."""
+
+    stage: int
+    chunk: int
+    layers: int
+    setting: str
+
+
+def plan_of(found: "Optimal") -> PlannedRecompute | None:
+    """Return the plan; None without one, or where all layers have one setting."""
+    policy = found.row.candidate.spec.recompute if found.row else None
+    return policy if isinstance(policy, PlannedRecompute) else None
+
+
+def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
+    """Yield the rows of the plan, stage by stage."""
+    for stage, chunks in enumerate(found.stages):
+        for chunk, settings in enumerate(chunks):
+            for group in grouped_layers(settings):
+                yield PlanRow(stage, chunk, group.layers, group.setting)
+
+
+def with_optimal(page: Page, planned: Planned) -> Page:
+    """Return the page of a plan with the fastest plan by layer as its answer."""
+    found = planned.optimal
+    assert found
+    if found.row is None or found.row.prediction is None:
+        why = Line(f"No plan by layer: {found.reason or 'it could not be predicted'}", "doubt")
+        return replace(page, blocks=(why, *page.blocks))
+    return replace(page, answer=_answer(found, planned), blocks=(_section(found), GAP, *page.blocks))
+
+
+def _answer(found: "Optimal", planned: Planned) -> Line:
+    row, uniform = found.row, found.best_uniform
+    assert row and row.prediction and planned.judged and planned.judged.plan
+    layers, gain = row.prediction, found.gain
+    same = gain is not None and gain <= SAME_COST
+    usable = max(0, planned.judged.plan.limits.budget_bytes or 0)
+    sizes = f": {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"
+    seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
+    if same and uniform:
+        best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {SAME_COST * 100:g} %"
+        return answer_line((Span(best, "chosen"), "."))
+    faster = f", {format_percent(-gain / (1 + gain))} time than {uniform.text}" if gain and uniform else ""
+    if uniform is None:
+        faster = "; no setting for all layers fits"
+    elif gain is None:
+        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs than {uniform.text}"
+    return answer_line(("Use the ", Span("plan by layer", "chosen"), sizes), seconds, faster, f"; {_proof(found)}", ".")
+
+
+def _proof(found: "Optimal") -> str:
+    if found.is_proven:
+        return "none of its space is faster"
+    return f"none is faster by more than {max(0.0, found.seconds / found.bound - 1) * 100:.2g} %"
+
+
+def _section(found: "Optimal") -> Section:
+    assert found.row and found.row.prediction
+    stages = list(zip(found.row.prediction.stages, found.stages, strict=True))
+    table = tabled(
+        stages,
+        [
+            (Column("Stage", right=True), lambda each: str(each[0].pp_rank)),
+            (Column("Peak GiB", right=True), lambda each: f"{each[0].total / GIB:.1f}"),
+            (
+                Column("Layers of each chunk", whole=True),
+                lambda each: " | ".join(map(_chunk_text, map(grouped_layers, each[1]))),
+            ),
+        ],
+    )
+    space = f"Space: at most {found.most_settings} settings in a chunk, of those that no other beats on a layer"
+    proof = f"By these predictions {_proof(found)} ({found.solved_in_s:.1f} s)"
+    lines: tuple[Block, ...] = (table, Line(sentence(space), "dim", hang=2), Line(sentence(proof), "dim", hang=2))
+    return Section("Plan by layer", lines)
+
+
+def _chunk_text(chunk: PlannedChunk) -> str:
+    return " + ".join(f"{group.layers} {group.setting}" for group in chunk) or "-"
+
+
+def plan_yaml(found: "Optimal") -> str:
+    """Return the plan as `--recompute FILE` reads it."""
+    lines = ["# A plan of recompute by layer, for one layout: mbr-perf plan --optimal", "recompute_plan:"]
+    rows = (
+        f'  - {{stage: {r.stage}, chunk: {r.chunk}, layers: {r.layers}, setting: "{r.setting}"}}'
+        for r in plan_rows(found)
+    )
+    return "\n".join((*lines, *rows)) + "\n"
+
+
+def write_plan(path: Path, planned: Planned) -> Line:
+    """Write the plan; say so, or why there is none."""
+    found = planned.optimal
+    if found is None or not found.stages:
+        return Line(f"No plan is written: {found.reason if found else 'nothing could be planned'}")
+    write_file("--plan_file", path, plan_yaml(found))
+    return Line(f"Written: {path}", whole=True)

@@ -1,0 +1,150 @@
+"""The fastest plan of recompute by layer beside the uniform settings of a request."""
+
+import time
+from dataclasses import dataclass, replace
+
+from harness.experiment.effective import Implementation
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, simplest
+from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_layers
+from harness.experiment.software import Software
+from harness.predict.allocator_settings import asked_settings
+from harness.predict.mixes import Mixer
+from harness.predict.optimal import Planner, Solution
+from harness.predict.prediction import BUILT_IN, Constants, Prediction
+from harness.predict.ranges import spread_of
+from harness.predict.reserved import ratios_of
+from harness.predict.search import Plan, Row, Traces, candidate_of, row_of
+from harness.predict.stage_search import Room
+from harness.predict.stages import Composer
+from harness.predict.time_model import Clock
+
+# A plan whose stages fit one by one, but not together, is sought again in less room, at most so often.
+_MOST_TRIES = 12
+
+
+@dataclass(frozen=True)
+class Optimal:
+    """The fastest plan; none for the ``reason``. ``bound``: no plan of the space is faster, in seconds.
+
+    ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
+    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare.
+    """
+
+    row: Row | None
+    stages: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    seconds: float = 0.0
+    bound: float = 0.0
+    best_uniform: Row | None = None
+    most_settings: int = 0
+    solved_in_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether no plan of the space is faster, and not only none that was found."""
+        return self.row is not None and self.bound >= self.seconds * (1 - 1e-6)
+
+    @property
+    def gain(self) -> float | None:
+        """Return by how much the step of the best uniform setting is longer; None without one or without seconds."""
+        if self.row is None or self.best_uniform is None:
+            return None
+        times = [row.prediction.time for row in (self.row, self.best_uniform) if row.prediction]
+        return times[1].likely_s / times[0].likely_s - 1 if times[0] and times[1] else None
+
+
+def optimal(
+    made: Plan,
+    traces: Traces,
+    implementation: Implementation,
+    software: Software,
+    constants: Constants = BUILT_IN,
+) -> Optimal:
+    """Return the fastest plan for the layout of ``made``, whose rows are the settings that a layer may have."""
+    began, budget = time.monotonic(), made.limits.budget_bytes
+    rows = [row for row in made.rows if row.prediction]
+    fitting = [row for row in rows if row.verdict == "FITS"]
+    none_yet = Optimal(None, best_uniform=min(fitting, key=_seconds, default=None), reason=_why_not(made, rows))
+    if none_yet.reason or budget is None or rows[0].prediction is None:
+        return replace(none_yet, reason=none_yet.reason or "the memory is not known")
+    composer = Composer(made.spec, implementation, apex=software.apex is not False).with_recompute(NoRecompute())
+    clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
+    mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven)
+    due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
+    for tried in range(_MOST_TRIES):
+        for room in due:
+            if found := Planner(mixer, room, rows[0].prediction.adam, constants.allocator_bytes).solve():
+                known.append((found.seconds, -len(known), found, room))
+        if not known:
+            break
+        *_, found, room = known.pop(known.index(min(known)))
+        row = _row(made, found, composer, traces, implementation, software, constants)
+        if row.prediction is None:
+            return replace(none_yet, reason=row.reason)
+        if row.verdict == "FITS":
+            return replace(
+                none_yet, row=row, stages=tuple(each.settings for each in found.stages), seconds=found.seconds,
+                bound=found.bound, most_settings=mixer.most_settings, solved_in_s=time.monotonic() - began,
+            )  # fmt: skip
+        due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
+    return replace(none_yet, reason="no plan by layer fits with its whole range")
+
+
+def _less(room: Room, found: Prediction) -> list[Room]:
+    """Return the rooms without a plan that does not fit: every plan that fits is lower in one of both peaks."""
+    peak, uneven = room.most
+    return [
+        replace(room, most=(min(peak, found.peak_bytes - 1), uneven)),
+        replace(room, most=(peak, min(uneven, found.uneven_bytes - 1))),
+    ]
+
+
+def _seconds(row: Row) -> tuple[float, int]:
+    assert row.prediction
+    seconds = row.prediction.time.likely_s if row.prediction.time else row.overhead or 0.0
+    return seconds, row.prediction.peak_bytes
+
+
+def _why_not(made: Plan, rows: list[Row]) -> str:
+    if not rows:
+        return "no setting could be predicted"
+    if made.spec.cuda_graph.impl != "none":
+        return "CUDA graphs capture layers before a plan is set (--cuda_graph_impl none)"
+    if made.spec.ddp.use_megatron_fsdp:
+        return "Megatron-FSDP builds its units before a plan is set"
+    if made.spec.offload.cpu_offloading_num_layers or made.spec.offload.offload_modules:
+        return "offloading moves layers by their place, and a plan has no such places"
+    return ""
+
+
+def _settings(rows: list[Row]) -> tuple[str, ...]:
+    """Return what a layer may have, by the rules and traces of the uniform settings; what keeps the most comes last."""
+    by_peak = sorted(rows, key=lambda row: row.prediction.peak_bytes if row.prediction else 0)
+    policies = [row.candidate.spec.recompute for row in by_peak]
+    singly = [policy for policy in policies if isinstance(policy, NoRecompute | SelectiveRecompute)]
+    whole = [policy for policy in policies if isinstance(policy, FullRecompute)]
+    return (*([FULL] if whole else []), *(policy.text for policy in singly))
+
+
+def _room(known: Prediction, budget: int, peak_bytes: int) -> Room:
+    """Return what fits with its whole range, as `Prediction.fits` has it for the class of jobs with such a peak."""
+    spec = known.spec
+    held = 1.0 if spec.gpu_type.is_cpu else ratios_of(spec, peak_bytes, asked_settings(spec)[0]).fits[2]
+    _, spread = spread_of(spec, peak_bytes)
+    higher = (
+        known.range_bytes[1] - spread_of(spec, known.peak_bytes)[1].around(known.peak_bytes, known.uneven_bytes)[1]
+    ) / known.peak_bytes
+    if known.uneven_bytes > known.peak_bytes:
+        return Room(budget, held - 1 + higher, 1 + spread.higher_uneven)
+    return Room(budget, held + higher + spread.higher, 0.0)
+
+
+def _row(
+    made: Plan, found: Solution, composer: Composer, traces: Traces, implementation: Implementation, software: Software,
+    constants: Constants,
+) -> Row:  # fmt: skip
+    """Predict the plan as every other setting is predicted."""
+    policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, each.settings)) for each in found.stages))
+    control = made.control.prediction if made.control else None
+    candidate = candidate_of(made.spec.model_copy(update={"recompute": simplest(policy)}), software, implementation)
+    return row_of(candidate, composer, traces, software, constants, made.limits).compared_with(control)

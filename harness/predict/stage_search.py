@@ -1,0 +1,223 @@
+"""The mixes of one pipeline stage that fit and are as fast as asked.
+
+A linear relaxation prices the moments of a stage. A plan takes longer than the relaxation by at least what its mixes
+cost beyond these prices. So all plans up to a given time are those whose mixes together cost no more than the
+difference, and these few are listed, chunk after chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import inf, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import lil_matrix
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.predict.mix_bytes import Routing, Row, rows
+from harness.predict.mixes import Mix, arrays
+from harness.predict.model_states import Adam
+from harness.units import MIB
+
+# More than so many parts of plans are not listed.
+MOST_LISTED = 400_000
+# By how much a relaxation may be off, as a share of the seconds.
+_TOLERANCE = 1e-7
+
+
+class TooManyError(Exception):
+    """More plans are as fast as asked than a search lists."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What fits: ``peak`` times the peak plus ``uneven`` times that of uneven routing, up to ``budget_bytes``.
+
+    Both peaks are those of the whole job, which may be of different stages. ``most``: what each may be at most.
+    """
+
+    budget_bytes: float
+    peak: float
+    uneven: float
+    most: tuple[float, float] = (inf, inf)
+
+
+class Plans(NamedTuple):
+    """Plans of a stage, an entry each: the numbers of their mixes by chunk, seconds, returning ones, and peak bytes."""
+
+    mixes: Any
+    seconds: Any
+    returning: Any
+    peaks: Any
+
+    def where(self, chosen: Any) -> "Plans":
+        """Return those that are chosen."""
+        return Plans(*(each[chosen] for each in self))
+
+
+class Kind(NamedTuple):
+    """The moments of a stage under one kind of routing: bytes ``fixed[row]``, and ``of_chunks[chunk][row, mix]``."""
+
+    fixed: Any
+    of_chunks: tuple[Any, ...]
+    beside: Any
+
+
+@dataclass(frozen=True)
+class StageSearch:
+    """One stage. ``chunks``: the mixes of each; ``more_bytes``: what the allocator holds beside all."""
+
+    spec: ExperimentSpec
+    pp_rank: int
+    chunks: tuple[tuple[Mix, ...], ...]
+    room: Room
+    adam: Adam
+    more_bytes: int = 0
+
+    def fastest(self) -> float | None:
+        """Return the seconds of the fastest plan that fits; None if none fits. TooManyError."""
+        if self._relaxed is None:
+            return None
+        least, longest = self._relaxed[0], sum(float(each.max()) for each in self._seconds)
+        for share in (1e-6, 0.002, 0.01, 0.05, 0.2, 1.0):
+            limit = least + share * (longest - least) + least * _TOLERANCE
+            found = self.up_to(limit)
+            if len(found.seconds):
+                return float(found.seconds.min())
+        return None
+
+    def up_to(self, most_s: float, least_s: float = 0.0) -> Plans:
+        """Return all plans that fit and take at most, and at least, so many seconds. TooManyError."""
+        if self._relaxed is None:
+            return self._nothing
+        least, prices = self._relaxed
+        spare = most_s - least + least * _TOLERANCE
+        found, cost = self._nothing, np.zeros(1)
+        found = Plans(np.zeros((1, 0), int), np.zeros(1), np.zeros(1), np.zeros(1))
+        sums = [np.repeat(kind.fixed[None, :], 1, axis=0) for kind in self._kinds]
+        largest = np.zeros(1)
+        for chunk in range(len(self.chunks)):
+            rest = sum(float(each.max()) for each in self._seconds[chunk + 1 :])
+            _require_few(len(cost) * len(prices[chunk]) // 20)
+            total, seconds = cost[:, None] + prices[chunk], found.seconds[:, None] + self._seconds[chunk]
+            kept = (total <= spare) & (seconds <= most_s * (1 + _TOLERANCE)) & (seconds + rest >= least_s)
+            (parts, mixes), cost, seconds = np.nonzero(kept), total[kept], seconds[kept]
+            _require_few(len(parts))
+            sums = [each[parts] + kind.of_chunks[chunk].T[mixes] for each, kind in zip(sums, self._kinds, strict=True)]
+            largest = np.maximum(largest[parts], self._largest[chunk][mixes])
+            found = Plans(
+                np.column_stack([found.mixes[parts], mixes]), seconds,
+                found.returning[parts] + self._returning[chunk][mixes], np.zeros(len(parts)),
+            )  # fmt: skip
+            peaks, fits = self._fits(sums, largest, chunk + 1)
+            found, cost, largest = found._replace(peaks=peaks).where(fits), cost[fits], largest[fits]
+            sums = [each[fits] for each in sums]
+        return found.where(found.seconds >= least_s * (1 - _TOLERANCE))
+
+    def _fits(self, sums: Sequence[Any], largest: Any, done: int) -> tuple[Any, Any]:
+        """Return the least peaks, and whether they fit, of plans whose chunks from ``done`` on are the smallest."""
+        tops = []
+        for each, kind in zip(sums, self._kinds, strict=True):
+            rest = sum((part.min(axis=1) for part in kind.of_chunks[done:]), np.zeros(len(kind.fixed)))
+            tops.append((each + rest + kind.beside * largest[:, None]).max(axis=1))
+        is_within = (tops[0] <= self.room.most[0]) & (tops[-1] <= self.room.most[1])
+        return tops[0], is_within & (self.room.peak * tops[0] + self.room.uneven * tops[-1] <= self.room.budget_bytes)
+
+    @property
+    def num_plans(self) -> float:
+        """Return the number of plans of the stage, whether they fit or not."""
+        return prod(float(len(mixes)) for mixes in self.chunks)
+
+    @property
+    def _nothing(self) -> Plans:
+        return Plans(np.zeros((0, len(self.chunks)), int), *(np.zeros(0) for _ in range(3)))
+
+    @cached_property
+    def _seconds(self) -> list[Any]:
+        return [np.array([mix.seconds for mix in mixes]) for mixes in self.chunks]
+
+    @cached_property
+    def _returning(self) -> list[Any]:
+        return [np.array([mix.returning for mix in mixes]) for mixes in self.chunks]
+
+    @cached_property
+    def forward_ends(self) -> tuple[float, float]:
+        """Return the least and the most seconds of the forward passes of a micro-batch."""
+        forward = [own - back for own, back in zip(self._seconds, self._returning, strict=True)]
+        return sum(float(each.min()) for each in forward), sum(float(each.max()) for each in forward)
+
+    @cached_property
+    def _largest(self) -> list[Any]:
+        return [arrays([mix.uneven for mix in mixes])["largest_unit"] for mixes in self.chunks]
+
+    @cached_property
+    def _kinds(self) -> list[Kind]:
+        """Return the moments with even routing, and with uneven where that differs."""
+        differs = any(mix.even is not mix.uneven for mixes in self.chunks for mix in mixes)
+        routings: tuple[Routing, ...] = ("even", "uneven") if differs else ("even",)
+        return [
+            _kind([*rows(self.spec, self.pp_rank, self.chunks, each, self.adam, self.more_bytes)]) for each in routings
+        ]
+
+    @cached_property
+    def _relaxed(self) -> tuple[float, list[Any]] | None:
+        """Return the seconds of the relaxation and what each mix costs beyond its prices; None if nothing fits.
+
+        Variables: a share of each mix, then the peaks of both kinds of routing, and the largest layer.
+        """
+        starts = [0, *np.cumsum([len(each) for each in self._seconds])]
+        num, num_rows = starts[-1], sum(len(kind.fixed) for kind in self._kinds)
+        above, limits = (
+            lil_matrix((num_rows + 1 + len(self.chunks), num + 3)),
+            np.zeros(num_rows + 1 + len(self.chunks)),
+        )
+        at = 0
+        for nth, kind in enumerate(self._kinds):
+            end = at + len(kind.fixed)
+            above[at:end, :num] = np.hstack(kind.of_chunks) / MIB
+            above[at:end, num + nth] = -1
+            above[at:end, num + 2] = kind.beside[:, None]
+            limits[at:end] = -kind.fixed / MIB
+            at = end
+        above[at, num], above[at, num + len(self._kinds) - 1] = self.room.peak, self.room.uneven
+        if len(self._kinds) == 1:
+            above[at, num] = self.room.peak + self.room.uneven
+        limits[at] = self.room.budget_bytes / MIB
+        one = lil_matrix((len(self.chunks), num + 3))
+        for chunk, (start, end) in enumerate(pairwise(starts)):
+            above[at + 1 + chunk, start:end], above[at + 1 + chunk, num + 2] = self._largest[chunk] / MIB, -1
+            one[chunk, start:end] = 1
+        costs = np.concatenate([*self._seconds, np.zeros(3)])
+        scale = 1000 / max(float(costs.max()), 1e-300)
+        above, one = above.tocsr(), one.tocsr()
+        most = (self.room.most[0] / MIB, self.room.most[1] / MIB, inf)
+        bounds = np.column_stack([np.zeros(num + 3), np.concatenate([np.full(num, inf), most])])
+        found = linprog(costs * scale, above, limits, one, np.ones(len(self.chunks)), bounds, method="highs")
+        if found.status != 0:
+            return None
+        prices = costs * scale - above.T @ found.ineqlin.marginals - one.T @ found.eqlin.marginals
+        prices = np.maximum(0, prices / scale)
+        return found.fun / scale, [prices[start:end] for start, end in pairwise(starts)]
+
+
+def _require_few(number: int) -> None:
+    if number > MOST_LISTED:
+        raise TooManyError(number)
+
+
+def _kind(found: list[Row]) -> Kind:
+    """Return the moments as arrays, without those that another one exceeds whatever the mixes."""
+    fixed, beside = np.array([row.fixed for row in found], float), np.array([row.beside for row in found], float)
+    of_chunks = [np.array([row.of_chunks[chunk] for row in found], float) for chunk in range(len(found[0].of_chunks))]
+    kept: list[int] = []
+    order = np.argsort(-(fixed + sum(each.max(axis=1) for each in of_chunks)))
+    for at in order:
+        if kept:
+            more = fixed[at] - fixed[kept] + sum((each[at] - each[kept]).max(axis=1) for each in of_chunks)
+            if np.any((more <= 0) & (beside[kept] >= beside[at])):
+                continue
+        kept.append(int(at))
+    return Kind(fixed[kept], tuple(each[kept] for each in of_chunks), beside[kept])

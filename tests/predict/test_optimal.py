@@ -1,0 +1,155 @@
+"""The fastest plan by layer: equal to brute force, monotonic, legal, and predicted as every other setting."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from harness.experiment.effective import settled_implementation
+from harness.experiment.recompute import FullRecompute, parse_recompute, simplest
+from harness.experiment.recompute_plan import PlannedRecompute, grouped_layers
+from harness.experiment.software import Software
+from harness.launch.environment import this_host
+from harness.plan.request import PlanRequest
+from harness.plan.run import plan_request
+from harness.predict import mixes
+from harness.predict.fastest import optimal
+from harness.predict.prediction import BUILT_IN
+from harness.predict.search import _predicted, candidate_of, judged, row_of
+from harness.predict.stages import Composer
+from harness.resolve.recipe import Request
+
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
+JOB = {"gpu": "h100", "compute_dtype": "bf16", "cuda_graph_impl": "none", "context_parallel_size": 1}
+LLAMA = dict(JOB, model_recipe_name="llama3_70b", task="sft", num_gpus=32, tensor_model_parallel_size=4)
+QWEN = dict(JOB, model_recipe_name="qwen3_235b_a22b", task="sft", num_gpus=64, variant="library")
+# Layers, PP, VP, and the settings beside none.
+INSTANCES = {
+    "interleaved": (dict(LLAMA, num_layers=4, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2), ()),
+    "one stage": (dict(LLAMA, num_layers=5, pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size="none", set_values=["ddp.align_param_gather=false", "parallelism.defer_embedding_wgrad_compute=false"]), ()),
+    "two stages": (dict(LLAMA, num_layers=4, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size="none", set_values=["ddp.align_param_gather=false"]), ()),
+    "experts": (
+        dict(QWEN, num_layers=4, pipeline_model_parallel_size=2),
+        ("layernorm", "moe_act", "moe", "full:uniform:1"),
+    ),
+}  # fmt: skip
+
+
+@cache
+def planned(name, fit_into_gib=None):
+    asked, only = INSTANCES[name]
+    request = PlanRequest(asked=Request(**asked), only=only, fit_into_gib=fit_into_gib, use_cache=False, assume=(
+        "megatron-core=0.16.1"))  # fmt: skip
+    layout = plan_request(request, this_host()).layouts[0]
+    assert layout.plan and layout.traces, layout.problem
+    return layout.plan, layout.traces
+
+
+def solved(plan, traces):
+    return optimal(plan, traces, settled_implementation(plan.spec), SOFTWARE)
+
+
+def with_budget(plan, gib):
+    limits = replace(plan.limits, capacity_bytes=int(gib * 2**30))
+    rows = tuple(replace(row, verdict=judged(row.prediction, limits)[0]) for row in plan.rows)
+    return replace(plan, limits=limits, rows=rows)
+
+
+@cache
+def every_plan(name):
+    """Return the prediction of every plan of an instance; of each kind of layer in a chunk, how many have which setting."""
+    plan, traces = planned(name)
+    implementation = settled_implementation(plan.spec)
+    composer, found = Composer(plan.spec, implementation), []
+    texts = [row.text for row in plan.rows if row.prediction and not row.text.startswith("full")]
+    texts = ["full", *texts] if any(row.text.startswith("full") and row.prediction for row in plan.rows) else texts
+    by_peak = {row.text: row.prediction.peak_bytes for row in plan.rows if row.prediction} | {"full": 0}
+    order = sorted(texts, key=by_peak.__getitem__)
+    ways = {}
+    for size in {len(chunk.layers) for stage in composer.stages for chunk in stage}:
+        ways[size] = {tuple(sorted(way, key=order.index)) for way in product(order, repeat=size)}
+    chunks = [len(chunk.layers) for stage in composer.stages for chunk in stage]
+    assert len(ways[chunks[0]]) ** len(chunks) <= 2**16
+    vp = len(composer.stages[0])
+    for chosen in product(*(sorted(ways[size]) for size in chunks)):
+        stages = tuple(tuple(map(grouped_layers, chosen[i : i + vp])) for i in range(0, len(chosen), vp))
+        spec = plan.spec.model_copy(update={"recompute": simplest(PlannedRecompute(stages=stages))})
+        row = row_of(candidate_of(spec, SOFTWARE, implementation), composer, traces, SOFTWARE, BUILT_IN, plan.limits)
+        if row.prediction:
+            found.append(row.prediction)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", INSTANCES)
+def test_the_plan_equals_brute_force_at_every_budget(name):
+    plan, traces = planned(name)
+    every = every_plan(name)
+    needs = sorted(found.fits[2] for found in every)
+    outside = plan.limits.outside_bytes
+    for share in (0.0, 0.03, 0.1, 0.25, 0.4, 0.6, 0.8, 0.95, 1.0):
+        need = needs[int(share * (len(needs) - 1))]
+        made = with_budget(plan, (need + outside + 2**20) / (1 - plan.limits.margin) / 2**30)
+        budget = made.limits.budget_bytes
+        fitting = [found for found in every if found.fits[2] <= budget]
+        best = min(found.time.likely_s for found in fitting)
+        smallest = min(found.peak_bytes for found in fitting if found.time.likely_s <= best * (1 + 1e-9))
+        answer = solved(made, traces)
+        assert answer.row and answer.row.prediction, answer.reason
+        assert answer.row.prediction.time.likely_s == pytest.approx(best, rel=1e-9)
+        assert answer.row.prediction.peak_bytes == smallest
+        assert answer.seconds == pytest.approx(best, rel=1e-9)
+        assert answer.is_proven
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["interleaved", "experts"])
+def test_less_memory_is_never_faster_and_never_a_higher_peak(name):
+    plan, traces = planned(name)
+    control = plan.control.prediction
+    low, high = min(row.prediction.fits[2] for row in plan.rows if row.prediction), control.fits[2]
+    answers = []
+    for step in range(12):
+        gib = (low + (high - low) * step / 11 + plan.limits.outside_bytes + 2**20) / (1 - plan.limits.margin) / 2**30
+        found = solved(with_budget(plan, gib), traces)
+        assert found.row and found.row.verdict == "FITS"
+        answers.append(found.row.prediction)
+    times, peaks = [each.time.likely_s for each in answers], [each.peak_bytes for each in answers]
+    assert times == sorted(times, reverse=True)
+    assert peaks == sorted(peaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["none", "mlp", "full:block:1"])
+def test_a_plan_of_one_setting_is_predicted_as_that_setting(text):
+    plan, traces = planned("interleaved")
+    policy, implementation = parse_recompute(text), settled_implementation(plan.spec)
+    setting = "full" if isinstance(policy, FullRecompute) else text
+    stages = tuple(tuple(grouped_layers((setting,) * len(chunk.layers)) for chunk in stage)
+                   for stage in Composer(plan.spec, implementation).stages)  # fmt: skip
+    spec = plan.spec.model_copy(update={"recompute": PlannedRecompute(stages=stages)})
+    row = row_of(candidate_of(plan.spec.model_copy(update={"recompute": policy}), SOFTWARE, implementation),
+                 Composer(plan.spec, implementation), traces, SOFTWARE, BUILT_IN, plan.limits)  # fmt: skip
+    own, _ = _predicted(replace(candidate_of(spec, SOFTWARE, implementation), findings=()),
+                        Composer(plan.spec, implementation), traces, SOFTWARE, BUILT_IN)  # fmt: skip
+    assert [stage.total for stage in own.stages] == [stage.total for stage in row.prediction.stages]
+    assert own.time.likely_s == row.prediction.time.likely_s
+    assert own.recompute_flops == row.prediction.recompute_flops
+
+
+def test_a_setting_that_another_beats_is_not_in_the_space():
+    plan, traces = planned("two stages")
+    implementation = settled_implementation(plan.spec)
+    texts = tuple(row.text for row in plan.rows if row.prediction and "full" not in row.text)
+    mixer = mixes.Mixer(Composer(plan.spec, implementation), None, texts, traces.even, traces.uneven)
+    assert "core_attn" in texts and "core_attn" not in mixer.allowed["dense"]
+
+
+def test_plans_are_not_offered_where_layers_are_captured_or_moved():
+    plan, traces = planned("two stages")
+    for update in ({"cuda_graph": plan.spec.cuda_graph.model_copy(update={"impl": "local"})},
+                   {"ddp": plan.spec.ddp.model_copy(update={"use_megatron_fsdp": True})},
+                   {"offload": plan.spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})}):  # fmt: skip
+        found = solved(replace(plan, spec=plan.spec.model_copy(update=update)), traces)
+        assert found.row is None and found.reason
