@@ -74,7 +74,7 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
     from harness.cli.options import LaunchOptions
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
-    from harness.measure.understanding import check_request
+    from harness.measure.checking import check_request
     from harness.measure.values import CheckDocument
 
     _require_experiment(experiment)

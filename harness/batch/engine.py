@@ -59,7 +59,7 @@ def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
         while (due := batch.due()) and due != before:
             if caught.signal is not None:
                 batch.interrupted("a signal between two rounds")
-                return int(caught.signal)
+                return caught.signal
             done = runner.run(due)
             if done.signal is not None or done.is_last:
                 return done.signal
@@ -135,7 +135,7 @@ class LocalRuns(Generic[Entry]):
                     closed[name] = "because it would run out of memory"
                 if ran.record.status == "interrupted":
                     self.batch.interrupted(ran.record.failure or "interrupted", item)
-                    return Round(signal or int(SIGINT))
+                    return Round(signal or SIGINT)
                 if signal is not None:
                     return Round(signal)
                 if ran.record.status != "ok":
@@ -170,7 +170,7 @@ class LocalRuns(Generic[Entry]):
 
 
 def _received(caught: Interruption) -> int | None:
-    return int(caught.signal) if caught.signal is not None else None
+    return caught.signal
 
 
 def run_line(record: RunRecord) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
@@ -16,7 +15,8 @@ from harness.launch.machine import software_for, software_here
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
 from harness.measure.launched import Launch
-from harness.measure.prediction import KeptPrediction, predicting
+from harness.measure.predicting import predicting
+from harness.measure.prediction import KeptPrediction
 from harness.measure.provenance import Clock, provenance
 from harness.measure.understanding import Understood, rule_problem
 from harness.records.batches import BatchLaunch, PlannedEntry
@@ -29,11 +29,6 @@ from harness.records.run import RunRecord
 def nodes_of(launch: BatchLaunch, node_rank: int = 0) -> Nodes:
     """Return the place of one node among those that launch every run together."""
     return Nodes(launch.nnodes, node_rank, launch.master_addr, launch.master_port)
-
-
-def num_nodes(spec: ExperimentSpec) -> int:
-    """Number of nodes for all ranks: 1 if they fit on one, else what ``gpus_per_node`` requires."""
-    return max(1, -(-spec.num_gpus // spec.gpus_per_node))
 
 
 def understood_again(
@@ -50,7 +45,7 @@ def understood_again(
     spec, plan = request.spec, LAUNCHERS[request.settings.launcher](request)
     implementation = settled_implementation(spec)
     if findings is None:
-        env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
+        env = plan.variables if isinstance(plan, LaunchPlan) else None
         force = frozenset(planned.force)
         findings = check(spec, software, env=env, implementation=implementation, force=force, sources=planned.sources)
         raise_all([rule_problem(finding) for finding in findings if finding.blocks])

@@ -99,5 +99,5 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
                 ran = batch.run_here(item, batch.planned(item).run_dir, progress, parents, follower.node_rank)
                 progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
                 signal = ran.signal
-        signal = signal or (int(caught.signal) if caught.signal is not None else None)
+        signal = signal or caught.signal
     return ExitCode.OK if signal is None else status_exit_code("interrupted", signal)

@@ -18,10 +18,18 @@ from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.launch.plan import LaunchRequest
 from harness.launch.warm import WarmParents
+from harness.measure.checking import (
+    Checked,
+    Question,
+    check_request,
+    in_one_sentence,
+    megatron_findings,
+    refusal,
+    unasked_notes,
+)
 from harness.measure.launched import Following, Launch, Ran, launched
-from harness.measure.megatron_answer import Question, megatron_findings, refusal, unasked_notes
 from harness.measure.prediction import KeptPrediction
-from harness.measure.understanding import Checked, RunRequest, check_request, in_one_sentence
+from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
 from harness.records.disk import disk_faults_reported
 from harness.records.job import JobRun
@@ -206,6 +214,11 @@ class Draft(Generic[Asked]):
     @property
     def spec(self) -> ExperimentSpec | None:
         return self.checked.spec if self.checked else None
+
+    @property
+    def words(self) -> dict[str, object]:
+        """Return what an entry of a plan takes over from the checks; empty if it was not resolved."""
+        return {name: getattr(self.checked, name) for name in ("spec", "sources", "notes", "findings") if self.checked}
 
     @property
     def may_run(self) -> bool:

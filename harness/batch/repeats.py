@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from harness.batch.launches import num_nodes
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
@@ -16,7 +15,8 @@ from harness.launch.required import require_machine
 from harness.launch.slurm_job import option_problems
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
 from harness.measure.launched import Launch, Ran, launched
-from harness.measure.prediction import cached_prediction, predicting
+from harness.measure.predicting import predicting
+from harness.measure.prediction import cached_prediction
 from harness.measure.understanding import RunRequest, Understood, looked_over, understand
 from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir
@@ -120,7 +120,7 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
     host, port = this_host(), request.nodes.master_port
     launch = request.launch.model_copy(update={"launcher": "torchrun"})
     with problems.collecting():
-        nnodes = num_nodes(looked_over(request, host).spec)
+        nnodes = looked_over(request, host).spec.num_nodes
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
         understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"), elsewhere=True)
         find_golden(understood.spec, request.gate.golden_values_path)

@@ -90,7 +90,7 @@ def wait_for(
         while left:
             left = [watch for watch in left if not look.is_done(watch)]
             if caught.signal is not None:
-                return Waited(is_done=False, signal=int(caught.signal))
+                return Waited(is_done=False, signal=caught.signal)
             if timeout_s is not None and clock() - began > timeout_s:
                 return Waited(is_done=not left)
             if left:

@@ -16,10 +16,10 @@ from harness.launch.machine import software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port
 from harness.launch.required import require_machine
 from harness.launch.warm import WarmParents
+from harness.measure.checking import in_one_sentence
 from harness.measure.experiment import require_megatron
 from harness.measure.launched import Launch, launched
 from harness.measure.prediction import KeptPrediction
-from harness.measure.understanding import in_one_sentence
 from harness.records.collect import LaunchOutcome
 from harness.records.job import MEETING, JobRecord, JobRun, Meeting, SubmittedRecord, time_limit_note
 from harness.records.run import RunRecord
@@ -121,7 +121,7 @@ class NodeOfJob:
             return self.refuse(run, _on_one_line(error))
         if nodes.nnodes > 1 and nodes.master_port is not None:
             meeting = Meeting(master_addr=self.master_addr, master_port=nodes.master_port)
-            write_atomically(run_dir / MEETING, meeting.model_dump_json(indent=1) + "\n")
+            write_atomically(run_dir / MEETING, meeting)
         return self._launched(launch, run)
 
     def refuse(self, run: JobRun, why: str) -> RunRecord:
@@ -144,7 +144,7 @@ class NodeOfJob:
                     status="failed", reason=f"nothing was launched on this node: {_on_one_line(error)}"
                 )
                 path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
-                write_atomically(path, outcome.model_dump_json(indent=1) + "\n")
+                write_atomically(path, outcome)
         self.await_(record.is_file, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
         return read_document(record, RunRecord)
 

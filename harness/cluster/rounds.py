@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic
 
 from harness.batch.engine import Round
-from harness.batch.launches import fresh_folder, num_nodes, unstarted_record
+from harness.batch.launches import fresh_folder, unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.commands import NotSubmittedError, Slurm, names_wrong_option
@@ -183,7 +183,7 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmO
         label=entry.name,
         specs=(entry.spec,),
         runs=tuple(batch.job_run(run) for run in due),
-        launch=batch.planned(due[0]).launch.model_copy(update={"nnodes": num_nodes(entry.spec)}),
+        launch=batch.planned(due[0]).launch.model_copy(update={"nnodes": entry.spec.num_nodes}),
         options=options,
         results=results,
     )

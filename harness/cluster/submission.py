@@ -28,10 +28,9 @@ from harness.records.job import (
     new_job_dir,
     read_job,
     write_job,
-    write_submitted,
 )
 from harness.records.redact import own_command
-from harness.records.store import write_atomically
+from harness.records.store import write_atomically, write_once
 from harness.show.terminal import narrate
 from harness.units import utc_now
 
@@ -168,7 +167,7 @@ def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
 def _noted(job: SlurmJob, submitted: SubmittedRecord, slurm: Slurm) -> SubmittedRecord:
     job_dir = Path(job.record.job_dir)
     try:
-        write_submitted(job_dir, submitted)
+        write_once(job_dir / SUBMITTED, submitted)
     except FileExistsError as error:  # two processes submitted at the same time; only one job may write these folders
         slurm.cancel(submitted)
         raise _twice(job_dir) from error

@@ -76,7 +76,7 @@ def _begin(node: NodeOfJob) -> JobAttempt:
     )
     path = attempt_path(Path(job.job_dir), place.job_id, place.restart_count)
     path.parent.mkdir(mode=0o750, exist_ok=True)
-    write_once(path, attempt.model_dump_json(indent=1) + "\n")
+    write_once(path, attempt)
     return attempt
 
 
@@ -122,15 +122,11 @@ def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:
 
 
 def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
-    if _received(node):
-        return status_exit_code("interrupted", _received(node))
+    if node.caught.signal:
+        return status_exit_code("interrupted", node.caught.signal)
     record = node.run(run)
     narrate(f"{run.run_id}: {record.status}{': ' + record.failure if record.failure else ''}")
-    return status_exit_code(record.status, _received(node) or int(signal.SIGINT))
-
-
-def _received(node: NodeOfJob) -> int:
-    return int(node.caught.signal or 0)
+    return status_exit_code(record.status, node.caught.signal or signal.SIGINT)
 
 
 if __name__ == "__main__":

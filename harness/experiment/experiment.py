@@ -266,6 +266,11 @@ class ExperimentSpec(Frozen):
     def data_parallel_size(self) -> int:
         return self.parallelism.data_parallel_size(self.num_gpus)
 
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes for all ranks: 1 if they fit on one, else what ``gpus_per_node`` requires."""
+        return max(1, -(-self.num_gpus // self.gpus_per_node))
+
     def ranks_per_node(self, nnodes: int) -> int:
         """Return the number of ranks on each node: all of them on one node, ``gpus_per_node`` on each of several."""
         return self.num_gpus if nnodes == 1 else self.gpus_per_node

@@ -168,7 +168,7 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     times = job_times(log, request.started_at, datetime.now(UTC))
     run_dir = new_run_dir(results_dir(request.results_dir), f"{settled.spec.recipe}-imported")
     record = recorded(log, ended, settled, times, host, run_dir.name)
-    write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
+    write_atomically(run_dir / "spec.json", record.spec)
     write_record(run_dir, record)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
 

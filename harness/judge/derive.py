@@ -66,14 +66,11 @@ def combine(runs: Sequence[Metrics]) -> Metrics:
     def of(name: str) -> list[Any]:
         return [getattr(run, name) for run in runs]
 
+    figures: dict[str, Any] = {name: _median_summary(of(name)) for name in SUMMARY_METRICS}
+    figures |= {name: _highest(of(name)) for name in runs[0].peaks}
     return replace(
         runs[0],
-        tflops_per_gpu=_median_summary(of("tflops_per_gpu")),
-        step_time_s=_median_summary(of("step_time_s")),
-        tokens_per_s_per_gpu=_median_summary(of("tokens_per_s_per_gpu")),
-        peak_allocated_bytes=_highest(of("peak_allocated_bytes")),
-        peak_reserved_bytes=_highest(of("peak_reserved_bytes")),
-        peak_device_bytes=_highest(of("peak_device_bytes")),
+        **figures,
         counted_flops_per_step=counted.pop() if len(counted) == 1 else None,
         mfu=_median_or_none(of("mfu")),
         hfu=_median_or_none(of("hfu")),

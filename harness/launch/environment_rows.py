@@ -103,10 +103,6 @@ def _with_nccl_ub(value: str | None, otherwise: str | None = None) -> Callable[[
     return choose
 
 
-def _graph_register(asked: Asked) -> str | None:
-    return "0" if asked.on_gpu and asked.captures_graphs and asked.expandable_segments else None
-
-
 def _offload(asked: Asked) -> str | None:
     return "1" if asked.on_gpu and asked.spec.offload.offload_modules else None
 
@@ -123,14 +119,6 @@ def _of_hybrid_ep(value: Callable[[int, int], int]) -> Callable[[Asked], str | N
     return choose
 
 
-def _threads(asked: Asked) -> str | None:
-    return None if asked.on_gpu else str(max(1, asked.num_cores // asked.local_ranks))
-
-
-def _loopback(asked: Asked) -> str | None:
-    return "lo" if not asked.on_gpu and asked.nnodes == 1 else None
-
-
 # fmt: off
 ROWS: tuple[Row, ...] = (
     Row(ALLOCATOR, _with_nccl_ub(None, EXPANDABLE_SEGMENTS),
@@ -138,7 +126,8 @@ ROWS: tuple[Row, ...] = (
     Row("CUDA_DEVICE_MAX_CONNECTIONS", max_connections,
         "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else Megatron-Bridge's value"),
     Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
-    Row("NCCL_GRAPH_REGISTER", _graph_register,
+    Row("NCCL_GRAPH_REGISTER",
+        lambda asked: "0" if asked.on_gpu and asked.captures_graphs and asked.expandable_segments else None,
         "otherwise CUDA graphs with expandable segments read freed memory (megatron-core cuda_graphs.py)"),
     Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels get priority (Megatron-Bridge)"),
     Row("NCCL_NVLS_ENABLE", _with_nccl_ub("1", "0"), "NVLink SHARP costs memory; needed by nccl_ub (Megatron-Bridge)"),
@@ -161,8 +150,11 @@ ROWS: tuple[Row, ...] = (
     Row("TORCHINDUCTOR_COMPILE_THREADS", on_gpu("1"),
         "otherwise each rank starts a compiler process per core, which outlives a killed rank"),
     Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "otherwise megatron's jit fuser compiles C++ in the first step"),
-    Row("OMP_NUM_THREADS", _threads, "ranks of this node share its cores evenly"),
-    Row("GLOO_SOCKET_IFNAME", _loopback, "ranks of one node talk over the loopback interface"),
+    Row("OMP_NUM_THREADS",
+        lambda asked: None if asked.on_gpu else str(max(1, asked.num_cores // asked.local_ranks)),
+        "ranks of this node share its cores evenly"),
+    Row("GLOO_SOCKET_IFNAME", lambda asked: "lo" if not asked.on_gpu and asked.nnodes == 1 else None,
+        "ranks of one node talk over the loopback interface"),
     Row("MALLOC_TRIM_THRESHOLD_", on_cpu("8589934592"), "steadier step times: freed memory is kept"),
     Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped again"),
     Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),

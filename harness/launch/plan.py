@@ -50,8 +50,8 @@ def free_port() -> int:
 
 def without_asking(spec: ExperimentSpec, nodes: Nodes) -> Nodes:
     """Complete ``nodes`` for a dry run: as many as the GPUs need, with :data:`ANY_HOST` if there is no address."""
-    if nodes.nnodes == 1 and spec.num_gpus > spec.gpus_per_node:
-        nodes = replace(nodes, nnodes=-(-spec.num_gpus // spec.gpus_per_node))
+    if nodes.nnodes == 1:
+        nodes = replace(nodes, nnodes=spec.num_nodes)
     return replace(nodes, master_addr=nodes.master_addr or ANY_HOST) if nodes.nnodes > 1 else nodes
 
 
@@ -74,7 +74,7 @@ def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
     if nodes.nnodes < 1:
         return [BadRequestError(f"--nnodes {nodes.nnodes}: at least one node is needed", remedy="--nnodes 1")]
     if nodes.nnodes == 1 and spec.num_gpus > spec.gpus_per_node:
-        needed = -(-spec.num_gpus // spec.gpus_per_node)
+        needed = spec.num_nodes
         return [
             BadRequestError(
                 f"num_gpus {spec.num_gpus} is more than the {spec.gpus_per_node} of one node",
@@ -131,6 +131,10 @@ class LaunchPlan:
     settings: LaunchSettings
     num_steps: int
     without_gpu: bool = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {variable.name: variable.value for variable in self.env}
 
     @property
     def argv(self) -> tuple[str, ...]:

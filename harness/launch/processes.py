@@ -167,7 +167,7 @@ def claim(folder: Path) -> None:
     """Record that this process writes ``folder``; does nothing if the system does not identify processes."""
     owner = this_process()
     if owner is not None:
-        write_atomically(folder / OWNER, owner.model_dump_json(indent=1) + "\n")
+        write_atomically(folder / OWNER, owner)
 
 
 def release(folder: Path) -> None:
@@ -175,7 +175,7 @@ def release(folder: Path) -> None:
     owner = owner_of(folder)
     if owner is not None:
         with suppress(OSError):  # on a full disk the others lose patience instead
-            write_atomically(folder / RELEASED, owner.model_dump_json(indent=1) + "\n")
+            write_atomically(folder / RELEASED, owner)
 
 
 def owner_of(folder: Path, name: str = OWNER) -> Owner | None:

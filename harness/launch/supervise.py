@@ -267,7 +267,7 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, 
         stop = _interrupted(caught)  # Slurm signals the agent, too, and the agent may end first
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
-    full = stop.status != "ok" and any(disk.is_full(disk.free_bytes(folder)) for folder in _folders(plan))
+    full = stop.status != "ok" and any(disk.free_bytes(folder) < disk.FULL_BYTES for folder in _folders(plan))
     return LaunchOutcome(
         status=stop.status,
         exit_code=exit_code,
@@ -283,7 +283,7 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, 
 
 def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     try:
-        write_atomically(plan.outcome_file(), outcome.model_dump_json(indent=1) + "\n")
+        write_atomically(plan.outcome_file(), outcome)
     except OSError as error:
         if not disk.is_full_error(error):
             raise

@@ -135,13 +135,12 @@ class WarmProcess:
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Return the environment of an agent and of all processes that it starts."""
-    return {variable.name: variable.value for variable in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
+    return plan.variables | {PARENT_PID_VARIABLE: str(os.getpid())}
 
 
 def set_by_torchrun(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables of torchrun that libraries read while they load, needed before the imports."""
-    names = {variable.name for variable in plan.env}
-    return {"OMP_NUM_THREADS": "1"} if plan.num_local_ranks > 1 and "OMP_NUM_THREADS" not in names else {}
+    return {"OMP_NUM_THREADS": "1"} if plan.num_local_ranks > 1 and "OMP_NUM_THREADS" not in plan.variables else {}
 
 
 KEEP = 2  # each holds the imported modules, about 350 MB
@@ -197,7 +196,7 @@ class WarmParents:
 
 
 def _key(plan: LaunchPlan) -> Key:
-    given = {variable.name: variable.value for variable in plan.env} | set_by_torchrun(plan)
+    given = plan.variables | set_by_torchrun(plan)
     return plan.python, plan.without_gpu, tuple(sorted(given.items()))
 
 

@@ -63,7 +63,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     path = request.out or calibration_path(gpu)
     with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
+        write_atomically(path, calibration)
     return calibration, path
 
 

@@ -13,8 +13,8 @@ from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
 from harness.launch.slurm_job import SlurmJob
+from harness.measure.checking import megatron_finding
 from harness.measure.launched import Ran
-from harness.measure.megatron_answer import megatron_finding
 from harness.measure.prediction import KeptPrediction, misfit_line, prediction_line
 from harness.measure.understanding import RunRequest, Understood, rule_problem
 from harness.records import folders
@@ -101,8 +101,7 @@ def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
     """
     if understood.spec.gpu_type.is_cpu or understood.spec.engine is not None:
         return
-    variables = {variable.name: variable.value for variable in plan.env}
-    finding = megatron_finding(understood.spec, understood.software, understood.host, variables)
+    finding = megatron_finding(understood.spec, understood.software, understood.host, plan.variables)
     if finding.blocks:
         raise rule_problem(finding)
 

@@ -141,7 +141,7 @@ def _launched(
 ) -> Ran:
     clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
     understood = launch.understood
-    write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+    write_atomically(run_dir / "spec.json", understood.spec)
     if understood.spec.engine is not None:
         keep_config(understood.spec.engine, run_dir)
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder

@@ -1,8 +1,6 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -13,9 +11,6 @@ from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
-from harness.launch.plan import Nodes
-from harness.launch.replay import ReplayPlan
-from harness.measure.understanding import Understood
 from harness.predict.exact import why_of_another_planner
 from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
@@ -28,9 +23,7 @@ from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import weighed
 from harness.records.calibration import PROBED, Calibration
 from harness.records.folders import calibration_path
-from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord
-from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
 from harness.units import counted, first_line, format_bytes, format_seconds, grouped
 
@@ -38,8 +31,6 @@ from harness.units import counted, first_line, format_bytes, format_seconds, gro
 _PATIENCE_S = 120.0
 # The reason in a dry run, which starts no tracer.
 NOT_TRACED = "no trace yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
-# The ranks have priority over a tracer that runs at the same time.
-_NICENESS = 15
 
 
 @dataclass(frozen=True)
@@ -50,57 +41,14 @@ class KeptPrediction:
     reason: str = ""
 
 
-@contextmanager
-def predicting(
-    understood: Understood, nodes: Nodes, before_start: Callable[[KeptPrediction], None] = lambda _: None
-) -> Iterator[Callable[[int | None], KeptPrediction]]:
-    """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
-
-    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets what
-    is known before the block is entered: a prediction from the cache, or on the CPU, where a tracer would take cores
-    from the ranks. On GPUs the tracer runs while the ranks start and train.
-    """
-    spec, software = understood.spec, understood.software
-    if nodes.node_rank > 0:
-        yield lambda _: KeptPrediction(None, "only the first node predicts")
-        return
-    if isinstance(understood.plan, ReplayPlan):
-        yield lambda _: KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
-        return
-    first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
-    ready = predict_with(first, spec, software)
-    before_start(ready)
-    if ready.prediction or not first.cached_only:
-        yield lambda _: ready
-        return
-    stop = Event()
-    beside = _tracing(understood.host, niceness=_NICENESS, stop=stop)
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(predict_with, beside, spec, software)
-        try:
-            yield lambda signal: _awaited(coming, signal)
-        finally:
-            stop.set()
-
-
-def _awaited(coming: "Future[KeptPrediction]", signal: int | None) -> KeptPrediction:
-    """An interrupted run does not wait for its prediction. Interrupting the wait keeps the run."""
-    if signal is not None and not coming.done():
-        return KeptPrediction(None, "interrupted before the tracer was done")
-    try:
-        return coming.result()
-    except KeyboardInterrupt:
-        return KeptPrediction(None, "interrupted before the tracer was done")
-
-
 def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> KeptPrediction:
     """Return the prediction of a settled request from cached traces, without starting a tracer."""
-    return predict_with(_tracing(host, cached_only=True), spec, software)
+    return predict_with(tracing(host, cached_only=True), spec, software)
 
 
 def predict(spec: ExperimentSpec, software: Software, host: Host | None = None) -> KeptPrediction:
     """Predict one settled request with built-in constants. Does not raise."""
-    return predict_with(_tracing(host or this_host()), spec, software, use_calibration=False)
+    return predict_with(tracing(host or this_host()), spec, software, use_calibration=False)
 
 
 def predict_with(
@@ -139,28 +87,19 @@ def _predicted(
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         made = predicted(spec, implementation, traces.even, traces.uneven, software, constants)
-        return KeptPrediction(weighed(made, software, traces).record())
+        return KeptPrediction((made if spec.gpu_type.is_cpu else weighed(made, software, traces)).record())
     except MissingTraceError:
         return KeptPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
         return KeptPrediction(None, first_line(str(error)))
 
 
-def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
+def tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
+    """Return the tracing that a run waits for. ``niceness`` and ``stop``: of a tracer beside the ranks."""
     return Tracing(
         host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only, niceness=niceness,
         stop=stop or Event(),
     )  # fmt: skip
-
-
-def whole_run(record: RunRecord, metrics: Metrics) -> Metrics | None:
-    """The figures to compare a prediction with, only of a run that finished. Another run's peak is incomplete."""
-    return metrics if record.status == "ok" else None
-
-
-def error_of(predicted: float | None, measured: float | None) -> float | None:
-    """Predicted / measured - 1; None without both."""
-    return predicted / measured - 1 if predicted is not None and measured else None
 
 
 def prediction_line(record: PredictionRecord | None, reason: str) -> str:

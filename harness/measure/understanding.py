@@ -1,6 +1,6 @@
 """Resolves a request once (recipe, machine, rules, launch), or checks it without a launch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
@@ -8,8 +8,6 @@ from typing import Any
 
 from harness.errors import (
     BadRequestError,
-    ExitCode,
-    ManyProblemsError,
     Problems,
     SeveralMatchError,
     nearest,
@@ -17,23 +15,21 @@ from harness.errors import (
 )
 from harness.experiment.effective import (
     EffectiveRecompute,
-    effective_if_cut,
     effective_recompute,
     settled_implementation,
 )
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
-from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher
+from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
 from harness.launch.environment_rows import EXPORTS, exports
 from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
-from harness.measure.megatron_answer import megatron_finding
 from harness.predict.allocator_settings import notes_of
 from harness.records.gating import GateOptions, LaunchSettings
-from harness.records.redact import redact, redact_shapes
+from harness.records.redact import redact
 from harness.resolve.recipe import ASSUMED, Request
 from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 
@@ -101,7 +97,7 @@ def understand(
     plan: Plan | None = None
     with problems.collecting():
         plan = LAUNCHERS[launcher](launch) if launcher in LAUNCHERS else None
-    env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
+    env = plan.variables if isinstance(plan, LaunchPlan) else None
     findings = check(
         spec, settled.software, env=env, implementation=implementation, force=request.force, sources=settled.sources
     )
@@ -109,7 +105,7 @@ def understand(
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, implementation, settled.software)
-    return Understood(**_noted(settled), findings=findings, effective=effective, launch=launch, plan=plan)
+    return Understood(**with_note_on_steps(settled), findings=findings, effective=effective, launch=launch, plan=plan)
 
 
 def settle(
@@ -147,7 +143,7 @@ def looked_over(
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
     sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
-    notes = (*notes, *assumed, *notes_of(spec, software, assume))
+    notes = (*notes, *assumed, *(() if spec.gpu_type.is_cpu else notes_of(spec, software, assume)))
     settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
     return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
 
@@ -240,58 +236,6 @@ def rule_problem(finding: Finding) -> BadRequestError:
     return BadRequestError(f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}{forced}")
 
 
-@dataclass(frozen=True)
-class Checked(Settled):
-    """The verdict on a request. ``effective``: None if the model cannot be partitioned as requested.
-
-    ``env``: the variables of its ranks, None if there is a problem with them.
-    """
-
-    findings: tuple[Finding, ...]
-    effective: EffectiveRecompute | None
-    env: dict[str, str] | None = None
-
-    @property
-    def exit_code(self) -> ExitCode:
-        return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
-
-
-def check_request(
-    request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
-) -> Checked:
-    """Resolve, then apply every rule for the installed software or for the versions in ``assume``.
-
-    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
-    answer is for another release.
-    """
-    settled = looked_over(request, host, assume, gpu_point=gpu_point)
-    spec, software, launcher = settled.spec, settled.software, job_launcher(request.asked)
-    implementation = settled_implementation(spec)
-    env, findings = rank_environment(spec, host, request.launch, request.nodes)
-    findings += check(
-        spec, software, env=spec.env if launcher else env, implementation=implementation, force=request.force,
-        sources=settled.sources, launcher=launcher or "mbr-perf",
-    )  # fmt: skip
-    if settled.secrets:  # no message may repeat their values
-        known = {secret.message for secret in settled.secrets}
-        others = (finding for finding in findings if finding.blocks and finding.message not in known)
-        raise_all([*settled.secrets, *map(rule_problem, others)])
-    if ask_megatron and assume is None:
-        findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    settled = with_exports(settled, request.asked)
-    return Checked(**_noted(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env)
-
-
-def job_launcher(asked: Request) -> Launcher | None:
-    """Return what starts a GPU job of one's own, whose environment then is what its file says; None: not known."""
-    if asked.source is None or asked.trains_by_bridge or asked.gpu == "cpu":
-        return None
-    from harness.foreign.open import launcher_of  # 20 ms that no recipe needs
-
-    return launcher_of(asked.source)
-
-
 def with_exports(settled: Settled, asked: Request) -> Settled:
     """Add a note with the variables that Megatron-Bridge would set for a job of one's own, where the job differs."""
     spec, env = settled.spec, settled.spec.env
@@ -305,17 +249,10 @@ def with_exports(settled: Settled, asked: Request) -> Settled:
     return replace(settled, notes=(*settled.notes, redact(note + f"  # instead of {other}" * bool(other))))
 
 
-def _noted(settled: Settled) -> dict[str, Any]:
+def with_note_on_steps(settled: Settled) -> dict[str, Any]:
     """The fields, with a note where a run will have too few steps: a plan, which starts nothing, does without it."""
     few = settled.spec.measure.too_few_steps
     return vars(settled) | {"notes": (*settled.notes, *([few] if few else []))}
-
-
-def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
-    """megatron-core's refusal, with a fix that names the rule for the same message."""
-    own = finding.mcore_text or ""
-    known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
-    return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
 
 
 def rank_environment(
@@ -323,7 +260,7 @@ def rank_environment(
 ) -> tuple[dict[str, str] | None, list[Finding]]:
     """Return the variables of the ranks, and findings on problems with them or with the nodes."""
     is_given = nodes.nnodes > 1
-    nnodes = nodes.nnodes if is_given else max(1, -(-spec.num_gpus // spec.gpus_per_node))
+    nnodes = nodes.nnodes if is_given else spec.num_nodes
     problems = [*launcher_problems(launch), *(node_problems(spec, nodes) if is_given else ())]
     env: dict[str, str] | None = None
     how = {"num_cores": host.num_cores, "nnodes": nnodes}
@@ -333,10 +270,3 @@ def rank_environment(
     except BadRequestError as error:
         problems += error.problems
     return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems]
-
-
-def in_one_sentence(problem: BadRequestError) -> str:
-    """``problem (remedy)`` for one or several problems, with secrets masked."""
-    if isinstance(problem, ManyProblemsError):
-        return "; ".join(in_one_sentence(part) for part in problem.problems)
-    return redact_shapes(f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message)

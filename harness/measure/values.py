@@ -19,13 +19,23 @@ from harness.judge.plausible import doubts_of
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
-from harness.measure.prediction import KeptPrediction, error_of, whole_run
+from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import Understood
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, LoggedThroughput, NodeSample, Provenance, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
+
+
+def whole_run(record: RunRecord, metrics: Metrics) -> Metrics | None:
+    """The figures to compare a prediction with, only of a run that finished. Another run's peak is incomplete."""
+    return metrics if record.status == "ok" else None
+
+
+def error_of(predicted: float | None, measured: float | None) -> float | None:
+    """Predicted / measured - 1; None without both."""
+    return predicted / measured - 1 if predicted is not None and measured else None
 
 
 class Predicted(Shown):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import harness
-from harness.batch.launches import num_nodes
 from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import GPUS
@@ -15,8 +14,9 @@ from harness.launch.environment import Host
 from harness.launch.machine import software_here
 from harness.launch.required import require_machine
 from harness.launch.slurm_job import option_problems
+from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
-from harness.measure.understanding import RunRequest, in_one_sentence, launcher_problems
+from harness.measure.understanding import RunRequest, launcher_problems
 from harness.nightly.aa import AaRequest, aa_problems, with_aa
 from harness.nightly.batch import unstarted_night
 from harness.records.batches import BatchLaunch
@@ -123,7 +123,7 @@ def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
     )
     words: dict[str, object] = {
         **{name: getattr(case, name) for name in ("name", "repeats", "thresholds", "owner", "is_golden_required")},
-        **{name: getattr(checked, name) for name in ("spec", "sources", "notes", "findings") if checked},
+        **draft.words,
         "expected": until,
         "timeout_s": case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
     }
@@ -213,7 +213,7 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
 
 def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
     """Say why a case cannot start on this machine, everything at once."""
-    problems, nnodes = Problems(), num_nodes(case.spec)
+    problems, nnodes = Problems(), case.spec.num_nodes
     if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
         return BadRequestError(
             f"{case.spec.num_gpus} GPUs need {nnodes} nodes", remedy="--launcher slurm runs it as a job"

@@ -23,8 +23,9 @@ from harness.predict.advice import (
     unmodelled,
     why_none,
 )
+from harness.predict.exact import ExactPeak
 from harness.predict.limits import Limits
-from harness.predict.prediction import ExactPeak, Prediction
+from harness.predict.prediction import Prediction
 from harness.predict.search import Plan, Row, cost_of
 from harness.show.page import (
     GAP,

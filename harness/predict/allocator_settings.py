@@ -103,7 +103,7 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
     ``assume``: what a user says of the software. BadRequestError for settings that torch refuses.
     """
     is_of_job = assume is not None or not software.assumed  # else it is the planning machine's
-    torch_release = software.torch if is_of_job and not spec.gpu_type.is_cpu else None
+    torch_release = software.torch if is_of_job else None
     inert, notes = asked_settings(spec)[0].inert, list[str]()
     if inert:
         notes.append(f"{ALLOCATOR}: {inert}")

@@ -1,5 +1,6 @@
 """Traces whole steps, and identifies the planner that made a prediction."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -8,13 +9,16 @@ from threading import Event
 import harness
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.launch.environment import Host
 from harness.launch.machine import installed_software
-from harness.predict.prediction import ExactPeak, exact_peaks, exact_spec
+from harness.predict.compose import ChunkCost
+from harness.predict.ledger import StageMemory, library_bytes, stage_memory
+from harness.predict.model_states import Adam
 from harness.predict.search import Plan, Row, Traces
 from harness.predict.stages import Composer
-from harness.predict.trace_cases import source_fingerprint
+from harness.predict.trace_cases import source_fingerprint, traceable
 from harness.predict.tracer import in_halves, require_megatron, side_by_side
 from harness.predict.tracer_processes import TracerLateError, TracerProcess
 from harness.records.calibration import Calibration
@@ -22,6 +26,64 @@ from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 # Words of `plan --exact` that name a setting.
 RECOMMENDED, ASKED = "recommended", "asked"
+
+
+@dataclass(frozen=True)
+class ExactPeak:
+    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem``: why there is no exact one.
+
+    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
+    """
+
+    pp_rank: int
+    composed_bytes: int
+    exact_bytes: int | None
+    optimizer_step_bytes: int
+    seconds: float | None = None
+    problem: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Return composed over exact peak, minus 1."""
+        return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
+
+
+def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
+    """Return ``spec`` as the tracer can run it: eagerly, without the parts that chunk traces leave out."""
+    return spec.model_copy(
+        update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
+    )
+
+
+def exact_peaks(
+    spec: ExperimentSpec,
+    costs: tuple[tuple[ChunkCost, ...], ...],
+    traced: Mapping[int, ExactStage],
+    problems: Mapping[int, str],
+    *,
+    adam: Adam = "fused",
+) -> tuple[ExactPeak, ...]:
+    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
+
+    ``adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a
+    schedule sees them.
+    """
+    stages = (stage_memory(spec, pp_rank, chunks, adam=adam) for pp_rank, chunks in enumerate(costs))
+    return tuple(
+        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank, ""))
+        for stage, chunks in zip(stages, costs, strict=True)
+    )
+
+
+def _exact_peak(
+    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
+) -> ExactPeak:
+    step = stage.peaks["optimizer step"]
+    composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
+    if traced is None:
+        return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
+    standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
+    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)
 
 
 @dataclass(frozen=True)

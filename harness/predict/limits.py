@@ -28,8 +28,9 @@ class Limits:
     @classmethod
     def of(cls, spec: ExperimentSpec, margin: float = SPARE, context_bytes: int = OUTSIDE_ALLOCATOR_BYTES) -> Self:
         """Return the limits of a rank of ``spec``: the same for plans, sweeps, reports and diagnoses."""
+        needs = DeviceNeeds() if spec.gpu_type.is_cpu else device_needs(spec, context_bytes)
         beside = max(0, spec.gpu_type.usable_bytes - (spec.capacity_bytes or 0))
-        return cls(spec.capacity_bytes, margin, needs=device_needs(spec, context_bytes), beside_bytes=beside)
+        return cls(spec.capacity_bytes, margin, needs=needs, beside_bytes=beside)
 
     @property
     def outside_bytes(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from harness.experiment.effective import Implementation, effective_recompute
-from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.assumptions import Assumption, assumptions, band
@@ -13,16 +13,15 @@ from harness.predict.compose import ChunkCost
 from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.predict.experts import at_pace
 from harness.predict.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
-from harness.predict.ledger import StageMemory, library_bytes, stage_memory
+from harness.predict.ledger import StageMemory, stage_memory
 from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
 from harness.predict.reserved import Held, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, borrowed_text, step_time, typical
-from harness.predict.trace_cases import traceable
 from harness.records.calibration import FittedConstant
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
-from harness.records.trace import ChunkTrace, ExactStage
+from harness.records.trace import ChunkTrace
 from harness.units import GIB, MIB, counted
 
 EFFICIENCIES = ("gemm_bf16", "gemm_low_precision", "attention", "memory", "link")
@@ -286,61 +285,3 @@ def verdict(ends: tuple[int, int, int], budget_bytes: int) -> Verdict:
     if most <= budget_bytes:
         return "FITS"
     return "TIGHT" if likely <= budget_bytes else "OOM"
-
-
-@dataclass(frozen=True)
-class ExactPeak:
-    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem``: why there is no exact one.
-
-    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
-    """
-
-    pp_rank: int
-    composed_bytes: int
-    exact_bytes: int | None
-    optimizer_step_bytes: int
-    seconds: float | None = None
-    problem: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """Return composed over exact peak, minus 1."""
-        return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
-
-
-def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
-    """Return ``spec`` as the tracer can run it: eagerly, without the parts that chunk traces leave out."""
-    return spec.model_copy(
-        update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
-    )
-
-
-def exact_peaks(
-    spec: ExperimentSpec,
-    costs: tuple[tuple[ChunkCost, ...], ...],
-    traced: Mapping[int, ExactStage],
-    problems: Mapping[int, str],
-    *,
-    adam: Adam = "fused",
-) -> tuple[ExactPeak, ...]:
-    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
-
-    ``adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a
-    schedule sees them.
-    """
-    stages = (stage_memory(spec, pp_rank, chunks, adam=adam) for pp_rank, chunks in enumerate(costs))
-    return tuple(
-        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank, ""))
-        for stage, chunks in zip(stages, costs, strict=True)
-    )
-
-
-def _exact_peak(
-    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
-) -> ExactPeak:
-    step = stage.peaks["optimizer step"]
-    composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
-    if traced is None:
-        return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
-    standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
-    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)

@@ -101,8 +101,6 @@ def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces, draws
 
 def weighed(found: Prediction, software: Software, traces: Traces) -> Prediction:
     """Return the prediction with the first steps of its fullest stage replayed where their requests are known."""
-    if found.spec.gpu_type.is_cpu:
-        return found
     settings, _ = asked_settings(found.spec)
     composer = composer_of(found.spec, software)
     return replace(found, held=_held(found, composer, settings, traces, None))

@@ -49,7 +49,7 @@ class BatchFolders:
     def write_plan(self, folder: Path, plan: Frozen) -> Path:
         """Write the plan atomically. FileExistsError if the folder already has a plan."""
         path = folder / self.mark
-        write_once(path, plan.model_dump_json(indent=1) + "\n")
+        write_once(path, plan)
         return path
 
     def home(self, folder: Path, results: Path | None) -> Path:

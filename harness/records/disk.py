@@ -39,11 +39,6 @@ def require_room(folder: Path, free_bytes: int) -> None:
         )
 
 
-def is_full(free_bytes: int) -> bool:
-    """Return whether the disk is full or nearly full."""
-    return free_bytes < FULL_BYTES
-
-
 def is_full_error(error: OSError) -> bool:
     """Return whether the error means that the file system or the user's quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -9,12 +9,13 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.folders import folder_named, folders
-from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, verdict_text
+from harness.records.night import NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
+from harness.records.references import MARKS, Kind
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.records.strict_json import RejectedError, read_document
-from harness.records.sweep import SWEEP, CellData, read_sweep
+from harness.records.sweep import CellData, read_sweep
 from harness.units import counted, utc_time
 
 RUNS, SWEEPS = "runs", "sweeps"
@@ -24,7 +25,7 @@ State = Literal[
 ]
 
 FOLDERS = (RUNS, SWEEPS, NIGHTS)
-_MARKS = (RECORD, "spec.json", SWEEP, NIGHT, OWNER)
+_MARKS = (*MARKS.values(), "spec.json", OWNER)
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
@@ -43,7 +44,7 @@ class Stored:
     ``rejected``: the file is whole, but has values that are not accepted. ``detail``: a further explanation.
     """
 
-    kind: Literal["run", "sweep", "night"]
+    kind: Kind
     path: Path
     when: str
     recipe: str
@@ -79,7 +80,7 @@ def is_ours(path: Path) -> bool:
 def stored(path: Path) -> Stored:
     """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
     name, kind = _ID.fullmatch(path.name), _kind(path)
-    state, detail, job_start, is_start_known = _STATES[kind](path)
+    state, detail, job_start, is_start_known = _state(path, kind)
     when = job_start or (re.sub("(....)(..)(..T..)(..)(..Z)", r"\1-\2-\3:\4:\5", name["when"]) if name else "")
     num_bytes = sum(size for _, size in file_sizes(path))
     return Stored(kind, path, when, name["recipe"] if name else "", state, detail, num_bytes, is_start_known)
@@ -96,58 +97,42 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
         yield from ((case.planned.name, run.record) for case in cases for run in case.runs if run.record)
 
 
-def _kind(path: Path) -> Literal["run", "sweep", "night"]:
-    if (path / SWEEP).exists() or path.parent.name == SWEEPS:
-        return "sweep"
-    return "night" if (path / NIGHT).exists() or path.parent.name == NIGHTS else "run"
+def _kind(path: Path) -> Kind:
+    return next((kind for kind in MARKS if (path / MARKS[kind]).exists() or path.parent.name == f"{kind}s"), "run")
 
 
-def _run_state(path: Path) -> _Read:
-    def read() -> _Read:
-        record = read_document(path / RECORD, RunRecord)
-        state, detail = record.status, record.failure or record.spec.slug
-        if record.imported is None:
-            return state, detail, "", True
-        time = record.provenance.started_at
-        try:
-            return state, detail, utc_time(time).strftime(_UTC), record.imported.start_source != "unknown"
-        except ValueError as error:
-            raise BadRequestError(f"{path / RECORD}: started_at: {time!r} is not a time") from error
-
-    return _state(path / RECORD, read)
-
-
-def _state(file: Path, read: Callable[[], _Read]) -> _Read:
-    if not file.is_file():
-        return "incomplete", f"no {file.name}", "", True
+def _state(path: Path, kind: Kind) -> _Read:
+    if not (path / MARKS[kind]).is_file():
+        return "incomplete", f"no {MARKS[kind]}", "", True
     try:
-        return read()
+        return _run_state(path) if kind == "run" else (*_batch_state(path, kind), "", True)
     except RejectedError as error:
         return "rejected", error.message, "", True
     except BadRequestError as error:
         return "damaged", error.message, "", True
 
 
-def _sweep_state(path: Path) -> _Read:
-    def read() -> _Read:
-        data = read_sweep(path)
-        state: State = "unfinished" if data.num_due else "finished"
-        return state, _states_text("cell", map(outcome_of, data.cells)), "", True
-
-    return _state(path / SWEEP, read)
-
-
-def _night_state(path: Path) -> _Read:
-    def read() -> _Read:
-        data = read_night(path)
-        state: State = "finished" if data.is_finished else "unfinished"
-        verdict = verdict_text(path) if data.is_finished else ""
-        return state, "; ".join(filter(None, (_states_text("case", map(case_state, data.cases)), verdict))), "", True
-
-    return _state(path / NIGHT, read)
+def _run_state(path: Path) -> _Read:
+    record = read_document(path / RECORD, RunRecord)
+    state, detail = record.status, record.failure or record.spec.slug
+    if record.imported is None:
+        return state, detail, "", True
+    time = record.provenance.started_at
+    try:
+        return state, detail, utc_time(time).strftime(_UTC), record.imported.start_source != "unknown"
+    except ValueError as error:
+        raise BadRequestError(f"{path / RECORD}: started_at: {time!r} is not a time") from error
 
 
-_STATES = {"run": _run_state, "sweep": _sweep_state, "night": _night_state}
+def _batch_state(path: Path, kind: Kind) -> tuple[State, str]:
+    if kind == "sweep":
+        sweep = read_sweep(path)
+        return ("unfinished" if sweep.num_due else "finished"), _states_text("cell", map(outcome_of, sweep.cells))
+    night = read_night(path)
+    states = _states_text("case", map(case_state, night.cases))
+    if not night.is_finished:
+        return "unfinished", states
+    return "finished", "; ".join(filter(None, (states, verdict_text(path))))
 
 
 def _states_text(noun: str, states: Iterable[str]) -> str:

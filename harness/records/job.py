@@ -167,13 +167,6 @@ def job_text(record: JobRecord) -> str:
     return text
 
 
-def write_submitted(job_dir: Path, submitted: SubmittedRecord) -> Path:
-    """Write ``submitted.json`` atomically. FileExistsError if the job was submitted before."""
-    path = job_dir / SUBMITTED
-    write_once(path, submitted.model_dump_json(indent=1) + "\n")
-    return path
-
-
 def read_job(job_dir: Path) -> JobRecord:
     """Read ``job.json``. BadRequestError if the folder has none or it cannot be read."""
     if not (job_dir / JOB).is_file():

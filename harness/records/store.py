@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
+from harness.experiment.frozen import Frozen
 from harness.records.disk import is_full_error
 from harness.records.folders import new_folder
 from harness.records.references import MARKS, folder_of, refuse_other_kinds
@@ -18,8 +19,8 @@ from harness.records.strict_json import RejectedError, read_document
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to a temporary file next to ``path``, flush it to disk, rename it over ``path``.
+def write_atomically(path: Path, content: str | bytes | Frozen) -> None:
+    """Write ``content`` (a model as JSON) to a temporary file next to ``path``, flush it, rename it over ``path``.
 
     A file or link at the temporary name is an error. OSError (disk full, no permission) leaves ``path`` as it
     was and no temporary file behind.
@@ -29,7 +30,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     _flush_folder(path.parent)
 
 
-def write_once(path: Path, content: str | bytes) -> None:
+def write_once(path: Path, content: str | bytes | Frozen) -> None:
     """As :func:`write_atomically`, but FileExistsError if ``path`` exists.
 
     A hard link claims the name in one step. A file system without hard links gets a check and a rename: if two writers
@@ -48,14 +49,15 @@ def write_once(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def _flushed(path: Path, content: str | bytes) -> Iterator[Path]:
+def _flushed(path: Path, content: str | bytes | Frozen) -> Iterator[Path]:
     """Yield a temporary file next to ``path`` with ``content`` on disk. Remove it afterwards if it was not renamed."""
+    text = content.model_dump_json(indent=1) + "\n" if isinstance(content, Frozen) else content
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+                stream.write(text if isinstance(text, bytes) else text.encode("utf-8"))
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
@@ -93,7 +95,7 @@ def write_record(run_dir: Path, record: RunRecord) -> Path:
     """Commit a run: write ``record.json`` atomically. RunFailedError if it exists; OSError from the disk."""
     path = run_dir / RECORD
     try:
-        write_once(path, record.model_dump_json(indent=1) + "\n")
+        write_once(path, record)
     except FileExistsError as error:
         raise RunFailedError(f"{path}: already exists, and mbr-perf never overwrites a committed run") from error
     return path

@@ -111,10 +111,9 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     """
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
-    from harness.measure.understanding import check_request
+    from harness.measure.checking import check_page, check_request
     from harness.measure.values import CheckDocument
     from harness.show.answer import answer
-    from harness.show.request_text import check_page
 
     request = run_request(asked, judge, launch)
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)

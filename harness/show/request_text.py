@@ -1,10 +1,8 @@
 """Shows the request as text and as a table, and what the rules find in it."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.rules.rule import Finding
@@ -12,21 +10,7 @@ from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED
-from harness.show.page import (
-    GAP,
-    Block,
-    Column,
-    Details,
-    Facts,
-    Line,
-    Listing,
-    Page,
-    Span,
-    Style,
-    Table,
-    answer_line,
-    details,
-)  # fmt: skip
+from harness.show.page import GAP, Column, Facts, Line, Listing, Table
 from harness.units import counted, grouped, sentence
 
 if TYPE_CHECKING:
@@ -183,46 +167,6 @@ def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
         yield path, value
 
 
-_STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt"}
-
-
-def check_page(
-    spec: ExperimentSpec,
-    effective: EffectiveRecompute | None,
-    findings: tuple[Finding, ...],
-    exit_code: ExitCode,
-    *,
-    notes: Sequence[str],
-    sources: Mapping[str, str] | None = None,
-) -> Page:
-    """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
-    problems = [finding for finding in findings if finding.severity != "note"]
-    counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
-    legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
-    worst = _first(problems)
-    about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
-    answer = answer_line((legal, about))
-    facts = request_facts(spec, effective)
-    core = [f"{finding.id}: {finding.mcore_text}" for finding in findings if finding.mcore_text]
-    return Page(
-        (
-            *(
-                block
-                for each in sorted(problems, key=lambda each: each is not worst)
-                for block in _finding(each, is_said=each is worst and len(about) <= _ROOM)
-            ),
-            *((GAP, explanation(spec, sources)) if sources else ()),
-            *assumed_lines(notes),
-            GAP,
-            *export_lines(notes),
-            Details(len(facts.rows), "setting", (facts,)),
-            details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *other_notes(notes)]),
-            details("message", core, title="megatron-core's own words"),
-        ),
-        answer=answer,
-    )
-
-
 def assumed_lines(notes: Sequence[str]) -> list[Line]:
     """Return those of ``notes`` that name assumed values."""
     return [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(ASSUMED)]
@@ -233,31 +177,7 @@ def other_notes(notes: Sequence[str]) -> Iterator[str]:
     return (f"Note: {note}" for note in notes if not note.startswith((ASSUMED, EXPORTS)))
 
 
-_ROOM = 150
-
-
-def _first(problems: Sequence[Finding]) -> Finding | None:
-    """Return the problem for line 1: an error, if there is one, and one that the line has room for."""
-    errors = [finding for finding in problems if finding.blocks] or problems
-    return next(
-        (each for each in errors if len(each.message) < _ROOM - len("2 errors, 1 warning. MCORE")), [*errors, None][0]
-    )
-
-
 def request_words(spec: ExperimentSpec) -> str:
     """Return the recipe, GPUs, layout and recompute in one line."""
     words = (spec.compute_dtype, _gpus(spec), _parallelism(spec), f"recompute {spec.recompute.text}")
     return f"{spec.recipe} {spec.task}, {', '.join(words)}"
-
-
-def _counts(findings: Iterable[Finding]) -> Counter[str]:
-    return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
-
-
-def _finding(finding: Finding, *, is_said: bool) -> Iterator[Block]:
-    """Yield the problem and how to mend it; only the latter where ``is_said``: line 1 already names the problem."""
-    word = "forced" if finding.overridden else finding.severity
-    if not is_said:
-        yield Line((Span(word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
-    if finding.fix:
-        yield Line(f"{finding.id} fix: {finding.fix}" if is_said else f"  fix: {finding.fix}", hang=7)

@@ -15,13 +15,13 @@ from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
 from harness.measure.prediction import limits_for
+from harness.measure.values import error_of
 from harness.records.gating import GateOptions
 from harness.records.goldens import find_golden
-from harness.records.metrics import Metrics, Speed, speed_of
-from harness.records.prediction import PredictionRecord
+from harness.records.metrics import Metrics, speed_of
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData
-from harness.sweep.values import CellStatus, CellVerdict, OomLine, Predicted, VsControl, trade_off
+from harness.sweep.values import CellStatus, CellVerdict, MeasuredCell, OomLine, Predicted, VsControl, trade_off
 from harness.units import first_line, format_bytes
 
 # A cell that ran out of memory once is not reliable, whatever its other repeats did.
@@ -97,34 +97,6 @@ _ENDED: dict[CellStatus, str] = {
 
 
 @dataclass(frozen=True)
-class MeasuredCell:
-    """A cell with its figures. ``runs`` ended well; ``costs_s`` has one figure for each of them."""
-
-    data: CellData
-    status: CellStatus
-    reason: str
-    runs: tuple[RunRecord, ...]
-    metrics: Metrics | None
-    speed: Speed | None
-    costs_s: tuple[float, ...]
-    doubts: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.data.planned.name
-
-    @property
-    def spec(self) -> ExperimentSpec | None:
-        """Return the planned settings, else those of a run; None for a cell that could not be resolved."""
-        return self.data.planned.spec or next((run.spec for run in self.data.runs), None)
-
-    @property
-    def prediction(self) -> PredictionRecord | None:
-        """Return the prediction made before the sweep, else before the run."""
-        return self.data.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
-
-
-@dataclass(frozen=True)
 class Frame:
     """The basis of every cell's verdict: the control, the share of memory that stays free, the gate for goldens.
 
@@ -162,25 +134,14 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
 
 def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
     """Return the verdict of a cell, without the parts that need the other cells."""
-    planned, is_control = cell.data.planned, cell.name == frame.control.name
+    is_control = cell.name == frame.control.name
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
     stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
     reason = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
     return CellVerdict(
-        index=planned.index,
-        name=planned.name,
-        changes=planned.changes,
-        recompute=planned.recompute,
-        status=cell.status,
-        reason=cell.reason,
+        **vars(cell),
         is_control=is_control,
-        spec=planned.spec,
-        num_runs=len(cell.runs),
-        metrics=cell.metrics,
-        speed=cell.speed,
-        doubts=cell.doubts,
-        costs_s=cell.costs_s,
         fits=_fits(cell, frame.margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
@@ -188,7 +149,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         is_reference=frame.reference is not None and frame.reference.name == cell.name,
         no_comparison=obstacle,
         predicted=_predicted(cell, frame.control, versus),
-        no_prediction="" if cell.prediction else planned.no_prediction or reason,
+        no_prediction="" if cell.prediction else cell.planned.no_prediction or reason,
         golden=_golden(cell.runs, frame.gate),
     )
 
@@ -261,8 +222,8 @@ def _predicted(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | No
     seconds = cell.speed.step_time_s if cell.speed else None
     return Predicted(
         prediction=prediction,
-        peak_error=_error(prediction.measurable_peak_bytes, peak.value if peak else None),
-        step_time_error=_error(prediction.step_time_s, seconds),
+        peak_error=error_of(prediction.measurable_peak_bytes, peak.value if peak else None),
+        step_time_error=error_of(prediction.step_time_s, seconds),
         overhead=_predicted_overhead(cell, control) if cell.name != control.name else None,
         measured_overhead=versus.time.fraction if versus and versus.time else None,
     )
@@ -279,10 +240,6 @@ def _predicted_overhead(cell: MeasuredCell, control: MeasuredCell) -> float | No
         return ours.step_time_s * tokens / theirs.step_time_s - 1
     work, before = ours.model_flops + ours.recompute_flops, theirs.model_flops + theirs.recompute_flops
     return work / spec.tokens_per_step / (before / reference.tokens_per_step) - 1
-
-
-def _error(predicted: float | None, value: float | None) -> float | None:
-    return predicted / value - 1 if predicted is not None and value else None
 
 
 def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:

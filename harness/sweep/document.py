@@ -74,10 +74,10 @@ class CellGolden(Shown):
 class CellRow(Shown):
     """One cell. ``control`` and ``pareto``: whether it is the control, whether it is on the Pareto front."""
 
-    index: int
+    index: int = at("planned", "index")
     name: str
-    changes: dict[str, str]
-    recompute: str
+    changes: dict[str, str] = at("planned", "changes")
+    recompute: str = at("planned", "recompute")
     status: CellStatus
     reason: Text
     control: bool = at("is_control")
@@ -101,7 +101,7 @@ class CellRow(Shown):
     def of_cell(cls, cell: CellVerdict, pareto: tuple[str, ...]) -> Self:
         """``pareto``: names of the cells on the front."""
         return cls.of(
-            cell, pareto=cell.name in pareto, prediction=_cell_prediction(cell),
+            cell, num_runs=len(cell.runs), pareto=cell.name in pareto, prediction=_cell_prediction(cell),
             vs_control=Versus.of_versus(cell.vs_control), vs_reference=Versus.of_versus(cell.vs_reference),
         )  # fmt: skip
 
@@ -245,17 +245,17 @@ def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
 
     low, high = at("versus.time.interval") or (None, None)
     return {
-        "index": cell.index,
+        "index": cell.planned.index,
         "cell": cell.name,
-        **{f"axis:{axis.name}": cell.changes.get(axis.name) for axis in verdict.plan.axes},
-        "recompute": cell.recompute,
+        **{f"axis:{axis.name}": cell.planned.changes.get(axis.name) for axis in verdict.plan.axes},
+        "recompute": cell.planned.recompute,
         "status": cell.status,
         "control": cell.is_control,
         "reference": cell.name == verdict.reference,
         "pareto": cell.name in verdict.pareto,
         "recommended": cell.name == verdict.recommendation.cell,
         "fits": cell.fits,
-        "num_runs": cell.num_runs,
+        "num_runs": len(cell.runs),
         **{metric.name: cell.figure(metric) for metric in METRICS},
         "time_change": at("versus.time.fraction"),
         "time_change_low": low,

@@ -11,8 +11,8 @@ from harness.judge.saving import first_run
 from harness.judge.statistics import half_width
 from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
-from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
-from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict, limits_of, room_text
+from harness.sweep.cell import Frame, control_ended, judged, measured
+from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict, limits_of, room_text
 from harness.units import counted, format_bytes, format_percent
 
 

@@ -116,7 +116,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
                 Column("", optional=True),
                 lambda cell: RECOMMENDED * (cell.name == use) + PARETO * (cell.name in verdict.pareto),
             ),
-            (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
+            (Column("#", right=True, detail=True), lambda cell: f"{cell.planned.index}"),
             (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
             (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
             (Column(step, right=True, optional=True), _metric("step_time_s")),

@@ -71,7 +71,7 @@ def _point(cell: CellVerdict, verdict: SweepVerdict, x: float, rate: float) -> P
     rates = sorted(rate * (cell.cost_s or 0) / cost for cost in cell.costs_s)
     text = f"{format_bytes(cell.peak_bytes or 0)}, {format_rate(rate)} tok/s"
     return Point(
-        x, rate, _state(cell, verdict), f"{cell.index}", cell.name, text, f"{cell.name}: {text}",
+        x, rate, _state(cell, verdict), f"{cell.planned.index}", cell.name, text, f"{cell.name}: {text}",
         upwards=(rates[0], rates[-1]) if rates else None,
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ def _predicted(verdict: SweepVerdict) -> Iterator[Picture]:
         text = f"predicted {format_bytes(own.prediction.measurable_peak_bytes)}"
         text = text if peak is None else f"{format_bytes(peak)}, {text}"
         parts = () if peak is None else (("measured", peak / scale),)
-        rows.append(Bar(f"{cell.index}: {cell.name}", text, parts, (low / scale, high / scale)))
+        rows.append(Bar(f"{cell.planned.index}: {cell.name}", text, parts, (low / scale, high / scale)))
     chart = Bars(Axis(f"Peak of the worst rank ({unit})"), {"measured": (look.SKY, "")}, tuple(rows))
     caption = "Lines are predicted ranges. A cell without a bar did not finish."
     yield Picture("predicted_measured", "Predicted and measured peaks", caption, chart)

@@ -13,8 +13,9 @@ from harness.experiment.model import repeats_problem
 from harness.launch.detection import one_look
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
+from harness.measure.checking import Checked
 from harness.measure.prediction import KeptPrediction, limits_for, predictions
-from harness.measure.understanding import Checked, given_env, launcher_problems, settle
+from harness.measure.understanding import given_env, launcher_problems, settle
 from harness.predict.search import candidates
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.redact import own_command
@@ -93,16 +94,11 @@ def planned_cells(
     for index, cell in enumerate(drafts):
         answer = next(answers) if cell.may_run else KeptPrediction(None)
         fate, reason = _fate(cell, names, answer, prunes=prunes)
-        checked = cell.checked
-        words = {
+        words = cell.words | {
             "index": index,
             "name": names[index],
             "changes": changes[index],
             "recompute": cell.spec.recompute.text if cell.spec else changes[index].get(RECOMPUTE, ""),
-            "spec": cell.spec,
-            "sources": checked.sources if checked else {},
-            "notes": checked.notes if checked else (),
-            "findings": checked.findings if checked else (),
             "prediction": answer.prediction,
             "no_prediction": answer.reason,
         }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.batch.engine import TimeLimit, begun, holding, play_here
-from harness.batch.launches import num_nodes, require_same_software
+from harness.batch.launches import require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
 from harness.cluster.commands import Slurm
 from harness.cluster.node import NodeOfJob
@@ -239,7 +239,7 @@ def _planned(request: SweepRequest, host: Host) -> SweepPlan:
     """Return the plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
     require_gpu_named(request.asked.gpu)
     plan = plan_sweep(request, host, asks_megatron=False, waits=pass_time)
-    counts = sorted({num_nodes(cell.spec) for cell in plan.planned})
+    counts = sorted({cell.spec.num_nodes for cell in plan.planned})
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)
         raise BadRequestError(

@@ -14,7 +14,8 @@ from harness.measure.prediction import limits_for
 from harness.predict.limits import Limits
 from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
-from harness.records.sweep import SweepPlan
+from harness.records.run import RunRecord
+from harness.records.sweep import Cell, CellData, SweepPlan
 from harness.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -109,28 +110,49 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class CellVerdict:
-    """One cell. ``costs_s``: seconds of a step of each run, for the control's tokens per GPU.
+class MeasuredCell:
+    """A cell with its figures. ``runs`` ended well; ``metrics`` are theirs, None without runs.
 
-    ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared.
-    ``reason`` says why a cell is not ok, or what the reader should know of an ok cell. ``doubts`` keep a cell out of
-    the Pareto set. ``fits``: None where no memory is known. ``vs_reference``: against the cell that stands in for
-    a control without figures; ``is_reference``: it is that cell.
+    ``costs_s``: seconds of a step of each run, for the control's tokens per GPU. ``speed`` is what is shown and
+    compared. ``reason``: why a cell is not ok, or what the reader should know of an ok cell. ``doubts`` keep a cell out
+    of the Pareto set.
     """
 
-    index: int
-    name: str
-    changes: dict[str, str]
-    recompute: str
+    data: CellData
     status: CellStatus
     reason: str
-    is_control: bool
-    spec: ExperimentSpec | None
-    num_runs: int
+    runs: tuple[RunRecord, ...]
     metrics: Metrics | None
     speed: Speed | None
-    doubts: tuple[str, ...]
     costs_s: tuple[float, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def planned(self) -> Cell:
+        return self.data.planned
+
+    @property
+    def name(self) -> str:
+        return self.planned.name
+
+    @property
+    def spec(self) -> ExperimentSpec | None:
+        return self.planned.spec
+
+    @property
+    def prediction(self) -> PredictionRecord | None:
+        """Return the prediction made before the sweep, else before the run."""
+        return self.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
+
+
+@dataclass(frozen=True)
+class CellVerdict(MeasuredCell):
+    """The verdict on a cell. ``fits``: None where no memory is known.
+
+    ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
+    """
+
+    is_control: bool
     fits: bool | None
     oom: OomLine | None
     vs_control: VsControl | None

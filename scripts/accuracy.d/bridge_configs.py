@@ -18,8 +18,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.container_fields import disagreements
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
+from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, predict_with
-from harness.measure.understanding import in_one_sentence
 from harness.predict.assumptions import imbalance_of
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache

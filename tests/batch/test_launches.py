@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.batch.launches import asides, fresh_folder, make_folder, num_nodes, require_same_software
+from harness.batch.launches import asides, fresh_folder, make_folder, require_same_software
 from harness.errors import BadRequestError
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
@@ -17,8 +17,7 @@ from harness.records.prediction import PredictionRecord
 
 @pytest.mark.parametrize(("num_gpus", "per_node", "nodes"), [(1, 8, 1), (8, 8, 1), (16, 8, 2), (2, 1, 2)])
 def test_a_run_has_the_nodes_that_its_ranks_need(make_spec, num_gpus, per_node, nodes):
-    spec = make_spec(num_gpus=num_gpus, gpus_per_node=per_node, parallelism={})
-    assert num_nodes(spec) == nodes
+    assert make_spec(num_gpus=num_gpus, gpus_per_node=per_node, parallelism={}).num_nodes == nodes
 
 
 def test_what_a_killed_attempt_left_is_moved_aside_under_the_next_free_number(tmp_path):

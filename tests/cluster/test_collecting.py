@@ -8,7 +8,7 @@ from harness.batch.launches import fresh_folder
 from harness.cluster.collecting import collect_ended, runs_of
 from harness.cluster.state import JobState, from_scontrol
 from harness.nightly.outcome import infrastructure_fault
-from harness.records.job import JobAttempt, attempt_path, write_submitted
+from harness.records.job import JobAttempt, attempt_path
 from harness.records.store import read_run
 from tests.cluster.conftest import SUBMITTED, run_dir_of
 
@@ -156,7 +156,7 @@ def of_job(make_record, job, job_id, **changes):
 
 def test_a_run_of_another_job_in_the_same_folder_is_not_this_ones(make_job, make_record):
     job = make_job(repeats=2)
-    write_submitted(Path(job.job_dir), SUBMITTED)
+    Path(job.job_dir, "submitted.json").write_text(SUBMITTED.model_dump_json())
     (run_dir_of(job) / "record.json").write_text(of_job(make_record, job, "8").model_dump_json())
     found = runs_of(job)
     assert (found.committed, found.due, found.dropped, found.filled_by) == ((), None, (), "8")
@@ -164,7 +164,7 @@ def test_a_run_of_another_job_in_the_same_folder_is_not_this_ones(make_job, make
 
 def test_a_run_that_was_moved_aside_for_another_attempt_stays_that_of_its_job(make_job, make_record):
     job = make_job()
-    write_submitted(Path(job.job_dir), SUBMITTED)
+    Path(job.job_dir, "submitted.json").write_text(SUBMITTED.model_dump_json())
     run_dir = run_dir_of(job)
     cancelled = of_job(make_record, job, "7", status="interrupted", failure="Slurm: CANCELLED")
     (run_dir / "record.json").write_text(cancelled.model_dump_json())

@@ -7,7 +7,8 @@ import pytest
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import child_environment, this_host
 from harness.launch.plan import Nodes
-from harness.measure.understanding import RunRequest, check_request
+from harness.measure.checking import check_request
+from harness.measure.understanding import RunRequest
 from harness.records.gating import LaunchSettings
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
 from harness.resolve.recipe import Request, build_spec

@@ -9,7 +9,7 @@ import pytest
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
-from harness.measure.megatron_answer import Question, megatron_finding, megatron_findings, unasked_notes
+from harness.measure.checking import Question, megatron_finding, megatron_findings, unasked_notes
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
 from harness.resolve.recipe import build_spec
 

@@ -11,7 +11,8 @@ from harness.launch.environment import this_host
 from harness.launch.machine import installed_software
 from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
-from harness.measure.prediction import NOT_TRACED, predict, predict_with, predicting
+from harness.measure.predicting import predicting
+from harness.measure.prediction import NOT_TRACED, predict, predict_with
 from harness.measure.understanding import RunRequest, understand
 from harness.measure.values import prediction_document
 from harness.predict.tracer import Tracing, trace_cache

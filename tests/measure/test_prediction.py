@@ -5,8 +5,8 @@ import json
 import pytest
 
 from harness.judge.derive import derive
-from harness.measure.prediction import misfit_line, prediction_line, whole_run
-from harness.measure.values import prediction_document
+from harness.measure.prediction import misfit_line, prediction_line
+from harness.measure.values import prediction_document, whole_run
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.run import RunRecord
 from tests.commands import json_of

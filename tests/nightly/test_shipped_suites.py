@@ -4,7 +4,8 @@ import pytest
 
 from harness.launch.detection import one_look
 from harness.launch.environment import this_host
-from harness.measure.understanding import RunRequest, check_request
+from harness.measure.checking import check_request
+from harness.measure.understanding import RunRequest
 from harness.records.goldens import find_golden
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe_file import load_recipe

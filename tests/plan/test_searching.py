@@ -11,7 +11,7 @@ import pytest
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
 from harness.measure import understanding
-from harness.measure.megatron_answer import Question, megatron_findings
+from harness.measure.checking import Question, megatron_findings
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import search

@@ -12,9 +12,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.launch.environment import this_host
-from harness.predict.exact import ExactTracing
+from harness.predict.exact import ExactTracing, exact_peaks, exact_spec
 from harness.predict.limits import Limits
-from harness.predict.prediction import exact_peaks, exact_spec
 from harness.predict.search import candidates, plan, required_cases
 from harness.predict.stages import Composer
 from harness.records.trace import ExactFile, ExactRequest, ExactStage

@@ -7,7 +7,7 @@ import pytest
 from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
-from harness.show.request_text import check_page
+from harness.measure.checking import check_page
 from harness.show.terminal import Console, print_page
 
 REFUSED = Finding(

@@ -1,0 +1,307 @@
+"""Checks a request by every rule and by the installed megatron-core, and shows the verdict."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError, ExitCode, ManyProblemsError, raise_all
+from harness.experiment.effective import EffectiveRecompute, effective_if_cut, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.frozen import Frozen
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher
+from harness.experiment.software import Software
+from harness.launch.environment import SAFE_PATH, Host
+from harness.measure.understanding import (
+    RunRequest,
+    Settled,
+    looked_over,
+    rank_environment,
+    rule_problem,
+    with_exports,
+    with_note_on_steps,
+)
+from harness.records.launch import PARENT_PID_VARIABLE
+from harness.records.quoting import quoted_error
+from harness.records.redact import redact_shapes
+from harness.resolve.recipe import Request
+from harness.show.page import GAP, Block, Details, Line, Page, Span, Style, answer_line, details
+from harness.show.request_text import (
+    assumed_lines,
+    explanation,
+    export_lines,
+    other_notes,
+    request_facts,
+    request_words,
+)
+from harness.units import counted
+
+TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
+EACH_S = 1.0  # for every further question
+
+# Messages of megatron-core 0.16 when transformer-engine is missing. The last one compares a version with None.
+_MISSING = ("ransformer-engine", "ransformer Engine", "TransformerEngine", "TE >=", "TE version", "'NoneType'")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request, the software that it is judged for, and the known variables of its ranks."""
+
+    spec: ExperimentSpec
+    software: Software
+    env: Mapping[str, str] | None = None
+
+
+class Answer(Frozen):
+    """The output of ``harness.engine.config_probe``: ``kind``, ``text`` and ``place`` of the exception unless accepted.
+
+    ``problem``: why there is no answer.
+    """
+
+    accepted: bool = False
+    problem: str = ""
+    kind: str = ""
+    text: str = ""
+    meaning: str | None = None
+    place: str | None = None
+    without_transformer_engine: bool = False
+
+
+def megatron_finding(
+    spec: ExperimentSpec,
+    software: Software,
+    host: Host,
+    env: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> Finding:
+    """Return the answer of the real `TransformerConfig` to ``spec`` under the ranks' variables ``env``.
+
+    An error if it refuses, else a note. Also a note if it is not installed, hangs or crashes.
+    """
+    return megatron_findings({0: Question(spec, software, env)}, host, timeout_s=timeout_s)[0]
+
+
+def megatron_findings(asked: Mapping[int, Question], host: Host, *, timeout_s: float = TIMEOUT_S) -> dict[int, Finding]:
+    """Like :func:`megatron_finding` for many requests, all for GPUs or all for the CPU. Imports megatron-core once."""
+    askable = [question for question in asked.values() if not _missing(question.software)]
+    answers = _answers(askable, host, timeout_s + EACH_S * (len(askable) - 1)) if askable else iter(())
+    return {
+        place: _unasked(f"{missing} not installed here")
+        if (missing := _missing(question.software))
+        else _finding(next(answers), question.software)
+        for place, question in asked.items()
+    }
+
+
+def refusal(finding: Finding) -> str:
+    """Return the refusal with megatron-core's own words, in one line."""
+    return f"{finding.message}: {finding.mcore_text or ''}".removesuffix(": ")
+
+
+def unasked_notes(findings: Collection[Finding]) -> tuple[str, ...]:
+    """Say why megatron-core gave no answer, and to how many of the questions."""
+    why = Counter(f"{finding.message}; {finding.fix}" for finding in findings if not finding.blocks and finding.fix)
+    return tuple(f"{number} of {len(findings)}: {reason}" for reason, number in why.items())
+
+
+def _missing(software: Software) -> str:
+    needed = {"megatron-core": software.megatron_core, "torch": software.torch}
+    return " and ".join(name for name, version in needed.items() if version is None)
+
+
+def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterator[Answer]:
+    """Yield one answer per question. An answer with ``problem`` if megatron-core gave none."""
+    command = (host.python, "-m", "harness.engine.config_probe")
+    shell = {**host.shell, **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
+    lines = [json.dumps({"spec": item.spec.model_dump(mode="json"), "env": dict(item.env or {})}) for item in asked]
+    try:
+        done = subprocess.run(
+            command, input="\n".join(lines).encode(), env=shell, capture_output=True, timeout=timeout_s, check=False
+        )
+        out = done.stdout
+        ended = f"asking megatron-core ended with exit code {done.returncode}: {quoted_error(done.stderr)}"
+        otherwise = ended if done.returncode else "there is no answer"
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout or b""
+        otherwise = f"megatron-core did not answer within {timeout_s:g} s"
+    answered = out.decode(errors="replace").splitlines()
+    for place in range(len(asked)):
+        yield _answer(answered[place]) if place < len(answered) else Answer(problem=otherwise)
+
+
+def _answer(line: str) -> Answer:
+    try:
+        answer = Answer.model_validate_json(line)
+    except ValidationError:
+        return Answer(problem=f"the answer cannot be read: {line[:200]!r}")
+    return answer.model_copy(update={"problem": f"asking megatron-core {answer.problem}"}) if answer.problem else answer
+
+
+def _finding(answer: Answer, software: Software) -> Finding:
+    if answer.problem:
+        return _unasked(answer.problem)
+    version = software.megatron_core
+    if answer.accepted:
+        but = ", except for what transformer-engine checks, which is not installed here"
+        message = f"megatron-core {version} accepts the configuration{but if answer.without_transformer_engine else ''}"
+        return Finding(id="MCORE", severity="note", message=message, fix="")
+    if answer.without_transformer_engine and software.transformer_engine and any(w in answer.text for w in _MISSING):
+        return _unasked("transformer-engine is not installed on this machine")
+    meaning = f": {answer.meaning}" if answer.meaning else ""
+    fix = (
+        f"read {answer.place} of megatron-core"
+        if answer.place
+        else f"upgrade megatron-core {version}, or drop the setting"
+    )
+    return Finding(
+        id="MCORE",
+        severity="error",
+        message=f"megatron-core {version} refuses this configuration{meaning}",
+        fix=f"{fix}. If a rule covers the setting, the finding of that rule names it",
+        mcore_text=f"{answer.kind}: {answer.text}".removesuffix(": "),
+    )
+
+
+def _unasked(why: str) -> Finding:
+    return Finding(
+        id="MCORE",
+        severity="note",
+        message=f"megatron-core's own configuration was not built: {why}",
+        fix="run the check where the job will run",
+    )
+
+
+@dataclass(frozen=True)
+class Checked(Settled):
+    """The verdict on a request. ``effective``: None if the model cannot be partitioned as requested.
+
+    ``env``: the variables of its ranks, None if there is a problem with them.
+    """
+
+    findings: tuple[Finding, ...]
+    effective: EffectiveRecompute | None
+    env: dict[str, str] | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
+
+
+def check_request(
+    request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
+) -> Checked:
+    """Resolve, then apply every rule for the installed software or for the versions in ``assume``.
+
+    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
+    answer is for another release.
+    """
+    settled = looked_over(request, host, assume, gpu_point=gpu_point)
+    spec, software, launcher = settled.spec, settled.software, job_launcher(request.asked)
+    env, findings = rank_environment(spec, host, request.launch, request.nodes)
+    findings += check(
+        spec, software, env=spec.env if launcher else env, implementation=settled_implementation(spec),
+        force=request.force, sources=settled.sources, launcher=launcher or "mbr-perf",
+    )  # fmt: skip
+    if settled.secrets:  # no message may repeat their values
+        known = {secret.message for secret in settled.secrets}
+        others = (finding for finding in findings if finding.blocks and finding.message not in known)
+        raise_all([*settled.secrets, *map(rule_problem, others)])
+    if ask_megatron and assume is None:
+        findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    settled = with_exports(settled, request.asked)
+    return Checked(
+        **with_note_on_steps(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env
+    )
+
+
+def job_launcher(asked: Request) -> Launcher | None:
+    """Return what starts a GPU job of one's own, whose environment then is what its file says; None: not known."""
+    if asked.source is None or asked.trains_by_bridge or asked.gpu == "cpu":
+        return None
+    from harness.foreign.open import launcher_of  # 20 ms that no recipe needs
+
+    return launcher_of(asked.source)
+
+
+def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
+    """megatron-core's refusal, with a fix that names the rule for the same message."""
+    own = finding.mcore_text or ""
+    known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
+    return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
+
+
+def in_one_sentence(problem: BadRequestError) -> str:
+    """``problem (remedy)`` for one or several problems, with secrets masked."""
+    if isinstance(problem, ManyProblemsError):
+        return "; ".join(in_one_sentence(part) for part in problem.problems)
+    return redact_shapes(f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message)
+
+
+_STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt"}
+
+
+def check_page(
+    spec: ExperimentSpec,
+    effective: EffectiveRecompute | None,
+    findings: tuple[Finding, ...],
+    exit_code: ExitCode,
+    *,
+    notes: Sequence[str],
+    sources: Mapping[str, str] | None = None,
+) -> Page:
+    """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
+    problems = [finding for finding in findings if finding.severity != "note"]
+    counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
+    legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
+    worst = _first(problems)
+    about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
+    facts = request_facts(spec, effective)
+    core = [f"{finding.id}: {finding.mcore_text}" for finding in findings if finding.mcore_text]
+    return Page(
+        (
+            *(
+                block
+                for each in sorted(problems, key=lambda each: each is not worst)
+                for block in _finding_blocks(each, is_said=each is worst and len(about) <= _ROOM)
+            ),
+            *((GAP, explanation(spec, sources)) if sources else ()),
+            *assumed_lines(notes),
+            GAP,
+            *export_lines(notes),
+            Details(len(facts.rows), "setting", (facts,)),
+            details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *other_notes(notes)]),
+            details("message", core, title="megatron-core's own words"),
+        ),
+        answer=answer_line((legal, about)),
+    )
+
+
+_ROOM = 150
+
+
+def _first(problems: Sequence[Finding]) -> Finding | None:
+    """Return the problem for line 1: an error, if there is one, and one that the line has room for."""
+    errors = [finding for finding in problems if finding.blocks] or problems
+    return next(
+        (each for each in errors if len(each.message) < _ROOM - len("2 errors, 1 warning. MCORE")), [*errors, None][0]
+    )
+
+
+def _counts(findings: Iterable[Finding]) -> Counter[str]:
+    return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
+
+
+def _finding_blocks(finding: Finding, *, is_said: bool) -> Iterator[Block]:
+    """Yield the problem and how to mend it; only the latter where ``is_said``: line 1 already names the problem."""
+    word = "forced" if finding.overridden else finding.severity
+    if not is_said:
+        yield Line((Span(word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
+    if finding.fix:
+        yield Line(f"{finding.id} fix: {finding.fix}" if is_said else f"  fix: {finding.fix}", hang=7)

@@ -1,1 +1,0 @@
-"""The prediction beside a run, and what it needs."""
