@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 
 from harness.diagnose.fixes import Situation, fixes
 from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
@@ -17,14 +16,11 @@ from harness.diagnose.values import (
     Rulings,
     Verdict,
     findings_text,
-    is_doubted,
 )
 from harness.experiment.rules.refusals import Refusal, filled, refusals, without_unknown
 from harness.failures.entries import word_of
 from harness.failures.verdict import Confidence
 from harness.units import format_bytes, shortened
-
-UNKNOWN = {"oom_class": None, "confidence": None}
 
 
 def diagnose(
@@ -34,10 +30,10 @@ def diagnose(
     allocator: AllocatorAnswer | None = None,
 ) -> Diagnosis:
     """Diagnose ``case``. The answer shows settings that cannot be the job's own, and ignores them."""
-    doubted = is_doubted(case, rulings)
-    known = replace(case, spec=None) if doubted else case
-    symptoms = recognised(known)
+    symptoms = recognised(case)
     oom_class, confidence, reason = _class(case, symptoms)
+    known = Situation(case, oom_class, symptoms, outlook, rulings, allocator)
+    doubts = [_doubt(rulings)] if known.case is not case and case.status == "ok" else []
     is_conclusive = (
         bool(symptoms)
         or (case.failed is not None and case.verdict.oom_class != "unknown")
@@ -46,13 +42,13 @@ def diagnose(
         or case.has_nan
         or case.verdict.confidence == "high"
     )
-    certain = {"oom_class": oom_class, "confidence": confidence} if is_conclusive else UNKNOWN
+    certain = (oom_class, confidence) if is_conclusive else (None, None)
     return Diagnosis(
         case=case,
-        verdict=Verdict.of(case, reason=reason, **certain),
-        evidence=(*([_doubt(rulings)] if doubted and case.status == "ok" else []), *_evidence(known, outlook, rulings)),
+        verdict=Verdict.of(case, oom_class=certain[0], confidence=certain[1], reason=reason),
+        evidence=(*doubts, *_evidence(known.case, outlook, rulings)),
         symptoms=symptoms,
-        fixes=fixes(Situation(case, oom_class, symptoms, outlook, rulings, allocator)),
+        fixes=fixes(known),
         job=Job.of(case),
         expected=expected(case),
         allocator=allocator,

@@ -310,15 +310,12 @@ class Diagnosis(Document):
         return ExitCode.OK if self.is_conclusive else ExitCode.INCONCLUSIVE
 
 
-Judge = Callable[[ExperimentSpec], tuple[Finding, ...]]
-
-
 @dataclass(frozen=True, slots=True)
 class Rulings:
     """``job``: the rules that refuse the job's own settings. ``start``: returns the rules that refuse a start here."""
 
     job: tuple[Finding, ...] = ()
-    start: Judge = lambda _: ()
+    start: Callable[[ExperimentSpec], tuple[Finding, ...]] = lambda _: ()
 
     def refusal(self, *specs: ExperimentSpec) -> str:
         """Return why not all of ``specs`` can start: rule, message and fix; empty if they can."""

@@ -1,7 +1,6 @@
 """Reads failures.yaml: which failure a text shows, and what it says about the cause."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal, cast, get_args
@@ -85,7 +84,7 @@ def _search(pattern: str, text: str) -> re.Match[str] | None:
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries, in the order in which they count."""
-    return tuple(_entries(table()["entries"]))
+    return tuple(map(_entry, table()["entries"]))
 
 
 @cache
@@ -115,20 +114,19 @@ def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[s
     return next(((each, match) for each in found if (match := each.match(text))), None)
 
 
-def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:
-    for row in rows:
-        pattern, oom_class = row["pattern"], cast(OomClass, row.get("class", "not_oom"))
-        kind, _, weight = row.get("sign", "" if oom_class in NOT_MEMORY else "oom").partition(" ")
-        yield Entry(
-            row["id"],
-            (pattern,) if isinstance(pattern, str) else tuple(pattern),
-            oom_class,
-            row.get("sure", "high"),
-            Sign(kind, int(weight or 0)) if kind else None,
-            row["cause"],
-            row.get("next", ""),
-            row["example"],
-        )
+def _entry(row: dict[str, Any]) -> Entry:
+    pattern, oom_class = row["pattern"], cast(OomClass, row.get("class", "not_oom"))
+    kind, _, weight = row.get("sign", "" if oom_class in NOT_MEMORY else "oom").partition(" ")
+    return Entry(
+        row["id"],
+        (pattern,) if isinstance(pattern, str) else tuple(pattern),
+        oom_class,
+        row.get("sure", "high"),
+        Sign(kind, int(weight or 0)) if kind else None,
+        row["cause"],
+        row.get("next", ""),
+        row["example"],
+    )
 
 
 def signal_number(exit_code: int) -> int:
