@@ -15,7 +15,7 @@ from harness.failures.of_run import has_expandable_segments, verdict_on
 from harness.failures.verdict import OomVerdict
 from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of
-from harness.judge.readings import is_victim
+from harness.judge.readings import allocated, is_victim, reserved
 from harness.launch.environment import Host
 from harness.launch.processes import Life, life_of, owner_of
 from harness.measure.ranks import first_failed, status_of
@@ -89,14 +89,8 @@ def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | N
 
 
 def _figures(rank: RankRecord) -> RankFigures:
-    memory = rank.memory
-    return RankFigures(
-        rank.rank,
-        rank.coordinates.pp,
-        memory.max_allocated_bytes if memory else None,
-        memory.max_reserved_bytes if memory else None,
-        has_oom=rank.failure is not None and rank.failure.kind == "oom",
-    )
+    has_oom = rank.failure is not None and rank.failure.kind == "oom"
+    return RankFigures(rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank), has_oom=has_oom)
 
 
 def _has_nan(record: RunRecord) -> bool:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from signal import Signals
-from typing import get_args
+from typing import cast, get_args
 
 from harness.failures.allocator import message_start
 from harness.failures.collectives import job_rank
@@ -164,7 +164,7 @@ class RankFailure:
     def phase(self) -> Phase | None:
         """Return the moment as records name it; None if they have no such phase."""
         name = "forward_backward" if self.moment in ("logits", "gradient_sync") else self.moment
-        return next((phase for phase in get_args(Phase) if phase == name), None)
+        return cast(Phase, name) if name in get_args(Phase) else None
 
 
 class TorchrunSummary:
