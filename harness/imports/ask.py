@@ -46,8 +46,7 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     `run`.
     """
     from harness.cli.requests import experiment_request, read
-    from harness.imports.request import ImportRequest, require_job, start_of
-    from harness.imports.run import import_run
+    from harness.imports.run import ImportRequest, import_run, require_job, start_of
     from harness.measure.experiment import Display
     from harness.records.gating import GateOptions
 

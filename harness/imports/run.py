@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
+from pathlib import Path
 
 import harness
-from harness.errors import BadRequestError, ExitCode, Problems, raise_all
+from harness.errors import BadRequestError, ExitCode, Problems, SeveralMatchError, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.rules.check import check
@@ -16,24 +17,65 @@ from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
 from harness.foreign.logs.sources import is_stream
 from harness.imports.job import Ending, JobTimes, disagreements, ending, job_times, notes_on, source_of
-from harness.imports.request import ImportRequest
 from harness.imports.sides import Side, read_side, side_of
 from harness.launch.environment import Host, this_host
 from harness.measure.experiment import Display, judge
 from harness.measure.launched import Ran
-from harness.measure.logged import with_logged
+from harness.measure.logged import logged_arguments, with_logged
 from harness.measure.prediction import cached_prediction
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.folders import results_dir
+from harness.records.gating import GateOptions
 from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord, placed
 from harness.records.redact import own_command
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.resolve.recipe import Request
-from harness.units import counted
+from harness.units import counted, utc_time
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """The logs of one job, its settings, its start ``started_at`` if given, and how to judge it."""
+
+    logs: tuple[str, ...]
+    asked: Request
+    gate: GateOptions
+    started_at: datetime | None = None
+    results_dir: Path | None = None
+
+
+def require_job(logs: tuple[str, ...], asked: Request) -> None:
+    """Raise BadRequestError, with a command to copy, unless a recipe, or a GPU and the log's arguments, are known."""
+    prints_arguments = not asked.job_name and logged_arguments(logs) is not None
+    if asked.job_name or (asked.gpu and prints_arguments):
+        return
+    if prints_arguments:
+        wanted = f"a log does not contain its GPU type; name it with -g ({logs[0]} prints all other settings)"
+        raise SeveralMatchError(wanted, choices=(("-g", "GPU"),))
+    raise SeveralMatchError(
+        "a log does not contain its recipe; name one with -mr, or your file, e.g. with --bridge_config",
+        choices=(("-mr", "RECIPE", *(() if asked.gpu else ("-g", "GPU"))),),
+    )
+
+
+def start_of(written: str | None) -> datetime | None:
+    """Read a start time. BadRequestError: it is no valid time, or it is in the future."""
+    if written is None:
+        return None
+    try:
+        when = utc_time(written)
+    except ValueError as error:
+        raise BadRequestError(f"--started_at {written!r}: not a time", remedy="e.g. 2025-01-31T22:15:00Z") from error
+    if when > datetime.now(UTC):
+        raise BadRequestError(
+            f"--started_at {written}: is in the future",
+            remedy="the time is in UTC unless it names a zone: 2025-01-31T22:15:00-08:00",
+        )
+    return when
 
 
 def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
