@@ -99,6 +99,7 @@ def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> Non
 
 
 @app.command()
+@answers_first
 def diff(
     before: Annotated[str, typer.Argument(metavar="BEFORE", autocompletion=completion.runs_and_goldens,
         help="A golden (file or name), a run, or REVISION:NAME.")],
@@ -135,6 +136,7 @@ def diff(
 
 
 @app.command()
+@answers_first
 def retire(
     name: Name,
     reason: Annotated[
@@ -159,6 +161,6 @@ def retire(
     target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
     answer(
         lambda: RetiredDocument(path=target, golden=read_golden(target), retired_from=path),
-        lambda: Page((f"Retired: {path}", f"It is now {target}. Commit both changes.")),
+        lambda: Page((f"It is now {target}. Commit both changes.",), answer=f"Retired: {path}"),
         as_json=as_json,
     )

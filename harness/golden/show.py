@@ -94,7 +94,7 @@ def _stored(named: tuple[str, GoldenMetric]) -> tuple[str, ...]:
 
 def difference_page(before: Side, after: Side) -> Page:
     """Return two goldens or runs: metrics, then all other differences."""
-    found = contrast(after, before)
+    found, moved = contrast(after, before), changes(after, before)
     return Page(
         (
             Facts((("Before", title(before)), ("After", title(after))), 8),
@@ -106,6 +106,14 @@ def difference_page(before: Side, after: Side) -> Page:
             listing(coverage(found.same, found.not_recorded, ours="after", theirs="before")),
         ),
         title=f"{after.name} compared with {before.name}",
+        answer=answer_line(
+            f"{counted(len(found.differences), 'difference')} of settings, machine or software",
+            *(
+                f"; {BY_NAME[each.metric].title} {format_percent(each.change)}"
+                for each in moved
+                if each.change is not None
+            ),
+        ),
     )
 
 

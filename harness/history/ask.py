@@ -54,8 +54,7 @@ class HistoryOptions:
 def show(asked: HistoryOptions) -> None:
     """List all cases, one line each. For one case, show every night, its level changes and the newest night.
 
-    A change point has three nights on either side; the gate judges the last night. `mbr-perf history add RUN...` adds
-    runs. You may leave out `show`.
+    A change point has three nights on either side. You may leave out `show`.
     """
     _require_sense(asked)
     if asked.case is None:
@@ -127,7 +126,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.history.show import CaseDocument, case_page
     from harness.records import folders
     from harness.show import json
-    from harness.show.terminal import narration, show_page
+    from harness.show.terminal import show_page
 
     settled = {"metric": metric_named(asked.metric), "since": moment(asked.since), "case": case}
     results = folders.results_dir(asked.results_dir)
@@ -137,9 +136,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     if asked.as_json:
         json.answer(CaseDocument.of_case(history, notes))
     elif asked.csv != "-":
-        console = narration(stderr=False)
-        has_bars = console.encoding.lower().startswith("utf")
-        show_page(case_page(history, bars=max(20, min(console.width, 120)) if has_bars else 0))
+        show_page(case_page(history))
 
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:

@@ -1,5 +1,6 @@
 """Draws trends of throughput and memory."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,12 +9,12 @@ from harness.history.cases import CaseHistory, GoldenBand
 from harness.history.changes import change_text, changes, notable, setup_of
 from harness.history.record import started
 from harness.history.series import Night
-from harness.history.show import level_change_text
+from harness.history.show import case_page
 from harness.show import chart as look
 from harness.show.chart import Axis, Curve, Limit, Plane, Point, memory_unit
 from harness.show.figures import figure
 from harness.show.html import html
-from harness.show.page import Page, Picture, listing, plain
+from harness.show.page import Picture
 from harness.show.svg import svg_file, write_file
 from harness.units import counted, format_percent, utc_time
 
@@ -113,8 +114,7 @@ def _caption(history: CaseHistory) -> str:
 
 def write_trend(history: CaseHistory, path: Path) -> Path:
     """Write the chart over an existing file. BadRequestError if it cannot be written, or has no figures."""
-    drawn = trend_picture(history)
-    lines = [plain(level_change_text(history, found)) for found in history.change_points]
-    page = Page((drawn, listing((*lines, *history.series.notes))), title=f"History of {history.series.case}")
+    drawn, page = trend_picture(history), case_page(history)
+    page = replace(page, title=f"History of {history.series.case}", blocks=(drawn, *page.blocks))
     write_file("--chart", path, svg_file(drawn) if path.suffix == ".svg" else html(page))
     return path

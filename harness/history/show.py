@@ -15,7 +15,7 @@ from harness.judge.differences import Difference
 from harness.records.batches import Purpose
 from harness.records.metrics import Better, Metric
 from harness.records.run import Status
-from harness.show.figures import ABSENT, figure, sparkline
+from harness.show.figures import ABSENT, figure
 from harness.show.json import Document, Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, answer_line, listing, style_of, table, tabled
 from harness.units import counted, format_percent, utc_time
@@ -58,11 +58,8 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     return Page((listed, *([left_out] if others else []), about), answer=answer)
 
 
-def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
-    """Return the nights as a table, where the level changed and with what, and the newest night.
-
-    ``bars``: how many columns a line of bars may take; 0 where the output cannot hold bars.
-    """
+def case_page(history: CaseHistory) -> Page:
+    """Return the nights as a table, where the level changed and with what, and the newest night."""
     edges = [level_change_text(history, found) for found in history.change_points]
     none = history.no_change_points or "No change points in these nights."
     return Page(
@@ -71,8 +68,6 @@ def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
             GAP,
             _nights(history),
             listing(_not_counted(history)),
-            GAP,
-            listing(_bars(history, bars)),
             GAP,
             *(Line(words, hang=2) for words in edges or [none]),
             listing(f"Note: {note}" for note in history.series.notes),
@@ -121,15 +116,6 @@ def _not_counted(history: CaseHistory) -> list[str]:
             for record in out[-_MOST_REASONS:]]  # fmt: skip
     rest = len(out) - len(reasons)
     return [*reasons, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else reasons
-
-
-def _bars(history: CaseHistory, width: int) -> list[str]:
-    values = [night.value(history.metric.name) for night in history.series.nights]
-    present = [value for value in values if value is not None]
-    if len(present) < 2 or not width:
-        return []
-    low, high = (figure(history.metric, value) for value in (min(present), max(present)))
-    return [sparkline(values, width), f"from {low} to {high}"]
 
 
 def level_change_text(history: CaseHistory, found: LevelChange) -> Words:

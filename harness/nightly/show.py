@@ -83,6 +83,7 @@ def _next(verdict: NightVerdict) -> Iterable[Block]:
 def _tables(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
     """Yield the table; at a terminal that of the cases that need attention, each with its reason and a command."""
     red, green = ([case for case in cases if is_red(case) is wanted] for wanted in (True, False))
+    red, green = (red, green) if red else (green, [])  # a green night shows what it judged
     yield Only("pages", (case_table(cases),) if cases else ())
     yield Only(
         "terminal",

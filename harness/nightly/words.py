@@ -62,7 +62,7 @@ def answer(verdict: NightVerdict) -> str:
     aa = [f"the A/A of {verdict.aa.case}"] if verdict.aa and not verdict.aa.holds else []
     red = [*aa, *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
     named = _some(red) if red else "no case needs attention"
-    parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
+    parts = (_shared(verdict), named, *(() if red else _moved_or_unjudged(verdict)))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
@@ -105,11 +105,11 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
         yield f"changed by more than the threshold: {_some(shown)}"
     measured = [case for case in verdict.cases if case.counted]
     lacking = [case.planned.name for case in measured if _lacks_speed(case)]
-    if lacking:
-        yield f"the golden of {_some(lacking)} has no throughput"
     why = [unjudged_time(case) for case in measured]
     if measured and all(why):
         yield f"no time was judged: {why[0]}"
+    elif lacking:
+        yield f"the golden of {_some(lacking)} has no throughput"
 
 
 def _lacks_speed(case: CaseVerdict) -> bool:

@@ -60,10 +60,9 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transie
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
 _LEGEND = (
-    "*: recommended; asked: your setting; Usable: what torch's allocator needs, as a share of what it "
-    "may use; Reserved: by torch's allocator; Fits: the least that it can do with; Device: predicted memory in use on "
-    "the GPU; Cost: compared with the step without recompute; Transient: only during the running pass; Overhead: "
-    "buffers that stay, and workspaces of libraries"
+    "*: recommended; Usable: what torch's allocator needs, as a share of what it may use; Reserved: by torch's "
+    "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
+    "the step without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces"
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10

@@ -1,20 +1,18 @@
 """The commands `doctor` and `results`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App
+from harness.cli.commands import App, answers_first
 from harness.cli.options import Json, Results
 from harness.show.answer import answer
 from harness.units import counted
 
-if TYPE_CHECKING:
-    pass
 
-
+@answers_first
 def machine(results_dir: Results = None, as_json: Json = False) -> None:
     """Check this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
 
@@ -41,6 +39,7 @@ Reference = Annotated[
 
 
 @app.command("list")
+@answers_first
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """List every run, sweep and night with id, start, outcome and size, also incomplete and damaged ones."""
     from functools import partial
@@ -58,6 +57,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 
 @app.command()
+@answers_first
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
     """Show a run, sweep or night: its outcome, its metrics or its process, and its files, cells or cases."""
     from harness.records import folders
@@ -76,6 +76,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
 
 
 @app.command()
+@answers_first
 def doctor(results_dir: Results = None, as_json: Json = False) -> None:
     """Find problems: runs without a record, damaged records, incomplete files, files that mbr-perf did not write.
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -212,10 +213,11 @@ _STYLES: dict[State, page.Style] = {"ok": "good", "warning": "doubt", "problem":
 
 def machine_page(lines: Iterable[Line]) -> page.Page:
     """Return all lines, with the remedy of each problem and warning."""
-    blocks = []
-    for line in lines:
+    blocks, found = [], tuple(lines)
+    for line in found:
         state = page.Span(f"{line.state:<8}", _STYLES[line.state])
         blocks.append(page.Line((state, f" {line.name}: {line.found}"), hang=_INDENT))
         if line.state != "ok" and line.remedy:
             blocks.append(page.Line(f"{' ' * _INDENT}{line.remedy}", hang=_INDENT))
-    return page.Page(tuple(blocks))
+    counts = Counter(line.state for line in found if line.state != "ok")
+    return page.Page(tuple(blocks), answer=", ".join(counted(n, word) for word, n in counts.items()) or "All is well.")

@@ -1,5 +1,6 @@
 """Shows the runs, sweeps and nights of a results folder."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from harness.results.housekeeping import Ailment
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, Text, at
 from harness.show.page import Block, Column, Facts, Line, Page, Span, Table, Words, style_of, table, tabled
-from harness.units import first_line, format_bytes, format_seconds
+from harness.units import counted, first_line, format_bytes, format_seconds
 
 _INDENT = 12
 
@@ -96,7 +97,7 @@ def entry_document(entry: Stored) -> EntryDocument:
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
     """Return one line per run, sweep and night, oldest first, and their total size."""
     if not entries:
-        return Page((f"No run, sweep or night in {results}",))
+        return Page((), answer=f"No run, sweep or night in {results}")
     columns = [
         (Column("Id"), lambda entry: entry.id),
         (Column("Kind", drop=1), lambda entry: entry.kind),
@@ -105,8 +106,9 @@ def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
         (Column("Size", right=True, drop=3), lambda entry: format_bytes(entry.num_bytes)),
         (Column("Summary", long=True), lambda entry: first_line(entry.detail)),
     ]
+    kinds = ", ".join(counted(n, kind) for kind, n in Counter(entry.kind for entry in entries).items())
     total = format_bytes(sum(entry.num_bytes for entry in entries))
-    return Page((tabled(entries, columns), f"{len(entries)} in {results}, {total}"))
+    return Page((tabled(entries, columns),), answer=f"{kinds} in {results}, {total}")
 
 
 def run_figures(record: RunRecord) -> list[tuple[str, str]]:
@@ -130,7 +132,7 @@ def entry_page(entry: EntryDocument, facts: Sequence[tuple[str, str]]) -> Page:
         *facts,
         ("Size", format_bytes(entry.bytes)),
     )
-    return Page((f"{entry.kind} {entry.id}", Facts(about, _INDENT), _parts(entry)))
+    return Page((Facts(about, _INDENT), _parts(entry)), answer=(f"{entry.kind} {entry.id}: ", _state(entry.state)))
 
 
 def _parts(entry: EntryDocument) -> Table:
@@ -147,7 +149,8 @@ def ailments_page(ailments: Sequence[Ailment], results: Path) -> Page:
         lines = (line.strip() for text in (ailment.message, ailment.remedy) for line in text.splitlines())
         blocks.append(Line((Span(f"{ailment.kind:<{_INDENT}}", "doubt"), str(ailment.path)), hang=_INDENT))
         blocks.append(Facts(tuple(("", line) for line in dict.fromkeys(lines)), _INDENT))
-    return Page(tuple(blocks) or (f"{results}: no problems",))
+    found = counted(len(ailments), "problem") if ailments else "no problems"
+    return Page(tuple(blocks), answer=f"{results}: {found}")
 
 
 def _when(entry: Stored) -> str:

@@ -1,4 +1,4 @@
-"""Formats figures, sparklines and CSV cells for people."""
+"""Formats figures and CSV cells for people."""
 
 import csv
 import io
@@ -86,26 +86,6 @@ def allowed_change(metric: Metric, finding: Finding) -> str:
 def change(finding: Finding) -> str:
     """Return the signed change against the golden."""
     return ABSENT if finding.change is None else format_percent(finding.change)
-
-
-_BARS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Return a bar per value from the least to the most, a blank for none; of more than ``width`` the newest.
-
-    Equal values are bars of middle height.
-    """
-    shown = list(values)[-width:]
-    present = [value for value in shown if value is not None]
-    if not present:
-        return ""
-    low, high = min(present), max(present)
-    return "".join(" " if value is None else _BARS[_height(value, low, high)] for value in shown)
-
-
-def _height(value: float, low: float, high: float) -> int:
-    return len(_BARS) // 2 if high == low else round((value - low) / (high - low) * (len(_BARS) - 1))
 
 
 # What a spreadsheet would run as a formula when a text begins with it.

@@ -171,8 +171,12 @@ def _html_table(table: Table) -> str:
         for column, kind in zip(table.columns, kinds, strict=True)
     )
     heading = next((at for at, column in enumerate(table.columns) if _heads_rows(column)), None)
+    titles = [escape(column.title) for column in table.columns]
     rows = (
-        "".join(_cell(cell, kinds[at], is_heading=at == heading and bool(plain(cell))) for at, cell in enumerate(row))
+        "".join(
+            _cell(cell, kinds[at], titles[at], is_heading=at == heading and bool(plain(cell)))
+            for at, cell in enumerate(row)
+        )
         for row in table.rows
     )
     body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -191,18 +195,19 @@ def _heads_rows(column: Column) -> bool:
     return bool(column.title) and column.title != "#" and not column.right
 
 
-def _cell(words: Words, kind: str, *, is_heading: bool = False) -> str:
+def _cell(words: Words, kind: str, title: str, *, is_heading: bool = False) -> str:
     """Return a cell; one span with a style is tinted and signed as a whole.
 
-    A heading names its row for a screen reader.
+    A heading names its row for a screen reader. A phone shows a row as lines, each with its column's title.
     """
+    named = f' data-title="{title}"'
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
     if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
         kind = "long"
     if not isinstance(words, Span):
-        return f'<{opening} class="{kind}">{_spans(words)}</{closing}>'
+        return f'<{opening} class="{kind}"{named}>{_spans(words)}</{closing}>'
     signed = replace(words, text=_SIGNS.get(words.style, "") + _BAR.sub("", words.text), style="plain")
-    return f'<{opening} class="{kind} {words.style}">{_span(signed)}</{closing}>'
+    return f'<{opening} class="{kind} {words.style}"{named}>{_span(signed)}</{closing}>'
 
 
 def _html_section(section: Section, level: int) -> str:

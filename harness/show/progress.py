@@ -18,6 +18,8 @@ from harness.units import format_seconds
 _PATIENCE_S = 0.5
 _Item = TypeVar("_Item")
 
+_PHASES = {"start": "starting", "import": "importing torch", "init_process_group": "connecting ranks",
+           "step": "training", "probe": "measuring memory", "finish": "writing results"}  # fmt: skip
 Show = Callable[[str, int | None, float | None, float | None], None]
 
 
@@ -31,7 +33,7 @@ def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
         yield _silent
         return
     with _bars(console) as bar:
-        yield _shown(bar, bar.add_task("start", total=num_steps, eta=""))
+        yield _shown(bar, bar.add_task("starting", total=num_steps, eta=""))
 
 
 def _silent(_phase: str, _step: int | None, _last_step_s: float | None, _eta_s: float | None) -> None:
@@ -47,7 +49,12 @@ def _bars(console: Console) -> Bar:
 def _shown(bar: Bar, task: TaskID, before: str = "") -> Show:
     def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
         eta = f"{format_seconds(eta_s)} left" if eta_s else ""
-        bar.update(task, description=f"{before}{phase}", completed=0 if step is None else step + 1, eta=eta)
+        bar.update(
+            task,
+            description=f"{before}{_PHASES.get(phase, phase.replace('_', ' '))}",
+            completed=0 if step is None else step + 1,
+            eta=eta,
+        )
 
     return show
 

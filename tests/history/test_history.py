@@ -92,7 +92,6 @@ def test_a_case_is_shown_night_by_night_with_what_changed(ask):
     (changed,) = (line for line in lines if line.endswith("torch 2.9.1 -> 2.10.0") and line.startswith("2026-01-21"))
     assert re.fullmatch(r"2026-01-21T02:00Z +6\d\d\.\d+ +\d\.\d % +3 +pass +00000014 +torch 2.9.1 -> 2.10.0", changed)
     assert sum(line.startswith("2026-") for line in lines) == 30
-    assert any(set(line) <= set("▁▂▃▄▅▆▇█") and len(line) == 30 for line in lines)
 
 
 def test_a_planted_step_is_a_change_point_with_its_size_and_its_torch(ask):

@@ -9,7 +9,7 @@ from harness.history.chart import trend_picture
 from harness.history.run import history_csv
 from harness.history.series import series_of
 from harness.records.metrics import BY_NAME
-from harness.show.figures import csv_text, sparkline
+from harness.show.figures import csv_text
 from harness.show.svg import svg_file
 
 METRIC = BY_NAME["tflops_per_gpu"]
@@ -31,13 +31,6 @@ def nights(make_kept):
         make_kept(n, 700.0 - 30 * (n >= 4), versions={"torch": "2.10.0" if n >= 4 else "2.9.1"}) for n in range(8)
     ]
     return [*records, make_kept(8, status="failed", metrics={})]
-
-
-def test_a_line_of_bars_rises_with_the_values():
-    assert sparkline([1.0, 2.0, 3.0], 10) == "▁▅█"
-    assert sparkline([5.0, None, 5.0], 10) == "▅ ▅"
-    assert sparkline([1.0, 2.0, 3.0], 2) == "▁█"
-    assert sparkline([None], 10) == ""
 
 
 def test_texts_that_a_spreadsheet_would_run_are_quoted():

@@ -104,7 +104,7 @@ def test_html_has_the_answer_below_the_title_the_notes_last_and_a_sign_beside_a_
 
     order = ["<h1>A sweep", 'class="answer">Use mlp.', "2 cells. On cpu.", "<table>", "<h2>About", "a note", "<footer>"]
     assert sorted(order, key=page.index) == order
-    assert '<td class="right worse">▼ 1.2 s</td>' in page
+    assert '<td class="right worse" data-title="Step">▼ 1.2 s</td>' in page
     assert '<li class="bad">second</li>' in page
     assert "in a browser" in page
     assert "at a terminal" not in page
@@ -144,8 +144,8 @@ def test_the_first_column_of_words_names_the_rows_of_a_table():
     columns = ("", "#", "Cell", Column("Step", right=True))
     page = html(Page((table(columns, [("*", "0", "none", "1.0 s"), ("", "1", "", "1.2 s")]),), title="A sweep"))
     assert re.findall(r'<th scope="row"[^>]*>([^<]*)', page) == ["none"]
-    assert '<td class="left">0</td>' in page
-    assert '<td class="left"></td>' in page
+    assert '<td class="left" data-title="#">0</td>' in page
+    assert '<td class="left" data-title=""></td>' in page
 
 
 def test_facts_without_a_name_belong_to_the_name_before_them():

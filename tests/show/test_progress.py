@@ -24,7 +24,7 @@ def test_progress_leaves_nothing_behind_in_a_file():
 
 def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away():
     shown = shown_for([("step", 5, 0.5, 3.0)], terminal=True)
-    assert "step" in shown
+    assert "training" in shown
     assert "6/12" in shown
     assert "3.000 s left" in shown
     assert shown.endswith("\x1b[2K")

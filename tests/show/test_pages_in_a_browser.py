@@ -1,0 +1,81 @@
+"""Pages as their readers see them: in headless Chromium, on a wide screen and a phone, light and dark."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.history.chart import write_trend
+from harness.history.run import history_of
+from harness.history.series import series_of
+from harness.nightly.reports import night_html
+from harness.plan.pictures import pictured
+from harness.plan.run import Layout, Planned
+from harness.plan.show import plan_page
+from harness.records.metrics import BY_NAME
+from harness.records.sweep import read_sweep
+from harness.show.html import html
+from harness.sweep.judge import judge_sweep
+from harness.sweep.reports import write_reports
+from tests.conftest import build_kept
+from tests.nightly.conftest import build_night
+from tests.plan.test_plan_terminal import TE, planned
+from tests.show.browser import Browser, axe_core, chromium
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install --no-install-recommends chromium"),
+]
+RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+
+def plan_html(folder, make_spec):
+    spec = make_spec(compute_dtype="bf16", recompute="none", num_gpus=2, kernels={"transformer_impl": TE},
+                     parallelism={"pipeline_model_parallel_size": 2})  # fmt: skip
+    made = planned(spec, 8 << 30)
+    path = folder / "plan.html"
+    path.write_text(html(pictured(Planned((Layout("", None, made),)), plan_page(made, ()))))
+    return path
+
+
+def sweep_html(folder, _):
+    data = read_sweep(RECORDED)
+    return write_reports(judge_sweep(data), data, folder, ("html",))[0]
+
+
+def night_page(folder, _):
+    path = folder / "night.html"
+    path.write_text(night_html(build_night(night_dir=folder / "20260103T020000Z-h100_nightly-0a1b2c3d")))
+    return path
+
+
+def history_html(folder, _):
+    series = series_of([build_kept(number, 700 + number % 5) for number in range(40)])
+    return write_trend(history_of(series, BY_NAME["tflops_per_gpu"]), folder / "trend.html")
+
+
+@pytest.fixture(name="axe", scope="module")
+def _axe():
+    try:
+        return axe_core()
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"axe-core cannot be fetched with npm: {error}")
+
+
+@pytest.mark.parametrize("make", [plan_html, sweep_html, night_page, history_html])
+def test_nothing_runs_out_of_the_page_and_axe_finds_nothing_serious(make, make_spec, tmp_path, axe):
+    """Pictures of every look lie beside the page, for people."""
+    page = make(tmp_path, make_spec)
+    with Browser(chromium(), tmp_path / "profile") as browser:
+        for width, dark in [(1400, False), (1400, True), (390, False), (390, True)]:
+            browser.opens(page, width, dark=dark)
+            browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+            scrolls, inner = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+            browser.evaluate(f"{axe};0")
+            found = browser.evaluate("axe.run(document).then(found => found.violations)")
+            browser.shoots(page.with_name(f"{page.stem}_{width}{'_dark' if dark else ''}.png"))
+            assert scrolls <= inner == width
+            serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+            assert not serious, json.dumps(serious, indent=1)[:3000]
