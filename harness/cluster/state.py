@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from harness.cluster.commands import Answer, Slurm
+from harness.cluster.commands import Slurm
 from harness.records.job import SubmittedRecord
 from harness.show.json import Shown
 
@@ -114,7 +114,7 @@ def job_state(slurm: Slurm, job: SubmittedRecord) -> JobState:
             is_gone = True
         elif not is_gone and not why:
             why = (answer.err.strip().splitlines() or [""])[-1].strip()
-        if not is_gone and _is_silent(answer):
+        if not is_gone and any(words in answer.err for words in ("no answer", "Unable to contact", "timed out")):
             break  # each command waits long for a controller that is not there
     if is_gone:
         return JobState(kind="purged", state="UNKNOWN")
@@ -156,7 +156,3 @@ def _state(
         kind=kind, state=name, reason=reason, detail=detail, exit_code=exit_code, restarts=restarts,
         nodes="" if nodes in _NOTHING else nodes, source=source,
     )  # fmt: skip
-
-
-def _is_silent(answer: Answer) -> bool:
-    return any(words in answer.err for words in ("no answer", "Unable to contact", "timed out"))

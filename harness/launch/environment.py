@@ -97,7 +97,8 @@ def child_environment(
     asked = Asked(spec, local_ranks, num_cores, nnodes)
     asked = replace(asked, expandable_segments=_expandable(asked, spec_env, shell))
     merged = {v.name: v for v in inherited(shell)}
-    merged |= {v.name: v for v in _passed(shell, pass_env)}
+    by_name = "from your shell, named by --pass_env"
+    merged |= {name: EnvVar(name, shell[name], by_name, "--pass_env") for name in pass_env if name in shell}
     merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
     merged |= {name: EnvVar(name, value, "from the recipe or -E", "spec.env") for name, value in spec_env.items()}
     settings = {n: Setting(v.shown, v.reason if v.source == "table" else v.source) for n, v in merged.items()}
@@ -122,14 +123,6 @@ def inherited(shell: Mapping[str, str]) -> list[EnvVar]:
         EnvVar(name, value, "inherited", "inherited")
         for name, value in shell.items()
         if _listed(name, allowed) and not is_secret_name(name)
-    ]
-
-
-def _passed(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[EnvVar]:
-    return [
-        EnvVar(name, shell[name], "from your shell, named by --pass_env", "--pass_env")
-        for name in pass_env
-        if name in shell
     ]
 
 

@@ -203,10 +203,6 @@ class LaunchPlan:
         nodes = ("--nnodes", str(meet.nnodes), "--node_rank", str(node_rank))
         return (*nodes, *address, "--run_dir", str(self.run_dir))
 
-    def with_new_port(self) -> "LaunchPlan":
-        """Return the same plan on another free port."""
-        return replace(self, rendezvous=replace(self.rendezvous, master_port=free_port()))
-
     def render(self) -> str:
         """Return the plan as text: commands to paste into a shell, and the environment with reasons."""
         own = [v for v in self.env if v.source != "inherited"]

@@ -4,7 +4,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -18,7 +18,7 @@ from harness.launch.heartbeats import (
     read_agent_record,
     verdict,
 )
-from harness.launch.plan import LaunchPlan
+from harness.launch.plan import LaunchPlan, free_port
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
 from harness.records import disk
@@ -155,7 +155,8 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     with interruption() as caught, sampling(plan, caught) as unwatched:
         outcome = _attempt(plan, on_progress, caught, parents)
         if plan.rendezvous.chosen_port and port_was_taken(outcome) and caught.signal is None:
-            outcome = _attempt(plan.with_new_port(), on_progress, caught, parents)
+            other = replace(plan, rendezvous=replace(plan.rendezvous, master_port=free_port()))
+            outcome = _attempt(other, on_progress, caught, parents)
         outcome = outcome.model_copy(update={"unwatched": unwatched()})
     return _write_outcome(plan, outcome)
 

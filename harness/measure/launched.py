@@ -41,7 +41,12 @@ def others_at_work(run_dir: Path) -> tuple[str, ...]:
     if results is None:  # a folder that the user named, outside a results folder
         return ()
     tops = (top for kind in _KINDS for top in _newest(results / kind) if top not in own)
-    return tuple(f"shared machine: another mbr-perf was at work here: {top.name}" for top in tops if _is_measuring(top))
+    at_work = (
+        top
+        for top in tops
+        if _is_filled(top) and any(_is_filled(run) and not (run / RECORD).is_file() for run in _runs(top))
+    )
+    return tuple(f"shared machine: another mbr-perf was at work here: {top.name}" for top in at_work)
 
 
 def _newest(folder: Path) -> list[Path]:
@@ -50,10 +55,6 @@ def _newest(folder: Path) -> list[Path]:
         return []
     with os.scandir(folder) as entries:
         return [folder / name for name in nlargest(_NEWEST, (entry.name for entry in entries))]
-
-
-def _is_measuring(top: Path) -> bool:
-    return _is_filled(top) and any(_is_filled(run) and not (run / RECORD).is_file() for run in _runs(top))
 
 
 def _runs(top: Path) -> Iterator[Path]:

@@ -135,11 +135,6 @@ def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
     return PlannedCase.model_validate(words | {"prediction": kept.prediction, "no_prediction": kept.reason})
 
 
-def refused_case(case: Case, why: str) -> RefusedCase:
-    """Return the same case, not to be run."""
-    return RefusedCase(**dict(case) | {"refused": why})
-
-
 @one_look()
 def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callable[[str], None]) -> NightPlan:
     """Decide everything before the first run; ``night_id`` is empty until the night has a folder.
@@ -205,7 +200,9 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
         remedy = "run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run"
         raise BadRequestError("\n  ".join([none, *reasons]), remedy=remedy)
     cases = [
-        refused_case(case, in_one_sentence(problem)) if (problem := problems.get(case.name)) else case
+        RefusedCase(**dict(case) | {"refused": in_one_sentence(problem)})
+        if (problem := problems.get(case.name))
+        else case
         for case in plan.cases
     ]
     return plan.model_copy(update={"cases": tuple(cases)})

@@ -53,6 +53,9 @@ class RunClocks:
     over: str
 
 
+PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
@@ -81,11 +84,7 @@ class Metrics:
 
     @property
     def peaks(self) -> dict[str, Peak | None]:
-        return {
-            "peak_allocated_bytes": self.peak_allocated_bytes,
-            "peak_reserved_bytes": self.peak_reserved_bytes,
-            "peak_device_bytes": self.peak_device_bytes,
-        }
+        return {name: getattr(self, name) for name in PEAKS}
 
 
 @dataclass(frozen=True)

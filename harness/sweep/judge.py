@@ -131,11 +131,8 @@ def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
     if cell.is_control or versus is None or versus.time is None or versus.memory is None:
         return f"it is the control, {peak}" if cell.is_control else peak
     time = f"{format_percent(versus.time.fraction)} time and " if with_time else ""
-    return f"{time}{_less(versus.memory.saved_bytes)} memory than {reference}, {peak}"
-
-
-def _less(saved_bytes: int) -> str:
-    return f"{format_bytes(abs(saved_bytes))} {'less' if saved_bytes >= 0 else 'more'}"
+    saved = versus.memory.saved_bytes
+    return f"{time}{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'} memory than {reference}, {peak}"
 
 
 def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: float) -> str:
