@@ -1,7 +1,7 @@
 """GPU types and precisions, as tables."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from harness.units import GB, GIB, MIB, TERA
@@ -41,34 +41,47 @@ class Precision:
         return 1.0 if self.transformer_config.get("fp8_param") else self.params_bytes
 
 
+_PUBLISHED = (
+    Precision("fp32", "FP32 (CPU runs)", "fp32", "fp32", None, source="no GPU recipe uses it"),
+    Precision("bf16", "BF16", "bf16", "bf16", (8, 0)),
+    Precision(
+        "fp8_cs", "FP8 current scaling", "fp8", "bf16", (8, 9),
+        {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param": True}, True, "2.2.0",
+    ),
+    Precision(
+        "fp8_ds", "FP8 delayed scaling", "fp8", "bf16", (8, 9),
+        {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max",
+         "fp8_param": True}, True, "1.0.0",
+    ),
+    Precision(
+        "fp8_sc", "FP8 block-wise (sub-channel) scaling", "fp8", "bf16", (9, 0),
+        {"fp8": "hybrid", "fp8_recipe": "blockwise"}, False, "2.3.0",
+    ),
+    Precision(
+        "fp8_mx", "MXFP8", "fp8", "bf16", (10, 0),
+        {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param": True}, True, "2.1.0",
+    ),
+    Precision(
+        "nvfp4", "NVFP4", "fp4", "bf16", (10, 0),
+        {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": True}, False, "2.7.0",
+    ),
+)  # fmt: skip
+
+
+def _other_weights(row: Precision) -> Precision:
+    """Return the same recipe with its weights kept the other way: in FP8, or in BF16 with FP8 copies beside them."""
+    fields = {name: value for name, value in row.transformer_config.items() if name != "fp8_param"}
+    kept = "bf16" if row.fp8_param_gather else "fp8"
+    return replace(
+        row, name=f"{row.name}_{kept}_weights", title=f"{row.title}, weights in {kept.upper()}",
+        transformer_config=fields | ({"fp8_param": True} if kept == "fp8" else {}), fp8_param_gather=kept == "fp8",
+        source="Megatron-LM --fp8-format, with or without --fp8-param-gather",
+    )  # fmt: skip
+
+
 PRECISIONS: dict[str, Precision] = {
-    row.name: row
-    for row in (
-        Precision("fp32", "FP32 (CPU runs)", "fp32", "fp32", None, source="no GPU recipe uses it"),
-        Precision("bf16", "BF16", "bf16", "bf16", (8, 0)),
-        Precision(
-            "fp8_cs", "FP8 current scaling", "fp8", "bf16", (8, 9),
-            {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param": True}, True, "2.2.0",
-        ),
-        Precision(
-            "fp8_ds", "FP8 delayed scaling", "fp8", "bf16", (8, 9),
-            {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max",
-             "fp8_param": True}, True, "1.0.0",
-        ),
-        Precision(
-            "fp8_sc", "FP8 block-wise (sub-channel) scaling", "fp8", "bf16", (9, 0),
-            {"fp8": "hybrid", "fp8_recipe": "blockwise"}, False, "2.3.0",
-        ),
-        Precision(
-            "fp8_mx", "MXFP8", "fp8", "bf16", (10, 0),
-            {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param": True}, True, "2.1.0",
-        ),
-        Precision(
-            "nvfp4", "NVFP4", "fp4", "bf16", (10, 0),
-            {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": True}, False, "2.7.0",
-        ),
-    )
-}  # fmt: skip
+    row.name: row for row in (*_PUBLISHED, *(_other_weights(row) for row in _PUBLISHED if row.peak == "fp8"))
+}
 
 
 # Data sheets round: memory is what nvidia-smi reports. Of that, errors of torch name this much less as the capacity:

@@ -18,10 +18,12 @@ from harness.units import shortened
 DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 """Short names of torch's types, as megatron-core's optimizer spells them."""
 
-FP8_RECIPES: dict[str, Precision] = {
-    str(row.transformer_config["fp8_recipe"]): row for row in PRECISIONS.values() if "fp8" in row.transformer_config
+FP8_RECIPES: dict[str, tuple[Precision, Precision]] = {
+    str(row.transformer_config["fp8_recipe"]): (row, PRECISIONS[other])
+    for name, row in PRECISIONS.items()
+    if (other := f"{name}_{'bf16' if row.fp8_param_gather else 'fp8'}_weights") in PRECISIONS
 }
-"""The precision of each `fp8_recipe` of megatron-core."""
+"""The precisions of each `fp8_recipe` of megatron-core: as Megatron-Bridge keeps weights, and the other way."""
 
 _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _BALANCINGS = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
@@ -86,16 +88,17 @@ def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: st
     if not words.value(low):
         return "bf16" if words.value(bf16) else "fp32"
     kind = str(words.value(recipe))
-    row = PRECISIONS["nvfp4"] if low == fp4 else FP8_RECIPES.get(kind)
-    if row is None:
+    rows = (PRECISIONS["nvfp4"],) if low == fp4 else FP8_RECIPES.get(kind)
+    if rows is None:
         words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
         return None
     is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
+    row = next((row for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered), rows[0])
     if gathers and bool(row.transformer_config.get(f"{low}_param")) != is_gathered:
         what = f"{low.upper()} {kind} with{'' if is_gathered else 'out'} parameters gathered in {low.upper()}"
         words.refuse(low, what, f"add or leave out --{low}-param-gather")
         return None
-    return row.name
+    return (row if gathers else rows[0]).name
 
 
 def dtype(words: Words, name: str) -> Value:

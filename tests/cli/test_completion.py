@@ -59,7 +59,7 @@ def test_the_folders_are_those_that_commands_read(tmp_path):
         ("mbr-perf run -m qwen -mr ", ["qwen25_7b", "qwen3_235b_a22b", "qwen3_30b_a3b", "qwen3_next_80b_a3b"]),
         ("mbr-perf check --task s", ["sft"]),
         ("mbr-perf run -g b", ["b200", "b300"]),
-        ("mbr-perf sweep -c fp8_", ["fp8_cs", "fp8_ds", "fp8_sc", "fp8_mx"]),
+        ("mbr-perf sweep -c fp8_d", ["fp8_ds", "fp8_ds_bf16_weights"]),
         ("mbr-perf run --recompute_modules core_attn,ml", ["core_attn,mlp", "core_attn,mla_up_proj"]),
         ("mbr-perf run --recompute full", ["full:uniform:1", "full:block:1"]),
         ("mbr-perf nightly cpu", ["cpu_smoke"]),

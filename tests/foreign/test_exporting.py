@@ -273,11 +273,11 @@ def test_a_point_is_split_into_options(point, options):
 def test_a_part_that_is_nothing_is_answered_with_the_near_part():
     given = dict.fromkeys(("model_recipe_name", "task", "gpu", "compute_dtype", "num_gpus", "variant"))
     with pytest.raises(BadRequestError) as refused:
-        point_options("llama3_70b.pretrian.h10.libary", given)
+        point_options("llama3_70b.pretrian.h1000.libary", given)
     assert [line.strip() for line in str(refused.value).splitlines()[1::2]] == [
         "did you mean 'pretrain'?", "did you mean 'h100'?", "did you mean 'library'?",
     ]  # fmt: skip
-    assert "llama3_70b.pretrian.h10.libary: pretrian is no task, GPU, precision" in str(refused.value)
+    assert "llama3_70b.pretrian.h1000.libary: pretrian is no task, GPU, precision" in str(refused.value)
 
 
 def test_the_command_prints_what_can_be_pasted(mbr_perf):
