@@ -40,7 +40,7 @@ def test_list_shows_only_the_points_of_one_gpu_type():
 
 def test_list_names_the_nearest_gpu_type():
     with pytest.raises(BadRequestError, match="no such GPU type\n  did you mean 'h100'"):
-        run("list", "--gpu", "h10")
+        run("list", "--gpu", "h1000")
 
 
 def test_show_prints_model_and_points():
