@@ -26,19 +26,9 @@ KNOWN = {
 
 _UNKNOWN = "mbr-perf knows no such field of Megatron-Bridge 0.3 to 0.7"
 _PARTS = ("model", "train", "optimizer", "ddp")
-_NEEDED = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "tensor_model_parallel_size",
-           "pipeline_model_parallel_size", "context_parallel_size")  # fmt: skip
 _BRIDGE = "megatron.bridge.models."
-_MODELS = ("gpt_provider", "mla_provider", "gpt.model_config", "deepseek.deepseek_provider", "glm.glm45_provider",
-           "gpt_oss.gpt_oss_provider", "kimi.kimi_provider", "llama.llama_provider", "mistral.mistral_provider",
-           "qwen.qwen_provider")  # fmt: skip
-_OTHER_MODELS = (
-    (r"mamba|hybrid|nemotronh\.|falcon_h1", "has Mamba layers"),
-    (r"diffusion|\.wan\.|flux|llada|dit", "is a diffusion model"),
-    (r"vl_|_vl|vision|audio|omni|asr|ministral3|llama4|mimo\.", "reads images, sound or video, or has special layers"),
-    (r"heterogeneous|llama_nemotron", "has layers of different sizes"),
-    (r"t5|distill", "is not a single decoder"),
-)
+
+
 _NAMES = {name: Setting("job", "") for name in ("recipe", "family")} | {
     "gpu": Setting("h100", ""), "gpus_per_node": Setting(8, ""), "num_gpus": Setting(1, ""),
 }  # fmt: skip
@@ -74,8 +64,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
 def _require_model(container: Container) -> None:
     place, name = container.place("model"), container.target("model")
     module = name.rpartition(".")[0].removeprefix(_BRIDGE)
-    if name and (module not in _MODELS or "Llama4" in name):
-        found = (why for pattern, why in _OTHER_MODELS if re.search(pattern, name, re.IGNORECASE))
+    if name and (module not in _TABLE["models"].split() or "Llama4" in name):
+        found = (why for pattern, why in _TABLE["other_models"].items() if re.search(pattern, name, re.IGNORECASE))
         message = f"{place}: mbr-perf cannot train {name}: the model {next(found, 'is unknown')}"
         raise BadRequestError(message, remedy="give a GPT model, dense or with experts")
     if container.value("peft") is not None:
@@ -107,7 +97,7 @@ def _refuse_missing(container: Container) -> bool:
     """Refuse every section and size that is missing; return whether none is."""
     names = [part for part in _PARTS if not container.has(part)]
     if "model" not in names:
-        names += [f"model.{name}" for name in _NEEDED if container.peek(f"model.{name}") is None]
+        names += [f"model.{name}" for name in _TABLE["needed"].split() if container.peek(f"model.{name}") is None]
     for name in names:
         container.refuse(name, "missing", "give the whole file that Megatron-Bridge wrote")
     return not names

@@ -26,7 +26,6 @@ FP8_RECIPES: dict[str, tuple[Precision, Precision]] = {
 """The precisions of each `fp8_recipe` of megatron-core: as Megatron-Bridge keeps weights, and the other way."""
 
 _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-_BALANCINGS = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
 _VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 
 
@@ -36,30 +35,15 @@ def as_written(words: Words, *names: str) -> Value:
     return found
 
 
-def opposite(words: Words, name: str) -> Value:
-    """Return whether a setting is off."""
-    return not words.value(name)
-
-
 def any_of(words: Words, *names: str) -> Value:
     """Return whether one of the settings is on."""
     return any(words.value(name) for name in names)
-
-
-def all_of(words: Words, *names: str) -> Value:
-    """Return whether every setting is on."""
-    return all(words.value(name) for name in names)
 
 
 def when(words: Words, name: str, switch: str) -> Value:
     """Return a value if its switch is on."""
     found: Value = words.value(name)
     return found if words.value(switch) else None
-
-
-def number_when(words: Words, name: str, switch: str) -> Value:
-    """Return a number if its switch is on, else 0."""
-    return when(words, name, switch) or 0
 
 
 def listed_when(words: Words, name: str, switch: str) -> Value:
@@ -231,10 +215,11 @@ def _buffer(words: Words, name: str, value: PlainValue) -> PlainValue:
     return kept
 
 
-def environment(words: Words, name: str) -> Value:
-    """Return the environment variables, with their values as text."""
+def environment(words: Words, name: str) -> dict[str, Setting]:
+    """Return the settings of the environment variables, with their values as text."""
     value = words.value(name)
-    return {key: str(each) for key, each in value.items()} if isinstance(value, dict) else {}
+    variables = value.items() if isinstance(value, dict) else ()
+    return {f"env.{key}": Setting(str(each), words.place(f"{name}.{key}")) for key, each in variables}
 
 
 # Of Megatron-LM's arguments
@@ -262,52 +247,6 @@ def vocabulary(words: Words, own: str, padded: str, tokenizer: str, merge_file: 
     """Return the tokens before padding: as given, or those of a tokenizer that always has the same."""
     kind = words.value(tokenizer) or ("GPT2BPETokenizer" if words.value(merge_file) else None)
     return as_written(words, own, padded) or _VOCABULARIES.get(str(kind))
-
-
-def positions(words: Words, name: str, *rotary: str) -> Value:
-    """Return how positions enter."""
-    kind = words.value(name)
-    if kind == "rotary" or any_of(words, *rotary):
-        kind = "rope"
-    if kind == "learned_absolute" and not words.value("add_position_embedding"):
-        kind = "none"
-    words.read.add("max_position_embeddings")
-    if kind not in ("learned_absolute", "rope", "none"):
-        words.refuse(name, f"{kind}: not supported", "known: learned_absolute, rope, none")
-    return str(kind)
-
-
-def activation(words: Words, swiglu: str, quick_geglu: str) -> Value:
-    """Return the activation. The fusion of a GELU has no effect with SwiGLU or without biases."""
-    return "silu" if words.value(swiglu) else "quick_gelu" if words.value(quick_geglu) else "gelu"
-
-
-def balancing(words: Words, name: str) -> Value:
-    """Return how the router is balanced."""
-    kind = only_one(words, name)
-    if kind not in _BALANCINGS:
-        words.refuse(name, f"{kind} is not supported", f"known: {', '.join(_BALANCINGS)}")
-    return kind
-
-
-def pre_softmax(words: Words, name: str, top_k: str) -> Value:
-    """Return whether scores are normalised before the choice of experts, as they are for a single one."""
-    return bool(words.value(name)) or words.value(top_k) == 1
-
-
-def rope_type(words: Words, name: str) -> Value:
-    """Return the rotary embedding of latent attention."""
-    return str(words.value(name, usual="yarn"))
-
-
-def fused_rope(words: Words, name: str, kind: str) -> Value:
-    """Return whether the rotary embedding of latent attention is fused."""
-    return bool(words.value(name)) and words.value(kind) in (None, "yarn")
-
-
-def sequence_parallel(words: Words, name: str, tensor_parallel: str) -> Value:
-    """Return whether sequences are cut; without tensor parallelism there is nothing to cut."""
-    return bool(words.value(name)) and words.value(tensor_parallel) != 1
 
 
 def chunks(words: Words, per_chunk: str, per_rank: str, own: str) -> Value:
@@ -340,7 +279,7 @@ def layout_text(words: Words, name: str, mtp_num_layers: str) -> Value:
 
 def aligned(words: Words, name: str, overlaps: str, *of_chunks: str) -> Value:
     """Return whether the stages gather parameters at the same time, which takes chunks."""
-    return bool(all_of(words, name, overlaps) and chunks(words, *of_chunks))
+    return bool(words.value(name) and words.value(overlaps) and chunks(words, *of_chunks))
 
 
 def shards(words: Words, fsdp: str, former: str, strategy: str) -> Value:
@@ -353,44 +292,7 @@ def shards(words: Words, fsdp: str, former: str, strategy: str) -> Value:
     return asked
 
 
-def graph(words: Words, name: str, local: str, external: str) -> Value:
-    """Return who captures CUDA graphs."""
-    if words.value(local):
-        return "local"
-    return "transformer_engine" if words.value(external) else as_written(words, name)
-
-
 def captured(words: Words, *names: str) -> Value:
     """Return the captured parts; none where nothing captures."""
-    return () if graph(words, *names[-3:]) == "none" else graph_parts(words, *names[:-3])
-
-
-def attention(words: Words, name: str, flash: str, layers: str) -> Value:
-    """Return the attention kernel: local layers attend by scores."""
-    kind = str(words.value(name)).rpartition(".")[2]
-    is_flash = words.value(flash)
-    if words.value(layers) == "local" or kind == "local":
-        return "unfused"
-    return "flash" if kind == "auto" and is_flash else kind
-
-
-def fused_gradients(words: Words, name: str, layers: str) -> Value:
-    """Return whether gradients are added by the matrix product, which local layers do not do."""
-    return bool(words.value(name)) and words.value(layers) != "local"
-
-
-def fused_bias(words: Words, name: str, swiglu: str) -> Value:
-    """Return whether the activation is fused; only that of SwiGLU can be turned off."""
-    return bool(words.value(name) or not words.value(swiglu))
-
-
-def dispatcher(words: Words, name: str, deepep: str) -> Value:
-    """Return how tokens reach experts."""
-    return "flex" if words.value(deepep) else as_written(words, name)
-
-
-def flex_backend(words: Words, name: str, deepep: str, kind: str) -> Value:
-    """Return the backend of the flex dispatcher."""
-    if words.value(deepep):
-        return "deepep"
-    return as_written(words, name) if dispatcher(words, kind, deepep) == "flex" else None
+    captures = words.holds("!cuda_graph_impl=none") or any_of(words, "enable_cuda_graph", "external_cuda_graph")
+    return graph_parts(words, *names) if captures else ()

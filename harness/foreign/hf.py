@@ -83,7 +83,7 @@ def _architecture(config: HfConfig) -> Architecture:
         )
     first = str(names[0]) if names else ""
     lacks = next((part for part, starts in _MISSING.items() if first.startswith(tuple(starts.split()))), "")
-    named = ", ".join(shortened(str(name)) for name in names or (config.peek("model_type") or "none",))
+    named = ", ".join(shortened(str(name)) for name in names or (kind,))
     raise BadRequestError(
         f"{config.label}: architectures: mbr-perf cannot train {named}{f', which needs {lacks}' * bool(lacks)}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",

@@ -5,6 +5,7 @@ models/*/*_bridge.py). An absent key has the default of its config class; a null
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -160,9 +161,7 @@ def rope(config: HfConfig) -> Settings:
     kind = str(own or config.keys.get("rope_type") or "default")
     if kind == "default" and "factor" in table:
         config.refuse(f"{name}.rope_type", "missing, and factor belongs to a type", f"known: {', '.join(_ROPE_KEYS)}")
-    for key in _ROPE_KEYS.get(kind, ()) if table else ():
-        if number(config, f"{name}.{key}") is None and table.get(key) is None:
-            config.refuse(f"{name}.{key}", f"missing, and {kind} needs it", _REMEDY)
+    _refuse_missing(config, name, table, kind)
     if kind == "llama3":
         where = f"{name}.factor"
         return {"model.rope_scaling_factor": Setting(number(config, where), config.place(where))}
@@ -171,6 +170,12 @@ def rope(config: HfConfig) -> Settings:
     if kind not in ("default", *_ROPE_KEYS):
         config.refuse(name, f"{kind}: mbr-perf does not know this rotary embedding", f"known: {', '.join(_ROPE_KEYS)}")
     return {}
+
+
+def _refuse_missing(config: HfConfig, name: str, table: Mapping[str, object], kind: str) -> None:
+    for key in _ROPE_KEYS.get(kind, ()) if table else ():
+        if number(config, f"{name}.{key}") is None and table.get(key) is None:
+            config.refuse(f"{name}.{key}", f"missing, and {kind} needs it", _REMEDY)
 
 
 def _yarn(config: HfConfig, name: str) -> Settings:
@@ -198,22 +203,12 @@ def _yarn(config: HfConfig, name: str) -> Settings:
 
 
 def window(config: HfConfig) -> Settings:
-    """Read sliding windows: of all layers, of those from `max_window_layers` on, or as `layer_types` names them."""
+    """Read sliding windows, where the class has them and the file does not turn them off."""
     width, layers = whole(config, "sliding_window"), _layers(config)
-    if "use_sliding_window" in config.keys:
-        width = width if flag(config, "use_sliding_window") else None
+    if "use_sliding_window" in config.keys and not flag(config, "use_sliding_window"):
+        width = None
     every_second = tuple((i + 1) % 2 for i in range(layers))
-    pattern = every_second if config.keys.get("alternates") else (1,) * layers
-    if "max_window_layers" in config.keys:
-        first = min(whole(config, "max_window_layers") or 0, layers)
-        pattern = (0,) * first + (1,) * (layers - first)
-    if (kinds := items(config, "layer_types")) is not None:
-        unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
-        pattern = tuple(int(kind == "sliding_attention") for kind in kinds)
-        if unknown or len(kinds) != layers:
-            said = f"{unknown[0] if unknown else len(kinds)}: not one known type for each layer"
-            config.refuse("layer_types", said, "one of sliding_attention, full_attention for each layer")
-            pattern = ()
+    pattern = _windowed_layers(config, every_second if config.keys.get("alternates") else (1,) * layers)
     if width is None or not any(pattern):
         return {}
     found: Settings = {"model.window_size": Setting((width - 1, 0), config.place("sliding_window"))}
@@ -221,6 +216,21 @@ def window(config: HfConfig) -> Settings:
         frequency = 2 if pattern == every_second else pattern
         found["model.window_attn_skip_freq"] = Setting(frequency, config.place("layer_types"))
     return found
+
+
+def _windowed_layers(config: HfConfig, usual: tuple[int, ...]) -> tuple[int, ...]:
+    """Return which layers have windows: the usual, those from `max_window_layers` on, or those of `layer_types`."""
+    if "max_window_layers" in config.keys:
+        first = min(whole(config, "max_window_layers") or 0, len(usual))
+        usual = (0,) * first + (1,) * (len(usual) - first)
+    if (kinds := items(config, "layer_types")) is None:
+        return usual
+    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
+    if unknown or len(kinds) != len(usual):
+        said = f"{unknown[0] if unknown else len(kinds)}: not one known type for each layer"
+        config.refuse("layer_types", said, "one of sliding_attention, full_attention for each layer")
+        return ()
+    return tuple(int(kind == "sliding_attention") for kind in kinds)
 
 
 def expert_count(config: HfConfig, *names: str) -> int:

@@ -22,6 +22,7 @@ from harness.foreign.megatron_arguments import (
     from_words,
     literal,
     options,
+    other_models,
 )
 from harness.foreign.megatron_fields import REQUIRED, arguments_layer, require_sizes
 from harness.foreign.other_commands import refuse_others
@@ -48,6 +49,12 @@ _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF
 def read(source: ForeignSource, request: Request) -> Layer:
     """Return every setting of the arguments. BadRequestError with every argument that has no counterpart here."""
     found = read_arguments(source)
+    _refuse_other_models(found, source)
+    if found.num_gpus and found.num_gpus.value == 0:
+        if request.num_gpus is None:
+            remedy = "add -ng; a script that counts the GPUs of its machine finds none here: set its number by hand"
+            found.problems.add(f"{found.num_gpus.source}: starts no process", remedy)
+        found.num_gpus = None
     _complete(found, request)
     layer = dict(arguments_layer(found))
     if found.remark:
@@ -65,6 +72,17 @@ def read(source: ForeignSource, request: Request) -> Layer:
     problems.raise_if_any()
     _complete_batch(layer, request)
     return layer
+
+
+def _refuse_other_models(found: Arguments, source: ForeignSource) -> None:
+    """Refuse models that are no GPT, by the program, the folder of a test, or arguments that only they have."""
+    names = [] if found.is_whole else [f"--{name}" for name in found.given]
+    folders = [f"/{part}/" for part in Path(source.path).parts] if found.is_test else []
+    for pattern, part in other_models().items():
+        said = next((each for each in (found.program, *folders, *names) if re.search(pattern, each)), None)
+        if said:
+            place = found.place(said[2:]) if said in names else f"{found.label}: {said.strip('/')}"
+            found.problems.add(f"{place}: mbr-perf does not model {part}", "give a job that trains a GPT model")
 
 
 def read_arguments(source: ForeignSource) -> Arguments:
@@ -120,6 +138,7 @@ def _of_yaml(text: str, label: str) -> Arguments:
         line = document.line(("MODEL_ARGS", option))
         words += [Word(each, line) for each in (option, *([] if value is True else written))]
     found = from_words(words, label)
+    found.is_test = True
     variables = cast(dict[str, object], sections["ENV_VARS"]).items()
     found.environment = _of_step((name, str(value), document.place(("ENV_VARS", name))) for name, value in variables)
     return found
@@ -215,8 +234,9 @@ def _given(words: list[Word], label: str) -> Arguments:
     start = 0 if words[0].text.startswith("--") else first if program is None else program + 1
     found = from_words(words[start:], label)
     found.num_gpus = _num_gpus(words[:start], label)
-    if program is not None and _MODEL not in words[program].text:
-        name = words[program].text.rpartition("/")[2]
+    found.program = "" if program is None else words[program].text
+    if program is not None and _MODEL not in found.program:
+        name = found.program.rpartition("/")[2]
         found.remark = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"
     return found
 
@@ -231,13 +251,15 @@ def _num_gpus(launcher: list[Word], label: str) -> Given | None:
     starts = [at for at, word in enumerate(launcher) if re.search(r"torchrun$|torch\.distributed\.", word.text)]
     launcher = launcher[starts[-1] :] if starts else launcher  # srun's sizes are those of the launchers that it starts
     sizes = {"nnodes": 1, "nproc": 0}
+    none: Given | None = None
     for index, word in enumerate(launcher):
         name, _, value = word.text.lstrip("-").replace("-", "_").partition("=")
         size = literal(value or (launcher[index + 1].text if index + 1 < len(launcher) else ""))
         if key := _SIZES.get(name, "") if word.text.startswith("-") else "":
             sizes[key] = size if isinstance(size, int) else 0
+            none = Given(0, f"{label}:{word.line}: {word.text}") if size == 0 else none
     total = sizes["nnodes"] * sizes["nproc"]
-    return Given(total, f"{label}:{launcher[0].line}: {launcher[0].text}") if total else None
+    return Given(total, f"{label}:{launcher[0].line}: {launcher[0].text}") if total else none
 
 
 def _complete_batch(layer: dict[str, Setting], request: Request) -> None:

@@ -69,6 +69,11 @@ def known() -> Mapping[str, Sequence[Unread]]:
     }
 
 
+def other_models() -> Mapping[str, str]:
+    """Return what mbr-perf does not model of models that are no GPT, by a pattern of their programs and arguments."""
+    return cast(dict[str, str], _table()["other_models"])
+
+
 def usual(name: str) -> tuple[PlainValue, ...]:
     """Return the values that change nothing: the defaults of all versions, or nothing."""
     own = arguments()[name].defaults if name in arguments() else ()
@@ -92,14 +97,19 @@ def _defaults() -> Mapping[str, PlainValue]:
 
 @dataclass
 class Arguments(Words):
-    """Arguments by name. ``remark`` is for the reader of an answer. ``is_whole``: a job printed all its arguments."""
+    """Arguments by name. ``remark`` is for the reader of an answer. ``program``: the script that takes them.
+
+    ``is_whole``: a job printed all its arguments. ``is_test``: they are those of a test configuration.
+    """
 
     defaults: Mapping[str, PlainValue] = field(default_factory=_defaults)
     absent: str = "default of Megatron-LM"
     num_gpus: Given | None = None
     environment: dict[str, Given] = field(default_factory=dict)
     remark: str = ""
+    program: str = ""
     is_whole: bool = False
+    is_test: bool = False
 
 
 def captured_by(label: str) -> str:

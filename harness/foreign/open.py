@@ -9,6 +9,7 @@ from harness.experiment.model import MOST
 from harness.experiment.rules.rule import Launcher
 from harness.foreign import bridge, hf, megatron_args
 from harness.foreign.bridge_engine import read_for_bridge
+from harness.records.strict_yaml import table_in
 from harness.resolve.points import check_names
 from harness.resolve.recipe import (
     FileKind,
@@ -79,28 +80,7 @@ def launcher_of(source: ForeignSource) -> Launcher | None:
 
 
 _OFF = (False, 0, (), "none", "auto")
-_OF_A_GPU = [
-    "transformer_impl",
-    "attention_backend",
-    "tp_comm_overlap",
-    "tp_comm_overlap_cfg",
-    "moe_permute_fusion",
-    "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-    "overlap_moe_expert_parallel_comm",
-]
-_LEFT_OUT = (
-    *(f"kernels.{name}" for name in _OF_A_GPU),
-    *[
-        "optimizer.use_precision_aware_optimizer",
-        "ddp.use_megatron_fsdp",
-        "ddp.nccl_ub",
-        "cuda_graph.",
-        "offload.",
-        "env.",
-    ],
-    "compute_dtype",
-)
+_LEFT_OUT = tuple(table_in(Path(__file__).with_name("settings.yaml"))["of_a_gpu"].split())
 
 
 def _on_cpu(layer: Layer) -> tuple[Layer, str | None]:

@@ -2,31 +2,16 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.foreign.shell_script import Script, Word
+from harness.records.strict_yaml import table_in
 
-_TRAINERS: Mapping[str, re.Pattern[str]] = {
-    "ms-swift": re.compile(r"(?:^|[\s/])(?:megatron|swift) (?:sft|pt|rlhf)\s|swift/cli/_megatron"),
-    "verl": re.compile(r"\bverl\.trainer\b|actor_rollout_ref\."),
-    "slime": re.compile(r"(?:^|[\s/])train(?:_async)?\.py\s(?=.*--(?:rollout-|actor-num-|hf-checkpoint))", re.S),
-    "NeMo RL": re.compile(r"\bpolicy\.megatron_cfg\.|\brun_(?:grpo|sft|dpo)\w*\.py\b"),
-    "Primus": re.compile(r"\bprimus(?:/train\.py|/cli/main\.py|-cli\b|\.train\b)"),
-}
-"""By trainer, what one of its commands contains."""
-_OPTIONS: Mapping[str, str] = {
-    "--hf": "model hf_checkpoint model_name actor_rollout_ref.model.path policy.model_name",
-    "-ng": "num_gpus", "-tp": "tensor_model_parallel_size", "-pp": "pipeline_model_parallel_size",
-    "-cp": "context_parallel_size", "-ep": "expert_model_parallel_size", "-et": "expert_tensor_parallel_size",
-    "-mb": "micro_batch_size train_micro_batch_size ppo_micro_batch_size_per_gpu",
-    "-gb": "global_batch_size train_global_batch_size ppo_mini_batch_size",
-    "-sl": "max_length seq_length max_total_sequence_length", "--num_layers": "num_layers",
-    "--recompute_granularity": "recompute_granularity", "--recompute_method": "recompute_method",
-    "--recompute_num_layers": "recompute_num_layers", "--recompute_modules": "recompute_modules",
-}  # fmt: skip
-"""Options of mbr-perf, and how the trainers write them, with _ and without what stands before the last dot."""
-_OPTION_OF = {name: option for option, names in _OPTIONS.items() for name in names.split()}
+_TABLE = table_in(Path(__file__).with_suffix(".yaml"))
+_TRAINERS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _TABLE["trainers"].items()}
+_OPTION_OF = {name: option for option, names in _TABLE["options"].items() for name in names.split()}
 
 
 def refuse_others(script: Script) -> None:

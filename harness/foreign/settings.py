@@ -1,5 +1,6 @@
 """Reads leaves of an ExperimentSpec from the words of another program, by one row of settings.yaml for each leaf."""
 
+import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +21,9 @@ _PROGRAMS: tuple[Program, ...] = get_args(Program)
 class Row:
     """One leaf: its names in the words of a program, and the function of `conversions` that reads them.
 
-    The first ``num_own`` names are the source of its value; the others decide what it means. The row exists only where
-    ``only`` is on, because programs write defaults of parts that the model does not have.
+    Or ``cases``: values with conditions, of which the first that holds counts. The first ``num_own`` names are the
+    source of its value; the others decide what it means. The row exists only where ``only`` is on, because programs
+    write defaults of parts that the model does not have.
     """
 
     path: str
@@ -29,6 +31,7 @@ class Row:
     conversion: str
     only: str = ""
     num_own: int = 1
+    cases: tuple[tuple[Value, str], ...] = ()
 
 
 @cache
@@ -36,10 +39,19 @@ def _table() -> Any:
     return table_in(Path(__file__).with_suffix(".yaml"))
 
 
-def _row(path: str, text: str, only: str) -> Row:
-    conversion, names = ("as_written", text) if "(" not in text else text.rstrip(")").split("(")
-    own, _, others = (part.split() for part in names.partition("|"))
+def _row(path: str, text: str | list[tuple[Value, str]], only: str) -> Row:
+    if not isinstance(text, str):
+        names = dict.fromkeys(name for case in text for name in _names_of(*case))
+        return Row(path, tuple(names), "cases", only, cases=tuple((value, conditions) for value, conditions in text))
+    conversion, inner = ("as_written", text) if "(" not in text else text.rstrip(")").split("(")
+    own, _, others = (part.split() for part in inner.partition("|"))
     return Row(path, (*own, *others), conversion, only, len(own))
+
+
+def _names_of(value: Value, conditions: str) -> list[str]:
+    """Return the names that a case has its value from."""
+    own = [value[1:]] if isinstance(value, str) and value.startswith("=") else []
+    return own + re.findall(r"(?:^|[ !])([a-zA-Z_][\w.]*)", conditions)
 
 
 @cache
@@ -80,17 +92,31 @@ def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conve
         own = row.names[: row.num_own]
         if not is_of_keys:
             words.read.update(row.names)
-        if (row.only and not words.value(row.only)) or not (words.defaults or words.has(*row.names)):
+        if not _exists(words, row):
             continue
         with words.problems.collecting():
-            value = getattr(functions, row.conversion)(words, *row.names)
-            if isinstance(value, dict) and row.path == "env":
-                layer |= {f"env.{name}": Setting(each, words.place(f"env_vars.{name}")) for name, each in value.items()}
+            value: Any = _chosen(words, row) if row.cases else getattr(functions, row.conversion)(words, *row.names)
+            if row.path == "env":
+                layer |= value
             elif isinstance(value, Setting):
                 layer[row.path] = value
             elif value is not None or row.path == "model.mla.q_lora_rank" or (is_of_keys and words.has(*own)):
                 layer[row.path] = Setting(_of_kind(value, row.path), words.place(*own))
     return layer
+
+
+def _exists(words: Words, row: Row) -> bool:
+    is_on = not row.only or bool(words.value(row.only))
+    return is_on and (bool(words.defaults) or words.has(*row.names))
+
+
+def _chosen(words: Words, row: Row) -> Setting | None:
+    """Return the value of the first case that holds, with its place."""
+    value, conditions = next((case for case in row.cases if words.holds(case[1])), (None, ""))
+    names = _names_of(value, conditions)
+    if isinstance(value, str) and value.startswith("="):
+        value = conversions.short_name(words, value[1:])
+    return None if value is None else Setting(_of_kind(value, row.path), words.place(*(names or row.names[:1])))
 
 
 def _of_kind(value: Value, path: str) -> Value:

@@ -86,7 +86,7 @@ class Words:
         if sign == ">":
             holds = isinstance(value, int) and value > int(wanted)
         else:
-            holds = str(value).lower() in wanted.split("|") if sign else value not in OFF
+            holds = _last_part(value).lower() in wanted.split("|") if sign else value not in OFF
         return holds != condition.startswith("!")
 
     def fits(self, value: PlainValue, values: Iterable[PlainValue]) -> bool:
@@ -138,6 +138,12 @@ class Unread:
     kind: Kind = "refused"
     where: str = ""
 
+    @property
+    def remedy(self) -> str:
+        """What to do about a refused value."""
+        needed = dict.fromkeys(text_of(each).lstrip("<=") for each in self.values or () if each not in OFF)
+        return self.instead or f"must be {' or '.join(needed) or 'off'}"
+
 
 def unread(
     groups: Iterable[Mapping[str, Any]], prefix: str = "", usual: Callable[[str], Sequence[PlainValue]] = lambda _: OFF
@@ -165,26 +171,20 @@ def judge(
     ``unknown``: why a name without a row is refused, unless it is off or in one of ``sections``. ``also``: what else
     the note says.
     """
-    noted, small = [*also], list[str]()
-    for name, value in ((name, given.value) for name, given in words.given.items()):
-        if name not in rows and name not in words.read and value not in OFF and name.partition(".")[0] not in sections:
+    noted, small, known = [*also], list[str](), {*rows, *words.read}
+    for name, given in words.given.items():
+        value = given.value
+        if value not in OFF and name not in known and name.partition(".")[0] not in sections:
             _add(words, name, value, unknown, suggested(name, rows))
         row = next((row for row in rows.get(name, ()) if _is_broken(row, words, name, value)), None)
-        if row is None:
-            continue
-        shown = words.shown(name, value)
-        if row.kind == "noted":
-            noted.append(f"{shown} ({row.why})")
-        elif row.kind == "small":
-            small.append(shown)
-        else:
-            needed = dict.fromkeys(text_of(each).lstrip("<=") for each in row.values or () if each not in OFF)
-            remedy = row.instead or f"must be {' or '.join(needed) or 'off'}"
-            _add(words, name, value, row.why, remedy)
-    return "; ".join(
-        [f"not all is predicted: {'; '.join(sorted(noted))}"] * bool(noted)
-        + [f"small effect, left out: {', '.join(sorted(small))}"] * bool(small)
-    )
+        if row is not None and row.kind == "noted":
+            noted.append(f"{words.shown(name, value)} ({row.why})")
+        elif row is not None and row.kind == "small":
+            small.append(words.shown(name, value))
+        elif row is not None:
+            _add(words, name, value, row.why, row.remedy)
+    texts = {"not all is predicted": "; ".join(sorted(noted)), "small effect, left out": ", ".join(sorted(small))}
+    return "; ".join(f"{what}: {text}" for what, text in texts.items() if text)
 
 
 def _add(words: Words, name: str, value: PlainValue, why: str, remedy: str) -> None:

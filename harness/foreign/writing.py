@@ -1,5 +1,6 @@
 """Writes a job in the words of Megatron-LM and Megatron-Bridge, by the inverse of the rows that read them."""
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -38,15 +39,29 @@ def _precision(spec: ExperimentSpec, row: Row, _value: object) -> Values:
     return {row.names[0]: spec.compute_dtype != "fp32"} | own
 
 
-def _positions(spec: ExperimentSpec, row: Row, value: object) -> Values:
+def _positions(spec: ExperimentSpec, _row: Row, value: object) -> Values:
     # YaRN without latents has no factor there. Megatron-LM asks for the longest position of every model.
     kind = "rope" if value == "yarn" else value
-    return {row.names[0]: kind, "max_position_embeddings": spec.batch.seq_length}
+    return {"position_embedding_type": kind, "max_position_embeddings": spec.batch.seq_length}
 
 
-def _number(spec: ExperimentSpec, row: Row, value: object) -> Values:
-    if row.path == "offload.cpu_offloading_num_layers":
-        return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
+def _of_cases(_spec: ExperimentSpec, row: Row, value: object) -> Values:
+    """Invert cases: the case that takes the value of a name, else the one whose value it is."""
+    switches = [re.findall(r"(?:^| )([a-zA-Z_][\w.]*)(?= |$)", conditions)[:1] for _, conditions in row.cases]
+    for (wanted, _), switch in zip(row.cases, switches, strict=True):
+        if isinstance(wanted, str) and wanted.startswith("="):
+            name = wanted[1:]
+            on = {each: value is not None for each in switch if each != name}
+            return on | ({} if on and value is None else {name: value})
+    found = next((switch for (wanted, _), switch in zip(row.cases, switches, strict=True) if wanted == value), [])
+    return dict.fromkeys(found, True) or dict.fromkeys(switches[0], False)
+
+
+def _offloaded_layers(_spec: ExperimentSpec, row: Row, value: object) -> Values:
+    return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
+
+
+def _deferred(spec: ExperimentSpec, row: Row, value: object) -> Values:
     defers = spec.parallelism.defer_embedding_wgrad_compute
     return {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value} if defers else {}
 
@@ -56,13 +71,13 @@ def _recompute(spec: ExperimentSpec, row: Row, _value: object) -> Values:
     return {prefix + name: value for name, value in dict(megatron_fields(base_of_plan(spec.recompute))).items()}
 
 
-def _graph(spec: ExperimentSpec, row: Row, value: object) -> Values:
+def _graph(spec: ExperimentSpec, _row: Row, value: object) -> Values:
     # Beside the setting, what Megatron-LM's own checks demand with it.
     whole = captures_iteration(spec.cuda_graph)
     impl = "local" if whole else value
     pads = impl == "local" and spec.parallelism.expert_model_parallel_size > 1
     needed = _if(whole, check_for_nan_in_loss_and_grad=False) | _if(pads, moe_pad_experts_for_cuda_graph_inference=True)
-    return {row.names[0]: impl} | needed
+    return {"cuda_graph_impl": impl} | needed
 
 
 def _captured(spec: ExperimentSpec, _row: Row, value: object) -> Values:
@@ -93,15 +108,9 @@ def _overlapped(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 
 WRITERS: Mapping[str, Write] = {
-    "precision": _precision, "positions": _positions, "number_when": _number, "recompute": _recompute,
-    "graph": _graph, "captured": _captured, "implementation": _implementation, "user_buffers": _user_buffers,
-    "all_of": _overlapped, "aligned": _overlapped,
-    "opposite": lambda _, row, value: {row.names[0]: not value},
-    "when": lambda _, row, value: {row.names[1]: value is not None} | ({} if value is None else {row.names[0]: value}),
+    "cases": _of_cases, "precision": _precision, "recompute": _recompute, "captured": _captured,
+    "implementation": _implementation, "user_buffers": _user_buffers, "aligned": _overlapped,
     "listed_when": lambda _, row, value: {row.names[1]: bool(value), row.names[0]: value},
-    "any_of": lambda _, row, value: {} if row.path == "model.gated_linear_unit" else {row.names[0]: value},
-    "activation": lambda spec, _, value: _if(
-        spec.model.gated_linear_unit, swiglu=value == "silu", quick_geglu=value == "quick_gelu"),
     "pair": lambda _, row, value: {row.names[0]: ",".join(map(str, value)) if isinstance(value, tuple) else None},
     "pattern": lambda _, row, value: {row.names[0]: f"({layer_pattern(value)})" if isinstance(value, tuple) else value},
     "chunks": lambda spec, row, value: (
@@ -111,11 +120,28 @@ WRITERS: Mapping[str, Write] = {
         ckpt_format="fsdp_dtensor"),
     "graph_parts": lambda spec, row, value: {
         row.names[0]: () if spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph) else value},
-    "attention": lambda spec, row, value: (
-        {row.names[0]: value} if spec.kernels.transformer_impl != "local" else {}),
-    "flex_backend": lambda spec, row, value: {row.names[0]: value} if spec.kernels.has_flex_dispatcher else {},
+    # Cases that mean more than their conditions
+    "model.gated_linear_unit": lambda *_: {},  # the activation has it
+    "model.activation_func": lambda spec, _, value: _if(
+        spec.model.gated_linear_unit, swiglu=value == "silu", quick_geglu=value == "quick_gelu"),
+    "model.position_embedding_type": _positions,
+    "parallelism.wgrad_deferral_limit": _deferred,
+    "offload.cpu_offloading_num_layers": _offloaded_layers,
+    "cuda_graph.impl": _graph,
+    "kernels.attention_backend": lambda spec, _, value: _if(
+        spec.kernels.transformer_impl != "local", attention_backend=value),
+    "kernels.moe_flex_dispatcher_backend": lambda spec, _, value: _if(
+        spec.kernels.has_flex_dispatcher, moe_flex_dispatcher_backend=value),
 }  # fmt: skip
-"""By the function of `conversions` that reads a value: its inverse. A value that is spelt like the leaf needs none."""
+"""By the function of `conversions` that reads a value, or by leaf for a row of cases: its inverse.
+
+A value that is spelt like the leaf needs none.
+"""
+
+
+def _write(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    own = WRITERS.get(row.path) if row.cases else None
+    return (own or WRITERS.get(row.conversion, _as_written))(spec, row, value)
 
 
 # Megatron-LM
@@ -150,7 +176,7 @@ def _arguments(spec: ExperimentSpec, row: Row) -> Values:
         return {}
     value = at_path(spec, row.path)
     value = None if row.path == "kernels.transformer_impl" and value == "auto" else value
-    return _SWITCHES.get(row.path.rpartition(".")[0], {}) | WRITERS.get(row.conversion, _as_written)(spec, row, value)
+    return _SWITCHES.get(row.path.rpartition(".")[0], {}) | _write(spec, row, value)
 
 
 def _exists(spec: ExperimentSpec, path: str) -> bool:
@@ -253,7 +279,7 @@ def _overrides(spec: ExperimentSpec, row: Row, wanted: set[str] | None) -> Value
     value = at_path(spec, row.path)
     if value is None and row.path in _DERIVED and not (spec.model.mla and section == "model"):
         value = _DERIVED[row.path](spec)
-    found = WRITERS.get(row.conversion, _as_written)(spec, row, value)
+    found = _write(spec, row, value)
     return found | ({f"comm_overlap.{name}": value} if name in _OF_OVERLAP and value is not None else {})
 
 

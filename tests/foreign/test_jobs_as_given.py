@@ -93,6 +93,36 @@ def test_another_program_is_noted_and_judged_by_its_arguments(resolved):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (
+            f"torchrun pretrain_bert.py {SMALLEST}",
+            "pretrain_bert.py: mbr-perf does not model an encoder of masked tokens",
+        ),
+        (f"torchrun pretrain_t5.py {SMALLEST}", "an encoder beside the decoder"),
+        (f"{SMALLEST} --bert-no-binary-head", "--bert-no-binary-head: mbr-perf does not model an encoder"),
+        (f"torchrun pretrain_gpt.py {SMALLEST} --img-h 224", "--img-h: mbr-perf does not model a tower for images"),
+    ],
+)
+def test_a_model_that_is_no_gpt_is_refused_with_the_part_that_is_missing(resolved, text, part):
+    assert any(part in each for each in messages(resolved, text))
+
+
+def test_a_test_configuration_is_of_the_model_of_its_folder(tmp_path):
+    path = tmp_path / "bert" / "bert_tp2" / "model_config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(TEST_CONFIGURATION)
+    request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", str(path)))
+    assert "bert: mbr-perf does not model an encoder of masked tokens" in messages(resolve, request)[0]
+
+
+def test_a_launcher_of_no_process_is_refused_unless_an_option_says_how_many(resolved):
+    text = f"torchrun --nproc_per_node 0 pretrain_gpt.py {SMALLEST}"
+    assert messages(resolved, text, num_gpus=None)[0].endswith("train.sh:1: --nproc_per_node: starts no process")
+    assert resolved(text).spec.num_gpus == 8
+
+
 def test_options_and_set_complete_a_file(resolved):
     """What a file lacks is judged after the options; what they give counts as if the file said it."""
     slime = "--num-layers 4 --num-attention-heads 4 --vocab-size 99 --bf16 --swiglu"

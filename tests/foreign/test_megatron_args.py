@@ -171,7 +171,7 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
          "--min-offloaded-tensor-size 7: mbr-perf does not model it"),
         ("--spec local", "--spec local: mbr-perf does not model a layer specification of your own"),
         ("--rampup-batch-size 8 8 100", "--rampup-batch-size 8 8 100: mbr-perf does not model a batch size that grows"),
-        ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "sinkhorn is not supported"),
+        ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "'global_aux_loss' or 'none', is 'sinkhorn'"),
         ("--use-megatron-fsdp", "keeps some of its states whole"),
         ("--num-layer 8", "--num-layer: not an argument of Megatron-LM's GPT training"),
         ("--moe-layer-freq open('x') --num-experts 2", "layer pattern"),
