@@ -125,6 +125,7 @@ WRITERS: Mapping[str, Write] = {
     "model.activation_func": lambda spec, _, value: _if(
         spec.model.gated_linear_unit, swiglu=value == "silu", quick_geglu=value == "quick_gelu"),
     "model.position_embedding_type": _positions,
+    "ddp.align_grad_reduce": _overlapped,
     "parallelism.wgrad_deferral_limit": _deferred,
     "offload.cpu_offloading_num_layers": _offloaded_layers,
     "cuda_graph.impl": _graph,
