@@ -8,7 +8,8 @@ from harness.cli.commands import job_words
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.launch.environment_rows import EXPORTS
-from harness.measure.understanding import RunRequest, check_request
+from harness.measure.checking import check_request
+from harness.measure.understanding import RunRequest
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
 from tests.foreign.test_megatron_args import SMALLEST, messages
