@@ -40,7 +40,8 @@ class Allocator:
         self._deferred: list[Block] = []  # freed during a capture
         self._events: dict[int, deque[tuple[int, Block]]] = {}
         self._num_done: float = math.inf
-        fraction = self.settings.memory_fraction
+        self._sizes: dict[int, int] = {}  # of blocks, by bytes asked for: few sizes come again and again
+        self._collects, fraction = self.settings.collects, self.settings.memory_fraction
         self._allowed_bytes = math.inf if fraction is None else int(fraction * self.device.total_bytes)
 
     # ---- requests
@@ -49,7 +50,7 @@ class Allocator:
         """Return the address of a new block (`malloc`, `alloc_found_block`). OutOfDeviceMemoryError."""
         if (self._events or self._deferred) and not self._captures:
             self._process_events(self._num_done)
-        size = self.settings.rounded(num_bytes)
+        size = self._sizes.get(num_bytes) or self._sizes.setdefault(num_bytes, self.settings.rounded(num_bytes))
         pool = self._pool(size, stream)
         block = self._free_block(pool, stream, size) or self._new_block(pool, stream, size)
         if block is None:
@@ -152,7 +153,8 @@ class Allocator:
     def _pool(self, size: int, stream: int) -> Pool:
         """`get_pool`: a private pool goes before the usual ones; up to 1 MiB is small."""
         captures = (name for name, streams in self._captures if streams is None or stream in streams)
-        return self._pools[next(captures, _DEFAULT_POOL)][size > SMALL_BYTES]
+        name = next(captures, _DEFAULT_POOL) if self._captures else _DEFAULT_POOL
+        return self._pools[name][size > SMALL_BYTES]
 
     def _put(self, block: Block) -> None:
         """`free_block`."""
@@ -163,7 +165,7 @@ class Allocator:
     def _merge(self, block: Block) -> None:
         """`try_merge_blocks`: with free neighbours that are mapped if it is, and unmapped if it is."""
         for other in (block.before, block.after):
-            if other is None or other.is_busy or other.is_mapped != block.is_mapped:
+            if other is None or other.is_allocated or other.is_mapped != block.is_mapped or other.is_busy:
                 continue
             if other.is_mapped:
                 other.pool.take(other)
@@ -178,17 +180,14 @@ class Allocator:
 
     def _free_block(self, pool: Pool, stream: int, size: int) -> Block | None:
         """`get_free_block`: the smallest that is large enough, then the lowest address."""
-        pool.num_calls += self.settings.collects
+        pool.num_calls += self._collects
         free = pool.free.get(stream, [])
         at = bisect.bisect_left(free, (size, -1))
         if at == len(free):
             return None
-        while (
-            self.settings.expandable_segments
-            and at + 1 < len(free)
-            and free[at + 1][2].reach_bytes < free[at][2].reach_bytes
-        ):
-            at += 1
+        if self.settings.expandable_segments:
+            while at + 1 < len(free) and free[at + 1][2].reach_bytes < free[at][2].reach_bytes:
+                at += 1
         block, most = free[at][2], self.settings.max_split_bytes
         if size < most <= block.num_bytes:
             return None
@@ -214,7 +213,7 @@ class Allocator:
 
     def _new_block(self, pool: Pool, stream: int, size: int) -> Block | None:
         """`malloc`: collect, ask the device, release what is too large to split, release all. No retry in a capture."""
-        if self.settings.collects:
+        if self._collects:
             self._collect()
         block = self._grow(pool, stream, size)
         if block is None and self._release_oversize(pool, stream, size):

@@ -95,7 +95,10 @@ class Pool:
     def put(self, block: Block) -> None:
         """Add a free block."""
         block.age = self.num_calls
-        bisect.insort(self.free.setdefault(block.stream, []), (block.num_bytes, block.address, block))
+        free = self.free.get(block.stream)
+        if free is None:
+            free = self.free[block.stream] = []
+        bisect.insort(free, (block.num_bytes, block.address, block))
 
     def take(self, block: Block) -> None:
         """Remove a free block."""

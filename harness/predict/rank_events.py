@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.allocator_replay import Event
+from harness.predict.allocator_replay import Request
 from harness.predict.allocator_settings import SMALL_BYTES
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts, state_bytes, state_parts
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
     ``marks``: the first event of each phase, with the number of its step and its name.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[Request, ...]
     labels: dict[int, Label]
     marks: tuple[tuple[int, int, str], ...]
 
@@ -52,7 +52,7 @@ class _Memory:
 
     def __init__(self, draw: "Draw | None") -> None:
         self.alive: dict[int, int] = {}
-        self._events: list[Event] = []
+        self._events: list[Request] = []
         self._num = self._small = self._most_small = 0
         self.label, self._labels = Label(), dict[int, Label]()
         self.step, self._marks = 0, [(0, 0, "build")]
@@ -84,7 +84,7 @@ class _Memory:
         self.alive[self._num] = num_bytes
         self._labels[self._num] = self.label
         if num_bytes > SMALL_BYTES:
-            self._events.append(Event(self._num, num_bytes, stream))
+            self._events.append((self._num, num_bytes, stream))
         else:
             self._small += num_bytes
             self._most_small = max(self._most_small, self._small)
@@ -100,23 +100,24 @@ class _Memory:
         for key in keys:
             num_bytes = self.alive.pop(key, None)
             if num_bytes and num_bytes > SMALL_BYTES:
-                self._events.append(Event(key, None))
+                self._events.append((key, None, 0))
             else:
                 self._small -= num_bytes or 0
 
     def steps(self) -> Steps:
         """Return the sequence, after as many bytes of the small pool as it ever has."""
-        small = [Event(-number, SMALL_BYTES) for number in range(1, 1 - -self._most_small // SMALL_BYTES)]
-        labels = self._labels | dict.fromkeys((event.key for event in small), ("overhead", "small requests"))
+        small = [(-number, SMALL_BYTES, 0) for number in range(1, 1 - -self._most_small // SMALL_BYTES)]
+        labels = self._labels | dict.fromkeys((key for key, *_ in small), ("overhead", "small requests"))
         marks = tuple((at and at + len(small), step, phase) for at, step, phase in self._marks)
         return Steps((*small, *self._events), labels, marks)
 
     def run(self, rows: tuple[int, ...], own: "_Requests", before: "_Requests", behind: "_Requests") -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
+        is_plain = not (self._draw or self._unit.aside)
         for row in rows:
             if row > 0:
-                own.keys.append(self.take(self.scaled(row), self._stream(row)))
+                own.keys.append(self.take(row) if is_plain else self.take(self.scaled(row), self._stream(row)))
                 continue
             owner, what = owner_of(row)
             if owner == OWN:

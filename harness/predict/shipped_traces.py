@@ -156,21 +156,22 @@ def _names(tree: ast.AST) -> Iterator[str]:
 def _digest(trees: Iterable[ast.AST]) -> str:
     digest = hashlib.sha256()
     for tree in trees:
-        for text in code_of(tree):
-            digest.update(text.encode())
+        _add_code(tree, found := list[str]())
+        digest.update("".join(found).encode())
     return digest.hexdigest()[:16]
 
 
-def code_of(node: ast.AST) -> Iterator[str]:
-    """Yield the names and values of a syntax tree, equal in every release of Python, without docstrings and errors."""
-    yield type(node).__name__
-    for name, value in ast.iter_fields(node):
-        for child in value if isinstance(value, list) else [value]:
+def _add_code(node: ast.AST, found: list[str]) -> None:
+    """Add the names and values of a syntax tree, equal in every release of Python, without docstrings and errors."""
+    found.append(type(node).__name__)
+    for name in node._fields:
+        value = getattr(node, name, None)
+        for child in value if isinstance(value, list) else (value,):
             if isinstance(child, ast.AST):
                 if not _is_text(child):
-                    yield from code_of(child)
+                    _add_code(child, found)
             elif child is not None and name not in ("kind", "type_comment"):
-                yield f"{name}={child!r}"
+                found.append(f"{name}={child!r}")
 
 
 def _is_text(node: ast.AST) -> bool:

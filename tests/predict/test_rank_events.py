@@ -188,7 +188,7 @@ def test_an_optimizer_step_keeps_its_states_and_widens_one_optimizers_at_a_time(
     memory, million = _Memory(None), 2**20
     states = ModelStates(0, 0, 0, step_transient=8 * 2 * million)
     _step(memory, states, [[2 * million], [1 * million]], (4.0,), StateBytes(2, 8, 0, 8))
-    asked = [event.num_bytes // million for event in memory.steps().events if event.num_bytes]
+    asked = [num_bytes // million for _, num_bytes, _ in memory.steps().events if num_bytes]
     assert asked == [8, 8, 8, 4, 4, 4]  # a state and two widened copies of each
     assert sorted(memory.alive.values()) == [4 * million, 8 * million]
 

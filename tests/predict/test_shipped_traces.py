@@ -15,8 +15,8 @@ from harness.predict.shipped_traces import (
     About,
     ShippedTraces,
     _called,
+    _digest,
     address_of,
-    code_of,
     find_shipped,
     made_here,
     shipped_file,
@@ -213,7 +213,7 @@ def double(size):
 )
 def test_a_fingerprint_follows_the_code_and_no_text(old, new, same):
     assert old in SOURCE
-    before, after = (list(code_of(ast.parse(text))) for text in (SOURCE, SOURCE.replace(old, new)))
+    before, after = (_digest([ast.parse(text)]) for text in (SOURCE, SOURCE.replace(old, new)))
     assert (before == after) is same
 
 
