@@ -19,6 +19,7 @@ from harness.units import counted, format_bytes, format_percent, format_seconds
 
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
+_REST = "allocator"
 _GROUPS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "overhead": look.PALE,
            "embedding": look.BROWN, "layers": look.ORANGE, "output layer": look.PURPLE,
            "layers, recompute": look.YELLOW, "layers, backward": look.VERMILION, "transient": look.GREY}  # fmt: skip
@@ -130,21 +131,24 @@ def _stages(plan: Plan) -> Picture:
     row = plan.recommended or plan.control or next(row for row in plan.rows if row.prediction)
     found = row.prediction
     assert found
-    unit, scale = memory_unit([found.range_bytes[1]])
-    limits, off = memory_limit([plan.limits], scale, found.range_bytes[1] / scale)
-    span = found.range_bytes[0] / scale, found.range_bytes[1] / scale
+    low, _, high = found.fits
+    unit, scale = memory_unit([high])
+    limits, off = memory_limit([plan.limits], scale, high / scale)
+    needs = [max(stage.total, held.fits[1]) for stage, held in zip(found.stages, found.held, strict=True)]
     rows = tuple(
         Bar(
             f"Stage {stage.pp_rank}",
-            format_bytes(stage.total),
-            tuple((part, getattr(stage, part) / scale) for part in _PARTS),
-            span if stage is found.worst else None,
+            format_bytes(need),
+            (*((part, getattr(stage, part) / scale) for part in _PARTS), (_REST, (need - stage.total) / scale)),
+            (low / scale, high / scale) if need == max(needs) else None,
         )
-        for stage in found.stages
+        for stage, need in zip(found.stages, needs, strict=True)
     )
-    chart = Bars(Axis(f"Peak memory ({unit})"), {part: (colour, "") for part, colour in _PARTS.items()}, rows, limits)
+    parts = {part: (colour, "") for part, colour in (*_PARTS.items(), (_REST, look.GREY))}
+    chart = Bars(Axis(f"Memory needed ({unit})"), parts, rows, limits)
     caption = (
-        f"The peak of each pipeline stage with {row.text}. The line at the fullest stage is the range of its peak."
+        f"Each pipeline stage with {row.text}: the parts of its peak, and what torch's allocator needs beyond it. "
+        "The line at the fullest stage is the range of what is needed."
     )
     return Picture("memory_stages", "Memory by stage and part", caption + off, chart)
 

@@ -29,7 +29,7 @@ from harness.predict.search import (
     required_cases,
 )
 from harness.predict.step_history import StepHistory
-from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind, traces_note
+from harness.predict.tracer import TraceKind, Tracing, requests_note, trace_cache, trace_kind, traces_note
 from harness.predict.weighing import row_history, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
@@ -77,6 +77,7 @@ class Planned:
     layouts: tuple[Layout, ...]
     exact: tuple[ExactSetting, ...] = ()
     traced_with: str = ""
+    requests: str = ""
     varied: Varied = CONSTANT
     optimal: "Optimal | None" = None
 
@@ -130,7 +131,7 @@ class Planned:
         settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
         whole = "peaks, seconds and the step's picture are of whole sequences and even routing"
         vary = f"{' '.join(self.varied.options)}: ranges of Reserved and Fits hold {NUM_DRAWS} draws; {whole}"
-        return (*settled, *filter(None, (self.traced_with, vary if self.varied.options else "")))
+        return (*settled, *filter(None, (self.traced_with, self.requests, vary if self.varied.options else "")))
 
 
 def plan_request(
@@ -157,6 +158,7 @@ def plan_request(
     planned = Planned(
         tuple(_planned(request, layout, traced) for layout in found),
         traced_with=traces_note(release),
+        requests="" if legal[0].settled.spec.gpu_type.is_cpu else requests_note(release),
         varied=request.varied,
     )
     if len(found) == 1:

@@ -83,9 +83,10 @@ def plan_page(
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
     ladder: list[Block] = [Line("What helps, cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
+    shown = [Shown(_name(plan, row, own), row, plan.limits, row.overhead) for row in rows]
     return Page(
         (
-            setting_table([Shown(_name(plan, row, own), row, plan.limits) for row in rows], unit, show_all=show_all),
+            setting_table(shown, unit, show_all=show_all),
             *limit_lines(plan, notes),
             *(ladder if plan.recommended is None else ()),
             *_other_settings(plan, whose),
@@ -183,11 +184,12 @@ def _far_apart(keep: list[Row], more: Iterable[Row]) -> list[Row]:
 
 
 class Shown(NamedTuple):
-    """A row of a table: what its first cell says, the setting, and what it has to fit into."""
+    """A row of a table: what its first cell says, the setting, what it has to fit into, and its cost as a share."""
 
     name: Words
     row: Row
     limits: Limits
+    cost: float | None
 
 
 def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, show_all: bool = False) -> Table:
@@ -217,7 +219,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
             right("Step", lambda found, _: format_seconds(found.time.likely_s) if found.time else "-", 1),
             (
                 Column("Cost", right=True),
-                lambda each: "-" if each.row.overhead is None else format_percent(each.row.overhead),
+                lambda each: "-" if each.cost is None else format_percent(each.cost),
             ),
             *(right(title, read, at, detail=not show_all) for at, (title, read) in enumerate(more.items(), 2)),
         ],

@@ -81,8 +81,15 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
     best = {planned.best.name: " *"} if planned.best else {}
     marks = {layout.name: f" {SAME}" for layout in planned.same_time} | best
     unit = size_unit([row for *_, row in rows])
+    _, plan, row = next((each for each in rows if planned.best and each[2] is planned.best.row), rows[0])
+    fastest = plan.seconds_per_token(row)
     shown = [
-        Shown(" ".join(word for word in name.split() if word not in same) + marks.get(name, ""), row, plan.limits)
+        Shown(
+            " ".join(word for word in name.split() if word not in same) + marks.get(name, ""),
+            row,
+            plan.limits,
+            plan.seconds_per_token(row) / fastest - 1 if fastest else None,
+        )
         for name, plan, row in rows
     ]
     return setting_table(shown, unit, layouts=True), *([Line(f"All: {' '.join(same)}", "dim")] if same else [])
@@ -90,7 +97,7 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
 
 def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:
     """Say which layouts are as fast as the best one, as far as predictions tell, and which needs the least memory."""
-    yield "Cost compares with the step without recompute of the same layout, and so does the limit of --max_overhead"
+    yield "Cost compares the time per token with the recommended layout's, or with the first one's where none fits"
     if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
         yield f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges"
     if not planned.best or not planned.same_time:

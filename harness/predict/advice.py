@@ -7,6 +7,7 @@ from harness.experiment.recompute import FullRecompute, SelectiveRecompute, cano
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.ranges import cost_error
+from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
 from harness.units import format_bytes, format_percent, format_seconds
 
@@ -162,16 +163,18 @@ def allocator_text(plan: Plan, row: Row) -> str:
         exceeds = row.otherwise.fits[1] > (plan.limits.budget_bytes or 0)
         return f"; without {_EXPANDABLE} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
     fits = "fits" if row.verdict == "TIGHT" else "may fit"
-    return f"; {format_bytes(more)} are stranded, {fits} with {_ALLOCATOR}={_EXPANDABLE}"
+    return f"; it {fits} with {_ALLOCATOR}={_EXPANDABLE} (-{format_bytes(more)})"
 
 
 def allocator_note(plan: Plan) -> str:
     """Say what reserved bytes are made of, and which settings of the allocator they assume."""
     text = asked_settings(plan.spec)[1]
     names = [row.text for row in plan.rows if row.prediction and row.prediction.reserved_source == "replayed"]
+    cause = not_composed(plan.spec)
+    why = f" ({cause}: no step is composed of requests)" if cause else ""
     steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
     settings = f"with {_ALLOCATOR}={text}" if text else "without settings of torch's allocator"
-    return f"Reserved and Fits: {steps}by the class of the job, {settings}"
+    return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}"
 
 
 def unmodelled(plan: Plan) -> dict[str, str]:

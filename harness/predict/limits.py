@@ -7,7 +7,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES, DeviceNeeds, device_needs
 from harness.predict.prediction import Prediction
-from harness.units import GIB, MIB, format_bytes
+from harness.units import GIB, MIB
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,3 @@ class Limits:
     def device_bytes(self, found: Prediction) -> int:
         """Return what is predicted to be in use on the device."""
         return found.reserved[1] + self.needs.outside_bytes
-
-    @property
-    def free_text(self) -> str:
-        """Describe what is kept from torch's allocator: what others hold, and the margin."""
-        outside, margin = self.outside_bytes, f"{self.margin * 100:g} % margin"
-        others = [f"{format_bytes(outside)} outside torch's allocator"] if outside else []
-        return f"less {' and '.join([*others, *([margin] if self.margin or not others else [])])}"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -94,11 +95,12 @@ def estimated(spec: ExperimentSpec, stage: StageMemory, settings: AllocatorSetti
     return Held(reserved, (low, likely, high), "estimated")
 
 
-def is_replayable(spec: ExperimentSpec, pp_rank: int) -> bool:
-    """Return whether the steps of a stage can be composed of requests."""
+def not_composed(spec: ExperimentSpec) -> str:
+    """Name what of a job is not composed of requests for memory; empty where its steps are."""
     offloads = spec.offload.offload_modules or spec.offload.cpu_offloading_num_layers
-    special = spec.cuda_graph.impl != "none" or spec.ddp.use_megatron_fsdp or offloads
-    return not (spec.gpu_type.is_cpu or special or schedule_of(spec, pp_rank).extra_warmup)
+    names = "jobs on CPUs", "CUDA graphs", "FSDP", "offloading", "overlapped expert-parallel communication"
+    has = spec.gpu_type.is_cpu, spec.cuda_graph.impl != "none", spec.ddp.use_megatron_fsdp, offloads
+    return " and ".join(compress(names, (*has, schedule_of(spec, 0).extra_warmup)))
 
 
 def replay(
@@ -139,8 +141,8 @@ def first_steps(
     composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: "Draw | None" = None
 ) -> Steps:
     """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
-    if not is_replayable(composer.spec, stage.pp_rank):
-        raise MissingEventsError("the stage is not composed")
+    if cause := not_composed(composer.spec):
+        raise MissingEventsError(cause)
     seed = draw.seed if draw else None
     known: dict[object, Steps] = composer.shared.steps
     name = (composer.spec.recompute.text, stage.pp_rank, seed)

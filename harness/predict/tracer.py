@@ -294,6 +294,16 @@ def traces_note(release: str | None) -> str:
     return ""
 
 
+def requests_note(release: str | None) -> str:
+    """A note if no requests for memory hold for ``release``: reserved bytes then are those of another release."""
+    installed = installed_software()
+    wanted = _release(release, installed)
+    if find_events(wanted, installed):
+        return ""
+    known = f"Reserved and Fits take the ratios of jobs with megatron-core {ASSUMED_MEGATRON_CORE}"
+    return f"mbr-perf brings no requests for memory that hold for megatron-core {wanted}: {known}"
+
+
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:
     """`$XDG_CACHE_HOME/mbr-perf/traces`, by default below `~/.cache`, for the installed tracer."""
     software = installed_software()

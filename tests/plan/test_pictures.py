@@ -39,12 +39,12 @@ def test_the_parts_of_a_stage_are_stacked_up_to_its_peak(spec):
     plan = planned(spec, 200 * GIB)
     found = plan.recommended.prediction
     (stages,) = (each for each in pictured(of(plan), Page(())).blocks if each.name == "memory_stages")
-    assert [tuple(kind for kind, _ in bar.parts) for bar in stages.chart.rows] == [PARTS] * 2
+    assert [tuple(kind for kind, _ in bar.parts) for bar in stages.chart.rows] == [(*PARTS, "allocator")] * 2
     sizes = [sum(size for _, size in bar.parts) * GIB for bar in stages.chart.rows]
-    assert sizes == pytest.approx([stage.total for stage in found.stages])
+    assert sizes == pytest.approx([held.fits[1] for held in found.held])
     spans = [bar.span for bar in stages.chart.rows]
     assert [at for at, span in enumerate(spans) if span] == [found.worst.pp_rank]
-    assert [end * GIB for end in spans[found.worst.pp_rank]] == pytest.approx(found.range_bytes)
+    assert [end * GIB for end in spans[found.worst.pp_rank]] == pytest.approx(found.fits[::2])
 
 
 def test_the_usable_memory_is_a_line_and_the_recommended_setting_is_marked(spec):

@@ -15,7 +15,7 @@ from harness.predict.ledger import stage_memory
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts
 from harness.predict.rank_events import _Memory, _step
 from harness.predict.rank_parts import MissingEventsError, chunk_parts
-from harness.predict.reserved import is_replayable, ratios_of, replay
+from harness.predict.reserved import not_composed, ratios_of, replay
 from harness.predict.shipped_events import (
     ShippedEvents,
     events_file,
@@ -165,7 +165,7 @@ def test_the_smallest_device_is_sought_where_it_decides(composed):
 def test_what_is_not_composed_says_so():
     spec = point("llama3_70b", 32)
     graphs = spec.model_copy(update={"cuda_graph": spec.cuda_graph.model_copy(update={"impl": "transformer_engine"})})
-    assert (is_replayable(spec, 3), is_replayable(graphs, 3)) == (True, False)
+    assert (not_composed(spec), not_composed(graphs)) == ("", "CUDA graphs")
     composer = Composer(spec, IMPLEMENTATION)
     with pytest.raises(MissingEventsError):
         chunk_parts(composer, composer.stages[0][0], lambda _: None)
