@@ -7,8 +7,8 @@ from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explana
 from harness.judge.differences import Group
 from harness.records.metrics import BY_NAME
 from harness.show import figures
-from harness.show.page import GAP, Block, Facts, Line, Page, Section, listing, table
-from harness.units import format_percent, grouped
+from harness.show.page import GAP, Block, Facts, Line, Page, Section, answer_line, listing, table
+from harness.units import counted, format_percent, grouped
 
 _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
@@ -38,8 +38,19 @@ def explanation_page(found: Explanation) -> Page:
             listing(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats),
             GAP,
             listing(f"Next: {text}" for text in found.advice),
-        )
+        ),
+        answer=answer_line(*_answer(found, likely)),
     )
+
+
+def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
+    changed = [
+        f"{BY_NAME[each.metric].title} {format_percent(each.change or 0)}" for each in found.metrics if moved(each)
+    ]
+    yield ", ".join(changed[:3]) or "No metric changed"
+    if likely and changed:
+        yield f"; likeliest cause: {likely[0].name}"
+    yield f"; {counted(len(found.causes), 'difference')} in all." if found.causes else "; no recorded difference."
 
 
 def title(side: SideRow) -> str:

@@ -1,4 +1,4 @@
-"""History as CSV, as one line of bars, and as a chart's specification."""
+"""History as CSV, and as a chart's specification."""
 
 import pytest
 
