@@ -150,7 +150,7 @@ class Measurement(Callback):
         config = get_model_config(chunks[0])
         if parallel_state.model_parallel_is_initialized():
             log.fields["coordinates"] = coordinates()
-        log.fields["recompute"] = read_back(chunks, config)
+        log.fields["recompute"] = read_back(chunks)
         log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
         log.fields["config"] = config_after_init(config)
         log.meter.after_setup(chunks, context.optimizer)

@@ -15,6 +15,7 @@ from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
 from harness.engine import cpu_backend, gpu_setup
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
+from harness.engine.layer_plan import set_plan
 from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
@@ -23,6 +24,8 @@ from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.read_back import read_back
 from harness.engine.training import StepResult, Trainer, group_sizes
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import base_of_plan
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.records.rank import Coordinates, Device, StepRecord, processor_name
 
 RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
@@ -142,7 +145,7 @@ def join_model_parallel(spec: ExperimentSpec) -> None:
     """Create megatron's process groups over the default one."""
     extra = {}
     if spec.model.mtp_num_layers:
-        config = transformer_config(spec)
+        config = transformer_config(_without_plan(spec))
         tied = spec.model.share_embeddings_and_output_weights
 
         def embedding_ranks(pp_ranks: list[int]) -> list[int]:
@@ -177,9 +180,13 @@ def coordinates() -> Coordinates:
 def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
     """Build model, optimizer and schedule as megatron does, and read the model back into ``log``."""
     log.enter("build_model")
-    config = transformer_config(spec)
-    chunks = wrap_ddp(spec, config, build_chunks(spec, config))
-    log.fields["recompute"] = read_back(chunks, config)
+    config = transformer_config(_without_plan(spec))
+    chunks = build_chunks(spec, config)
+    if isinstance(spec.recompute, PlannedRecompute):
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        set_plan(chunks, [spec.recompute.settings(stage, chunk) for chunk in range(len(chunks))])
+    chunks = wrap_ddp(spec, config, chunks)
+    log.fields["recompute"] = read_back(chunks)
     log.notes.extend(_given_up(spec))
     log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
     log.fields["config"] = config_after_init(config)
@@ -187,6 +194,11 @@ def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
     trainer = Trainer(spec, config, chunks, device)
     log.meter.after_setup(chunks, trainer.optimizer)
     return trainer
+
+
+def _without_plan(spec: ExperimentSpec) -> ExperimentSpec:
+    """Return what a model is built from: a plan of recompute is set on its layers."""
+    return spec.model_copy(update={"recompute": base_of_plan(spec.recompute)})
 
 
 def _given_up(spec: ExperimentSpec) -> list[str]:

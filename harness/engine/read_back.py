@@ -9,16 +9,15 @@ from harness.experiment.modules import MODULES, RecomputeModule
 from harness.records.rank import LayerRecompute
 
 
-def read_back(chunks, config) -> LayerRecompute:
+def read_back(chunks) -> LayerRecompute:
     """Count the decoder layers of this rank on which each module acts. Full recompute is a setting of the block."""
     counts: Counter[str] = Counter()
     num_layers = full_layers = 0
     for chunk in chunks:
         for block in (m for m in chunk.modules() if isinstance(m, TransformerBlock)):
             num_layers += len(block.layers)
-            full_layers += _full_layers(len(block.layers), config)
-            if config.recompute_granularity == "selective":
-                counts.update(name for layer in block.layers for name, row in MODULES.items() if _acts(row, layer))
+            full_layers += _full_layers(len(block.layers), block.config)
+            counts.update(name for layer in block.layers for name, row in MODULES.items() if _acts(row, layer))
     return LayerRecompute(num_layers=num_layers, modules=dict(sorted(counts.items())), full_layers=full_layers)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +18,7 @@ from harness.experiment.recompute import (
 )
 from harness.experiment.recompute_plan import PlannedRecompute, is_plan
 from harness.records.reading import PlainValue, faults, in_words
+from harness.resolve.plan_file import is_plan_file, read_plan
 from harness.resolve.recipe import Request, Setting
 
 Policy = UniformRecompute | PlannedRecompute
@@ -44,10 +46,12 @@ def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
 
 
 def policy_from_text(text: str, where: str = "") -> Policy:
-    """Read the stable spelling: ``none``, ``mlp,core_attn``, ``full:uniform:1``, ``full:block:4``."""
+    """Read the stable spelling, or a plan's file: ``none``, ``mlp,core_attn``, ``full:uniform:1``, ``full:block:4``."""
     text = text.strip()
     if text == "none":
         return NoRecompute()
+    if is_plan_file(text):
+        return read_plan(Path(text))
     if text != "full" and not text.startswith("full:") and not is_plan(text):
         return selective(text.split(","), where)
     try:

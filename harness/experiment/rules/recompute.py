@@ -117,6 +117,12 @@ def _mtp_full(s: Situation, method: str) -> bool:
     return s.full is not None and s.full.method == method and bool(s.spec.model.mtp_num_layers)
 
 
+def _moves_layers(s: Situation) -> bool:
+    offloads = s.spec.offload.offload_modules or s.spec.offload.cpu_offloading_num_layers
+    special = s.spec.ddp.use_megatron_fsdp or s.spec.engine is not None
+    return s.graph.impl != "none" or bool(offloads) or special
+
+
 RULES = (
     Rule("R06", "error",
          lambda s: s.full is not None and s.full.distribute_saved_activations and s.spec.parallelism.sequence_parallel,
@@ -201,9 +207,10 @@ RULES = (
          "plan again for this layout: mbr-perf plan --optimal",
          "mbr-perf", "harness"),
     Rule("R25", "error",
-         lambda s: s.plan is not None and s.graph.impl != "none",
-         "a recompute plan is set on built layers, and CUDA graphs may not see it",
-         "drop the graphs (--cuda_graph_impl none), or use one setting for all layers",
+         lambda s: s.plan is not None and _moves_layers(s),
+         "a recompute plan is set on built layers: not with CUDA graphs, offloading, Megatron-FSDP or "
+         "Megatron-Bridge's loop",
+         "drop these (--cuda_graph_impl none), or use one setting for all layers",
          "mbr-perf", "harness"),
     Rule("T07", "warning", _block_is_clamped,
          "full:block:{s.full.num_layers} recomputes all layers of the smaller chunks, which have {smallest} to "

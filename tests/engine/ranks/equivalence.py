@@ -70,7 +70,7 @@ def train(spec, *, is_watched):
         for name, parameter in chunk.named_parameters()
     }
     peak = watched_peak_bytes(trainer.forward_backward_once) if is_watched else None
-    return [float(entry["lm loss"]) for entry in losses], gradients, peak, read_back(chunks, config)
+    return [float(entry["lm loss"]) for entry in losses], gradients, peak, read_back(chunks)
 
 
 def main():
