@@ -27,23 +27,8 @@ def read_plan(path: Path) -> PlannedRecompute:
         raise BadRequestError(f"{path}: needs the one key recompute_plan with a list of rows", remedy=_REMEDY)
     problems, groups = Problems(), dict[tuple[int, int], list[LayerGroup]]()
     for number, row in enumerate(rows):
-        place = f"{path}: recompute_plan[{number}]"
-        if not isinstance(row, Mapping) or {*row} != {*_KEYS}:
-            problems.add(f"{place}: needs {', '.join(_KEYS)}, and nothing else", _REMEDY)
-            continue
-        bad = [name for name in _KEYS[:2] if type(row[name]) is not int or not 0 <= row[name] < _MOST]
-        for name in bad:
-            problems.add(
-                f"{place}.{name}: must be a number from 0 on, is {row[name]!r}", "count stages and chunks from 0"
-            )
-        try:
-            group = LayerGroup(layers=row["layers"], setting=row["setting"])
-        except ValidationError as error:
-            for fault in error.errors():
-                problems.add(f"{place}.{fault['loc'][0]}: {fault['msg']}, is {fault['input']!r}", _REMEDY)
-            continue
-        if not bad:
-            groups.setdefault((row["stage"], row["chunk"]), []).append(group)
+        if found := _row(row, f"{path}: recompute_plan[{number}]", problems):
+            groups.setdefault(found[0], []).append(found[1])
     problems.raise_if_any()
     num_stages, num_chunks = (max(place[at] for place in groups) + 1 for at in (0, 1))
     try:
@@ -55,3 +40,20 @@ def read_plan(path: Path) -> PlannedRecompute:
         )
     except ValidationError as error:
         raise BadRequestError(f"{path}: {error.errors()[0]['msg']}", remedy="write their row first") from error
+
+
+def _row(row: object, place: str, problems: Problems) -> tuple[tuple[int, int], LayerGroup] | None:
+    """Return stage and chunk of a row, and its layers; None with every problem of it."""
+    if not isinstance(row, Mapping) or {*row} != {*_KEYS}:
+        problems.add(f"{place}: needs {', '.join(_KEYS)}, and nothing else", _REMEDY)
+        return None
+    bad = [name for name in _KEYS[:2] if type(row[name]) is not int or not 0 <= row[name] < _MOST]
+    for name in bad:
+        problems.add(f"{place}.{name}: must be a number from 0 on, is {row[name]!r}", "count stages and chunks from 0")
+    try:
+        group = LayerGroup(layers=row["layers"], setting=row["setting"])
+    except ValidationError as error:
+        for fault in error.errors():
+            problems.add(f"{place}.{fault['loc'][0]}: {fault['msg']}, is {fault['input']!r}", _REMEDY)
+        return None
+    return None if bad else ((row["stage"], row["chunk"]), group)
