@@ -113,7 +113,7 @@ def job_state(slurm: Slurm, job: SubmittedRecord) -> JobState:
         if answer.code is not None and (answer.code == 0 or any(word in answer.err for word in _GONE)):
             is_gone = True
         elif not is_gone and not why:
-            why = (answer.err.strip().splitlines() or [""])[-1].strip()
+            why = "".join(answer.err.strip().splitlines()[-1:]).strip()
         if not is_gone and any(words in answer.err for words in ("no answer", "Unable to contact", "timed out")):
             break  # each command waits long for a controller that is not there
     if is_gone:

@@ -39,18 +39,24 @@ def read_config(path: Path, label: str) -> HfConfig:
         values = {key: _plain(value) for key, value in parse_json(content, label).items()}
     except BadRequestError as error:
         raise BadRequestError(error.message, remedy="give a model's config.json, with every key once") from error
-    config = HfConfig(label)
-    inner = next((key for key in _LANGUAGE if isinstance(values.get(key), dict)), None)
-    if inner:
-        others = [key for key in values if key.endswith("_config") and key not in (inner, "quantization_config")]
-        config.part = f"{inner} is read, the language model without {', '.join(others) or 'other parts'}"
-        kept = ("tie_word_embeddings", "quantization_config")
-        values = {key: values[key] for key in kept if key in values} | cast(dict[str, PlainValue], values[inner])
+    values, part = _language_model(values)
+    config = HfConfig(label, part=part)
     for key, value in values.items():
         config.given[key] = Given(value, f"{label}: {key}")
         for name, each in value.items() if isinstance(value, dict) else ():
             config.around[f"{key}.{name}"] = Given(each, f"{label}: {key}.{name}")
     return config
+
+
+def _language_model(values: dict[str, PlainValue]) -> tuple[dict[str, PlainValue], str]:
+    """Return the values of the language model, and ``part`` of it."""
+    inner = next((key for key in _LANGUAGE if isinstance(values.get(key), dict)), None)
+    if inner is None:
+        return values, ""
+    others = [key for key in values if key.endswith("_config") and key not in (inner, "quantization_config")]
+    kept = {key: values[key] for key in ("tie_word_embeddings", "quantization_config") if key in values}
+    part = f"{inner} is read, the language model without {', '.join(others) or 'other parts'}"
+    return kept | cast(dict[str, PlainValue], values[inner]), part
 
 
 def _plain(value: object) -> PlainValue:

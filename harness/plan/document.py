@@ -264,8 +264,8 @@ class PlanDocument(Document):
     """
 
     settings: tuple[SettingRow, ...]
-    recommended: str | None
-    recommended_layout: Text
+    recommended: str | None = at("best", "row", "text")
+    recommended_layout: Text = at("best", "name")
     same_time_layouts: tuple[str, ...] = ()
     assumptions: tuple[str, ...]
     layouts: tuple[LayoutRow | UnplannedLayout, ...]
@@ -301,12 +301,10 @@ def planned_document(
 ) -> PlanDocument:
     """Return all that one request planned. ``base``: the job whose layouts a search varied."""
     plans = [(layout.name, layout.plan) for layout in planned.layouts if layout.plan]
-    best, with_sizes = planned.best, base is not None or len(planned.layouts) > 1
+    with_sizes = base is not None or len(planned.layouts) > 1
     return PlanDocument.of(
         planned,
         settings=[SettingRow.of_row(row, name, plan.limits.needs) for name, plan in plans for row in plan.rows],
-        recommended=best.row.text if best and best.row else None,
-        recommended_layout=best.name if best else None,
         same_time_layouts=[layout.name for layout in planned.same_time],
         assumptions=tuple(dict.fromkeys(text for _, plan in plans for text in plan.assumptions)),
         layouts=[

@@ -70,6 +70,19 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")
     if not request.exact_timeout_s > 0:
         problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
+    if request.search:
+        _check_search(request, problems)
+    settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
+    for option, text in (*settings, *(("--only", text) for text in request.only)):
+        try:
+            parse_recompute(text)
+        except ValueError as error:
+            problems.add(f"{option} {text}: {error}", _meant(text))
+    problems.raise_if_any()
+
+
+def _check_search(request: PlanRequest, problems: Problems) -> None:
+    """Note the options that `--search` excludes."""
     for option, value in (
         ("--over", [name for name, _ in request.over if name != "ng"]),
         ("--only", request.only),
@@ -78,17 +91,10 @@ def check_plan(request: PlanRequest) -> None:
         (ROUTING, request.varied.routing),
         ("--optimal", request.optimal),
     ):
-        if request.search and value:
+        if value:
             but = " of other names than ng" * (option == "--over")
             excluded = f"--search tries every layout and setting, so it excludes {option}{but}"
             problems.add(excluded, f"omit {option}, or --search")
-    settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
-    for option, text in (*settings, *(("--only", text) for text in request.only)):
-        try:
-            parse_recompute(text)
-        except ValueError as error:
-            problems.add(f"{option} {text}: {error}", _meant(text))
-    problems.raise_if_any()
 
 
 def _meant(text: str) -> str:

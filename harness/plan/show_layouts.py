@@ -77,7 +77,7 @@ def _why_missing(layout: Layout) -> str:
 
 def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Block, ...]:
     """Return the table; sizes that are the same in all its rows stand below it."""
-    same = [word for word in rows[0][0].split() if len(rows) > 1 and all(word in name.split() for name, *_ in rows)]
+    same = _shared_words([name for name, *_ in rows])
     best = {planned.best.name: " *"} if planned.best else {}
     marks = {layout.name: f" {SAME}" for layout in planned.same_time} | best
     unit = size_unit([row for *_, row in rows])
@@ -93,6 +93,11 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
         for name, plan, row in rows
     ]
     return setting_table(shown, unit, layouts=True), *([Line(f"All: {' '.join(same)}", "dim")] if same else [])
+
+
+def _shared_words(names: Sequence[str]) -> list[str]:
+    """Return the words that every one of several names has."""
+    return [word for word in names[0].split() if len(names) > 1 and all(word in name.split() for name in names)]
 
 
 def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:
@@ -157,11 +162,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     """Return the page of a search, finished or interrupted. ``show_all``: every layout that it recommends."""
     best = [(each, each.row) for each in found.best if each.row]
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
-    done = f"{sum(found.counts.values())} of " if found.interrupted else ""
-    of = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
-    num_gpus, too_few = found.base.spec.num_gpus, " and ".join(map(str, found.too_few))
-    of += f" of {num_gpus} GPUs" * bool(too_few)
-    fewest = f"{num_gpus} GPUs ({too_few} {'are' if len(found.too_few) > 1 else 'is'} too few): " if too_few else ""
+    of, fewest = _extent(found)
     notes = [*other_notes(found.base.notes), *([found.traced_with] if found.traced_with else []), *_counts(found)]
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
@@ -189,6 +190,16 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
         ),
         answer=_answer(planned, of, fewest),
     )
+
+
+def _extent(found: Searched) -> tuple[str, str]:
+    """Say how many layouts were tried, and of how many GPUs where fewer were too few."""
+    done = f"{sum(found.counts.values())} of " if found.interrupted else ""
+    tried = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
+    if not found.too_few:
+        return tried, ""
+    gpus, are = f"{found.base.spec.num_gpus} GPUs", "are" if len(found.too_few) > 1 else "is"
+    return f"{tried} of {gpus}", f"{gpus} ({' and '.join(map(str, found.too_few))} {are} too few): "
 
 
 def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:
