@@ -83,7 +83,8 @@ def _first_steps(answer: Diagnosis) -> Iterator[str]:
         sentence = _SENTENCE.split(fix.text)[0].rstrip(".:")
         before, _, after = sentence.partition(": ")
         for text in (sentence, after.partition(",")[0] if fix.setting else before, before.partition(" (")[0]):
-            yield f" Next: {text[:1].lower()}{text[1:]}."
+            first = text[:1].lower() if text[1:2].islower() else text[:1]  # PP stays PP
+            yield f" Next: {first}{text[1:]}."
 
 
 def _where(answer: Diagnosis) -> str:

@@ -71,7 +71,9 @@ class ToPaste:
     without: tuple[str, ...]
 
     @property
-    def lines(self) -> tuple[str, str]:
+    def lines(self) -> tuple[str, ...]:
+        if not self.bridge:
+            return ()
         gone = f"leave out {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
         return f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
@@ -87,8 +89,10 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     """Return the recompute of ``spec`` with every other setting that differs from ``base``, the job without the advice.
 
     ``with_sizes``: also the parallel sizes and the micro-batch, whether or not they differ, because the layouts of a
-    plan need not include the job's own.
+    plan need not include the job's own. Nothing for recompute by layer, for which both programs have no words.
     """
+    if spec.recompute.granularity == "planned":
+        return ToPaste("", "", ())
     sizes = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
     paths = dict.fromkeys(("recompute", *sizes, *(path for path in _changed(spec, base) if path not in IDENTITY)))
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)

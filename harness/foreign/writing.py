@@ -155,8 +155,10 @@ def as_megatron(
 
     ``paths``: only these leaves, without remarks. An argument whose value is Megatron-LM's default is left out,
     but for the leaves in ``explicit``, as far as the default has an argument.
-    BadRequestError: LoRA, which Megatron-LM does not have.
+    BadRequestError: LoRA, which Megatron-LM does not have, and recompute by layer.
     """
+    if paths is None:
+        _require_words(spec)
     if paths is None and spec.task == "peft":
         raise BadRequestError(
             f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"
@@ -170,6 +172,14 @@ def as_megatron(
         for word in _words(arguments()[name], value, explicit=is_explicit)
     )
     return words, () if wanted is not None else tuple(_remarks(spec, words))
+
+
+def _require_words(spec: ExperimentSpec) -> None:
+    if spec.recompute.granularity == "planned":
+        raise BadRequestError(
+            f"{spec.recipe}: Megatron-LM and Megatron-Bridge have no words for recompute by layer",
+            remedy="export one setting for all layers (--recompute mlp); mbr-perf run trains the plan",
+        )
 
 
 def _arguments(spec: ExperimentSpec, row: Row) -> Values:
@@ -248,7 +258,10 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
     """Return the overrides of `run_script.py` that make a recipe of Megatron-Bridge this job, and remarks on the rest.
 
     ``paths``: only these leaves, such as those that a recommendation changes; None: every leaf that a container holds.
+    BadRequestError: recompute by layer.
     """
+    if paths is None:
+        _require_words(spec)
     wanted = None if paths is None else set(paths)
     values: Values = {}
     remarks: list[str] = []

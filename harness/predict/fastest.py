@@ -14,7 +14,7 @@ from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
 from harness.predict.reserved import ratios_of
 from harness.predict.search import Plan, Row, Traces, candidate_of, row_of
-from harness.predict.stage_search import Room
+from harness.predict.stage_search import Room, TooManyError
 from harness.predict.stages import Composer
 from harness.predict.time_model import Clock
 
@@ -72,9 +72,12 @@ def optimal(
     mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
     for tried in range(_MOST_TRIES):
-        for room in due:
-            if found := Planner(mixer, room, rows[0].prediction.adam, constants.allocator_bytes).solve():
-                known.append((found.seconds, -len(known), found, room))
+        try:
+            for room in due:
+                if found := Planner(mixer, room, rows[0].prediction.adam, constants.allocator_bytes).solve():
+                    known.append((found.seconds, -len(known), found, room))
+        except TooManyError as error:
+            return replace(none_yet, reason=f"{error} plans of one stage are left to compare; name fewer with --only")
         if not known:
             break
         *_, found, room = known.pop(known.index(min(known)))

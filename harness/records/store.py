@@ -53,7 +53,7 @@ def _flushed(path: Path, content: str | bytes | Frozen) -> Iterator[Path]:
     """Yield a temporary file next to ``path`` with ``content`` on disk. Remove it afterwards if it was not renamed."""
     text = content.model_dump_json(indent=1) + "\n" if isinstance(content, Frozen) else content
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
         try:
             with os.fdopen(descriptor, "wb") as stream:

@@ -20,10 +20,9 @@ VALUES = 13
 """The column in which the values of a request begin."""
 
 
-def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, Line]:
-    """Return the two lines of a recommended setting, to copy into jobs of other programs."""
-    bridge, megatron_lm = setting.lines
-    return Line(f"{'':{indent}}{bridge}", whole=True), Line(f"{'':{indent}}{megatron_lm}", whole=True)
+def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, ...]:
+    """Return the lines of a recommended setting, to copy into jobs of other programs."""
+    return tuple(Line(f"{'':{indent}}{line}", whole=True) for line in setting.lines)
 
 
 def export_lines(notes: Iterable[str]) -> list[Line]:

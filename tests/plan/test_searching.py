@@ -10,7 +10,7 @@ import pytest
 
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
-from harness.measure import understanding
+from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
@@ -115,7 +115,7 @@ def test_check_allows_each_of_the_best_layouts(found, mbr_perf, monkeypatch):
         asked[len(asked)] = Question(spec, software, env)
         return Finding(id="MCORE", severity="note", message="asked later", fix="")
 
-    monkeypatch.setattr(understanding, "megatron_finding", ask_later)
+    monkeypatch.setattr(checking, "megatron_finding", ask_later)
     for each in found.best:
         answer = mbr_perf("check", *command(each, each.row, PlanRequest(asked=SFT)).split()[2:])
         assert answer.code == 0, answer.err + answer.out
