@@ -38,7 +38,9 @@ def gpu_of_log(paths: Iterable[str]) -> tuple[str, str]:
 
 
 def _only_type(capacity: float, speed: float, why: str) -> tuple[str, str]:
-    fitting = [row for row in GPUS.values() if row.has_capacity(capacity) and max(row.peak_flops.values()) >= speed]
+    every = [row for row in GPUS.values() if row.has_capacity(capacity) and max(row.peak_flops.values()) >= speed]
+    # H800 and A800 are H100 and A100 with slower links: a log that does not name them is taken for one of these.
+    fitting = [row for n, row in enumerate(every) if all(row.peak_flops != other.peak_flops for other in every[:n])]
     if len(fitting) > 1:
         names = " and ".join(row.title for row in fitting)
         raise SeveralMatchError(f"{why}, as {names} have", choices=tuple(("-g", row.name) for row in fitting))
