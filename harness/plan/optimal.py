@@ -54,18 +54,18 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     row, uniform = found.row, found.best_uniform
     assert row and row.prediction and planned.judged and planned.judged.plan
     layers, gain = row.prediction, found.gain
-    same = gain is not None and gain <= SAME_COST
     usable = max(0, planned.judged.plan.limits.budget_bytes or 0)
     sizes = f": {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"
     seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
-    if same and uniform:
-        best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {SAME_COST * 100:g} %"
-        return answer_line((Span(best, "chosen"), "."))
-    faster = f", {format_percent(-gain / (1 + gain))} time than {uniform.text}" if gain and uniform else ""
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif gain is None:
         faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs than {uniform.text}"
+    elif gain <= SAME_COST:
+        best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {SAME_COST * 100:g} %"
+        return answer_line((Span(best, "chosen"), "."))
+    else:
+        faster = f", {format_percent(-gain / (1 + gain))} time than {uniform.text}"
     return answer_line(("Use the ", Span("plan by layer", "chosen"), sizes), seconds, faster, f"; {_proof(found)}", ".")
 
 

@@ -128,7 +128,7 @@ def _point(
 
 def _stages(plan: Plan) -> Picture:
     """Draw a stacked bar per stage of the setting to use, and the range of the peak at the fullest stage."""
-    row = plan.recommended or plan.control or next(row for row in plan.rows if row.prediction)
+    row = plan.recommended or plan.control or plan.predicted[0]
     found = row.prediction
     assert found
     low, _, high = found.fits

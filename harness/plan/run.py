@@ -59,7 +59,7 @@ class Layout:
         """
         if self.plan is None or self.traces is None or self.settled is None:
             return None
-        rows = {row.text: row for row in self.plan.rows if row.prediction}
+        rows = {row.text: row for row in self.plan.predicted}
         is_asked = self.settled.sources.get("recompute", "").startswith("-")
         asked = rows.get(self.plan.spec.recompute.text) if is_asked else None
         row = asked or self.plan.recommended or next(iter(rows.values()), None)
@@ -92,7 +92,7 @@ class Planned:
     @property
     def shown(self) -> Layout | None:
         """The layout to draw: the best one, else the first one with a prediction."""
-        drawable = [at for at in self.layouts if at.plan and any(row.prediction for row in at.plan.rows)]
+        drawable = [at for at in self.layouts if at.plan and at.plan.predicted]
         return self.best or next(iter(drawable), None)
 
     @property

@@ -282,7 +282,7 @@ class _Run:
         self.news(self.known)
 
     def _keep(self, tried: Tried) -> None:
-        predicted = [row for row in tried.plan.rows if row.prediction]
+        predicted = tried.plan.predicted
         if not predicted:
             why = next((row.reason for row in tried.plan.rows if row.reason), "not traced")
             self._illegal(why)

@@ -75,7 +75,7 @@ def plan_page(
 
     ``own``: the setting of the recipe, where the request has another one.
     """
-    predicted = [row for row in plan.rows if row.prediction]
+    predicted = plan.predicted
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]

@@ -62,8 +62,7 @@ def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:
 
 def best_row(plan: Plan) -> Row | None:
     """Return the recommended setting; where none is, the cheapest that fits, else the one of least memory."""
-    predicted = [row for row in plan.rows if row.prediction]
-    least = min(predicted, key=lambda row: cost_of(row)[::-1], default=None)
+    least = min(plan.predicted, key=lambda row: cost_of(row)[::-1], default=None)
     return plan.recommended or plan.too_dear or least
 
 

@@ -179,8 +179,7 @@ def _named(plan: Plan, name: str) -> Row | str:
 
 
 def _remedy(plan: Plan) -> str:
-    predicted = [row.text for row in plan.rows if row.prediction]
-    return f"{RECOMMENDED}, {ASKED}, or one of: {' '.join(predicted)}"
+    return f"{RECOMMENDED}, {ASKED}, or one of: {' '.join(row.text for row in plan.predicted)}"
 
 
 _PARTS = ("predict", "engine/tracing", "engine/stand_in", "experiment/gpu.py", "experiment/effective.py")

@@ -62,11 +62,11 @@ def optimal(
 ) -> Optimal:
     """Return the fastest plan for the layout of ``made``, whose rows are the settings that a layer may have."""
     began, budget = time.monotonic(), made.limits.budget_bytes
-    rows = [row for row in made.rows if row.prediction]
+    rows = made.predicted
     fitting = [row for row in rows if row.verdict == "FITS"]
     none_yet = Optimal(None, best_uniform=min(fitting, key=_seconds, default=None), reason=_why_not(made, rows))
     if none_yet.reason or budget is None or rows[0].prediction is None:
-        return replace(none_yet, reason=none_yet.reason or "the memory is not known")
+        return none_yet
     composer = Composer(made.spec, implementation, apex=software.apex is not False).with_recompute(NoRecompute())
     clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
     mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven)
@@ -86,7 +86,7 @@ def optimal(
             return replace(none_yet, reason=row.reason)
         if row.verdict == "FITS":
             return replace(
-                none_yet, row=row, stages=tuple(each.settings for each in found.stages), seconds=found.seconds,
+                none_yet, row=row, stages=found.settings, seconds=found.seconds,
                 bound=found.bound, most_settings=mixer.most_settings, solved_in_s=time.monotonic() - began,
             )  # fmt: skip
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
@@ -117,7 +117,7 @@ def _why_not(made: Plan, rows: list[Row]) -> str:
         return "Megatron-FSDP builds its units before a plan is set"
     if made.spec.offload.cpu_offloading_num_layers or made.spec.offload.offload_modules:
         return "offloading moves layers by their place, and a plan has no such places"
-    return ""
+    return "the memory is not known" if made.limits.budget_bytes is None else ""
 
 
 def _settings(rows: list[Row]) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def _row(
     constants: Constants,
 ) -> Row:  # fmt: skip
     """Predict the plan as every other setting is predicted."""
-    policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, each.settings)) for each in found.stages))
+    policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, chunks)) for chunks in found.settings))
     control = made.control.prediction if made.control else None
     candidate = candidate_of(made.spec.model_copy(update={"recompute": simplest(policy)}), software, implementation)
     return row_of(candidate, composer, traces, software, constants, made.limits).compared_with(control)

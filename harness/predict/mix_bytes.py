@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.compose import Parameters
+from harness.predict.compose import ChunkCost, Parameters
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs, overhead_bytes
 from harness.predict.mixes import Mix, Numbers, arrays
 from harness.predict.model_states import Adam, model_states
@@ -32,28 +32,24 @@ def rows(
     spec: ExperimentSpec, pp_rank: int, chunks: Sequence[Sequence[Mix]], routing: Routing, adam: Adam, more: int
 ) -> Iterator[Row]:
     """Yield the moments of a stage. ``chunks``: the mixes of each; ``more``: bytes held beside all."""
-    costs = [[mix.even if routing == "even" else mix.uneven for mix in mixes] for mixes in chunks]
+    costs: list[list[ChunkCost]] = [[getattr(mix, routing) for mix in mixes] for mixes in chunks]
     of, first = [arrays(each) for each in costs], tuple(each[0] for each in costs)
     states = model_states(spec, Parameters.total(cost.parameters for cost in first), adam=adam)
     schedule = schedule_of(spec, pp_rank)
     always = states.total + more + overhead_bytes(spec, first) - sum(cost.persistent for cost in first)
     always += gathered_inputs_bytes(spec) if schedule.num_deferred else 0
     outputs = [int(keeps_outputs(spec) and not cost.has_loss) for cost in first]
-    waiting = deferred_bytes(spec) if schedule.num_deferred else 0
     yield Row(always + states.step_transient, tuple(each["persistent"] + each["lingering"] for each in of))
     for instant in fullest_instants(schedule):
         buffers = instant.event.buffers + sum(map(int.__mul__, instant.in_flight, outputs))
-        fixed = (
-            always + states.gathered + buffers * first[instant.event.chunk].hidden_bytes + instant.deferred * waiting
-        )
+        deferred = instant.deferred * deferred_bytes(spec)
+        fixed = always + states.gathered + buffers * first[instant.event.chunk].hidden_bytes + deferred
         found = [_of_chunk(instant, chunk, each) for chunk, each in enumerate(of)]
         logits = _logits(instant, of[instant.event.chunk]) if first[instant.event.chunk].has_loss else 0.0
         yield Row(fixed, tuple(found))
         if schedule.extra_warmup:
             found[instant.event.chunk] = found[instant.event.chunk] - logits
-            yield Row(
-                fixed - instant.deferred * waiting * first[instant.event.chunk].has_loss, tuple(found), beside=True
-            )
+            yield Row(fixed - deferred * first[instant.event.chunk].has_loss, tuple(found), beside=True)
 
 
 def _of_chunk(instant: Instant, chunk: int, of: dict[str, Numbers]) -> Numbers:

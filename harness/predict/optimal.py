@@ -42,6 +42,11 @@ class Solution:
     seconds: float
     bound: float
 
+    @property
+    def settings(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """Return the settings of all layers, by stage and chunk."""
+        return tuple(each.settings for each in self.stages)
+
 
 @dataclass(frozen=True)
 class Planner:

@@ -190,6 +190,11 @@ class Plan:
         return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
 
     @property
+    def predicted(self) -> list[Row]:
+        """Return the rows with a prediction."""
+        return [row for row in self.rows if row.prediction]
+
+    @property
     def too_dear(self) -> Row | None:
         """Return the cheapest setting that fits if its cost is above the limit, so that it is not recommended."""
         cheapest = recommended(self.rows, replace(self.limits, max_overhead=None))
