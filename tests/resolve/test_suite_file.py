@@ -101,7 +101,7 @@ def test_without_defaults_a_case_runs_once_and_needs_a_golden(tmp_path):
         ("  repeats: 3", "  num_gpus: 8", ":4: defaults.num_gpus: no such setting\n  write it under request"),
         ("{tflops_per_gpu: 0.05}", "{tflops: 0.05}", ":6: defaults.thresholds.tflops: no metric with a threshold"),
         ("timeout: 60", "timeout: 0", ":24: cases[1].timeout: must be greater than 0, is 0\n  seconds for one run"),
-        ("gpu: h100", "gpu: h1oo", ":9: defaults.request.gpu: no such value 'h1oo'\n  did you mean 'h100'?"),
+        ("gpu: h100", "gpu: h1000", ":9: defaults.request.gpu: no such value 'h1000'\n  did you mean 'h100'?"),
         ("recompute: core_attn", "recompute: core_atn", "unknown recompute module 'core_atn'"),
         ("recompute: core_attn", "recompute: [none]", "must be text: a list belongs to a case"),
         ("name: dense", "name: a/b", ":11: cases[0].name: 'a/b' cannot be a folder's name"),
