@@ -62,7 +62,7 @@ def answer(verdict: NightVerdict) -> str:
     aa = [f"the A/A of {verdict.aa.case}"] if verdict.aa and not verdict.aa.holds else []
     red = [*aa, *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
     named = _some(red) if red else "no case needs attention"
-    parts = (_shared(verdict), named, *(() if red else _moved_or_unjudged(verdict)))
+    parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
@@ -98,8 +98,9 @@ def _shared(verdict: NightVerdict) -> str:
 
 
 def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
-    """Yield what a green night must state: cases beyond their threshold, and why no time was judged."""
-    moved = [(case.planned.name, beyond) for case in verdict.cases if not is_red(case) and (beyond := _beyond(case))]
+    """Yield what line 1 must state: of a night without red cases those that moved far, and why no time was judged."""
+    calm = () if any(map(is_red, verdict.cases)) else verdict.cases  # red cases need the room
+    moved = [(case.planned.name, beyond) for case in calm if (beyond := _beyond(case))]
     if moved:
         shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
         yield f"changed by more than the threshold: {_some(shown)}"

@@ -72,7 +72,7 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
     phases.note("weights", standing(device, bare))
     chunks = wrap_ddp(spec, config, bare)
     phases.note("gradients", standing(device, chunks))
-    log.fields["recompute"] = read_back(chunks, config)
+    log.fields["recompute"] = read_back(chunks)
     log.enter("build_optimizer")
     trainer = Trainer(spec, config, chunks, device)
     log.enter("step")
