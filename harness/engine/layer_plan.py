@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.transformer_block import TransformerBlock
@@ -69,14 +70,11 @@ def _save_original_input(linear) -> None:
 
 def _switch(path: str, applies: Callable = lambda _layer: True) -> Callable:
     """Return what turns an attribute on, where it applies."""
+    *parts, name = path.split(".")
 
     def turn_on(layer) -> None:
-        *parts, name = path.split(".")
-        owner = layer
-        for part in parts:
-            owner = getattr(owner, part)
         if applies(layer):
-            setattr(owner, name, True)
+            setattr(reduce(getattr, parts, layer), name, True)
 
     return turn_on
 

@@ -76,8 +76,8 @@ def optimal(
             for room in due:
                 if found := Planner(mixer, room, rows[0].prediction.adam, constants.allocator_bytes).solve():
                     known.append((found.seconds, -len(known), found, room))
-        except TooManyError as error:
-            return replace(none_yet, reason=f"{error} plans of one stage are left to compare; name fewer with --only")
+        except TooManyError:
+            return replace(none_yet, reason="too many plans of a stage are as fast; name fewer settings with --only")
         if not known:
             break
         *_, found, room = known.pop(known.index(min(known)))

@@ -5,9 +5,9 @@ on another one's layers. So every stage is made as fast as its memory allows, an
 with the least peak is taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.communication import Exchange
-from harness.predict.compose import ChunkCost, Parameters
+from harness.predict.compose import Parameters
 from harness.predict.mixes import Mix, Mixer, pruned
 from harness.predict.model_states import Adam
 from harness.predict.stage_search import Plans, Room, StageSearch
@@ -48,6 +48,13 @@ class Solution:
         return tuple(each.settings for each in self.stages)
 
 
+class _Once(NamedTuple):
+    """What a step takes once if a stage is the slowest: its exchanges, and the seconds of optimizer and messages."""
+
+    exchanges: tuple[Exchange, ...]
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class Planner:
     """Finds the fastest plan of one request."""
@@ -78,7 +85,7 @@ class Planner:
         Another stage can be made the slowest one by recompute that it does not need. That pays where it exchanges less
         once in a step, and is tried where it could. Of stages with very many plans only the bound is known.
         """
-        own, num_stages = self._num + self._bubble, range(len(fastest))
+        num_stages = range(len(fastest))
         first = max(num_stages, key=lambda rank: fastest[rank])
         slow = self._least(first, searches[first], fastest[first], 0.0, inf)
         assert slow
@@ -86,14 +93,12 @@ class Planner:
         bound, every = best[2], list[StageSearch]()
         for rank in num_stages:
             others = self._bubble * (fastest[first] - fastest[rank])
-            if (
-                rank == first
-                or own * fastest[first] + others + self._once(rank, searches[rank], fastest[first]) >= best[2]
-            ):
+            least = self._least_value(rank, searches[rank], fastest[first]) + others
+            if rank == first or least >= best[2]:
                 continue
             every = every or self._searches(every=True)
             if every[rank].num_plans > _MOST_PLANS:
-                bound = min(bound, own * fastest[first] + others + self._once(rank, searches[rank], fastest[first]))
+                bound = min(bound, least)
                 continue
             slow = self._least(rank, every[rank], fastest[first], fastest[first], best[2] - others)
             if slow and self._value(rank, *slow[1:]) + others < best[2]:
@@ -108,7 +113,7 @@ class Planner:
         low, high = fastest, fastest * 2
         for _ in range(60):  # no plan that takes longer than `high` is better
             middle = (low + high) / 2
-            is_worse = (self._num + self._bubble) * middle + self._once(rank, search, middle) > below
+            is_worse = self._least_value(rank, search, middle) > below
             low, high = (low, middle) if is_worse else (middle, high)
         found = search.up_to(high * (1 + _SAME_TIME), at_least)
         values = self._values(rank, found)
@@ -121,13 +126,15 @@ class Planner:
 
     def _value(self, rank: int, seconds: float, returning: float) -> float:
         """Return the part of a step that the slowest stage decides."""
-        exchanged = sum(each.left(returning, seconds - returning) for each in self._exchanges(rank))
-        return (self._num + self._bubble) * seconds + exchanged + self._fixed(rank)
+        once = self._once[rank]
+        exchanged = sum(each.left(returning, seconds - returning) for each in once.exchanges)
+        return (self._num + self._bubble) * seconds + exchanged + once.seconds
 
-    def _once(self, rank: int, search: StageSearch, seconds: float) -> float:
-        """Return the least that a stage which takes so many seconds adds to a step once."""
-        least, most = search.forward_ends
-        return self._fixed(rank) + sum(each.left(seconds - least, most) for each in self._exchanges(rank))
+    def _least_value(self, rank: int, search: StageSearch, seconds: float) -> float:
+        """Return the least part of a step that a stage which takes so many seconds can decide."""
+        (least, most), once = search.forward_ends, self._once[rank]
+        exchanged = sum(each.left(seconds - least, most) for each in once.exchanges)
+        return (self._num + self._bubble) * seconds + once.seconds + exchanged
 
     def _searches(self, *, every: bool) -> list[StageSearch]:
         """Return a search for each stage, among mixes that no other beats or among ``every`` mix."""
@@ -164,25 +171,18 @@ class Planner:
         return (len(stages) - 1) / len(stages[0]) / len(stages)
 
     @cached_property
-    def _exchanges(self) -> Callable[[int], tuple[Exchange, ...]]:
-        clock = self.mixer.clock
-        return cache(lambda rank: clock.exchanges(self._parameters(rank)) if clock else ())
-
-    def _fixed(self, rank: int) -> float:
-        """Return the seconds of a step that depend on the slowest stage alone: its optimizer, and its messages."""
-        clock = self.mixer.clock
+    def _once(self) -> list[_Once]:
+        """Return by stage what a step takes once. Parameters and messages are the same under any mixes."""
+        clock, stages = self.mixer.clock, self.mixer.composer.stages
         if clock is None:
-            return 0.0
-        once = clock.optimizer(self._parameters(rank)) + clock.efficiency.step_s
-        return once + clock.messages(self._any_costs(rank))
-
-    def _parameters(self, rank: int) -> Parameters:
-        return Parameters.total(cost.parameters for cost in self._any_costs(rank))
-
-    def _any_costs(self, rank: int) -> tuple[ChunkCost, ...]:
-        """Return costs of the chunks of a stage under any mixes: parameters and messages are the same in all."""
-        stage = self.mixer.composer.stages[rank]
-        return tuple(self.mixer.mixes(stage, chunk)[0].even for chunk in stage)
+            return [_Once(())] * len(stages)
+        found = []
+        for stage in stages:
+            costs = tuple(self.mixer.mixes(stage, chunk)[0].even for chunk in stage)
+            parameters = Parameters.total(cost.parameters for cost in costs)
+            seconds = clock.optimizer(parameters) + clock.efficiency.step_s + clock.messages(costs)
+            found.append(_Once(clock.exchanges(parameters), seconds))
+        return found
 
 
 def _smallest(search: StageSearch, seconds: float) -> Chosen:

@@ -95,10 +95,9 @@ class StageSearch:
             return self._nothing
         least, prices = self._relaxed
         spare = most_s - least + least * _TOLERANCE
-        found, cost = self._nothing, np.zeros(1)
         found = Plans(np.zeros((1, 0), int), np.zeros(1), np.zeros(1), np.zeros(1))
-        sums = [np.repeat(kind.fixed[None, :], 1, axis=0) for kind in self._kinds]
-        largest = np.zeros(1)
+        sums = [kind.fixed[None, :] for kind in self._kinds]
+        cost = largest = np.zeros(1)
         for chunk in range(len(self.chunks)):
             rest = sum(float(each.max()) for each in self._seconds[chunk + 1 :])
             _require_few(len(cost) * len(prices[chunk]) // 20)
@@ -205,7 +204,7 @@ class StageSearch:
 
 def _require_few(number: int) -> None:
     if number > MOST_LISTED:
-        raise TooManyError(number)
+        raise TooManyError
 
 
 def _kind(found: list[Row]) -> Kind:
