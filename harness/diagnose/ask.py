@@ -48,19 +48,17 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
 def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Request":
     """Return the request with the GPU type that the logs name, else with this machine's, and note what is assumed."""
     from harness.errors import BadRequestError
-    from harness.foreign.gpu_of_log import gpu_of_log
     from harness.launch.environment import this_host
-    from harness.launch.machine import settled_gpu
-    from harness.resolve.recipe import ASSUMED
+    from harness.launch.machine import assumed_gpu
+    from harness.units import sentence
 
     try:
-        gpu, why = gpu_of_log(paths)
-        gpu, why = (gpu, why) if gpu else settled_gpu("", this_host())
+        gpu, note = assumed_gpu(paths, this_host())
     except BadRequestError:  # several types fit, or the reader of the whole log reports what is wrong with it
         return request
     if gpu == "cpu":
         return request
-    passage.notes.append(f"{ASSUMED.capitalize()}: {gpu}, because {why}; change with -g.")
+    passage.notes.append(f"{sentence(note)}.")
     return replace(request, gpu=gpu)
 
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str], ranks: AbstractContextManager[object] = NO_RANKS_P
         print("usage: python -m harness.engine.agent --result FILE <torchrun arguments>", file=sys.stderr)  # noqa: T201
         return 2
     record = _record(list(argv[2:]), ranks)
-    write_atomically(Path(argv[1]), record.model_dump_json(indent=1) + "\n")
+    write_atomically(Path(argv[1]), record)
     return 128 + record.signal if record.signal else int(record.status != "ok")
 
 

@@ -123,7 +123,7 @@ class RankLog:
             notes=tuple(self.notes),
             **self.fields,
         )
-        write_atomically(self.path, record.model_dump_json(indent=1) + "\n")
+        write_atomically(self.path, record)
 
     def _memory(self) -> MemoryRecord | None:
         """Read the meter. A failed device may refuse; the rest of the record must survive that."""

@@ -21,6 +21,7 @@ import pynvml
 import torch
 
 from harness.engine.nvml_device import Gpu, Neighbours, optional
+from harness.engine.process import die_with_parent
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS, GpuType
 from harness.records.rank import CLOCK_REASONS, POWER_CAP
@@ -192,6 +193,7 @@ class Bench:
 
 def main() -> int:
     """0 when everything was measured, 2 without the GPU, 6 where the GPU is shared or slowed down."""
+    die_with_parent()
     parser = argparse.ArgumentParser(prog="harness.engine.rates")
     parser.add_argument("gpu", choices=GPUS)
     gpu = GPUS[parser.parse_args().gpu]

@@ -76,13 +76,15 @@ def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: st
     if rows is None:
         words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
         return None
+    if not gathers:
+        return rows[0].name
     is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
-    row = next((row for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered), rows[0])
-    if gathers and bool(row.transformer_config.get(f"{low}_param")) != is_gathered:
+    row = next((row for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered), None)
+    if row is None:
         what = f"{low.upper()} {kind} with{'' if is_gathered else 'out'} parameters gathered in {low.upper()}"
         words.refuse(low, what, f"add or leave out --{low}-param-gather")
         return None
-    return (row if gathers else rows[0]).name
+    return row.name
 
 
 def dtype(words: Words, name: str) -> Value:

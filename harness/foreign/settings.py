@@ -63,7 +63,8 @@ def rows_of(program: Program) -> tuple[Row, ...]:
         path: _row(path, text, alike[path].only if path in alike else switches.get(path.rpartition(".")[0], ""))
         for path, text in _table()[program].items()
     }
-    return tuple(sorted((alike | own).values(), key=lambda row: list(LEAVES).index(row.path)))
+    rows = alike | own
+    return tuple(rows[path] for path in LEAVES if path in rows)
 
 
 @cache

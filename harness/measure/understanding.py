@@ -24,7 +24,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
 from harness.launch.environment_rows import EXPORTS, exports
-from harness.launch.machine import settled_gpu, software_for
+from harness.launch.machine import assumed_gpu, settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.predict.allocator_settings import notes_of
@@ -166,15 +166,9 @@ def _on_assumed_gpu(asked: Request, host: Host) -> tuple[Request, dict[str, str]
 
     Also the options that this point provides, and a note that says what is assumed.
     """
-    gpu, why = "", ""
-    if asked.source is not None and asked.source.kind == "megatron_args":
-        from harness.foreign.gpu_of_log import gpu_of_log
-
-        gpu, why = gpu_of_log([asked.source.path])
-    gpu, why = (gpu, why) if gpu else settled_gpu("", host)
-    if gpu == "cpu":
-        return _on_gpu_point(asked)
-    return replace(asked, gpu=gpu), {}, (f"{ASSUMED}: {gpu}, because {why}; change with -g",)
+    logs = [asked.source.path] if asked.source is not None and asked.source.kind == "megatron_args" else []
+    gpu, note = assumed_gpu(logs, host)
+    return _on_gpu_point(asked) if gpu == "cpu" else (replace(asked, gpu=gpu), {}, (note,))
 
 
 def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:

@@ -116,8 +116,8 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     if _files(how):
         raise BadRequestError(f"--search writes no {_files(how)[0]}", remedy="plan the chosen layout with this option")
     with counting(narration(), "Layouts") as progress:
-        told, numbers = partial(news, progress), request.num_gpus
-        found = fewest(request, this_host(), numbers, told) if numbers else search(request, this_host(), told)
+        report, numbers = partial(news, progress), request.num_gpus
+        found = fewest(request, this_host(), numbers, report) if numbers else search(request, this_host(), report)
     if how.as_json:
         from harness.plan.document import planned_document, search_document
         from harness.show import json

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
-from harness.plan.optimal import plan_rows
+from harness.plan.optimal import PlanRow, plan_rows
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned
 from harness.plan.searched import Searched, Tried, command
@@ -215,15 +215,6 @@ class SearchDocument(Shown):
     pareto: tuple[SearchedRow, ...]
 
 
-class OptimalChunk(Shown):
-    """Layers in a row of one chunk with one setting."""
-
-    stage: int
-    chunk: int
-    layers: int
-    setting: str
-
-
 class OptimalDocument(Shown):
     """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
 
@@ -243,7 +234,7 @@ class OptimalDocument(Shown):
     recompute: str | None = at("row", "text")
     verdict: Verdict | None = at("row", "verdict")
     peaks_bytes: tuple[int, ...]
-    stages: tuple[OptimalChunk, ...]
+    stages: tuple[PlanRow, ...]
 
     @classmethod
     def of_optimal(cls, found: "Optimal") -> Self:
@@ -253,7 +244,7 @@ class OptimalDocument(Shown):
             found,
             bound=found.bound if prediction and prediction.time else None,
             peaks_bytes=[stage.total for stage in prediction.stages] if prediction else (),
-            stages=[OptimalChunk.of(each) for each in plan_rows(found)],
+            stages=tuple(plan_rows(found)),
         )
 
 

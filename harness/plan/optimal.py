@@ -1,23 +1,24 @@
 """Shows the fastest plan of recompute by layer, and writes it as a file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
+from harness.experiment.recompute_plan import PlannedChunk, grouped_layers
 from harness.plan.run import Planned
+from harness.plan.show import size_in, size_unit
 from harness.predict.search import SAME_COST
+from harness.show.json import Shown
 from harness.show.page import GAP, Block, Column, Line, Page, Section, Span, answer_line, tabled
 from harness.show.svg import write_file
-from harness.units import GIB, format_bytes, format_percent, format_seconds, sentence
+from harness.units import format_bytes, format_percent, format_seconds, sentence
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
 
 
-@dataclass(frozen=True)
-class PlanRow:
+class PlanRow(Shown):
     """Layers in a row of one chunk with one setting."""
 
     stage: int
@@ -26,18 +27,12 @@ class PlanRow:
     setting: str
 
 
-def plan_of(found: "Optimal") -> PlannedRecompute | None:
-    """Return the plan; None without one, or where all layers have one setting."""
-    policy = found.row.candidate.spec.recompute if found.row else None
-    return policy if isinstance(policy, PlannedRecompute) else None
-
-
 def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
     """Yield the rows of the plan, stage by stage."""
     for stage, chunks in enumerate(found.stages):
         for chunk, settings in enumerate(chunks):
             for group in grouped_layers(settings):
-                yield PlanRow(stage, chunk, group.layers, group.setting)
+                yield PlanRow(stage=stage, chunk=chunk, layers=group.layers, setting=group.setting)
 
 
 def with_optimal(page: Page, planned: Planned) -> Page:
@@ -60,12 +55,12 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif gain is None:
-        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs than {uniform.text}"
+        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     elif gain <= SAME_COST:
         best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {SAME_COST * 100:g} %"
         return answer_line((Span(best, "chosen"), "."))
     else:
-        faster = f", {format_percent(-gain / (1 + gain))} time than {uniform.text}"
+        faster = f", {format_percent(-gain / (1 + gain))} time against {uniform.text}"
     return answer_line(("Use the ", Span("plan by layer", "chosen"), sizes), seconds, faster, f"; {_proof(found)}", ".")
 
 
@@ -77,12 +72,13 @@ def _proof(found: "Optimal") -> str:
 
 def _section(found: "Optimal") -> Section:
     assert found.row and found.row.prediction
+    unit = size_unit([found.row])
     stages = list(zip(found.row.prediction.stages, found.stages, strict=True))
     table = tabled(
         stages,
         [
             (Column("Stage", right=True), lambda each: str(each[0].pp_rank)),
-            (Column("Peak GiB", right=True), lambda each: f"{each[0].total / GIB:.1f}"),
+            (Column(f"Peak {unit}", right=True), lambda each: size_in(each[0].total, unit)),
             (
                 Column("Layers of each chunk", whole=True),
                 lambda each: " | ".join(map(_chunk_text, map(grouped_layers, each[1]))),

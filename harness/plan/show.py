@@ -113,10 +113,10 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
             Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"), without, "."
         )
     found, is_tight = best.prediction, best.verdict != "FITS"
-    peak, needs, usable = peak_text(found, unit), found.fits[1], _size(max(0, plan.limits.budget_bytes or 0), unit)
+    peak, needs, usable = peak_text(found, unit), found.fits[1], size_in(max(0, plan.limits.budget_bytes or 0), unit)
     sizes = f": {peak} {unit} of {usable} usable ({_range_text(found, unit)})"
     if found.needs_more:
-        sizes = f": needs {_size(needs, unit)} {unit} of {usable} usable (peak {peak})"
+        sizes = f": needs {size_in(needs, unit)} {unit} of {usable} usable (peak {peak})"
     return answer_line(
         ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
         *_speed(best, is_control=best is control),
@@ -132,7 +132,7 @@ def _need_text(plan: Plan, none: Prediction, unit: str) -> str:
     whose = "; with CUDA graphs none" if plan.recommended is None and eager(plan) else "; none"
     peak, budget = peak_text(none, unit), plan.limits.budget_bytes or 0
     if none.needs_more or none.peak_bytes <= budget < none.fits[1]:
-        return f"{whose} needs {_size(none.fits[1], unit)} {unit} (peak {peak})"
+        return f"{whose} needs {size_in(none.fits[1], unit)} {unit} (peak {peak})"
     return f"{whose} needs {peak} {unit}"
 
 
@@ -150,7 +150,7 @@ def _saving_text(plan: Plan, unit: str) -> str:
     if (row := cheapest_saving(plan)) is None or plan.recommended is None:
         return ""
     (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
-    saved = f"-{_size(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
+    saved = f"-{size_in(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
     return f". Cheapest saving: {row.text}, {saved}"
 
 
@@ -200,9 +200,9 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
     more: dict[str, Callable[[Prediction, Limits], str]] = {
         f"Range {unit}": lambda found, _: _range_text(found, unit),
         "TFLOP/s/GPU": lambda found, _: f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-",
-        f"Fits {unit}": lambda found, _: _size(found.fits[1], unit),
-        f"Reserved {unit}": lambda found, _: _size(found.reserved[1], unit),
-        f"Device {unit}": lambda found, limits: _size(limits.device_bytes(found), unit),
+        f"Fits {unit}": lambda found, _: size_in(found.fits[1], unit),
+        f"Reserved {unit}": lambda found, _: size_in(found.reserved[1], unit),
+        f"Device {unit}": lambda found, limits: size_in(limits.device_bytes(found), unit),
         "HFU": lambda found, _: f"{found.hfu * 100:.0f} %" if found.hfu else "-",
         "Stage": lambda found, _: str(found.worst.pp_rank),
     }
@@ -245,17 +245,17 @@ def size_unit(rows: Sequence[Row]) -> str:
 
 def _range_text(prediction: Prediction, unit: str) -> str:
     low, high = prediction.range_bytes
-    return f"{_size(low, unit)}-{_size(high, unit)}"
+    return f"{size_in(low, unit)}-{size_in(high, unit)}"
 
 
 def peak_text(prediction: Prediction, unit: str) -> str:
     """Return the peak, with a mark if not everything is modelled."""
-    return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
+    return f"{'' if prediction.is_point_known else '~'}{size_in(prediction.peak_bytes, unit)}"
 
 
 def _parts(rows: Sequence[Row], unit: str) -> Section:
     def part(name: str) -> Callable[[Row], Words]:
-        return lambda row: _size(getattr(row.prediction and row.prediction.worst, name, 0), unit)
+        return lambda row: size_in(getattr(row.prediction and row.prediction.worst, name, 0), unit)
 
     columns = [(Column(name.capitalize(), right=True, drop=at // 5), part(name)) for at, name in enumerate(_PARTS)]
     where = (Column("Peak at", drop=2), lambda row: row.prediction.worst.peak if row.prediction else "-")
@@ -268,7 +268,8 @@ def _name(plan: Plan, row: Row, own: str) -> str:
     return row.text + " *" * (row is plan.recommended) + " asked" * asked + " recipe's" * (row.text == own)
 
 
-def _size(value: float, unit: str) -> str:
+def size_in(value: float, unit: str) -> str:
+    """Return bytes as a number of MiB or GiB, without the unit."""
     size = value / (MIB if unit == "MiB" else GIB)
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 

@@ -34,5 +34,5 @@ def probe(
     require_file("--out", out, (".json",))
     with counting(narration(), "Parts measured") as progress:
         found = measured(this_host(), progress, rehearse=rehearse)
-    write_file("--out", out, found.model_dump_json(indent=1) + "\n")
+    write_file("--out", out, found)
     answer(lambda: ProbeDocument(path=out, probe=found), lambda: probe_page(found, out), as_json=as_json)

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.errors import BadRequestError, ExitCode, HarnessError, RunFailedError
 from harness.experiment.gpu import GPUS, GpuType
-from harness.launch.detection import detect_gpus
 from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.machine import settled_gpu
 from harness.predict.probing import constants_of
 from harness.records.calibration import Probe, ProbedRow
 from harness.records.launch import PARENT_PID_VARIABLE
@@ -42,19 +42,13 @@ def probe(host: Host, progress: Counting, *, rehearse: bool) -> Probe:
 
 
 def _gpu_here(host: Host) -> GpuType:
-    detected = detect_gpus(host)
-    if not detected.gpus:
-        raise BadRequestError(
-            f"probe measures a GPU, and this machine has none: {detected.error or 'NVML lists none'}",
-            remedy="run it where your jobs run, for example with srun --gpus=1",
-        )
-    types = {gpu.gpu_type.name if gpu.gpu_type else None for gpu in detected.gpus}
-    (name, *others) = types
-    if name is None or others:
-        names = ", ".join(sorted({str(gpu.name or gpu.error) for gpu in detected.gpus}))
-        raise BadRequestError(
-            f"probe: the GPUs here are not of one known type: {names}", remedy=f"known: {', '.join(GPUS)}"
-        )
+    remedy = "run it where your jobs run, for example with srun --gpus=1"
+    try:
+        name, why = settled_gpu("", host)
+    except BadRequestError as error:
+        raise BadRequestError(f"probe measures a GPU of a known type: {error.message}", remedy=remedy) from error
+    if name == "cpu":
+        raise BadRequestError(f"probe measures a GPU: {why}", remedy=remedy)
     return GPUS[name]
 
 

@@ -11,6 +11,7 @@ from math import floor, log10
 from pathlib import Path
 
 from harness.errors import BadRequestError, os_errors_reported
+from harness.experiment.frozen import Frozen
 from harness.records.store import write_atomically
 from harness.show.chart import Axis, Bar, Bars, Chart, Curve, Limit, Look, Place, Plane, Point
 from harness.show.page import Picture, visible
@@ -272,7 +273,7 @@ def require_file(option: str, path: Path, formats: Sequence[str]) -> None:
         raise BadRequestError(f"{option} {path}: there is no folder {path.parent}", remedy="make the folder first")
 
 
-def write_file(option: str, path: Path, text: str) -> None:
-    """Write a page or a picture over an existing file. BadRequestError if it cannot be written."""
+def write_file(option: str, path: Path, content: str | Frozen) -> None:
+    """Write a page, a picture or a model over an existing file. BadRequestError if it cannot be written."""
     with os_errors_reported(f"{option} {path}: cannot be written"):
-        write_atomically(path, text)
+        write_atomically(path, content)
