@@ -54,11 +54,11 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
     if uniform is None:
         faster = "; no setting for all layers fits"
-    elif gain is None:
-        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
-    elif gain <= SAME_COST:
+    elif (gain if gain is not None else (uniform.overhead or 0) - (row.overhead or 0)) <= SAME_COST:
         best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {SAME_COST * 100:g} %"
         return answer_line((Span(best, "chosen"), "."))
+    elif gain is None:
+        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     else:
         faster = f", {format_percent(-gain / (1 + gain))} time against {uniform.text}"
     return answer_line(("Use the ", Span("plan by layer", "chosen"), sizes), seconds, faster, f"; {_proof(found)}", ".")
