@@ -49,7 +49,7 @@ def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Requ
     """Return the request with the GPU type that the logs name, else with this machine's, and note what is assumed."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
-    from harness.launch.machine import assumed_gpu
+    from harness.measure.understanding import assumed_gpu
     from harness.units import sentence
 
     try:

@@ -1,7 +1,6 @@
 """The software and the GPU type of this machine."""
 
 import platform
-from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 
@@ -10,7 +9,6 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
 from harness.launch.detection import Detection, detect_gpus
 from harness.launch.environment import Host
-from harness.resolve.recipe import ASSUMED
 
 TRAINING = {"torch": "2.6", "megatron-core": "0.16"}  # oldest supported releases, as in the extra `train`
 # pip finds the installed harness and adds the packages of its extra `train`.
@@ -102,21 +100,6 @@ def software_here(gpu: str, host: Host) -> Software:
             remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do not need NVML",
         )
     return _seen_from(found, gpu, software)[0]
-
-
-def assumed_gpu(logs: Sequence[str], host: Host) -> tuple[str, str]:
-    """Return the GPU type that the logs of a job name, else this machine's, and a note that says so.
-
-    SeveralMatchError if several types fit a log; otherwise as :func:`settled_gpu`.
-    """
-    gpu, why = "", ""
-    if logs:
-        from harness.foreign.gpu_of_log import gpu_of_log  # most commands read no log
-
-        gpu, why = gpu_of_log(logs)
-    if not gpu:
-        gpu, why = settled_gpu("", host)
-    return gpu, f"{ASSUMED}: {gpu}, because {why}; change with -g"
 
 
 def settled_gpu(asked: str, host: Host) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Resolves a request once (recipe, machine, rules, launch), or checks it without a launch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
@@ -24,7 +24,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
 from harness.launch.environment_rows import EXPORTS, exports
-from harness.launch.machine import assumed_gpu, settled_gpu, software_for
+from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.predict.allocator_settings import notes_of
@@ -169,6 +169,18 @@ def _on_assumed_gpu(asked: Request, host: Host) -> tuple[Request, dict[str, str]
     logs = [asked.source.path] if asked.source is not None and asked.source.kind == "megatron_args" else []
     gpu, note = assumed_gpu(logs, host)
     return _on_gpu_point(asked) if gpu == "cpu" else (replace(asked, gpu=gpu), {}, (note,))
+
+
+def assumed_gpu(logs: Sequence[str], host: Host) -> tuple[str, str]:
+    """Return the GPU type that the logs of a job name, else this machine's, and a note that says so."""
+    gpu, why = "", ""
+    if logs:
+        from harness.foreign.gpu_of_log import gpu_of_log
+
+        gpu, why = gpu_of_log(logs)
+    if not gpu:
+        gpu, why = settled_gpu("", host)
+    return gpu, f"{ASSUMED}: {gpu}, because {why}; change with -g"
 
 
 def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:
