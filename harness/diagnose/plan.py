@@ -15,12 +15,13 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.launch.plan import Nodes
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import rank_environment
-from harness.predict.allocator_settings import VARIABLES, asked_settings, settings_of
+from harness.predict.allocator_settings import asked_settings, settings_of
 from harness.predict.assumptions import imbalance_of
 from harness.predict.limits import Limits
 from harness.predict.prediction import predict
@@ -177,7 +178,7 @@ def own_settings(case: Case) -> str:
     if not case.has_given_settings:
         return asked_settings(case.spec)[1]
     given = dict(case.sources)
-    name = next((each for each in VARIABLES if given.get(f"env.{each}", "").startswith("--")), None)
+    name = next((each for each in ALLOCATOR_NAMES if given.get(f"env.{each}", "").startswith("--")), None)
     if name is not None:
         return case.spec.env[name]
     return f"expandable_segments:{case.expandable_segments}" if case.expandable_segments is not None else ""

@@ -11,6 +11,9 @@ ASSUMED_MEGATRON_CORE = "0.16.1"
 # declares.
 ASSUMED_TRANSFORMER_ENGINE = "2.11"
 
+# Variables with the settings of torch's allocator: torch reads the first that is set, megatron-core only the first.
+ALLOCATOR_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
 _ASSUMABLE = {
     "megatron-core": "megatron_core",
     "transformer-engine": "transformer_engine",

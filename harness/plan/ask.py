@@ -124,7 +124,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
         json.answer(
             planned_document(
-                Planned(found.layouts, traced_with=found.traced_with), search_document(found, request), found.base.spec
+                Planned(found.layouts, sources=found.sources), search_document(found, request), found.base.spec
             )
         )
     else:
@@ -204,7 +204,7 @@ def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]"
     if how.step_trace:
         from harness.plan.step_trace import write_step_trace
 
-        write_step_trace(how.step_trace, layout.step())
+        write_step_trace(how.step_trace, layout.step(), layout.plan.spec)
     if how.html or how.svg:
         from harness.plan.pictures import choice, pictured
         from harness.show.html import html
@@ -245,7 +245,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     from harness.cli.requests import experiment_request, read, require_job
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
-    from harness.predict.draws import LENGTHS, ROUTING, Varied, read_tokens
+    from harness.predict.draws import read_varied
 
     if how.out:
         raise BadRequestError("--out needs --calibrate: it names a file for it", remedy="omit --out")
@@ -258,10 +258,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         asked=request,
         fit_into_gib=how.fit_into,
         over=_over(how.over or []),
-        varied=Varied(
-            read_tokens(LENGTHS, how.lengths) if how.lengths else None,
-            read_tokens(ROUTING, how.routing) if how.routing else None,
-        ),
+        varied=read_varied(how.lengths, how.routing),
         use_cache=not how.no_cache,
         use_calibration=not how.no_calibration,
     )

@@ -18,7 +18,7 @@ from harness.predict.draws import CONSTANT, NUM_DRAWS, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
-from harness.predict.rank_parts import not_known
+from harness.predict.reserved import not_known
 from harness.predict.search import (
     Candidates,
     Plan,
@@ -29,7 +29,7 @@ from harness.predict.search import (
     required_cases,
 )
 from harness.predict.step_history import StepHistory
-from harness.predict.tracer import TraceKind, Tracing, requests_note, trace_cache, trace_kind, traces_note
+from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache, trace_kind
 from harness.predict.weighing import row_history, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
@@ -72,12 +72,12 @@ class Planned:
     """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged.
 
     ``exact``: settings of the best layout, of the first one planned where there is no best, traced whole.
+    ``sources``: notes on traces and requests that are not of the job's release.
     """
 
     layouts: tuple[Layout, ...]
     exact: tuple[ExactSetting, ...] = ()
-    traced_with: str = ""
-    requests: str = ""
+    sources: tuple[str, ...] = ()
     varied: Varied = CONSTANT
     optimal: "Optimal | None" = None
 
@@ -131,7 +131,7 @@ class Planned:
         settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
         whole = "peaks, seconds and the step's picture are of whole sequences and even routing"
         vary = f"{' '.join(self.varied.options)}: ranges of Reserved and Fits hold {NUM_DRAWS} draws; {whole}"
-        return (*settled, *filter(None, (self.traced_with, self.requests, vary if self.varied.options else "")))
+        return (*settled, *self.sources, *((vary,) if self.varied.options else ()))
 
 
 def plan_request(
@@ -157,8 +157,7 @@ def plan_request(
     traced = tracing.by_kind(layout.needed for layout in legal)
     planned = Planned(
         tuple(_planned(request, layout, traced) for layout in found),
-        traced_with=traces_note(release),
-        requests="" if legal[0].settled.spec.gpu_type.is_cpu else requests_note(release),
+        sources=source_notes(release, legal[0].settled.spec),
         varied=request.varied,
     )
     if len(found) == 1:
@@ -192,7 +191,7 @@ def _with_replays(planned: Planned, varied: Varied) -> Planned:
     plan = with_replays(best.plan, best.traces, best.settled.software, varied)
     replayed = (row.prediction and row.prediction.reserved_source == "replayed" for row in plan.rows)
     if varied.options and not any(replayed):
-        raise not_known(varied.options[0])
+        raise not_known(varied.options[0], plan.spec)
     known = replace(best, plan=plan)
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 

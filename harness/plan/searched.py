@@ -71,7 +71,7 @@ class Searched:
     """What a search knows so far.
 
     ``counts``: layouts by how they ended. ``interrupted``: the user stopped it early. ``too_few``: numbers of GPUs into
-    which nothing fits.
+    which nothing fits. ``sources``: as of `Planned`.
     """
 
     base: Settled
@@ -80,7 +80,7 @@ class Searched:
     reasons: Counter[str] = field(default_factory=Counter)
     num_layouts: int = 0
     interrupted: bool = False
-    traced_with: str = ""
+    sources: tuple[str, ...] = ()
     fastest: float = inf
     too_few: tuple[int, ...] = ()
 

@@ -22,7 +22,7 @@ from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
 from harness.predict.search import Candidate, Candidates, Traces, candidates, plan, required_cases
-from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind, traces_note
+from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, source_notes, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.resolve.recipe import Recipe
@@ -77,7 +77,8 @@ def search(
     with WarmTracers(host, TIMEOUT_S, stop) as warm:
         cache = trace_cache(host.shell) if request.use_cache else None
         tracing = Tracing(host, cache, stop=stop, megatron_core=release, warm=warm)
-        run = _Run(request, base, recipe, space, tracing, Searched(base, traced_with=traces_note(release)), news)
+        known = Searched(base, sources=source_notes(release, base.spec))
+        run = _Run(request, base, recipe, space, tracing, known, news)
         try:
             run.coarse()
             run.fine()

@@ -162,7 +162,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     best = [(each, each.row) for each in found.best if each.row]
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
     of, fewest = _extent(found)
-    notes = [*other_notes(found.base.notes), *([found.traced_with] if found.traced_with else []), *_counts(found)]
+    notes = [*other_notes(found.base.notes), *found.sources, *_counts(found)]
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")

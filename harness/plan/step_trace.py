@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import os_errors_reported
+from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_blocks import Segment
 from harness.predict.allocator_settings import SMALL_BYTES, settings_of
-from harness.predict.rank_parts import Label, not_known
+from harness.predict.rank_parts import Label
+from harness.predict.reserved import not_known
 from harness.predict.search import Row
 from harness.predict.step_history import StepHistory
 from harness.records.store import write_atomically
@@ -16,10 +18,10 @@ from harness.records.store import write_atomically
 OPTION, FORMATS = "--step_trace", (".json", ".pickle")
 
 
-def write_step_trace(path: Path, found: tuple[Row, StepHistory] | None) -> None:
+def write_step_trace(path: Path, found: tuple[Row, StepHistory] | None, spec: ExperimentSpec) -> None:
     """Write the file, replacing what is there. BadRequestError where the steps are not known."""
     if found is None:
-        raise not_known(OPTION)
+        raise not_known(OPTION, spec)
     row, steps = found
     content = (
         pickle.dumps(snapshot_of(steps)) if path.suffix == ".pickle" else json.dumps(perfetto(row, steps)).encode()

@@ -13,7 +13,7 @@ from functools import partial
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.software import Software
+from harness.experiment.software import ALLOCATOR_NAMES, Software
 from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.units import MIB
 
@@ -22,7 +22,6 @@ SMALL_BYTES, SMALL_SEGMENT_BYTES = MIB, 2 * MIB  # kSmallSize, kSmallBuffer
 LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer
 _MIN_LARGE_BYTES, ROUND_LARGE_BYTES = 10 * MIB, 2 * MIB  # kMinLargeAlloc, kRoundLarge
 
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads the first that is set, even to nothing
 _INTERVALS = 16  # of roundup_power2_divisions: [1, 2, 4 ... 32768] MiB, the first also below and the last also above
 _NO_DIVISIONS = (0,) * _INTERVALS
 _MOST = 2**64 - 1
@@ -90,7 +89,7 @@ class AllocatorSettings:
 
 def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
     """Return the allocator's settings in a run of ``spec``, and their text; BadRequestError if torch refuses them."""
-    name = next((each for each in VARIABLES if each in spec.env), None)
+    name = next((each for each in ALLOCATOR_NAMES if each in spec.env), None)
     if name is None:
         text = "" if spec.ddp.nccl_ub or spec.gpu_type.is_cpu else EXPANDABLE_SEGMENTS  # as the launcher sets it
         return settings_of(text), text
@@ -102,7 +101,7 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
 
     ``assume``: what a user says of the software. BadRequestError for settings that torch refuses.
     """
-    is_of_job = assume is not None or not software.assumed  # else it is the planning machine's
+    is_of_job = "torch=" in (assume or "") or not software.assumed  # else it is the planning machine's
     torch_release = software.torch if is_of_job else None
     inert, notes = asked_settings(spec)[0].inert, list[str]()
     if inert:
@@ -115,15 +114,14 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
     return tuple(notes)
 
 
-def settings_of(text: str, where: str = VARIABLES[0]) -> AllocatorSettings:
+def settings_of(text: str, where: str = ALLOCATOR_NAMES[0]) -> AllocatorSettings:
     """Return the settings in a text such as ``expandable_segments:True,max_split_size_mb:128``.
 
     BadRequestError for a value that torch refuses; it says what torch would.
     """
     words, settings = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text)), AllocatorSettings()
-    for _ in range(
-        2
-    ):  # torch reads its environment twice: the first time decides which large segments the second knows
+    # torch reads its environment twice: the first time decides which large segments the second knows
+    for _ in range(2):
         settings = _read(words, AllocatorSettings(large_segment_bytes=settings.large_segment_bytes), f"{where}={text}")
     if "cudaMallocAsync" in words:
         raise BadRequestError(

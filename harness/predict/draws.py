@@ -3,10 +3,10 @@
 import random
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 
 NUM_DRAWS = 5
@@ -99,6 +99,15 @@ class Varied:
 
 
 CONSTANT = Varied()
+
+
+def read_varied(lengths: str | None, routing: str | None) -> Varied:
+    """Read the values of the options, as :func:`read_tokens`. BadRequestError with what is wrong in either."""
+    problems = Problems()
+    given = ((LENGTHS, lengths), (ROUTING, routing))
+    found = [problems.tried(partial(read_tokens, option, text)) if text else None for option, text in given]
+    problems.raise_if_any()
+    return Varied(*found)
 
 
 def read_tokens(option: str, text: str) -> Tokens:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
-from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind, has_experts
@@ -21,12 +20,6 @@ Read = Callable[[TraceCase], ChunkEvents | None]
 
 class MissingEventsError(LookupError):
     """The requests of a part are not known, or of something that is not composed."""
-
-
-def not_known(option: str) -> BadRequestError:
-    """Return the error of an option that needs the requests of a step."""
-    message = f"{option}: the requests of this step are not known (e.g. CUDA graphs, FSDP, offloading)"
-    return BadRequestError(message, remedy=f"omit {option}, or plan without them")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings
@@ -101,6 +102,14 @@ def not_composed(spec: ExperimentSpec) -> str:
     names = "jobs on CPUs", "CUDA graphs", "FSDP", "offloading", "overlapped expert-parallel communication"
     has = spec.gpu_type.is_cpu, spec.cuda_graph.impl != "none", spec.ddp.use_megatron_fsdp, offloads
     return " and ".join(compress(names, (*has, schedule_of(spec, 0).extra_warmup)))
+
+
+def not_known(option: str, spec: ExperimentSpec) -> BadRequestError:
+    """Return the error of an option that needs the requests of a step."""
+    cause = not_composed(spec)
+    remedy = f"omit {option}" + f", or plan without {cause}" * bool(cause)
+    why = cause or "none are recorded for its layers, or the allocator's settings refuse one"
+    return BadRequestError(f"{option}: the requests of this step are not known ({why})", remedy=remedy)
 
 
 def replay(

@@ -279,7 +279,13 @@ def _source(release: str | None, installed: Software) -> _Source:
     return _Source(shipped, f"{here}; {reason}", remedy, is_other=True)
 
 
-def traces_note(release: str | None) -> str:
+def source_notes(release: str | None, spec: ExperimentSpec) -> tuple[str, ...]:
+    """Say of a plan for ``release`` where its layers and requests for memory are not those of that release."""
+    requests = "" if spec.gpu_type.is_cpu else _requests_note(release)
+    return tuple(filter(None, (_traces_note(release), requests)))
+
+
+def _traces_note(release: str | None) -> str:
     """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
     installed = installed_software()
     source, wanted = _source(release, installed), _release(release, installed)
@@ -294,7 +300,7 @@ def traces_note(release: str | None) -> str:
     return ""
 
 
-def requests_note(release: str | None) -> str:
+def _requests_note(release: str | None) -> str:
     """A note if no requests for memory hold for ``release``: reserved bytes then are those of another release."""
     installed = installed_software()
     wanted = _release(release, installed)

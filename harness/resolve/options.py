@@ -7,6 +7,7 @@ from typing import get_args
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import CudaGraphSpec
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setting, Value, merge, settable_paths
 from harness.resolve.recompute import policy_from_text, recompute_setting
@@ -50,6 +51,7 @@ def options_layer(request: Request, problems: Problems) -> Layer:
 
     ``-tp N`` also sets sequence parallelism (on for N > 1) and ``--cuda_graph_impl none`` clears the scope, as in
     Megatron-Bridge; ``--set`` overrides such a consequence, but contradicting an option of the same name is an error.
+    One name of the allocator's settings replaces what a recipe gives under the other.
     """
     direct = _direct(request, problems)
     policy = problems.tried(lambda: recompute_setting(request))
@@ -162,6 +164,9 @@ def _consequences(direct: Layer) -> Layer:
     graph = direct.get("cuda_graph.impl")
     if graph is not None and graph.value == "none":
         settings["cuda_graph.scope"] = Setting((), graph.source)
+    usual, other = (f"env.{name}" for name in ALLOCATOR_NAMES)
+    if other in direct:
+        settings[usual] = Setting(None, direct[other].source)
     return settings
 
 

@@ -210,3 +210,10 @@ def test_the_page_and_the_document_tell_the_same(mbr_perf):
     assert {row["layout"] for row in json.loads(document.out)["settings"]} == {
         row["layout"] for row in searched["best"]
     }
+
+
+def test_a_release_without_requests_for_memory_is_said_once(mbr_perf):
+    options = (*OPTIONS, "--assume", "megatron-core=0.19.2", "-pp", "4", "--json")
+    plain, found = (json.loads(mbr_perf("plan", *options, *more).out)["notes"] for more in ((), ("--search",)))
+    assert sum("0.19.2: Reserved and Fits" in note for note in found) == 1
+    assert {note for note in plain if "Reserved and Fits" in note} <= set(found)

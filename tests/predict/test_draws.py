@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.recompute import NoRecompute
 from harness.launch.environment import this_host
-from harness.predict.draws import LENGTHS, NUM_DRAWS, Draw, Tokens, Varied, read_tokens
+from harness.predict.draws import LENGTHS, NUM_DRAWS, ROUTING, Draw, Tokens, Varied, read_tokens, read_varied
 from harness.predict.rank_events import _Memory
 from harness.predict.rank_parts import Unit
 from harness.predict.trace_cases import CaseMaker
@@ -37,6 +37,13 @@ def test_what_are_no_lengths_is_refused(tmp_path, text, where):
     file.write_text("5 1\n7 -1\n")
     with pytest.raises(BadRequestError, match=where):
         read_tokens(LENGTHS, str(file) if text == "FILE" else text)
+
+
+def test_wrong_lengths_and_wrong_routing_are_named_together():
+    assert read_varied("5,1", None) == Varied(lengths=Tokens(mean=5, spread=1))
+    with pytest.raises(ManyProblemsError) as caught:
+        read_varied("0,7", "x")
+    assert [str(problem).partition(":")[0] for problem in caught.value.problems] == [f"{LENGTHS} 0,7", f"{ROUTING} x"]
 
 
 def test_draws_are_the_same_each_time_and_differ_from_each_other():

@@ -29,6 +29,14 @@ def test_default_recipe_point_and_option_win_in_that_order(load):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("given", [("PYTORCH_ALLOC_CONF",), ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")])
+def test_one_name_of_the_allocators_settings_replaces_what_a_recipe_gives_under_the_other(given):
+    names = {"model_recipe_name": "llama3_70b", "compute_dtype": "bf16", "num_gpus": 64}
+    assert resolve(ask(**names)).spec.env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    spec = resolve(ask(**names, env=tuple(f"{name}=max_split_size_mb:64" for name in given))).spec
+    assert {name for name in spec.env if name.endswith("ALLOC_CONF")} == set(given)
+
+
 def test_every_leaf_of_the_spec_has_a_source(load):
     resolved = resolve_recipe(load(), ask())
     leaves: set[str] = set()

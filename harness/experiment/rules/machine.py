@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 
 from harness.experiment.rules.rule import ARGUMENTS, Rule, Situation, Values
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.units import format_bytes
 
-_ALLOC_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _ATTENTION = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 _EXPECTED_ATTENTION = {
     "auto": ("1", "1", "1"),
@@ -22,7 +22,7 @@ _GRAPH_REGISTER_TEXT = (
 
 
 def _expandable(env: Mapping[str, str]) -> bool:
-    return any("expandable_segments:True" in env.get(name, "").split(",") for name in _ALLOC_NAMES)
+    return any("expandable_segments:True" in env.get(name, "").split(",") for name in ALLOCATOR_NAMES)
 
 
 def _is_before_blackwell(s: Situation) -> bool:
@@ -55,7 +55,7 @@ def _wrong_attention(s: Situation) -> Values | None:
 
 
 def _two_allocators(s: Situation) -> Values | None:
-    old, new = (s.env.get(name) for name in _ALLOC_NAMES)
+    old, new = (s.env.get(name) for name in ALLOCATOR_NAMES)
     return {"old": old, "new": new} if old is not None and new is not None and old != new else None
 
 
