@@ -29,6 +29,7 @@ from harness.engine.process import (
 )
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
+from harness.experiment.recompute import base_of_plan
 from harness.records.quoting import quoted_error
 
 # Explanations of unclear exceptions: type, start of the text (None: no text), meaning.
@@ -77,7 +78,7 @@ def answer(spec: ExperimentSpec) -> dict[str, Any]:
     from harness.engine.config import UnknownFieldError, transformer_config
 
     try:
-        transformer_config(spec)
+        transformer_config(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}))
     except UnknownFieldError as error:
         return {"accepted": False, "kind": "UnknownField", "text": str(error)}
     except Exception as error:  # whatever megatron-core raises is the answer

@@ -59,10 +59,15 @@ def canonical_text(policy: "RecomputePolicy") -> str:
 
 
 def short_text(policy: "RecomputePolicy") -> str:
-    """Return the text for names of files and rows: a plan by the digest of its text."""
-    if isinstance(policy, PlannedRecompute):
-        return f"plan-{hashlib.sha256(policy.text.encode()).hexdigest()[:8]}"
-    return canonical_text(policy)
+    """Return the text for names of files: a plan by the digest of its text."""
+    return shown_setting(canonical_text(policy), 0)
+
+
+def shown_setting(text: str, most: int = 48) -> str:
+    """Return a setting for tables and sentences: a plan of more than ``most`` characters by its digest."""
+    if is_plan(text) and len(text) > most:
+        return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return text
 
 
 UniformRecompute = NoRecompute | SelectiveRecompute | FullRecompute

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness.experiment.recompute import shown_setting
 from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
 from harness.judge.differences import Group
@@ -93,7 +94,9 @@ def _causes(heading: str, causes: Sequence[Cause]) -> list[Section]:
 
 
 def _difference(row: DifferenceRow) -> str:
-    here, there = ("not recorded" if value is None else value or "empty" for value in (row.run, row.reference))
+    here, there = (
+        "not recorded" if value is None else shown_setting(value) or "empty" for value in (row.run, row.reference)
+    )
     source = f" (from {row.source})" if row.source else ""
     return f"{row.name}: {here} here{source}, {there} there"
 

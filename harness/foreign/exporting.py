@@ -4,11 +4,14 @@ import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import harness
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.foreign.megatron_arguments import arguments
 from harness.foreign.settings import Row, rows_of
 from harness.foreign.writing import Words, as_bridge, as_megatron
@@ -35,7 +38,7 @@ _HEADINGS = {
     "bridge": "Overrides of Megatron-Bridge: paste them behind run_script.py.",
     "megatron-lm": "Arguments of Megatron-LM: paste them behind pretrain_gpt.py.",
 }
-FORMS = (*_HEADINGS, "yaml")
+FORMS = (*_HEADINGS, "yaml", "python")
 
 
 def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
@@ -46,7 +49,22 @@ def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
     if form == "yaml":
         source = f"mbr-perf recipes export, {spec.slug}"
         return Written(form, (), notes, recipe_text(spec, title=spec.recipe, source=source, heading="\n".join(notes)))
+    if form == "python":
+        if not isinstance(spec.recompute, PlannedRecompute):
+            raise BadRequestError(
+                f"--as python: {spec.recompute.text} is one setting for all layers, which needs no file",
+                remedy="use --as bridge or megatron-lm, or name a plan: --recompute plan.yaml",
+            )
+        return Written(form, (), notes, plan_script(spec.recompute, spec.slug))
     raise BadRequestError(f"--as {form}: no such form", remedy=nearest(form, FORMS))
+
+
+def plan_script(plan: PlannedRecompute, job: str) -> str:
+    """Return the file that sets a plan in Megatron-LM and Megatron-Bridge: `engine.layer_plan` with the plan in it."""
+    stages = [[[(group.layers, group.setting) for group in chunk] for chunk in chunks] for chunks in plan.stages]
+    rows = "".join(f"    {tuple(map(tuple, chunks))},  # stage {stage}\n" for stage, chunks in enumerate(stages))
+    source = (Path(harness.__file__).parent / "engine" / "layer_plan.py").read_text()
+    return source.replace("PLAN: Plan = ()\n", f"# For {job}, made by mbr-perf.\nPLAN: Plan = (\n{rows})\n")
 
 
 def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:

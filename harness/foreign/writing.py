@@ -8,6 +8,7 @@ from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import base_of_plan, megatron_fields
+from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.foreign.container_fields import Disagreement, disagreements
 from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.foreign.megatron_fields import arguments_layer
@@ -15,7 +16,7 @@ from harness.foreign.settings import Row, rows_of
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import IDENTITY, at_path, nested
 from harness.resolve.writing import layer_pattern, scalar
-from harness.units import counted
+from harness.units import counted, ranks_text
 
 Values = dict[str, object]
 Words = tuple[str, ...]
@@ -155,10 +156,8 @@ def as_megatron(
 
     ``paths``: only these leaves, without remarks. An argument whose value is Megatron-LM's default is left out,
     but for the leaves in ``explicit``, as far as the default has an argument.
-    BadRequestError: LoRA, which Megatron-LM does not have, and recompute by layer.
+    BadRequestError: LoRA, which Megatron-LM does not have.
     """
-    if paths is None:
-        _require_words(spec)
     if paths is None and spec.task == "peft":
         raise BadRequestError(
             f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"
@@ -172,14 +171,6 @@ def as_megatron(
         for word in _words(arguments()[name], value, explicit=is_explicit)
     )
     return words, () if wanted is not None else tuple(_remarks(spec, words))
-
-
-def _require_words(spec: ExperimentSpec) -> None:
-    if spec.recompute.granularity == "planned":
-        raise BadRequestError(
-            f"{spec.recipe}: Megatron-LM and Megatron-Bridge have no words for recompute by layer",
-            remedy="export one setting for all layers (--recompute mlp); mbr-perf run trains the plan",
-        )
 
 
 def _arguments(spec: ExperimentSpec, row: Row) -> Values:
@@ -229,6 +220,9 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
         nodes = -(-spec.num_gpus // spec.gpus_per_node)
         start = f"torchrun --nnodes {nodes} --nproc_per_node {spec.ranks_per_node(nodes)} pretrain_gpt.py"
         yield f"{counted(spec.num_gpus, 'GPU')}: {start}"
+    if isinstance(spec.recompute, PlannedRecompute):
+        yield f"recompute by layer: start {_SCRIPT}, in place of pretrain_gpt.py"
+        yield from _of_ranks(spec, spec.recompute)
     if spec.env:
         yield f"environment: export {shlex.join(f'{name}={value}' for name, value in spec.env.items())}"
     if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
@@ -236,11 +230,28 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
         yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
     own = "data, checkpoint, learning rate, --train-iters and tokenizer"
     yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
-    for each in left_out(spec, words):
+    for each in left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words):
         theirs = "" if each.theirs is None else f", {each.theirs} in Megatron-LM"
         is_file = each.path == "kernels.tp_comm_overlap_cfg"
         what = "--tp-comm-overlap-cfg takes a YAML file, which you write," if is_file else "no argument"
         yield f"{what} for {each.path}: {each.ours} here{theirs}"
+
+
+_SCRIPT = "the file that `mbr-perf recipes export ... --as python` prints"
+
+
+def _of_ranks(spec: ExperimentSpec, plan: PlannedRecompute) -> Iterator[str]:
+    """Yield each stage's arguments, for a plan that full recompute of the first layers of each chunk makes."""
+    num_ranks, found = spec.num_gpus // len(plan.stages), list[str]()
+    for stage, chunks in enumerate(plan.stages):
+        settings = [plan.settings(stage, chunk) for chunk in range(len(chunks))]
+        most = max(own.count(FULL) for own in settings)
+        if any(own != (FULL,) * min(most, len(own)) + ("none",) * (len(own) - most) for own in settings):
+            return
+        words = f"--recompute-granularity full --recompute-method block --recompute-num-layers {most}"
+        ranks = ranks_text(range(stage * num_ranks, (stage + 1) * num_ranks))
+        found.append(f"or without this file, recompute of {ranks}: {words if most else 'none'}")
+    yield from found
 
 
 def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
@@ -258,13 +269,12 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
     """Return the overrides of `run_script.py` that make a recipe of Megatron-Bridge this job, and remarks on the rest.
 
     ``paths``: only these leaves, such as those that a recommendation changes; None: every leaf that a container holds.
-    BadRequestError: recompute by layer.
     """
-    if paths is None:
-        _require_words(spec)
     wanted = None if paths is None else set(paths)
     values: Values = {}
     remarks: list[str] = []
+    if wanted is None and spec.recompute.granularity == "planned":
+        remarks.append(f"recompute by layer: config.model.register_pre_wrap_hook(pre_wrap_hook) with that of {_SCRIPT}")
     for row in rows_of("bridge"):
         if wanted is not None and row.path not in {*wanted, *(path.partition(".")[0] for path in wanted)}:
             continue

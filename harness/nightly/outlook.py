@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import shown_setting
 from harness.history.record import HistoryRecord
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.values import SlurmSubmission
@@ -77,7 +78,10 @@ def _would_run(case: Case) -> str:
 
 _COLUMNS = (
     (Column("Case", whole=True), lambda item: item.case.name),
-    (Column("Setting"), _of_spec(lambda spec: f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}")),
+    (
+        Column("Setting"),
+        _of_spec(lambda spec: f"{spec.recipe} {spec.task} {spec.compute_dtype} {shown_setting(spec.recompute.text)}"),
+    ),
     (Column("GPUs", right=True, drop=1), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
     (Column("Predicted peak", right=True), _peak),
     (Column("Golden", drop=2), lambda item: _golden(item) if item.case.spec else ABSENT),

@@ -40,7 +40,8 @@ class PlanOptions:
         "that you give stay. With --over ng=8,16,32: the fewest of these GPUs that anything fits into.")] = False
     optimal: Annotated[bool, flag("Find the fastest plan of recompute by layer that fits, with a proof that none "
         "is faster.")] = False
-    plan_file: Annotated[Path | None, option("FILE", "Also write that plan, as *.yaml for --recompute.")] = None
+    plan_file: Annotated[Path | None, option("FILE", "Also write that plan: *.yaml for --recompute, *.py for "
+        "Megatron-LM and Megatron-Bridge.")] = None
     assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. transformer-engine=none "
         "for local layers.")] = None
     no_cache: Annotated[bool, flag("Trace again, without the cache.")] = False
@@ -183,7 +184,7 @@ def _require_writable(how: PlanOptions) -> None:
     problems = Problems()
     if how.plan_file and not how.optimal:
         problems.add("--plan_file writes the plan of --optimal", "add --optimal")
-    plan_file = ("--plan_file", how.plan_file, (".yaml", ".yml"))
+    plan_file = ("--plan_file", how.plan_file, (".yaml", ".yml", ".py"))
     files = (("--html", how.html, (".html",)), ("--svg", how.svg, (".svg",)), (OPTION, how.step_trace, FORMATS))
     for name, path, formats in (*files, plan_file):
         with problems.collecting():

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.experiment.recompute_plan import PlannedChunk, grouped_layers
+from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
+from harness.foreign.exporting import plan_script
 from harness.plan.run import Planned
 from harness.plan.show import size_in, size_unit
 from harness.predict.search import SAME_COST
@@ -110,5 +111,8 @@ def write_plan(path: Path, planned: Planned) -> Line:
     found = planned.optimal
     if found is None or not found.stages:
         return Line(f"No plan is written: {found.reason if found else 'nothing could be planned'}")
-    write_file("--plan_file", path, plan_yaml(found))
+    stages = tuple(tuple(map(grouped_layers, chunks)) for chunks in found.stages)
+    job = found.row.candidate.spec.slug if found.row else ""
+    text = plan_script(PlannedRecompute(stages=stages), job) if path.suffix == ".py" else plan_yaml(found)
+    write_file("--plan_file", path, text)
     return Line(f"Written: {path}", whole=True)

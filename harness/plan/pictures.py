@@ -92,7 +92,7 @@ def _entries(planned: Planned, *, several: bool) -> Iterator[_Entry]:
         rows = layout.plan.rows if layout.plan else ()
         for row in [best_row(layout.plan)] if layout.plan and several else rows:
             if layout.plan and row and row.prediction:
-                yield _Entry(f"{layout.name}: {row.text}" if several else row.text, layout.plan, row, row.prediction)
+                yield _Entry(f"{layout.name}: {row.label}" if several else row.label, layout.plan, row, row.prediction)
 
 
 def _time_axis(entries: Sequence[_Entry]) -> str:
@@ -147,7 +147,7 @@ def _stages(plan: Plan) -> Picture:
     parts = {part: (colour, "") for part, colour in (*_PARTS.items(), (_REST, look.GREY))}
     chart = Bars(Axis(f"Memory needed ({unit})"), parts, rows, limits)
     caption = (
-        f"Each pipeline stage with {row.text}: the parts of its peak, and what torch's allocator needs beyond it. "
+        f"Each pipeline stage with {row.label}: the parts of its peak, and what torch's allocator needs beyond it. "
         "The line at the fullest stage is the range of what is needed."
     )
     return Picture("memory_stages", "Memory by stage and part", caption + off, chart)
@@ -170,7 +170,7 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
         {group: (colour, "") for group, colour in _GROUPS.items()}, curves=tuple(curves), upwards=limits,
     )  # fmt: skip
     caption = (
-        f"Stage {row.prediction.worst.pp_rank} with {row.text}, the second step: peak {format_bytes(peak.allocated)}. "
+        f"Stage {row.prediction.worst.pp_rank} with {row.label}, the second step: peak {format_bytes(peak.allocated)}. "
         f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests; it is not time. "
         "Micro-batches that only repeat earlier ones are left out."
     )

@@ -118,7 +118,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     if found.needs_more:
         sizes = f": needs {size_in(needs, unit)} {unit} of {usable} usable (peak {peak})"
     return answer_line(
-        ("Use ", Span(use or best.text, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
+        ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
         *_speed(best, is_control=best is control),
         allocator_text(plan, best),
         f"; {doubt_text(plan, found)}" if is_tight else "",
@@ -151,7 +151,7 @@ def _saving_text(plan: Plan, unit: str) -> str:
         return ""
     (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
     saved = f"-{size_in(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
-    return f". Cheapest saving: {row.text}, {saved}"
+    return f". Cheapest saving: {row.label}, {saved}"
 
 
 def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
@@ -206,7 +206,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
         "HFU": lambda found, _: f"{found.hfu * 100:.0f} %" if found.hfu else "-",
         "Stage": lambda found, _: str(found.worst.pp_rank),
     }
-    setting: list[_Cells] = [(Column("Recompute"), lambda each: each.row.text)] if layouts else []
+    setting: list[_Cells] = [(Column("Recompute"), lambda each: each.row.label)] if layouts else []
     return tabled(
         rows,
         [
@@ -260,12 +260,12 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     columns = [(Column(name.capitalize(), right=True, drop=at // 5), part(name)) for at, name in enumerate(_PARTS)]
     where = (Column("Peak at", drop=2), lambda row: row.prediction.worst.peak if row.prediction else "-")
     title = f"What the peak of the fullest stage consists of, {unit}"
-    return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.text), *columns, where]),))
+    return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),))
 
 
 def _name(plan: Plan, row: Row, own: str) -> str:
     asked = row.text == plan.spec.recompute.text
-    return row.text + " *" * (row is plan.recommended) + " asked" * asked + " recipe's" * (row.text == own)
+    return row.label + " *" * (row is plan.recommended) + " asked" * asked + " recipe's" * (row.text == own)
 
 
 def size_in(value: float, unit: str) -> str:

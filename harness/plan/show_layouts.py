@@ -57,7 +57,7 @@ def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:
     assert best and best.plan and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
     more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
-    return answer_of(best.plan, f"{fewest}{best.name} with recompute {best.row.text}", more)
+    return answer_of(best.plan, f"{fewest}{best.name} with recompute {best.row.label}", more)
 
 
 def best_row(plan: Plan) -> Row | None:
@@ -126,7 +126,7 @@ def _chosen(best: Layout, first: Plan, plans: Sequence[tuple[Layout, Plan]], who
         yield Line("No setting fits with its whole range", hang=2)
     elif tight := _faster(best, plans):
         _, name, row = tight
-        text = f"Faster, but the upper end of its range does not fit: {name} with recompute {row.text}"
+        text = f"Faster, but the upper end of its range does not fit: {name} with recompute {row.label}"
         yield Line(text, hang=2)
         yield Details(2, "override", tuple(pasted(row, first.spec, with_sizes=True)))
     yield GAP

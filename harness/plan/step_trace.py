@@ -33,7 +33,7 @@ def write_step_trace(path: Path, found: tuple[Row, StepHistory] | None, spec: Ex
 def perfetto(row: Row, steps: StepHistory) -> dict[str, object]:
     """Return Chrome's trace format: counters of bytes, and a slice for each pass. A microsecond is a row."""
     assert row.prediction
-    name = f"Predicted: {row.text}, pipeline stage {row.prediction.worst.pp_rank}; 1 us is one request, not a time"
+    name = f"Predicted: {row.label}, pipeline stage {row.prediction.worst.pp_rank}; 1 us is one request, not a time"
     process: dict[str, object] = {"ph": "M", "name": "process_name", "args": {"name": name}}
     rows = (process, *_slices(steps), *_counters(steps))
     return {"traceEvents": [{"pid": 0, "tid": 0, "ts": 0} | each for each in rows], "displayTimeUnit": "ms"}

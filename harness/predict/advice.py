@@ -83,7 +83,7 @@ def why_none(plan: Plan) -> str:
         return "no setting could be predicted"
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
-        return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
+        return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.label} at {cost}"
     nothing = f"nothing fits into the {format_bytes(max(0, limits.budget_bytes or 0))} usable"
     other = eager(plan)
     return f"{nothing}; with --cuda_graph_impl none the setting {other.text} fits" if other else nothing
@@ -127,7 +127,7 @@ def same_time_text(plan: Plan) -> str:
     """
     if not plan.same_time:
         return ""
-    others = ", ".join(f"{row.text}{_at(row)}" for row in plan.same_time)
+    others = ", ".join(f"{row.label}{_at(row)}" for row in plan.same_time)
     error = cost_error()
     return (
         f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of "
@@ -143,12 +143,11 @@ def asked_text(plan: Plan, whose: str) -> str:
     if row is None or row is plan.recommended:
         return ""
     if row.prediction is None:
-        return f"{whose} setting, {row.text}, is not predicted: {row.reason}"
+        return f"{whose} setting, {row.label}, is not predicted: {row.reason}"
     time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
     peak = f"{'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.peak_bytes)}"
-    return (
-        f"{whose} setting, {row.text}: {row.verdict or 'not judged'}, {peak}{time}{_at(row)}{allocator_text(plan, row)}"
-    )
+    verdict = row.verdict or "not judged"
+    return f"{whose} setting, {row.label}: {verdict}, {peak}{time}{_at(row)}{allocator_text(plan, row)}"
 
 
 def allocator_text(plan: Plan, row: Row) -> str:
@@ -169,7 +168,7 @@ def allocator_text(plan: Plan, row: Row) -> str:
 def allocator_note(plan: Plan) -> str:
     """Say what reserved bytes are made of, and which settings of the allocator they assume."""
     text = asked_settings(plan.spec)[1]
-    names = [row.text for row in plan.rows if row.prediction and row.prediction.reserved_source == "replayed"]
+    names = [row.label for row in plan.rows if row.prediction and row.prediction.reserved_source == "replayed"]
     cause = not_composed(plan.spec)
     why = f" ({cause}: no step is composed of requests)" if cause else ""
     steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
@@ -197,7 +196,7 @@ def riskier_text(plan: Plan) -> str:
     row = plan.riskier
     if row is None or row.prediction is None:
         return ""
-    return f"cheaper, but it may not fit: {row.text}{_at(row)} ({doubt_text(plan, row.prediction)})"
+    return f"cheaper, but it may not fit: {row.label}{_at(row)} ({doubt_text(plan, row.prediction)})"
 
 
 def doubt_text(plan: Plan, tight: Prediction) -> str:

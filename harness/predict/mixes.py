@@ -70,7 +70,9 @@ class Mixer:
         kinds, found = self.composer.spec.model.layer_kinds, dict[LayerKind, tuple[str, ...]]()
         for kind in dict.fromkeys(kinds):
             one = Chunk((kinds.index(kind),))
-            mixes = [self._mix(one, (setting,), frozenset({kind})) for setting in self.settings]
+            # Of those that do the same on such a layer, the one with the fewest modules comes first, and is kept.
+            simplest = sorted(self.settings, key=lambda setting: setting.count(","))
+            mixes = [self._mix(one, (setting,), frozenset({kind})) for setting in simplest]
             kept = {mix.settings[0] for mix in pruned(mixes, self.composer.spec.num_microbatches)}
             found[kind] = tuple(setting for setting in self.settings if setting in kept)
         return found

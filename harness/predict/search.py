@@ -8,7 +8,14 @@ from harness.experiment.effective import Implementation, computation, effective_
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.modules import MODULES
-from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute, runs_again
+from harness.experiment.recompute import (
+    FullRecompute,
+    NoRecompute,
+    RecomputePolicy,
+    SelectiveRecompute,
+    runs_again,
+    shown_setting,
+)
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
@@ -161,6 +168,11 @@ class Row:
     @property
     def text(self) -> str:
         return self.candidate.text
+
+    @property
+    def label(self) -> str:
+        """Return the setting for tables and sentences."""
+        return shown_setting(self.text)
 
     def compared_with(self, control: Prediction | None) -> "Row":
         """Return it with its overhead over the setting without recompute."""

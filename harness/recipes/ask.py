@@ -116,7 +116,12 @@ class ExportOptions:
     ] = None
     form: Annotated[
         str,
-        option("FORM", "bridge (Megatron-Bridge), megatron-lm, or yaml for a recipe file.", "--as"),
+        option(
+            "FORM",
+            "bridge (Megatron-Bridge), megatron-lm, yaml for a recipe file, or python for the "
+            "file that sets a plan of recompute by layer in both.",
+            "--as",
+        ),
     ]
     as_json: Json = False
 

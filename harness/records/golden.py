@@ -15,7 +15,7 @@ from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerp
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
-from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
 from harness.records.metrics import BY_NAME
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.reading import Keys, RefusedError, one_of
@@ -212,7 +212,7 @@ def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mappin
 
 def difference_text(name: str, golden: str | None, current: str | None) -> str:
     """Describe one difference: ``train.manual_gc: golden False, here True``."""
-    return f"{name}: golden {golden or 'none'}, here {current or 'none'}"
+    return f"{name}: golden {shown_setting(golden or 'none')}, here {shown_setting(current or 'none')}"
 
 
 def differences_text(different: Mapping[str, tuple[str | None, str | None]]) -> str:

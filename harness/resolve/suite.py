@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from harness.errors import BadRequestError
-from harness.experiment.recompute import canonical_text
+from harness.experiment.recompute import canonical_text, shown_setting
 from harness.records.metrics import METRICS
 from harness.records.reading import FileModel, RefusedError
 from harness.resolve.recipe import Request
@@ -91,7 +91,7 @@ def case_name(given: str, request: Request, recompute: str | None) -> str:
     count = f"{request.num_gpus}gpu" if request.num_gpus is not None else None
     stem = Path(request.model_recipe_name).stem
     parts = (given,) if given else (stem, request.task, request.compute_dtype, count, request.variant)
-    return ".".join(part for part in (*parts, (recompute or "").replace(":", "-")) if part)
+    return ".".join(part for part in (*parts, shown_setting(recompute or "", 0).replace(":", "-")) if part)
 
 
 def require_safe(name: str) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
+from harness.experiment.recompute import shown_setting
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS
@@ -178,5 +179,5 @@ def other_notes(notes: Sequence[str]) -> Iterator[str]:
 
 def request_words(spec: ExperimentSpec) -> str:
     """Return the recipe, GPUs, layout and recompute in one line."""
-    words = (spec.compute_dtype, _gpus(spec), _parallelism(spec), f"recompute {spec.recompute.text}")
+    words = (spec.compute_dtype, _gpus(spec), _parallelism(spec), f"recompute {shown_setting(spec.recompute.text)}")
     return f"{spec.recipe} {spec.task}, {', '.join(words)}"

@@ -10,6 +10,7 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import shown_setting
 from harness.resolve.options import LEAF_OF_OPTION
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
@@ -178,4 +179,7 @@ def values_of(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec
 def name_of(changes: Mapping[str, str], control: Mapping[str, str] | None) -> str:
     """Join the values that differ from the control's; all values of the control: ``tp=8``, ``none tp=4 pp=8``."""
     differing = {name: value for name, value in changes.items() if control is None or control.get(name) != value}
-    return " ".join(value if name == RECOMPUTE else f"{name}={value}" for name, value in (differing or changes).items())
+    return " ".join(
+        shown_setting(value) if name == RECOMPUTE else f"{name}={value}"
+        for name, value in (differing or changes).items()
+    )

@@ -1,5 +1,7 @@
 """The fastest plan by layer: equal to brute force, monotonic, legal, and predicted as every other setting."""
 
+import ast
+import json
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -153,3 +155,25 @@ def test_plans_are_not_offered_where_layers_are_captured_or_moved():
                    {"offload": plan.spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})}):  # fmt: skip
         found = solved(replace(plan, spec=plan.spec.model_copy(update=update)), traces)
         assert found.row is None and found.reason
+
+
+@pytest.mark.slow
+def test_the_plan_file_is_read_as_the_plan_and_runs_in_its_layout(mbr_perf, tmp_path):
+    job = ("-mr", "llama3_8b", "-g", "cpu", "-ng", "2", "-pp", "2", "--num_layers", "4")
+    files = [tmp_path / "plan.yaml", tmp_path / "plan.py"]
+    for file in files:
+        done = mbr_perf("plan", *job, "--fit_into", "0.075", "--optimal", "--plan_file", str(file), "--json")
+        assert done.code == 0, done.err
+    stages = json.loads(done.out)["optimal"]["stages"]
+    assert len({row["setting"] for row in stages}) > 1
+    checked = mbr_perf("check", *job, "--recompute", str(files[0]), "--json")
+    assert checked.code == 0
+    assert {finding["severity"] for finding in json.loads(checked.out)["findings"]} <= {"note"}
+    plan = ast.literal_eval(files[1].read_text().partition("PLAN: Plan = ")[2].partition("\n\n")[0])
+    of_script = [
+        {"stage": stage, "chunk": chunk, "layers": layers, "setting": setting}
+        for stage, chunks in enumerate(plan)
+        for chunk, groups in enumerate(chunks)
+        for layers, setting in groups
+    ]
+    assert of_script == stages

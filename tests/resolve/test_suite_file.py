@@ -85,6 +85,19 @@ def test_a_name_is_made_from_what_the_request_says(read):
     assert read(("  - name: moe\n    request", "  - request")).cases[2].name == "qwen3_30b_a3b.pretrain.none"
 
 
+def test_a_case_with_a_plan_by_layer_is_named_by_its_digest(tmp_path):
+    rows = "".join(f"  - {{stage: {stage}, chunk: 0, layers: 2, setting: none}}\n" for stage in range(2))
+    (tmp_path / "plan.yaml").write_text(f"recompute_plan:\n{rows}")
+    path = tmp_path / "suite.yaml"
+    settings = f'[none, "plan:2xmlp;2xnone", "{tmp_path / "plan.yaml"}"]'
+    path.write_text(
+        f"title: One\ncases:\n  - name: a\n    request: {{model_recipe_name: llama3_8b, recompute: {settings}}}\n"
+    )
+    names = [case.name for case in read_suite(str(path)).cases]
+    assert [name[:7] for name in names] == ["a.none", "a.plan-", "a.plan-"]
+    assert len({*names}) == 3
+
+
 def test_without_defaults_a_case_runs_once_and_needs_a_golden(tmp_path):
     path = tmp_path / "short.yaml"
     path.write_text("title: One\ncases:\n  - request: {model_recipe_name: llama3_8b}\n")

@@ -12,6 +12,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from harness.engine.layer_plan import set_plan
 from harness.engine.model import build_chunks
 from harness.engine.tracing.chunk import attach_main_grads, stage_config, workspaces
 from harness.engine.tracing.ledger import StorageLedger
@@ -21,6 +22,8 @@ from harness.engine.tracing.tracer import Tracer
 from harness.engine.training import batches_of_chunks, forward_step, group_sizes, run_schedule
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import base_of_plan
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 
@@ -41,10 +44,12 @@ def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: in
     began = time.perf_counter()
     _join(spec, pp_rank)
     set_up(spec, implementation)
-    config = stage_config(spec)
+    config = stage_config(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}))
     config.batch_p2p_comm = False  # the same tensors one by one: grouped messages ask a group for its meta backend
     with PLACE.device:
         chunks = build_chunks(spec, config)
+    if isinstance(spec.recompute, PlannedRecompute):
+        set_plan(chunks, [spec.recompute.settings(pp_rank, chunk) for chunk in range(len(chunks))])
     reduced = torch.float32 if spec.ddp.grad_reduce_in_fp32 else config.params_dtype
     ledger = StorageLedger()
     main_grads = [grad for chunk in chunks for grad in attach_main_grads(chunk, reduced)]
