@@ -14,6 +14,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
+from harness.launch.build import host_with
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.launch.plan import LaunchRequest
@@ -30,7 +31,7 @@ from harness.measure.checking import (
 from harness.measure.launched import Following, Launch, Ran, launched
 from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import RunRequest
-from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
+from harness.records.batches import BatchLaunch, Build, PlannedEntry, Purpose, append_event
 from harness.records.disk import disk_faults_reported
 from harness.records.job import JobRun
 from harness.show.page import Block, Code
@@ -60,6 +61,7 @@ class PlannedRun:
     """One run of a plan. ``title``: its name in messages, e.g. ``mlp, run 2 of 3``.
 
     ``software``: the versions its entry was judged for; None if the machine that runs it judges it again.
+    ``build``: the environment of its ranks; None for mbr-perf's own.
     """
 
     run_dir: Path
@@ -67,6 +69,7 @@ class PlannedRun:
     title: str
     launch: BatchLaunch
     software: Software | None
+    build: Build | None = None
 
 
 @dataclass
@@ -121,8 +124,10 @@ class Batch(ABC, Generic[Entry]):
         entry, planned = due.entry, self.planned(due)
         nodes = nodes_of(planned.launch, node_rank)
         settings = planned.launch.model_copy(update={"replay_from": self.recorded(due)})
-        request = LaunchRequest(entry.spec, run_dir, self.host, nodes, settings)
-        if planned.software is not None:
+        request = LaunchRequest(entry.spec, run_dir, host_with(self.host, planned.build), nodes, settings)
+        if planned.build is not None and settings.launcher != "replay":
+            understood = understood_again(entry, request, planned.build.software)
+        elif planned.software is not None:
             understood = understood_again(entry, request, planned.software, entry.findings)
         else:
             here = Software() if settings.launcher == "replay" else software_for(entry.spec.gpu, self.host)[0]
@@ -154,6 +159,7 @@ class Batch(ABC, Generic[Entry]):
             force=entry.force,
             prediction=entry.prediction,
             no_prediction=entry.no_prediction,
+            build=planned.build,
         )
 
     def prediction(self, due: DueRun[Entry], launch: Launch) -> Predicting:

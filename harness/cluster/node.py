@@ -10,6 +10,7 @@ from harness.batch.launches import make_folder, predicting_run, understood_again
 from harness.cluster.commands import Slurm
 from harness.cluster.state import JobState, from_scontrol
 from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.launch.build import host_with
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
@@ -159,11 +160,12 @@ class NodeOfJob:
             time.sleep(_POLL_S)
 
     def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
-        how, software, run_dir = self.job.launch, software_for(run.spec.gpu, self.host)[0], Path(run.run_dir)
+        how, run_dir, host = self.job.launch, Path(run.run_dir), host_with(self.host, run.build)
+        software = run.build.software if run.build else software_for(run.spec.gpu, host)[0]
         how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
-        understood = understood_again(run, LaunchRequest(run.spec, run_dir, self.host, nodes, how), software)
+        understood = understood_again(run, LaunchRequest(run.spec, run_dir, host, nodes, how), software)
         if isinstance(understood.plan, LaunchPlan):
-            require_machine(run.spec, self.host, run.spec.ranks_per_node(nodes.nnodes), software)
+            require_machine(run.spec, host, run.spec.ranks_per_node(nodes.nnodes), software)
             require_megatron(understood, understood.plan)
         return Launch(understood, run_dir, run.run_id, nodes, self.job.command)
 

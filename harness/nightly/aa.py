@@ -99,7 +99,7 @@ _Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
 def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
     """Judge the A/A of ``case``, whose ``runs`` have these ``numbers``; incomplete or not usable, it does not hold."""
     num_pairs = len(numbers) // 2
-    fault = _fault(runs, numbers)
+    fault = fault_of(runs, numbers)
     if fault:
         return AaVerdict(case.name, num_pairs, tuple(runs), doubts={"time": f"tonight's own A/A {fault}"})
     records = {run.number: run.record for run in runs if run.record is not None}
@@ -110,7 +110,7 @@ def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
     return AaVerdict(case.name, num_pairs, tuple(runs), findings, _doubts(findings))
 
 
-def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
+def fault_of(runs: Sequence[CaseRun], numbers: range) -> str:
     """Say why the runs cannot be compared; empty if they can."""
     done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
     for run in runs:

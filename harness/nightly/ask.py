@@ -47,6 +47,9 @@ class NightJudgeOptions:
     aa: Annotated[bool, flag("Run one case under two labels; judge times only if both are as fast.")] = False
     aa_case: Annotated[str, option("NAME", "The case that --aa runs. Default: that of least GPU time.")] = ""
     aa_pairs: Annotated[int | None, option("N", "Runs under each label of --aa, 3 to 50. Default: 4.")] = None
+    against: Annotated[str, option("ENVIRONMENT", "Decide a suspicious case by pairs: this environment's build (ENV, "
+        "ENV/bin/python, or last-good) and tonight's run in turn.")] = ""
+    pairs: Annotated[int | None, option("N", "Pairs of --against, 3 to 50. Default: 5.")] = None
 
 
 @options(_OUTPUT)
@@ -80,6 +83,9 @@ def nightly(
     With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are
     inconclusive if the labels differ by more than noise explains, if one of these runs fails, or if they vary too
     much to show a difference as large as the case's threshold.
+
+    With --against, a suspicious case runs the old and the new build in turn, as old new new old, in place of --confirm.
+    The difference of the pairs decides, not the golden.
 
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
     inconclusive or unfinished.
@@ -153,6 +159,8 @@ def _request(
             "nightly waits for its jobs: their results decide which runs come next",
             "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
         )
+    if judge.pairs is not None and not judge.against:
+        problems.add("--pairs needs --against", "add --against ENVIRONMENT")
     names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
     if not judge.aa and names_aa:
         problems.add("--aa_case and --aa_pairs need --aa", "add --aa")
@@ -168,6 +176,7 @@ def _request(
         what,
         judge,
         launch,
+        num_pairs=NightRequest.num_pairs if judge.pairs is None else judge.pairs,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
         slurm=on_slurm.options if on_slurm else None,
         aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or names_aa else None,

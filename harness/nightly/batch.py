@@ -18,13 +18,16 @@ from harness.nightly.values import CaseRun
 from harness.records.batches import BatchLaunch
 from harness.records.night import (
     CASES,
+    OLD,
     NightCase,
     NightData,
     NightEvent,
     NightPlan,
+    NightRun,
     PlannedCase,
     RefusedCase,
     aa_label,
+    pair_label,
     read_night,
     run_dir_of,
     run_id_of,
@@ -57,18 +60,40 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
     missing = (*_begun(planned, case), *_repeats(planned, case))
     if missing and not any(run.purpose == "confirm" for run in case.runs):
         return missing
-    return (*missing, *_confirmations(plan, planned, case, suspicion))
+    further = _confirmations if plan.against is None else _pairs
+    return (*missing, *further(plan, planned, case, suspicion))
+
+
+def _pairs(plan: NightPlan, planned: PlannedCase, case: NightCase, suspicion: Suspicion) -> Iterator[DueCase]:
+    """Yield the missing runs of old and new build in turn; all of them, once the first has begun."""
+    if plan.against is None or not (case.pair_runs or suspicion(case)):
+        return
+    first = case.pair_runs[0].number if case.pair_runs else _next_number(plan, case)
+    numbers = range(first, first + 2 * plan.against.num_pairs)
+    yield from _in_turn(planned, case.pair_runs, numbers, "pair", pair_label)
 
 
 def _aa(plan: NightPlan, case: NightCase) -> Iterator[DueCase]:
-    """Yield the missing A/A runs in order; none after one ended badly, because no other run can replace it."""
-    ended = {run.number: run.record.status for run in case.aa_runs if run.record}
+    """Yield the missing A/A runs."""
     planned = case.planned
-    if isinstance(planned, RefusedCase) or {"failed", "oom"} & set(ended.values()):
+    if not isinstance(planned, RefusedCase):
+        yield from _in_turn(planned, case.aa_runs, plan.aa_numbers(planned), "aa", aa_label)
+
+
+def _in_turn(
+    planned: PlannedCase,
+    runs: Sequence[NightRun],
+    numbers: range,
+    purpose: Literal["aa", "pair"],
+    label: Callable[[int], str],
+) -> Iterator[DueCase]:
+    """Yield the missing runs of two labels in order; none after one ended badly, because no other can replace it."""
+    ended = {run.number: run.record.status for run in runs if run.record}
+    if {"failed", "oom"} & set(ended.values()):
         return
-    for place, number in enumerate(plan.aa_numbers(planned)):
+    for place, number in enumerate(numbers):
         if ended.get(number, "interrupted") == "interrupted":
-            yield DueRun(planned, number, "aa", aa_label(place))
+            yield DueRun(planned, number, purpose, label(place))
 
 
 def _begun(planned: PlannedCase, case: NightCase) -> Iterator[DueCase]:
@@ -105,7 +130,7 @@ def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspi
 
 
 def _next_number(plan: NightPlan, case: NightCase) -> int:
-    return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in case.runs)])
+    return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in (*case.runs, *case.pair_runs))])
 
 
 Kind = Literal["started", "interrupted", "cancelled"]
@@ -131,6 +156,7 @@ class NightBatch(Batch[PlannedCase]):
     def planned(self, due: DueCase) -> PlannedRun:
         """Return the run in ``cases/<case>/<number>``, with the time limit of the case, if any."""
         case, launch = due.entry, self.plan.launch
+        is_old = (due.purpose, due.reason) == ("pair", OLD)
         if case.timeout_s is not None:
             launch = launch.model_copy(update={"timeout_s": case.timeout_s})
         return PlannedRun(
@@ -139,6 +165,7 @@ class NightBatch(Batch[PlannedCase]):
             title=_title(due),
             launch=launch,
             software=self.plan.software.get(case.spec.gpu, Software()),
+            build=self.plan.against.build if self.plan.against and is_old else None,
         )
 
     @override
@@ -194,6 +221,8 @@ def _title(due: DueCase) -> str:
         return run_of(due.entry.name, due.number, due.entry.repeats)
     if due.purpose == "aa":
         return f"{due.entry.name}, A/A: {due.reason}"
+    if due.purpose == "pair":
+        return f"{due.entry.name}, {due.reason} build"
     return f"{due.entry.name}, {'again' if due.purpose == 'retry' else 'to confirm'}: {due.reason}"
 
 

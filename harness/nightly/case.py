@@ -15,12 +15,14 @@ from harness.judge.likeness import SOFTWARE, Likeness, possible_names
 from harness.nightly.evidence import Reference
 from harness.nightly.known_noise import KnownNoise, known_noise
 from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
+from harness.nightly.pairs import decided, judge_pairs
 from harness.nightly.rules import NightBefore, TimeLimits, is_suspicious, judge_memory, judge_time
 from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn
 from harness.records.metrics import BY_NAME, Metric, Metrics, speed_of
+from harness.records.night import Against
 from harness.records.run import Provenance, RunRecord
 from harness.units import first_line, utc_time
 
@@ -87,13 +89,16 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     )
 
 
-def suspected(verdict: CaseVerdict) -> bool:
-    """Return whether more runs should confirm a regression: a figure looks like one, and the suite expects none.
+def suspected(verdict: CaseVerdict, against: Against | None = None) -> bool:
+    """Return whether more runs should decide: a figure looks like a regression, and the suite expects none.
 
-    A case that passes may be suspected, too, if a change is probable but not yet established.
+    A case that passes may be suspected, too, if a change is probable but not yet established. Pairs with an old build
+    also decide what the golden cannot, e.g. because the software differs.
     """
     if verdict.is_expected or verdict.outcome in ("failed", "oom"):
         return False
+    if against and verdict.golden_path and verdict.outcome == "inconclusive":
+        return True
     return any(_looks_worse(finding) for finding in verdict.findings)
 
 
@@ -112,10 +117,12 @@ def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -
     metrics, comparison = compare_runs(counted, search, options)
     each, golden, alike = [derive(record) for record in counted], comparison.golden, comparison.likeness
     refined = (_refined(finding, each, metrics, golden, case, rules) for finding in comparison.findings)
+    pairs = judge_pairs(case.planned, case.pair_runs, rules.against)
     spec, unmeasured = counted[0].spec, (note for record in counted for note in record.unmeasured)
     found = replace(
         verdict,
-        findings=tuple(_unless_in_doubt(finding, rules) for finding in refined),
+        findings=tuple(decided(_unless_in_doubt(finding, rules), pairs) for finding in refined),
+        pairs=pairs,
         metrics=metrics,
         speed=speed_of(each, spec.tokens_per_step / spec.num_gpus),
         drift=drift_of(counted, golden, alike) if golden else (),

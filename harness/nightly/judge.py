@@ -94,7 +94,8 @@ def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
 
 def _is_repeated(case: CaseVerdict, finding: CaseFinding) -> bool:
     is_confirmed = any(run.purpose == "confirm" and run.record for run in case.runs)
-    return is_confirmed or bool(finding.evidence and finding.evidence.is_repeated)
+    is_paired = case.pairs is not None and not case.pairs.fault
+    return is_confirmed or is_paired or bool(finding.evidence and finding.evidence.is_repeated)
 
 
 def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
@@ -133,10 +134,12 @@ class NightJudge:
     def suspicion(self, case: NightCase) -> str:
         """Say why the case looks like a regression so far; empty where it does not.
 
-        This leaves out the A/A, which may still be running: the choice of runs must not depend on their order.
+        This leaves out the A/A and the pairs, which may still be running: the choice of runs must not depend on their
+        order.
         """
-        verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
-        if not suspected(verdict):
+        rules = rules_of(self.plan, _day_of(self.plan))
+        verdict = judge_case(replace(self.material(case), pair_runs=()), rules)
+        if not suspected(verdict, rules.against):
             return ""
         return verdict.reason or "worse than its golden, perhaps by chance"
 
@@ -160,8 +163,8 @@ class NightJudge:
             self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
             history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
             self._history[planned.name] = [record for record in history if record.night_id != self.plan.night_id]
-        own_aa = case_runs(run for run in case.aa_runs if run.record is not None)
-        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
+        aa, pairs = (case_runs(run for run in each if run.record) for each in (case.aa_runs, case.pair_runs))
+        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], aa, pairs)
 
 
 def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:

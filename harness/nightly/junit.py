@@ -30,13 +30,14 @@ def night_junit(verdict: NightVerdict) -> str:
         Xml.SubElement(listed, "property", _clean({"name": name, "value": value}))
     for case in verdict.cases:
         page = story(case)
-        _add(suite, case.planned.name, case.runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
+        runs = (*case.runs, *(case.pairs.runs if case.pairs else ()))
+        _add(suite, case.planned.name, runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
     if aa:
         problem = None if aa.holds else ("skipped", "inconclusive", "; ".join(aa.doubts.values()))
         _add(suite, AA, aa.runs, problem, aa_lines(verdict))
     kinds = Counter(child.tag for child in suite.iterfind("testcase/*"))
     counts = {"tests": len(suite.findall("testcase")), "failures": kinds["failure"], "errors": kinds["error"]}
-    seconds = _duration_s([run for case in verdict.cases for run in case.runs] + list(aa.runs if aa else ()))
+    seconds = _duration_s(_all_runs(verdict))
     totals = {name: str(number) for name, number in counts.items()} | {"time": f"{seconds:.3f}"}
     suite.attrib |= totals | {"skipped": str(kinds["skipped"])}
     root = Xml.Element("testsuites", totals)
@@ -74,7 +75,7 @@ def _add(
 def _measured_with(verdict: NightVerdict) -> dict[str, str]:
     """Return versions, drivers, devices and hosts of all runs; lists each value if they differ."""
     found: dict[str, dict[str, None]] = {}
-    for run in (run for case in verdict.cases for run in case.runs if run.record):
+    for run in (run for case in verdict.cases for run in case.runs if run.record):  # tonight's build, not the old one
         assert run.record is not None
         where = run.record.provenance
         here = {"device": where.device_name or where.processor, "driver": where.driver_version, "host": where.hostname}
@@ -82,6 +83,12 @@ def _measured_with(verdict: NightVerdict) -> dict[str, str]:
             if value:
                 found.setdefault(name, {})[value] = None
     return {name: ", ".join(values) for name, values in found.items()}
+
+
+def _all_runs(verdict: NightVerdict) -> Iterable[CaseRun]:
+    for case in verdict.cases:
+        yield from (*case.runs, *(case.pairs.runs if case.pairs else ()))
+    yield from verdict.aa.runs if verdict.aa else ()
 
 
 def _duration_s(runs: Iterable[CaseRun]) -> float:

@@ -18,7 +18,9 @@ from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, launcher_problems
 from harness.nightly.aa import AaRequest, aa_problems, with_aa
+from harness.nightly.against import against_notes, find_against
 from harness.nightly.batch import unstarted_night
+from harness.nightly.pairs import pairs_problems
 from harness.records.batches import BatchLaunch
 from harness.records.gating import LaunchSettings
 from harness.records.goldens import require_golden_dir
@@ -38,7 +40,7 @@ class NightRequest:
 
     ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
     ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``aa`` None: no
-    A/A.
+    A/A. ``against``: the environment of the old build, or ``last-good``; empty for none.
     """
 
     suite: str
@@ -54,6 +56,8 @@ class NightRequest:
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     aa: AaRequest | None = None
+    against: str = ""
+    num_pairs: int = 5
 
     def run_request(self, asked: Request) -> RunRequest:
         """Return the request of one case, as the checks of `mbr-perf run` take it."""
@@ -86,6 +90,7 @@ def chosen_suite(request: NightRequest) -> Suite:
         with problems.collecting():
             chosen = shard(chosen, request.shard)
     problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
+    problems.found += pairs_problems(request.num_pairs)
     problems.raise_if_any()
     return chosen
 
@@ -142,7 +147,13 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
     """
-    suite = chosen_suite(request)
+    problems, against, suite = Problems(), None, None
+    with problems.collecting():
+        suite = chosen_suite(request)
+    with problems.collecting():
+        against = find_against(request.against, request.num_pairs, Path(request.suite).stem, request.results_dir, host)
+    problems.raise_if_any()
+    assert suite is not None  # else there are problems
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
@@ -153,7 +164,8 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     if starts and request.launch.launcher != "replay" and request.slurm is None:
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
-    plan = plan.model_copy(update={"notes": (*unasked, *_short_cases(plan))})
+    notes = (*unasked, *_short_cases(plan), *against_notes(against))
+    plan = plan.model_copy(update={"notes": notes, "against": against})
     return with_aa(_startable(plan, host) if starts else plan, request.aa)
 
 
@@ -179,6 +191,7 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host
         cases=tuple(planned_case(draft, request, host) for draft in drafts),
         software={draft.checked.spec.gpu: draft.checked.software for draft in drafts if draft.checked},
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
+        python=host.python,
         command=own_command(),
         started_at=utc_now(),
         mbr_perf=harness.__version__,

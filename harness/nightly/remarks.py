@@ -70,10 +70,26 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
     yield from filter(None, [reason])
     yield from _about_findings(findings)
     yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
+    yield from _about_pairs(case)
     yield from filter(None, [one_line(case.remark)])
     if drift and drift not in {one_line(finding.reason) for finding in findings}:
         yield f"Environment differs from the golden's: {drift}"
     yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+
+
+def _about_pairs(case: CaseVerdict) -> Iterable[str]:
+    """Yield how the new build compares with the old one, ``ENV``: ``TFLOP/s/GPU -7.9 % +- 1.1 %, p 2e-5``."""
+    pairs = case.pairs
+    if pairs is None:
+        return
+    figures = "; ".join(
+        f"{BY_NAME[found.metric].title} {format_percent(found.change)}"
+        + (f" +- {format_share(found.margin)}, {p_text(found.p_value)}" if found.margin and found.p_value else "")
+        for found in pairs.findings
+        if found.change is not None
+    )
+    named = f"New build against the old one ({pairs.against}), {pairs.num_pairs} pairs"
+    yield f"{named}: {one_line(pairs.fault) or figures}"
 
 
 def next_steps(verdict: NightVerdict) -> Iterable[str]:
@@ -109,6 +125,7 @@ def _promote(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> str:
 
 def _to_copy(case: CaseVerdict) -> Iterable[str]:
     yield from (f"Runs: {line}" for line in run_lines(case.runs))
+    yield from (f"Runs of the pairs: {line}" for line in run_lines(case.pairs.runs if case.pairs else ()))
     command = further_command(case)
     if command:
         yield f"Details: {command}"

@@ -84,7 +84,12 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, r
 def _shown(verdict: NightVerdict) -> NightVerdict:
     """Mask folders that look like secrets, because people share these files."""
     cases = (
-        replace(case, runs=_runs(case.runs), golden_path=case.golden_path and redact_shapes(case.golden_path))
+        replace(
+            case,
+            runs=_runs(case.runs),
+            pairs=case.pairs and replace(case.pairs, runs=_runs(case.pairs.runs)),
+            golden_path=case.golden_path and redact_shapes(case.golden_path),
+        )
         for case in verdict.cases
     )
     aa = verdict.aa and replace(verdict.aa, runs=_runs(verdict.aa.runs))
@@ -180,6 +185,7 @@ def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:
 
 def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
     yield from ((case.planned.name, case.runs) for case in verdict.cases)
+    yield from ((f"pairs of {case.planned.name}", case.pairs.runs) for case in verdict.cases if case.pairs)
     if verdict.aa:
         yield f"A/A of {verdict.aa.case}", verdict.aa.runs
 

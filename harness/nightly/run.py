@@ -13,6 +13,7 @@ from harness.history.record import HistoryRecord, Occasion, history_record
 from harness.history.store import require_sound, write_history
 from harness.judge.derive import derive
 from harness.judge.gate import status_exit_code
+from harness.launch.build import require_same_build
 from harness.launch.environment import Host, this_host
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.experiment import Display
@@ -75,6 +76,8 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
     with holding(data.night_dir, "night"):
         measures_here = data.plan.slurm is None and data.plan.launch.launcher != "replay"
         require_same_software(data.plan.software, host, "night", measures_here=measures_here)
+        if data.plan.against:
+            require_same_build("--against", data.plan.against.build, host)
         return _run(data.night_dir.absolute(), host, data.plan, audience, results)
 
 

@@ -190,6 +190,9 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
             yield few
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
+    speed = case.pairs.of(SPEED) if case.pairs else None
+    if case.pairs and (case.pairs.fault or speed):
+        yield case.pairs.fault or (case.pairs.text_of(speed) if speed else "")
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
@@ -200,9 +203,14 @@ def _section(case: CaseVerdict) -> Section:
     style: Style = "plain" if case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
     lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))
     figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
+    pairs = (
+        (Only("html", (_figures(case.pairs.findings, ("New build", "Old build")),)),)
+        if case.pairs and case.pairs.findings
+        else ()
+    )
     return Section(
         shown.title,
-        (Listing(lines), *figures),
+        (Listing(lines), *figures, *pairs),
         style,
         indent=2,
         anchor=anchor(case.planned.name),
@@ -210,7 +218,7 @@ def _section(case: CaseVerdict) -> Section:
     )
 
 
-def _figures(findings: Iterable[CaseFinding]) -> Table:
+def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "Golden")) -> Table:
     """Return every finding of a case."""
 
     def shown(finding: CaseFinding, value: float | None) -> str:
@@ -220,8 +228,8 @@ def _figures(findings: Iterable[CaseFinding]) -> Table:
         findings,
         [
             (Column("Metric"), lambda finding: BY_NAME[finding.metric].title),
-            (Column("Now", right=True), lambda finding: shown(finding, finding.current)),
-            (Column("Golden", right=True), lambda finding: shown(finding, finding.golden)),
+            (Column(sides[0], right=True), lambda finding: shown(finding, finding.current)),
+            (Column(sides[1], right=True), lambda finding: shown(finding, finding.golden)),
             (Column("Change", right=True), change_text),
             (Column("Threshold", right=True), threshold_text),
             (Column("Verdict"), lambda finding: finding.verdict.value.replace("_", " ")),

@@ -9,13 +9,14 @@ from typing import Self
 from harness.errors import ExitCode
 from harness.history.record import CaseOutcome, HistoryRecord
 from harness.judge.differences import Difference
-from harness.judge.gate import Finding
+from harness.judge.gate import Finding, Verdict
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import GateKind, Metrics, Speed
-from harness.records.night import Case, ExpectedFailureRecord, NightPlan, NightRun
+from harness.records.night import Against, Case, ExpectedFailureRecord, NightPlan, NightRun
 from harness.records.run import REPLAYED, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
+from harness.units import format_percent
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,39 @@ class CaseRun(NightRun):
 
 
 @dataclass(frozen=True)
+class PairFinding(CaseFinding):
+    """One metric of the new build, ``current``, against the old build, ``golden``.
+
+    ``p_value``: one-sided, of the mean difference of the pairs; ``margin``: half of its 99 % interval, relative. Both
+    None for a metric that does not differ from run to run.
+    """
+
+    p_value: float | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class PairsVerdict:
+    """Old and new build in turn tonight. ``fault``: why the runs decide nothing; then there are no findings."""
+
+    against: str
+    num_pairs: int
+    runs: tuple[CaseRun, ...]
+    findings: tuple[PairFinding, ...] = ()
+    fault: str = ""
+
+    def of(self, metric: str) -> PairFinding | None:
+        """Return the finding about that metric."""
+        return next((finding for finding in self.findings if finding.metric == metric), None)
+
+    def text_of(self, found: PairFinding) -> str:
+        """Return ``-7.9 % against the old build in 5 pairs (p 2e-05)``."""
+        change = "no figures" if found.change is None else format_percent(found.change)
+        p_value = "" if found.p_value is None else f" (p {found.p_value:.1g})"
+        return f"{change} against the old build in {self.num_pairs} pairs{p_value}"
+
+
+@dataclass(frozen=True)
 class CaseVerdict:
     """How a case ended. ``is_expected``: the suite expected the outcome, so the case is not red.
 
@@ -61,6 +95,7 @@ class CaseVerdict:
     the golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures, ``speed`` their
     mean, as every report shows it; ``metrics`` their median. ``is_infrastructure``: a named infrastructure fault that
     retries did not cure. ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
+    ``pairs``: the comparison with the old build that decided a suspicion; None where none ran.
     """
 
     planned: Case
@@ -73,6 +108,7 @@ class CaseVerdict:
     metrics: Metrics | None
     golden_path: str | None = None
     is_golden_damaged: bool = False
+    pairs: PairsVerdict | None = None
     drift: tuple[Difference, ...] = ()
     caveats: tuple[str, ...] = ()
     speed: Speed | None = None
@@ -176,6 +212,7 @@ class CaseMaterial:
     """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
 
     ``history``: at least the runs since the golden. ``aa_runs``: of the night's A/A; they do not count for the case.
+    ``pair_runs``: of old and new build.
     """
 
     planned: Case
@@ -183,6 +220,7 @@ class CaseMaterial:
     golden: GoldenSearch
     history: Sequence[HistoryRecord] = ()
     aa_runs: Sequence[CaseRun] = ()
+    pair_runs: Sequence[CaseRun] = ()
 
 
 @dataclass(frozen=True)
@@ -191,7 +229,7 @@ class NightRules:
 
     ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to
     there, so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be
-    concluded of it tonight.
+    concluded of it tonight. ``against``: the old build, if suspicious cases run pairs with it.
     """
 
     today: date
@@ -200,6 +238,7 @@ class NightRules:
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     doubts: Mapping[GateKind, str] = field(default_factory=dict)
+    against: Against | None = None
 
     @property
     def alpha(self) -> float:
@@ -217,11 +256,12 @@ def rules_of(plan: NightPlan, today: date) -> NightRules:
         before=plan.started_at,
         accept_differences=plan.accept_differences,
         fail_on_improvement=plan.fail_on_improvement,
+        against=plan.against,
     )
 
 
 class AaRunRow(Shown):
-    """A run of the A/A under its label."""
+    """A run of the A/A or of a pair under its label."""
 
     number: int
     label: str = at("reason")
@@ -240,6 +280,30 @@ class AaRow(Shown):
     alpha: float = AA_ALPHA
     doubts: dict[GateKind, str]
     comparison: tuple[AaFinding, ...] = at("findings")
+    runs: tuple[AaRunRow, ...]
+
+
+class PairRow(Shown):
+    """One metric of the pairs. ``change``: of the new build from the old; ``margin``: half of its 99 % interval."""
+
+    metric: str
+    old: float | None = at("golden")
+    new: float | None = at("current")
+    change: float | None
+    p_value: float | None
+    margin: float | None
+    threshold: float | None
+    verdict: Verdict
+    reason: Text
+
+
+class PairsRow(Shown):
+    """Old and new build in turn. ``fault``: why the runs decide nothing."""
+
+    against: str
+    num_pairs: int
+    fault: Text
+    comparison: tuple[PairRow, ...] = at("findings")
     runs: tuple[AaRunRow, ...]
 
 
@@ -280,6 +344,7 @@ class CaseRow(Shown):
     recompute: str | None = at("planned", "spec", "recompute", "text")
     fingerprint: str | None = at("planned", "spec", "fingerprint")
     comparison: tuple[CaseFinding, ...] = at("findings")
+    pairs: PairsRow | None
     golden_path: str | None
     drift: tuple[Difference, ...]
     caveats: tuple[str, ...]

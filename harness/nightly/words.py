@@ -77,9 +77,13 @@ def _with_change(case: CaseVerdict) -> str:
     worst = next(found, None) if case.outcome == "regression" else None
     if worst is None:
         return case.planned.name
+    title = BY_NAME[worst.metric].title
+    paired = case.pairs.of(worst.metric) if case.pairs else None
+    if paired and paired.change is not None:
+        return f"{case.planned.name} ({title} {format_percent(paired.change)} against the old build)"
     is_beyond = worst.threshold and abs(worst.change or 0.0) > worst.threshold
     allowed = f", allowed {(worst.threshold or 0.0) * 100:g} %" if is_beyond else ""
-    return f"{case.planned.name} ({BY_NAME[worst.metric].title} {format_percent(worst.change or 0.0)}{allowed})"
+    return f"{case.planned.name} ({title} {format_percent(worst.change or 0.0)}{allowed})"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -100,9 +104,9 @@ def _shared(verdict: NightVerdict) -> str:
 def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
     """Yield what line 1 must state: of a night without red cases those that moved far, and why no time was judged."""
     calm = () if any(map(is_red, verdict.cases)) else verdict.cases  # red cases need the room
-    moved = [(case.planned.name, beyond) for case in calm if (beyond := _beyond(case))]
+    moved = [(case, beyond) for case in calm if (beyond := _beyond(case))]
     if moved:
-        shown = [f"{name} ({format_percent(finding.change or 0.0)})" for name, finding in moved]
+        shown = [f"{case.planned.name} ({_moved(case, finding)})" for case, finding in moved]
         yield f"changed by more than the threshold: {_some(shown)}"
     measured = [case for case in verdict.cases if case.counted]
     lacking = [case.planned.name for case in measured if _lacks_speed(case)]
@@ -111,6 +115,12 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
         yield f"no time was judged: {why[0]}"
     elif lacking:
         yield f"the golden of {_some(lacking)} has no throughput"
+
+
+def _moved(case: CaseVerdict, finding: CaseFinding) -> str:
+    paired = case.pairs.of(finding.metric) if case.pairs else None
+    as_old = f", {format_percent(paired.change)} against the old build" if paired and paired.change is not None else ""
+    return f"{format_percent(finding.change or 0.0)}{as_old}"
 
 
 def _lacks_speed(case: CaseVerdict) -> bool:

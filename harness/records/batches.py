@@ -11,6 +11,7 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
+from harness.experiment.software import Software
 from harness.records.folders import new_folder, results_dir
 from harness.records.gating import LaunchSettings
 from harness.records.golden import differing, leaves
@@ -89,7 +90,7 @@ def read_events(folder: Path, schema: type[Model]) -> tuple[Model, ...]:
     return read_lines(folder / EVENTS, schema)[0]
 
 
-Purpose = Literal["repeat", "retry", "confirm", "aa"]
+Purpose = Literal["repeat", "retry", "confirm", "aa", "pair"]
 """Why a run of an entry was started."""
 
 
@@ -127,6 +128,18 @@ def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
         f"{path}: not a run of {entry.name}: {', '.join(names[:3])} {'and more ' * bool(names[3:])}differ",
         remedy="put the run of the plan back, or delete this folder and use --resume, which runs it again",
     )
+
+
+class Build(Frozen):
+    """A Python environment that ranks use in place of mbr-perf's own.
+
+    ``python``: its interpreter. ``path``: folders that precede the PYTHONPATH of the shell. ``software``: what is
+    installed there.
+    """
+
+    python: str
+    path: str = ""
+    software: Software = Software()
 
 
 class BatchLaunch(LaunchSettings):

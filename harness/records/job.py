@@ -10,7 +10,7 @@ from pydantic import Field
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
-from harness.records.batches import BatchLaunch
+from harness.records.batches import BatchLaunch, Build
 from harness.records.folders import folder_named, folders, new_folder, results_dir
 from harness.records.gating import GateOptions
 from harness.records.prediction import PredictionRecord
@@ -65,6 +65,7 @@ class JobRun(Frozen):
     """One run of a job. ``run_dir``: absolute, without a run.
 
     ``prediction`` and ``no_prediction``: set if the run was predicted when it was planned; otherwise the node predicts.
+    ``build``: the environment of its ranks, if it is not the job's.
     """
 
     run_dir: str
@@ -75,6 +76,7 @@ class JobRun(Frozen):
     force: tuple[str, ...] = ()
     prediction: PredictionRecord | None = None
     no_prediction: str = ""
+    build: Build | None = None
 
 
 class JobRecord(Frozen):

@@ -18,6 +18,7 @@ from harness.experiment.software import Software
 from harness.records.batches import (
     NIGHT_FOLDERS,
     BatchLaunch,
+    Build,
     EntryWords,
     PlannedEntry,
     Purpose,
@@ -87,13 +88,34 @@ def aa_label(place: int) -> str:
     return "A" if place % 4 in (0, 3) else "A'"
 
 
+class Against(Frozen):
+    """The old build that suspicious cases are compared with, in so many pairs of runs.
+
+    ``source``: what the user named, with the night where that was ``last-good``. The builds alternate as old, new,
+    new, old, so that a drift of the machine affects both equally.
+    """
+
+    source: str
+    num_pairs: int
+    build: Build
+
+
+def pair_label(place: int) -> str:
+    """Return the build of the pairs' run at ``place``, counted from 0."""
+    return OLD if place % 4 in (0, 3) else NEW
+
+
+OLD, NEW = "old", "new"
+
+
 class NightPlan(Frozen):
     """``night.json``: everything decided before the first run. Times are UTC ISO-8601.
 
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
     case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
     request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and
-    the cases must run with. ``aa``: the A/A test that must pass before times are judged, or None.
+    the cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``against``: the old
+    build for suspicious cases. ``python``: the interpreter of tonight's own build.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -112,6 +134,8 @@ class NightPlan(Frozen):
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     aa: AaPlan | None = None
+    against: Against | None = None
+    python: str = ""
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
@@ -167,11 +191,15 @@ class NightRun:
 
 @dataclass(frozen=True)
 class NightCase:
-    """A case and its runs so far, by number. ``aa_runs``: runs of the A/A test, which are none of the case."""
+    """A case and its runs so far, by number.
+
+    ``aa_runs`` of the A/A test and ``pair_runs`` of old and new build are none of the case.
+    """
 
     planned: Case
     runs: tuple[NightRun, ...]
     aa_runs: tuple[NightRun, ...] = ()
+    pair_runs: tuple[NightRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,8 +240,8 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
     runs = _runs(night_dir, planned, events)
-    own, aa = (tuple(run for run in runs if (run.purpose == "aa") is is_aa) for is_aa in (False, True))
-    return NightCase(planned, own, aa)
+    aa, pair = (tuple(run for run in runs if run.purpose == purpose) for purpose in ("aa", "pair"))
+    return NightCase(planned, tuple(run for run in runs if run not in (*aa, *pair)), aa, pair)
 
 
 def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:

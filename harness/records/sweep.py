@@ -15,7 +15,15 @@ from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
-from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, EntryWords, PlannedEntry, read_events, read_run_of
+from harness.records.batches import (
+    SWEEP_FOLDERS,
+    BatchLaunch,
+    Build,
+    EntryWords,
+    PlannedEntry,
+    read_events,
+    read_run_of,
+)
 from harness.records.gating import GateOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
@@ -65,7 +73,8 @@ class SweepPlan(Frozen):
 
     ``capacity_bytes``: the control's memory per rank, None if unknown; if ``memory_limit`` is varied, each cell has its
     own capacity. ``margin``: the share of capacity that stays free beside what lies outside torch's allocator.
-    ``software``: the software that the rules assumed and the cells must run with.
+    ``software``: the software that the rules assumed and the cells must run with. ``builds``: other environments of
+    ranks, by their value of the axis ``python``.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -85,6 +94,7 @@ class SweepPlan(Frozen):
     launch: BatchLaunch = BatchLaunch()
     gate: GateOptions = GateOptions()
     software: Software | None = None
+    builds: dict[str, Build] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str

@@ -17,6 +17,8 @@ from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
 from harness.units import GIB
 
 RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"
+PYTHON, OWN = "python", "own"
+"""The axis of Python environments for the ranks, and its value for the one that runs mbr-perf."""
 
 MOST_CELLS = 10_000  # weeks of runs; checking so many takes minutes
 
@@ -43,6 +45,8 @@ class SweptAxis:
 
     def ask(self, asked: Request, value: str) -> Request:
         """Return ``asked`` with this axis set to ``value``."""
+        if self.target == PYTHON:
+            return asked
         if self.target == RECOMPUTE:
             return replace(asked, **dict.fromkeys(RECOMPUTE_OPTIONS) | {RECOMPUTE: value})  # type: ignore[arg-type]
         if "." not in self.target:
@@ -57,6 +61,8 @@ class SweptAxis:
         """Return the value in ``spec``, as a user writes it."""
         if self.leaf == RECOMPUTE:
             return spec.recompute.text
+        if self.target == PYTHON:
+            return OWN
         if self.leaf.startswith("env."):
             return spec.env.get(self.leaf.removeprefix("env."), UNSET)
         value: object = spec

@@ -17,6 +17,7 @@ from harness.records.goldens import find_golden
 from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, read_record
 from harness.records.sweep import SWEEP, PlannedCell, SweepEvent, SweepPlan, read_sweep, run_dir_of, run_id_of
+from harness.sweep.axes import PYTHON
 from harness.units import format_bytes, utc_now
 
 DueCell = DueRun[PlannedCell]
@@ -73,6 +74,7 @@ class SweepBatch(Batch[PlannedCell]):
             title=run_of(due.entry.name, due.number, self.plan.repeats),
             launch=self.plan.launch,
             software=self.plan.software,
+            build=self.plan.builds.get(due.entry.changes.get(PYTHON, "")),
         )
 
     @override
@@ -160,7 +162,8 @@ def lessons(
     stages = sorted({rank.coordinates.pp for rank in record.ranks if rank.failure and rank.failure.kind == "oom"})
     for other in others:
         same_layout = taught_by.spec.model_copy(update={"recompute": other.spec.recompute}) == other.spec
-        if other.index == taught_by.index or not same_layout:
+        same_build = taught_by.changes.get(PYTHON) == other.changes.get(PYTHON)
+        if other.index == taught_by.index or not (same_layout and same_build):
             continue
         for stage in stages:
             least, needed = _predicted(taught_by, stage), _predicted(other, stage)

@@ -10,6 +10,7 @@ from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.effective import computation, settled_implementation
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import repeats_problem
+from harness.launch.build import find_build
 from harness.launch.detection import one_look
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
@@ -18,11 +19,23 @@ from harness.measure.prediction import KeptPrediction, limits_for, predictions
 from harness.measure.understanding import given_env, launcher_problems, settle
 from harness.predict.search import candidates
 from harness.predict.tracer import Tracing, trace_cache
+from harness.records.batches import Build
 from harness.records.redact import own_command
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
-from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, values_of
+from harness.sweep.axes import (
+    AUTO,
+    OWN,
+    PYTHON,
+    RECOMPUTE,
+    AskedCell,
+    Expansion,
+    SweptAxis,
+    control_values,
+    name_of,
+    values_of,
+)
 from harness.sweep.request import SweepRequest, read_axes, read_control
 from harness.units import counted, format_bytes, utc_now
 
@@ -77,6 +90,8 @@ def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
     own = drafted.checked
     for place, other in enumerate(earlier):
         if not other.may_run or other.checked is None:
+            continue
+        if drafted.asked.values.get(PYTHON) != other.asked.values.get(PYTHON):
             continue
         same = own.spec.model_copy(update={"recompute": other.checked.spec.recompute}) == other.checked.spec
         if same and computation(own.spec, own.software) == computation(other.checked.spec, other.checked.software):
@@ -141,6 +156,7 @@ def plan_sweep(
     Starts tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
     """
     axes = _axes(request)
+    builds = _builds(axes, host)
     drafts = draft(request, axes, host)
     first = _to_run(drafts)[0]
     unasked = tuple[str, ...]()
@@ -173,6 +189,7 @@ def plan_sweep(
         launch=request.launch,
         gate=request.gate,
         software=first.software,
+        builds=builds,
         notes=_notes(cells, tuple(dict.fromkeys((*first.notes, *few_steps, *unasked)))),
         command=own_command(),
         started_at=utc_now(),
@@ -206,6 +223,16 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
             raise_all(secrets_in(given_env(request.asked)))
     problems.raise_if_any()
     return axes
+
+
+def _builds(axes: tuple[SweptAxis, ...], host: Host) -> dict[str, Build]:
+    """Return the environments that are compared, by their value. BadRequestError with all that is wrong with them."""
+    problems, builds = Problems(), dict[str, Build]()
+    for value in (value for axis in axes if axis.target == PYTHON for value in axis.values if value != OWN):
+        with problems.collecting():
+            builds[value] = find_build("python", value, host)
+    problems.raise_if_any()
+    return builds
 
 
 def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[str, ...]:

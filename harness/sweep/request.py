@@ -16,7 +16,7 @@ from harness.resolve.options import set_settings
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
 from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, Over, SweepFile
-from harness.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
+from harness.sweep.axes import AUTO, PYTHON, RECOMPUTE, SweptAxis, as_text, typed
 
 
 def split_over(text: str) -> Over:
@@ -94,7 +94,7 @@ def _canonical(name: str) -> str:
 def _axis(over: Over) -> SweptAxis:
     canonical = _canonical(over.name)
     target = SWEPT.get(canonical, canonical)
-    if "." not in target and target not in OPTION_NAMES:
+    if "." not in target and target not in (*OPTION_NAMES, PYTHON):
         raise BadRequestError(f"{over.place}: cannot be varied", remedy=_instead(target))
     problems, read = Problems(), list[str]()
     for value in over.values:
@@ -114,7 +114,7 @@ def _instead(target: str) -> str:
     return (
         hint
         if hint.startswith("did you mean")
-        else f"one of {RECOMPUTE}, {', '.join(SIZES)}, a long option, env.NAME or section.field"
+        else f"one of {RECOMPUTE}, {PYTHON}, {', '.join(SIZES)}, a long option, env.NAME or section.field"
     )
 
 
@@ -124,6 +124,8 @@ def _checked(target: str, value: str, place: str) -> str:
     if target == RECOMPUTE:
         _require_one_setting(value, place)
         return AUTO if value == AUTO else policy_from_text(value, place).text
+    if target == PYTHON:
+        return value
     if "." not in target:
         return as_text(typed(target, value, place))
     if target.startswith("env."):

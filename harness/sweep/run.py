@@ -16,6 +16,7 @@ from harness.cluster.task import main
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.gpu import GPUS
 from harness.judge.saving import elsewhere
+from harness.launch.build import require_same_build
 from harness.launch.environment import Host, this_host
 from harness.launch.machine import software_for, software_here
 from harness.measure.experiment import Display
@@ -102,6 +103,8 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
         plan = meeting_at(data.plan, sitting.meeting)
         before = {plan.gpu: plan.software} if plan.software else {}
         require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
+        for build in plan.builds.values():
+            require_same_build("python", build, host)
         batch = SweepBatch(data.sweep_dir, host, plan)
         batch.require_startable()
         return _run(batch, display, sitting, elsewhere(data, host.hostname))

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.history.store import read_history
+from harness.records.golden import GoldenMetric
+from harness.records.goldens import write_golden
 from harness.records.night import read_night
+from tests.conftest import build_golden
+from tests.environments import environment
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "harness.app", "nightly")
@@ -90,3 +94,32 @@ def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed
     assert night.is_finished
     assert [len(case.runs) for case in night.cases] == [1, 1, 1, 1]
     assert len(read_history(results)) == 4
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_pairs_of_old_and_new_build_decide_what_the_golden_alone_leaves_open(tmp_path):
+    suite = SUITE.replace("golden: optional", "repeats: 1")
+    (tmp_path / "suite.yaml").write_text(suite.replace("max_steps: 5", "max_steps: 8"))
+    unchanged, slowed = environment(tmp_path / "unchanged"), environment(tmp_path / "slowed", sleep_s=0.5)
+    asked = (str(tmp_path / "suite.yaml"), "--golden_dir", str(tmp_path / "goldens"), "--results_dir", str(tmp_path / "results"))  # fmt: skip
+    (tmp_path / "goldens").mkdir()
+    night = json.loads(_night(sys.executable, *asked).stdout)
+    record = read_night(night["night_dir"]).cases[0].runs[0].record
+    speed = night["cases"][0]["metrics"]["tflops_per_gpu"]["median"]
+    metrics = {"tflops_per_gpu": GoldenMetric(value=speed * 1.5, relative_spread=0.1)}
+    write_golden(tmp_path / "goldens", record.spec, build_golden(record, {}, num_runs=1).model_copy(update={"metrics": metrics}))  # fmt: skip
+    alone = json.loads(_night(sys.executable, *asked, "--confirm", "0").stdout)["cases"][0]
+    assert alone["outcome"] in ("inconclusive", "regression")
+    green = _night(sys.executable, *asked, "--against", str(unchanged), "--pairs", "6")
+    red = _night(str(slowed), *asked, "--against", str(unchanged), "--pairs", "4")
+    for done, expected in ((red, "regression"), (green, "pass")):
+        case = json.loads(done.stdout)["cases"][0]
+        speed = next(row for row in case["pairs"]["comparison"] if row["metric"] == "tflops_per_gpu")
+        assert (case["outcome"], speed["verdict"], done.returncode) == (expected, expected, 5 if expected == "regression" else 0)  # fmt: skip
+
+
+def _night(python, *arguments):
+    command = (python, "-m", "harness.app", "nightly", *arguments, "--json")
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

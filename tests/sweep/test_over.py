@@ -81,7 +81,7 @@ def test_every_problem_of_every_axis_is_reported_at_once():
         ("model_recipe_name=a", "one sweep compares settings of one recipe"),
         ("recompute_modules=mlp", "write --over recompute="),
         ("gpu=h100", "one kind of GPU"),
-        ("nonsense=1", r"one of recompute, tp, pp"),
+        ("nonsense=1", r"one of recompute, python, tp, pp"),
     ],
 )
 def test_what_is_no_axis_names_the_way_there(text, remedy):

@@ -1,0 +1,97 @@
+"""Another Python environment for the ranks, in place of the one that runs mbr-perf."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import harness
+from harness.errors import BadRequestError
+from harness.experiment.software import Software
+from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.machine import TRAINING
+from harness.records.batches import Build
+from harness.records.folders import checkout_dir
+from harness.records.quoting import quoted_error
+
+_PROBE = (
+    "import json, sys, harness; from harness.launch.machine import installed_software as found; "
+    "print(json.dumps([sys.prefix, harness.__version__, found().model_dump()]))"
+)
+_PATIENCE_S = 120.0  # a cold environment on a shared file system
+
+
+def host_with(host: Host, build: Build | None) -> Host:
+    """Return the machine with the interpreter and the import path of ``build``; ``host`` itself without one."""
+    if build is None:
+        return host
+    paths = [path for path in (build.path, host.shell.get("PYTHONPATH", "")) if path]
+    shell = MappingProxyType({**host.shell, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})})
+    return replace(host, python=build.python, shell=shell)
+
+
+def find_build(option: str, text: str, host: Host) -> Build:
+    """Return the environment that ``text`` names: an interpreter, or the folder of an environment.
+
+    Ranks run this mbr-perf, also there. BadRequestError, opened by ``option``, if there is no such environment, if it
+    lacks what ranks import, or if it is the environment that runs mbr-perf.
+    """
+    named = Path(text).expanduser().absolute()
+    python = named / "bin" / "python" if named.is_dir() else named
+    if not python.is_file() or not os.access(python, os.X_OK):
+        problem = f"no Python environment: {python} is no program" if named.exists() else "no such file or folder"
+        raise BadRequestError(
+            f"{option} {text}: {problem}", remedy="name an interpreter such as ENV/bin/python, or the folder ENV"
+        )
+    checkout = checkout_dir()
+    build = Build(python=str(python), path=str(checkout) if checkout else "")
+    prefix, version, software = _asked(option, text, build, host)
+    if Path(prefix) == Path(sys.prefix):
+        raise BadRequestError(
+            f"{option} {text}: this environment runs mbr-perf, so both sides would be the same",
+            remedy="name the environment of the other build",
+        )
+    missing = [name for name in TRAINING if getattr(software, name.replace("-", "_")) is None]
+    if missing or version != harness.__version__:
+        lacks = (
+            f"has mbr-perf {version}, not {harness.__version__}" if not missing else f"lacks {' and '.join(missing)}"
+        )
+        raise BadRequestError(f"{option} {text}: {lacks}", remedy=_remedy(build))
+    return build.model_copy(update={"software": software})
+
+
+def require_same_build(option: str, then: Build, host: Host) -> None:
+    """Raise BadRequestError if the environment of a resumed batch is gone, or has other software than it had."""
+    if find_build(option, then.python, host).software != then.software:
+        raise BadRequestError(
+            f"--resume: {then.python} has other software than at the start; new runs would not be comparable",
+            remedy="install the software it began with, or start again",
+        )
+
+
+def _asked(option: str, text: str, build: Build, host: Host) -> tuple[str, str, Software]:
+    """Return the prefix of the environment, its mbr-perf and its software, as the environment itself reports them."""
+    env = {**host_with(host, build).shell, **SAFE_PATH}
+    try:
+        done = subprocess.run(
+            (build.python, "-c", _PROBE), env=env, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+        why = quoted_error(done.stderr) if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadRequestError(f"{option} {text}: {build.python} does not answer: {error}") from error
+    if why:
+        message = f"{option} {text}: mbr-perf cannot be imported in {build.python}: {why}"
+        raise BadRequestError(message, remedy=_remedy(build))
+    try:
+        prefix, version, software = json.loads(done.stdout)
+        return prefix, version, Software.model_validate(software)
+    except ValueError as error:
+        message = f"{option} {text}: {build.python} did not answer as a Python environment does"
+        raise BadRequestError(message, remedy="name an interpreter such as ENV/bin/python") from error
+
+
+def _remedy(build: Build) -> str:
+    return f"{build.python} -m pip install 'mbr-perf[train]=={harness.__version__}' beside torch and megatron-core"

@@ -1,0 +1,69 @@
+"""Finds the old build that suspicious cases of a night are compared with."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.experiment.software import Software
+from harness.launch.build import find_build
+from harness.launch.environment import Host
+from harness.records.folders import folders, results_dir
+from harness.records.night import JUDGED, NIGHT, NIGHTS, REPORT, Against, NightPlan
+from harness.records.strict_json import read_document
+
+LAST_GOOD = "last-good"
+_OPTION = "--against"
+
+
+def find_against(text: str, num_pairs: int, suite: str, results: Path | None, host: Host) -> Against | None:
+    """Return the old build; None where none is asked for. BadRequestError if it is not there any more, or never was."""
+    if not text:
+        return None
+    if text != LAST_GOOD:
+        return Against(source=text, num_pairs=num_pairs, build=find_build(_OPTION, text, host))
+    night = _last_good(suite, results_dir(results))
+    source = f"{LAST_GOOD} ({night.night_id})"
+    build = find_build(f"{_OPTION} {source}:", night.python, host)
+    if changed := _changed(night, build.software):
+        raise BadRequestError(
+            f"{_OPTION} {source}: {night.python} has changed since: {'; '.join(changed)}",
+            remedy=f"make an environment with the software of that night, and name it: {_OPTION} ENVIRONMENT",
+        )
+    return Against(source=source, num_pairs=num_pairs, build=build)
+
+
+def _last_good(suite: str, results: Path) -> NightPlan:
+    """Return the newest night of the suite that passed and names its environment. BadRequestError without one."""
+    for folder in reversed(folders(results / NIGHTS)):
+        try:
+            judged = json.loads((folder / REPORT / JUDGED).read_bytes())
+            is_good = (judged["exit_code"], judged["num_runs_missing"]) == (0, 0)
+            plan = read_document(folder / NIGHT, NightPlan) if is_good else None
+        except (OSError, ValueError, KeyError, TypeError, BadRequestError):
+            continue  # damaged, or killed before its reports
+        if plan and plan.python and plan.suite == suite:
+            return plan
+    raise BadRequestError(
+        f"{_OPTION} {LAST_GOOD}: no night of {suite} in {results} has passed",
+        remedy=f"name the environment of the old build: {_OPTION} ENVIRONMENT",
+    )
+
+
+def _changed(night: NightPlan, now: Software) -> list[str]:
+    """Return each package that differs from what the night ran with."""
+    found = (
+        f"{name} {version}, now {getattr(now, name) or 'absent'}"
+        for then in night.software.values()
+        for name, version in vars(then).items()
+        if name in ("megatron_core", "torch", "python") and version and getattr(now, name) != version
+    )
+    return list(dict.fromkeys(found))
+
+
+def against_notes(against: Against | None) -> Iterable[str]:
+    """Yield the note of a plan with an old build."""
+    if against is not None:
+        has = against.build.software
+        build = f"{against.build.python} (megatron-core {has.megatron_core}, torch {has.torch})"
+        yield f"a suspicious case runs {against.num_pairs} pairs of old and new build; the old build is {build}"
