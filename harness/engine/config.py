@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.optimizer import OptimizerConfig
@@ -17,7 +18,8 @@ from harness.experiment.model import ModelSpec
 from harness.experiment.recompute import megatron_fields
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
-ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "quick_gelu": quick_gelu}
+ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "quick_gelu": quick_gelu,
+               "squared_relu": squared_relu}  # fmt: skip
 
 # Fields that megatron-core renamed: our name -> names in newer releases, tried in order.
 RENAMED = {"cuda_graph_scope": ("cuda_graph_modules",), "fp4_param": ("fp4_param_gather",)}
@@ -156,7 +158,11 @@ def _fusible_activation(model: ModelSpec) -> bool:
     """
     if model.activation_func == "quick_gelu":
         return model.gated_linear_unit and 0 not in model.moe_layer_pattern
-    if model.activation_func_clamp_value is not None or model.glu_linear_offset:
+    if (
+        model.activation_func == "squared_relu"
+        or model.activation_func_clamp_value is not None
+        or model.glu_linear_offset
+    ):
         return False
     if model.activation_func == "silu":
         return model.gated_linear_unit
@@ -289,10 +295,13 @@ def _bucket_size(spec: ExperimentSpec) -> int:
 
 
 def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:
-    """Build the settings of Adam with the dtypes of ``spec``."""
+    """Build the settings of the optimizer with the dtypes of ``spec``."""
     o = spec.optimizer
     fields: dict[str, Any] = {
-        "optimizer": "adam",
+        "optimizer": o.optimizer,
+        "sgd_momentum": o.sgd_momentum,
+        "loss_scale": o.loss_scale,
+        "fp16": spec.precision.params_dtype == "fp16",
         "lr": o.lr,
         "weight_decay": o.weight_decay,
         "clip_grad": o.clip_grad,
@@ -312,4 +321,7 @@ def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:
     if "fp8_recipe" in spec.precision.transformer_config:
         fields["fp8_recipe"] = spec.precision.transformer_config["fp8_recipe"]
         fields["reuse_grad_buf_for_mxfp8_param_ag"] = spec.precision.name == "fp8_mx"
+    if o.optimizer_cpu_offload:
+        offload = ("optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
+        fields |= {name: getattr(o, name) for name in offload}
     return OptimizerConfig(**fitted(OptimizerConfig, fields))

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 from pydantic import Field, model_validator
 
 from harness.experiment.frozen import Former, Frozen, former_values
@@ -24,8 +24,18 @@ StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
 
 
 class OptimizerSpec(Frozen):
-    """Adam state and gradients. Dtypes other than fp32 need ``use_precision_aware_optimizer``."""
+    """Optimizer, its states and gradients. Dtypes other than fp32 need ``use_precision_aware_optimizer``.
 
+    ``loss_scale``: of FP16; None lets megatron-core find it. ``optimizer_cpu_offload`` keeps the states of
+    ``optimizer_offload_fraction`` of the parameters in host memory, whose processor updates these parameters.
+    """
+
+    optimizer: Annotated[Literal["adam", "sgd", "muon", "dist_muon"], Former("adam")] = "adam"
+    sgd_momentum: Annotated[float, Ge(0), Lt(1), Former(0.9)] = 0.9
+    loss_scale: Annotated[float | None, Field(gt=0), Former(None)] = None
+    optimizer_cpu_offload: Annotated[bool, Former(False)] = False
+    optimizer_offload_fraction: Annotated[float, Ge(0), Le(1), Former(1.0)] = 1.0
+    overlap_cpu_optimizer_d2h_h2d: Annotated[bool, Former(False)] = False
     use_distributed_optimizer: bool = True
     use_precision_aware_optimizer: bool = False
     main_params_dtype: StateDtype = "fp32"

@@ -22,7 +22,7 @@ class Precision:
     name: str
     title: str
     peak: PeakKey
-    params_dtype: Literal["fp32", "bf16"]
+    params_dtype: Literal["fp32", "bf16", "fp16"]
     min_capability: tuple[int, int] | None
     transformer_config: dict[str, str | bool | int] = field(default_factory=dict)
     fp8_param_gather: bool = False
@@ -44,6 +44,7 @@ class Precision:
 _PUBLISHED = (
     Precision("fp32", "FP32 (CPU runs)", "fp32", "fp32", None, source="no GPU recipe uses it"),
     Precision("bf16", "BF16", "bf16", "bf16", (8, 0)),
+    Precision("fp16", "FP16 with a loss scale", "bf16", "fp16", (7, 0), {"fp16": True}),
     Precision(
         "fp8_cs", "FP8 current scaling", "fp8", "bf16", (8, 9),
         {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param": True}, True, "2.2.0",

@@ -57,7 +57,9 @@ class MoeModel(Frozen):
     moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
     moe_shared_expert_intermediate_size: Width | None = None
     moe_shared_expert_gate: Annotated[bool, Former(False)] = False
-    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "none"] = "aux_loss"
+    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"] = (
+        "aux_loss"
+    )
     moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
     moe_router_pre_softmax: bool = False
     moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
@@ -150,7 +152,7 @@ class ModelSpec(Frozen):
     make_vocab_size_divisible_by: Width = 128
     share_embeddings_and_output_weights: bool = False
     gated_linear_unit: bool = True
-    activation_func: Literal["silu", "gelu", "quick_gelu"] = "silu"
+    activation_func: Literal["silu", "gelu", "quick_gelu", "squared_relu"] = "silu"
     glu_linear_offset: Annotated[float, Former(0.0)] = 0.0
     activation_func_clamp_value: Annotated[float | None, Field(gt=0), Former(None)] = None
     add_bias_linear: bool = False

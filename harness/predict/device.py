@@ -110,7 +110,7 @@ def _groups(spec: ExperimentSpec) -> Iterator[Communicator]:
         yield Communicator("tokens per expert", ep * etp, 1)
         yield Communicator("expert data parallel", world // (pp * ep * etp), ep * etp)
         balancing = spec.model.moe.moe_router_load_balancing_type
-        if balancing != "none":  # its loss is logged
+        if balancing not in ("none", "sinkhorn"):  # its loss is logged
             yield Communicator("losses of all stages", pp, world // pp)
         if balancing in ("aux_loss", "seq_aux_loss"):
             yield Communicator("losses of a sequence", tp * cp, 1)

@@ -47,6 +47,7 @@ MODEL_CHANGES = [
     ({"kv_channels": 32}, {"kv_channels"}),
     ({"gated_linear_unit": False}, {"gated_linear_unit", "bias_activation_fusion"}),
     ({"activation_func": "gelu"}, {"activation_func"}),
+    ({"activation_func": "squared_relu"}, {"activation_func", "bias_activation_fusion"}),
     ({"activation_func": "quick_gelu"}, {"activation_func", "bias_activation_fusion"}),
     ({"glu_linear_offset": 1.0}, {"glu_linear_offset", "bias_activation_fusion"}),
     ({"activation_func_clamp_value": 7.0}, {"activation_func_clamp_value", "bias_activation_fusion"}),
@@ -126,7 +127,7 @@ def test_recompute_arrives_whole(engine, recompute, granularity, method, num_lay
     assert modules in (None, config.recompute_modules)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_the_precision_of_weights_pipeline_and_autocast_agree(engine, dtype):
     config = engine.transformer_config(shapes.experiment(shapes.DENSE, dtype=dtype))
     assert {config.params_dtype, config.pipeline_dtype, config.autocast_dtype} == {engine.DTYPES[dtype]}
@@ -151,6 +152,25 @@ def test_gradients_and_optimizer_follow_the_spec(engine):
     assert engine.ddp_config(spec.model_copy(update={"ddp": whole})).bucket_size is None
     adam = engine.optimizer_config(spec)
     assert (adam.optimizer, adam.lr, adam.clip_grad, adam.use_distributed_optimizer) == ("adam", 0.5, 2.0, False)
+
+
+def test_each_optimizer_arrives_with_its_own_settings(engine):
+    spec = shapes.experiment(shapes.DENSE, dtype="fp16")
+    sgd = {"optimizer": "sgd", "sgd_momentum": 0.5, "loss_scale": 1024.0}
+    config = vars(engine.optimizer_config(with_optimizer(spec, **sgd)))
+    assert {name: config[name] for name in sgd} == sgd
+    assert (config["fp16"], config["bf16"]) == (True, False)
+    offloaded = {
+        "optimizer_cpu_offload": True,
+        "optimizer_offload_fraction": 0.5,
+        "overlap_cpu_optimizer_d2h_h2d": True,
+    }
+    config = vars(engine.optimizer_config(with_optimizer(spec, **offloaded)))
+    assert {name: config[name] for name in offloaded} == offloaded
+
+
+def with_optimizer(spec, **changes):
+    return spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update=changes)})
 
 
 @dataclass

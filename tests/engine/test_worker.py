@@ -51,6 +51,34 @@ def test_a_good_rank_leaves_its_steps_its_memory_and_its_layers(good):
     assert set(record.seconds) >= {"import", "init_process_group", "build_model", "build_optimizer", "step", "probe"}
 
 
+SGD = {"optimizer": "sgd", "use_distributed_optimizer": False}
+SINKHORN = {"num_moe_experts": 4, "moe_router_topk": 1, "moe_ffn_hidden_size": 64, "moe_grouped_gemm": False,
+            "moe_router_load_balancing_type": "sinkhorn"}  # fmt: skip
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("changes", "states"),
+    [
+        ({"compute_dtype": "fp16", "optimizer": {"loss_scale": 4096.0}}, 8 / (2 + 4 + 4)),
+        ({"optimizer": SGD}, 4 / (4 + 4)),
+        ({"optimizer": SGD | {"sgd_momentum": 0.0}}, 0),
+        ({"model": {**MODEL, "gated_linear_unit": False, "activation_func": "squared_relu"}}, 8 / (4 + 4)),
+        ({"model": {**MODEL, "moe": SINKHORN}}, 8 / (4 + 4)),
+    ],
+    ids=["fp16", "sgd", "sgd without momentum", "squared_relu", "sinkhorn"],
+)
+def test_other_optimizers_and_precisions_train(worker, changes, states):
+    """``states``: bytes that steps leave beside those of weights, gradients and master weights, per parameter."""
+    record, done = worker(spec_of(**changes))
+    assert (done.returncode, record.failure) == (0, None)
+    losses = [step.loss for step in record.steps]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 3
+    before, after = record.memory.after_setup_bytes, record.memory.static_bytes
+    assert (after - before) / before == pytest.approx(states, abs=0.01)
+
+
 @pytest.mark.train
 def test_it_says_where_it_is_as_it_goes_and_prints_into_its_own_log(good):
     folder, record, done = good

@@ -197,9 +197,16 @@ RULES = (
          "set model.moe.moe_grouped_gemm=false",
          "transformer/moe/experts.py:82", "run",
          "bias not supported in Grouped GEMM yet, please set '--disable-bias-linear' instead.", until="0.17"),
+    Rule("L16", "error",
+         lambda s: s.moe is not None and s.moe.moe_router_load_balancing_type == "sinkhorn"
+         and s.moe.moe_aux_loss_coeff > 0,
+         "sinkhorn routing balances by itself; moe_aux_loss_coeff is {s.moe.moe_aux_loss_coeff}",
+         "set model.moe.moe_aux_loss_coeff=0",
+         "transformer/moe/router.py:238", "source",
+         "Sinkhorn routing does not support aux loss."),
     Rule("L15", "error",
-         lambda s: s.spec.model.activation_func == "quick_gelu" and s.moe is not None and s.moe.moe_grouped_gemm
-         and not s.uses_te,
+         lambda s: s.spec.model.activation_func in ("quick_gelu", "squared_relu") and s.moe is not None
+         and s.moe.moe_grouped_gemm and not s.uses_te,
          "grouped experts of megatron-core's own layers have silu or gelu only",
          "set model.moe.moe_grouped_gemm=false",
          "transformer/moe/experts.py:92", "run",

@@ -19,6 +19,27 @@ def _has_sharded_optimizer(s: Situation) -> bool:
     return s.spec.optimizer.use_distributed_optimizer or s.spec.ddp.use_megatron_fsdp
 
 
+def _is_muon(s: Situation) -> bool:
+    return "muon" in s.spec.optimizer.optimizer
+
+
+def _muon_refuses(s: Situation) -> Values | None:
+    """Return the first setting that Megatron-LM's launcher refuses beside Muon. From 0.17 on dist_muon overlaps."""
+    if not _is_muon(s):
+        return None
+    ddp, no_overlap = s.spec.ddp, s.spec.optimizer.optimizer == "muon" or s.mcore_before("0.17")
+    asked = {
+        "overlap_grad_reduce": ("overlap grad reduce", ddp.overlap_grad_reduce and no_overlap),
+        "overlap_param_gather": ("overlap param gather", ddp.overlap_param_gather and no_overlap),
+        "use_megatron_fsdp": ("Megatron-FSDP", ddp.use_megatron_fsdp),
+    }
+    return next(({"name": name, "words": words} for name, (words, is_on) in asked.items() if is_on), None)
+
+
+def _offloads(s: Situation) -> bool:
+    return s.spec.optimizer.optimizer_cpu_offload
+
+
 RULES = (
     Rule("B05", "error", lambda s: s.spec.ddp.overlap_param_gather and not _has_sharded_optimizer(s),
          "overlap_param_gather needs the distributed optimizer: without it there are no parameters to gather",
@@ -94,4 +115,48 @@ RULES = (
          "set optimizer.use_precision_aware_optimizer, or use fp32",
          "optimizer/optimizer_config.py:415", "run",
          "{first} can only be fp32 when not using precision-aware optimizer"),
+    Rule("B15d", "error",
+         lambda s: s.spec.optimizer.use_precision_aware_optimizer and s.spec.optimizer.optimizer != "adam",
+         "use_precision_aware_optimizer works with adam only; optimizer is {s.spec.optimizer.optimizer}",
+         "use optimizer.use_precision_aware_optimizer=false, or optimizer.optimizer=adam",
+         "optimizer/optimizer_config.py:376", "run",
+         "--use-precision-aware-optimizer only supported with adam"),
+    Rule("B23a", "error", lambda s: _is_muon(s) and s.spec.optimizer.use_distributed_optimizer,
+         "{s.spec.optimizer.optimizer} does not work with the distributed optimizer",
+         "use optimizer.use_distributed_optimizer=false",
+         "optimizer/muon.py:193", "source",
+         "muon with dist optimizer is not supported.", until="0.18"),
+    Rule("B23b", "error", lambda s: _is_muon(s) and s.spec.compute_dtype == "fp16",
+         "{s.spec.optimizer.optimizer} has no loss scale, which fp16 needs",
+         "use --compute_dtype bf16, or optimizer.optimizer=adam",
+         "optimizer/muon.py:196", "source",
+         "muon with fp16 is not supported."),
+    Rule("B23c", "error", _muon_refuses,
+         "{s.spec.optimizer.optimizer} does not work with {name}",
+         "use ddp.{name}=false",
+         ARGUMENTS, "source",
+         "Muon optimizer does not support {words}", until="0.18"),
+    Rule("B24", "error",
+         lambda s: s.spec.optimizer.optimizer == "sgd" and s.spec.optimizer.use_distributed_optimizer,
+         "sgd does not work with the distributed optimizer, whose checkpoints hold Adam's states",
+         "use optimizer.use_distributed_optimizer=false, or optimizer.optimizer=adam",
+         "optimizer/distrib_optimizer.py", "run",
+         "currently supported, due to checkpointing requirements."),
+    Rule("B25a", "error", lambda s: _offloads(s) and not s.spec.optimizer.use_precision_aware_optimizer,
+         "optimizer_cpu_offload needs use_precision_aware_optimizer, which is off",
+         "set optimizer.use_precision_aware_optimizer",
+         ARGUMENTS, "source",
+         "The optimizer cpu offload must be used in conjunction with `--use-precision-aware-optimizer`"),
+    Rule("B25b", "error",
+         lambda s: _offloads(s) and s.spec.precision.fp8_param_gather and s.fp8_recipe != "delayed",
+         "optimizer_cpu_offload with parameters in FP8 works with delayed scaling only, not with "
+         "{s.spec.compute_dtype}",
+         "use --compute_dtype fp8_ds, or a precision with weights in BF16",
+         ARGUMENTS, "source",
+         "When `--fp8-param-gather` is enabled, the optimizer cpu offload must be used in conjunction with "
+         "`--fp8-recipe delayed`."),
+    Rule("B25c", "error", lambda s: _offloads(s) and s.spec.ddp.use_megatron_fsdp,
+         "optimizer_cpu_offload with Megatron-FSDP: mbr-perf does not model it",
+         "use ddp.use_megatron_fsdp=false, or optimizer.optimizer_cpu_offload=false",
+         "mbr-perf", "harness"),
 )  # fmt: skip
