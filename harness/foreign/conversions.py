@@ -66,11 +66,12 @@ def only_one(words: Words, name: str) -> Value:
 def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: str, *gathers: str) -> Value:
     """Return the row of `PRECISIONS`. Arguments of Megatron-LM (``gathers``) decide how parameters are kept."""
     low = fp4 if words.value(fp4) else fp8
-    if words.value(fp16):
-        words.refuse(fp16, "FP16 training is not supported", f"use {bf16}")
+    beside = next((name for name in (low, bf16) if words.value(name)), None)
+    if words.value(fp16) and beside:
+        words.refuse(fp16, f"FP16 beside {beside.rpartition('.')[2].upper()} is not supported", "keep one of them")
         return None
     if not words.value(low):
-        return "bf16" if words.value(bf16) else "fp32"
+        return "fp16" if words.value(fp16) else "bf16" if words.value(bf16) else "fp32"
     kind = str(words.value(recipe))
     rows = (PRECISIONS["nvfp4"],) if low == fp4 else FP8_RECIPES.get(kind)
     if rows is None:

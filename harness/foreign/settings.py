@@ -117,7 +117,7 @@ def _chosen(words: Words, row: Row) -> Setting | None:
     names = _names_of(value, conditions)
     if isinstance(value, str) and value.startswith("="):
         value = conversions.short_name(words, value[1:])
-    return None if value is None else Setting(_of_kind(value, row.path), words.place(*(names or row.names[:1])))
+    return None if value is None else Setting(_of_kind(value, row.path), words.place(*(names or row.names)))
 
 
 def _of_kind(value: Value, path: str) -> Value:

@@ -37,7 +37,7 @@ def _precision(spec: ExperimentSpec, row: Row, _value: object) -> Values:
         own = {f"model.{name}": value for name, value in ({"fp8": None, "fp4": None} | own).items()}
     else:
         own = {f"{name}_gather" if name.endswith("_param") else name: value for name, value in own.items()}
-    return {row.names[0]: spec.compute_dtype != "fp32"} | own
+    return {row.names[0]: spec.precision.params_dtype == "bf16"} | own
 
 
 def _positions(spec: ExperimentSpec, _row: Row, value: object) -> Values:
@@ -104,6 +104,21 @@ def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object
             yield f"++{path}.{name}", value
 
 
+def _reduced(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    if spec.compute_dtype == "fp16":
+        return {"accumulate_allreduce_grads_in_fp32": value}
+    return _of_cases(spec, row, value)
+
+
+def _of_optimizer(spec: ExperimentSpec, row: Row, value: object) -> Values:
+    """Write a setting that counts only with SGD, FP16 or states in host memory."""
+    o = spec.optimizer
+    counts = {"sgd_momentum": o.optimizer == "sgd", "loss_scale": value is not None}.get(
+        row.path.rpartition(".")[2], o.optimizer_cpu_offload
+    )
+    return {row.names[0]: value} if counts else {}
+
+
 def _overlapped(spec: ExperimentSpec, row: Row, value: object) -> Values:
     return {row.names[0]: value} if at_path(spec, f"ddp.{row.names[1]}") else {}
 
@@ -123,9 +138,15 @@ WRITERS: Mapping[str, Write] = {
         row.names[0]: () if spec.cuda_graph.impl == "none" or captures_iteration(spec.cuda_graph) else value},
     # Cases that mean more than their conditions
     "model.gated_linear_unit": lambda *_: {},  # the activation has it
-    "model.activation_func": lambda spec, _, value: _if(
+    "model.activation_func": lambda spec, _, value: {"squared_relu": value == "squared_relu"} | _if(
         spec.model.gated_linear_unit, swiglu=value == "silu", quick_geglu=value == "quick_gelu"),
     "model.position_embedding_type": _positions,
+    "optimizer.optimizer": _as_written,
+    "optimizer.sgd_momentum": _of_optimizer,
+    "optimizer.loss_scale": _of_optimizer,
+    "optimizer.optimizer_offload_fraction": _of_optimizer,
+    "optimizer.overlap_cpu_optimizer_d2h_h2d": _of_optimizer,
+    "ddp.grad_reduce_in_fp32": _reduced,
     "ddp.align_grad_reduce": _overlapped,
     "parallelism.wgrad_deferral_limit": _deferred,
     "offload.cpu_offloading_num_layers": _offloaded_layers,

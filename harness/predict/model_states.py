@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from harness.experiment.experiment import ExperimentSpec, StateDtype
+from harness.experiment.experiment import ExperimentSpec, OptimizerSpec, StateDtype
 from harness.experiment.software import Software
 from harness.predict.compose import Parameters
 from harness.units import parse_version
@@ -99,7 +99,7 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     trains_fp32 = spec.precision.params_dtype == "fp32"
     gradient = 4 if spec.ddp.grad_reduce_in_fp32 or trains_fp32 else 2
     master = 0 if trains_fp32 else 4
-    moments = 2 * _SIZE["fp32"]
+    moments = _moments(optimizer) * _SIZE["fp32"]
     cast = 0 if gradient == 4 else 4
     if optimizer.use_precision_aware_optimizer:
         dtypes = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)
@@ -112,11 +112,17 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     return StateBytes(gradient, master + moments, cast, widened)
 
 
+def _moments(optimizer: OptimizerSpec) -> int:
+    """Return the number of states of a parameter beside its master weight: Adam's moments, or a momentum."""
+    return {"adam": 2, "sgd": int(optimizer.sgd_momentum > 0)}.get(optimizer.optimizer, 1)
+
+
 def state_parts(spec: ExperimentSpec) -> tuple[float, tuple[float, ...]]:
     """Return the bytes per parameter that the optimizer makes when it is built, and those at the first step's end."""
     per, optimizer = state_bytes(spec).optimizer, spec.optimizer
     if not optimizer.use_precision_aware_optimizer:
-        return per - 8, (4, 4)
+        num_moments = _moments(optimizer)
+        return per - 4 * num_moments, (4,) * num_moments
     moments = (_SIZE[optimizer.exp_avg_dtype], _SIZE[optimizer.exp_avg_sq_dtype])
     master = per - sum(moments)
     return (0, (*moments, master)) if _adam_owns_master(spec) else (master, moments)

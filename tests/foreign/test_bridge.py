@@ -108,7 +108,6 @@ def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
         "wan_": "is a diffusion model",
         "_hsdp": "several instances of the distributed optimizer (HSDP)",
         "deepseek_v3_pretrain_256gpu_gb.00_fp8mx_partial_cg_dev": "has not completed this file",
-        "kimi_k2": "optimizer.optimizer is dist_muon: mbr-perf has only Adam",
         "deepep_dev": "moe_deepep_num_sms=20 and moe_hybridep_num_sms=16 contradict each other",
     }
     read = 0
@@ -158,8 +157,9 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
         (LLAMA, [("fp32_residual_connection", "true"), ("qk_clip", "true"), ("rampup_batch_size", "[16, 16, 100]")],
          ["model.fp32_residual_connection is true: mbr-perf does not have it", "model.qk_clip is true",
           "train.rampup_batch_size is (16, 16, 100)"]),
-        (LLAMA, [("optimizer_cpu_offload", "true"), ("optimizer", "muon")],
-         ["optimizer.optimizer_cpu_offload is true", "optimizer.optimizer is muon: mbr-perf has only Adam\n  must be adam"]),
+        (LLAMA, [("optimizer", "lion"), ("use_layer_wise_distributed_optimizer", "true")],
+         ["optimizer.optimizer is lion: mbr-perf does not have it\n  must be adam or sgd or muon or dist_muon",
+          "optimizer.use_layer_wise_distributed_optimizer is true"]),
         (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a: context parallelism passes keys"]),
         (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["model.new_field_of_2027 is 3: mbr-perf knows no such field"]),
         (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],

@@ -161,8 +161,35 @@ UNUSUAL = {
                 "gradient_accumulation_fusion": False,
             }
         },
+        {"compute_dtype": "fp16", "optimizer": {"loss_scale": 4096.0}},
+        {
+            "compute_dtype": "fp16",
+            "ddp": {"grad_reduce_in_fp32": False},
+            "model": {"gated_linear_unit": False, "activation_func": "squared_relu"},
+        },
+        {"optimizer": {"optimizer": "sgd", "sgd_momentum": 0.0, "use_distributed_optimizer": False}},
+        {"optimizer": {"optimizer": "dist_muon", "use_distributed_optimizer": False}},
+        {
+            "optimizer": {
+                "use_precision_aware_optimizer": True,
+                "optimizer_cpu_offload": True,
+                "optimizer_offload_fraction": 0.25,
+                "overlap_cpu_optimizer_d2h_h2d": True,
+            }
+        },
     ],
-    ids=["many", "fsdp", "whole step", "layers offloaded", "local"],
+    ids=[
+        "many",
+        "fsdp",
+        "whole step",
+        "layers offloaded",
+        "local",
+        "fp16",
+        "squared relu",
+        "sgd",
+        "muon",
+        "on the host",
+    ],
 )
 def test_settings_that_no_point_has_come_back_from_arguments_too(changes):
     model = small_spec().model.model_dump() | changes.get("model", {})

@@ -13,7 +13,7 @@ from harness.experiment.recompute import canonical_text
 from harness.foreign.megatron_arguments import arguments, from_mapping, known, options
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.settings import rows_of
-from harness.resolve.recipe import LEAVES, ForeignSource, Request
+from harness.resolve.recipe import LEAVES, ForeignSource, Request, at_path
 from harness.resolve.resolve import resolve
 from tests.imported_logs import MEGATRON_LM
 
@@ -159,10 +159,51 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
     assert found == value
 
 
+HALF = SMALLEST.replace("--bf16", "--fp16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "value"),
+    [
+        (HALF, "compute_dtype", "fp16"),
+        (HALF, "ddp.grad_reduce_in_fp32", False),
+        (f"{HALF} --accumulate-allreduce-grads-in-fp32", "ddp.grad_reduce_in_fp32", True),
+        (f"{HALF} --loss-scale 1024", "optimizer.loss_scale", 1024.0),
+        (f"{SMALLEST} --loss-scale 1024", "optimizer.loss_scale", None),
+        (f"{SMALLEST} --squared-relu", "model.activation_func", "squared_relu"),
+        (f"{SMALLEST} --optimizer sgd --sgd-momentum 0", "optimizer.sgd_momentum", 0.0),
+        (f"{SMALLEST} --optimizer dist_muon", "optimizer.optimizer", "dist_muon"),
+        (f"{SMALLEST} --optimizer-cpu-offload", "optimizer.optimizer_offload_fraction", 1.0),
+        (f"{SMALLEST} --optimizer-cpu-offload --optimizer-offload-fraction 0.5", "optimizer.optimizer_offload_fraction", 0.5),
+        (f"{SMALLEST} --optimizer-offload-fraction 0.5", "optimizer.optimizer_offload_fraction", 1.0),
+        (f"{SMALLEST} --optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d",
+         "optimizer.overlap_cpu_optimizer_d2h_h2d", True),
+        (f"{SMALLEST} --num-experts 4 --moe-router-load-balancing-type sinkhorn",
+         "model.moe.moe_router_load_balancing_type", "sinkhorn"),
+    ],
+)  # fmt: skip
+def test_optimizers_and_precisions_of_megatron_lm(spec, arguments, path, value):
+    assert at_path(spec(arguments), path) == value
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "place"),
+    [
+        ("--transformer-impl local", "kernels.gradient_accumulation_fusion", "train.sh:1: --transformer-impl"),
+        ("--no-bias-swiglu-fusion --swiglu", "kernels.bias_activation_fusion", "train.sh:1: --no-bias-swiglu-fusion"),
+        ("", "kernels.gradient_accumulation_fusion", "default of Megatron-LM"),
+    ],
+)
+def test_a_value_names_the_argument_that_decides_it(resolved, more, path, place):
+    assert resolved(f"{SMALLEST} {more}").sources[path].rpartition("/")[2] == place
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("--fp16", "train.sh:1: --fp16: FP16 training is not supported"),
+        ("--fp16 --fp8-format hybrid", "train.sh:1: --fp16: FP16 beside FP8 is not supported"),
+        ("--fp16", "train.sh:1: --fp16: FP16 beside BF16 is not supported"),
+        ("--optimizer soap", "--optimizer soap: mbr-perf does not model another optimizer"),
         ("--num-distributed-optimizer-instances 2", "several instances of the distributed optimizer"),
         ("--context-parallel-size 2 --cp-comm-type a2a", "a2a: mbr-perf models context parallelism by p2p only"),
         ("--is-hybrid-model", "a hybrid model (Mamba)"),
@@ -171,7 +212,7 @@ def test_arguments_that_are_spelt_otherwise_here(spec, more, path, value):
          "--min-offloaded-tensor-size 7: mbr-perf does not model it"),
         ("--spec local", "--spec local: mbr-perf does not model a layer specification of your own"),
         ("--rampup-batch-size 8 8 100", "--rampup-batch-size 8 8 100: mbr-perf does not model a batch size that grows"),
-        ("--moe-router-load-balancing-type sinkhorn --num-experts 4", "'global_aux_loss' or 'none', is 'sinkhorn'"),
+        ("--moe-router-load-balancing-type rank --num-experts 4", "'sinkhorn' or 'none', is 'rank'"),
         ("--use-megatron-fsdp", "keeps some of its states whole"),
         ("--num-layer 8", "--num-layer: not an argument of Megatron-LM's GPT training"),
         ("--moe-layer-freq open('x') --num-experts 2", "layer pattern"),
