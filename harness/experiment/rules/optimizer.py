@@ -33,7 +33,8 @@ def _muon_refuses(s: Situation) -> Values | None:
         "overlap_param_gather": ("overlap param gather", ddp.overlap_param_gather and no_overlap),
         "use_megatron_fsdp": ("Megatron-FSDP", ddp.use_megatron_fsdp),
     }
-    return next(({"name": name, "words": words} for name, (words, is_on) in asked.items() if is_on), None)
+    found = next((name for name, (_, is_on) in asked.items() if is_on), None)
+    return None if found is None else {"name": found, "words": asked[found][0]}
 
 
 def _offloads(s: Situation) -> bool:
