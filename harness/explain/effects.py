@@ -32,7 +32,7 @@ def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
 
     def estimate(ours: Side, theirs: Side) -> Estimate | None:
         here, there = (side.facts.get(key, NONE_SEEN) != NONE_SEEN for side in (ours, theirs))
-        text, sign = f"{what} {'here' if here else 'there'}", here - there
+        text, sign = f"{what} in the {'run' if here else 'reference'}", here - there
         return Estimate(text, None, sign, sign * adds_memory or None) if sign else None
 
     return estimate
@@ -46,7 +46,7 @@ def _by_peak(ours: Side, product: Side, precision: Side) -> Estimate | None:
     there = product.spec.gpu_type.peak_flops.get(precision.spec.precision.peak)
     if here is None or there is None or here == there:
         return None
-    return Estimate(f"dense peak {here / 1e12:.0f} TFLOP/s here, {there / 1e12:.0f} there", there / here - 1)
+    return Estimate(f"dense peak {here / 1e12:.0f} TFLOP/s, reference {there / 1e12:.0f}", there / here - 1)
 
 
 def work(ours: Side, theirs: Side) -> Estimate | None:
@@ -65,7 +65,7 @@ def recompute(ours: Side, theirs: Side) -> Estimate | None:
         return None
     if here == there:
         return Estimate("both sides recompute equally many FLOPs")
-    text = f"recompute repeats {here * 100:.1f} % of the model FLOPs here, {there * 100:.1f} % there"
+    text = f"recompute repeats {here * 100:.1f} % of the model FLOPs, reference {there * 100:.1f} %"
     return Estimate(text, (1 + here) / (1 + there) - 1, memory_sign=-1 if here > there else 1)
 
 
@@ -80,10 +80,10 @@ def clocks(ours: Side, theirs: Side) -> Estimate | None:
 
     If the other side has no clocks, the clock of this run's fastest GPU takes their place.
     """
-    here, there, whose = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz"), "there"
+    here, there, whose = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz"), "reference"
     if there is None:
-        there, whose = ours.numbers.get("sm_clock_max_mhz"), "on the fastest GPU of this run"
-    known = f"slowest SM clock {here:.0f} MHz here, {there:.0f} MHz {whose}" if here and there else ""
+        there, whose = ours.numbers.get("sm_clock_max_mhz"), "fastest GPU of the run"
+    known = f"slowest SM clock {here:.0f} MHz, {whose} {there:.0f} MHz" if here and there else ""
     if here and there and abs(there / here - 1) >= 0.01:
         return Estimate(known, there / here - 1)
     return disturbance(("clocks", "throttling"), f"{known}; throttled".lstrip("; "))(ours, theirs)
@@ -94,7 +94,7 @@ def imbalance(ours: Side, theirs: Side) -> Estimate | None:
     here, there = ours.numbers.get("imbalance"), theirs.numbers.get("imbalance", 0.0)
     if here is None:
         return None
-    text = f"the slowest rank is {here * 100:.1f} % slower than the median rank here"
+    text = f"the slowest rank is {here * 100:.1f} % slower than the median rank"
     return Estimate(text, (1 + here) / (1 + there) - 1)
 
 
@@ -104,85 +104,76 @@ RESERVED = ("peak_reserved_bytes", *DEVICE)
 MEMORY = ("peak_allocated_bytes", *RESERVED)
 BOTH = (*TIME, *MEMORY)
 WORK = ("counted_flops_per_step", *BOTH)
+_UNKNOWN = "unknown: mbr-perf has no rule for them"
 
 
 @dataclass(frozen=True)
 class Effect:
     """One row. ``takes``: patterns of ``group:name``, separated by spaces; an earlier row takes first.
 
-    ``moves``: metrics. ``size``: the usual effect. ``why``: the mechanism. ``estimate``: calculates the effect.
+    ``moves``: metrics. ``size``: the usual effect. ``estimate``: calculates the effect.
     """
 
     name: str
     takes: str
     moves: tuple[str, ...]
     size: str
-    why: str
     estimate: Estimator = lambda _ours, _theirs: None
 
 
-# Name, what it takes, what it moves, usual size, mechanism, and what estimates it.
+# Name, what it takes, what it moves, its usual effect, and what estimates it.
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    ("another GPU or CPU", "device:*", BOTH, "in proportion to the GPUs' peak FLOP/s, up to several times",
-     "peak, bandwidth and memory differ; cards of one generation differ by form factor",
+    ("another GPU or CPU", "device:*", BOTH, "by the ratio of the peak FLOP/s, up to several times",
      lambda ours, theirs: _by_peak(ours, theirs, ours)),
     ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times",
-     "recompute repeats forward work; full recompute repeats a third of all work", recompute),
+     recompute),
     ("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe", WORK,
-     "in proportion to the work", "FLOPs follow the model formula; activations grow with the micro-batch", work),
+     "as the work changes; activations grow with the micro-batch", work),
     ("another precision", "settings:compute_dtype", BOTH, "time up to two times",
-     "the peak of the tensor cores and the sizes of weights and activations differ",
      lambda ours, theirs: _by_peak(ours, ours, theirs)),
-    ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times",
-     "communication, pipeline bubbles and the rank's share of the model differ"),
-    ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time up to tens of percent",
-     "graphs save kernel launches by the CPU, and keep their own buffers"),
-    ("other offloading", "settings:offload.*", BOTH, "tens of percent", "activations move to the host and back"),
-    ("other kernels", "settings:kernels.*", BOTH, "some percent to tens of percent", "another implementation"),
+    ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times"),
+    ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time tens of percent; graphs keep their own buffers"),
+    ("other offloading", "settings:offload.*", BOTH, "tens of percent"),
+    ("other kernels", "settings:kernels.*", BOTH, "up to tens of percent"),
     ("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH,
-     "time some percent; memory by the bytes of state per parameter", "state, gradients or their exchange differ"),
-    ("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "time, if memory is short",
-     "near the limit the allocator frees blocks and retries, and waits for the GPU each time"),
-    ("another seed", "settings:measure.seed", BOTH, "some percent with experts, otherwise none", "it routes tokens"),
-    ("other settings", "settings:*", BOTH, "unknown", "mbr-perf has no rule for them"),
-    ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the clocks",
-     "compute-bound kernels follow the SM clock, and all ranks wait for the slowest GPU", clocks),
+     "time some percent; memory by the bytes of state per parameter"),
+    ("another memory limit", "settings:measure.memory_limit_bytes", BOTH,
+     "slower near the limit, where the allocator frees blocks and waits for the GPU"),
+    ("another seed", "settings:measure.seed", BOTH, "some percent with experts, otherwise none"),
+    ("other settings", "settings:*", BOTH, _UNKNOWN),
+    ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the SM clocks", clocks),
     ("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time",
-     "they take turns with the ranks and hold their own memory",
-     disturbance(("processes", "foreign_processes"), "shared", adds_memory=True)),
+     disturbance(("processes", "foreign_processes"), "GPUs shared", adds_memory=True)),
     ("the allocator freed memory and retried", "memory:alloc_retries", TIME, "some percent to several times",
-     "each retry waits for the GPU", disturbance(("memory", "alloc_retries"), "retries")),
-    ("a slow rank", "ranks:*", TIME, "its delay", "other ranks wait, which hides a part of the delay", imbalance),
+     disturbance(("memory", "alloc_retries"), "retries")),
+    ("a slow rank", "ranks:*", TIME, "up to its delay", imbalance),
     ("kernels launched one by one",
      "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
-     TIME, "some percent to several times", "debugging makes the processor wait, or write logs"),
-    ("another number of hardware queues", "environment:CUDA_DEVICE_MAX_CONNECTIONS", TIME, "some percent",
-     "with 1, communication starts before the compute that it overlaps with"),
+     TIME, "some percent to several times"),
+    ("another number of hardware queues", "environment:CUDA_DEVICE_MAX_CONNECTIONS", TIME,
+     "some percent; with 1, communication starts before the compute that it overlaps with"),
     ("another attention or other switches of transformer-engine", "environment:NVTE_*", BOTH,
-     "some percent to tens of percent", "they choose attention, determinism, and SMs left to communication"),
+     "up to tens of percent"),
     ("other communication settings", "environment:NCCL_* environment:TORCH_NCCL_* environment:GLOO_* environment:UCX_*",
-     (*TIME, *DEVICE), "some percent; device memory by hundreds of MiB", "channels and buffers of collectives differ"),
+     (*TIME, *DEVICE), "some percent; device memory by hundreds of MiB"),
     ("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED),
-     "reserved memory by some percent to tens of percent", "expandable segments fragment less"),
+     "reserved memory up to tens of percent"),
     ("other threads or memory of the host", "environment:OMP_* environment:MKL_* environment:*_NUM_THREADS "
-     "environment:MALLOC_* environment:LD_PRELOAD", TIME, "in proportion, on a CPU", "a CPU computes in them"),
-    ("other environment variables", "environment:*", BOTH, "unknown", "mbr-perf has no rule for them"),
-    ("another transformer-engine", "software:transformer-engine", BOTH, "some percent to tens of percent",
-     "it contains the attention, GEMM and norm kernels and decides what they save for backward"),
-    ("another torch", "software:torch", BOTH, "some percent", "it contains cuBLAS, NCCL, the allocator and autograd"),
-    ("another megatron-core", "software:megatron-core", BOTH, "some percent", "schedules and overlap differ"),
+     "environment:MALLOC_* environment:LD_PRELOAD", TIME, "on a CPU, by the ratio of the threads"),
+    ("other environment variables", "environment:*", BOTH, _UNKNOWN),
+    ("another transformer-engine", "software:transformer-engine", BOTH, "up to tens of percent"),
+    ("another torch", "software:torch", BOTH, "some percent"),
+    ("another megatron-core", "software:megatron-core", BOTH, "some percent"),
     ("another CUDA or communication library", "software:cuda software:cudnn software:nccl software:cublas",
-     (*TIME, *DEVICE), "some percent", "it chooses other kernels or algorithms"),
-    ("another container image", "software:container", BOTH, "that of its libraries", "it has other system libraries"),
-    ("other packages", "software:*", TIME, "usually none", "they contain no kernel of a step"),
-    ("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent", "clocks and the driver's own memory differ"),
-    ("another window", "window:*", TIME, "0 to a few percent",
-     "early steps contain warm-up; the median of few steps is less certain"),
-    ("another number of CPUs", "place:cpus", TIME, "in proportion on a CPU", "ranks and their threads share the CPUs"),
-    ("other hosts", "place:*", BOTH, "0 to a few percent", "cooling, silicon and cabling differ between nodes"),
-    ("another formula", "formula:*", ("tflops_per_gpu",), "in proportion to the formulas",
-     "TFLOP/s are calculated from step times, which do not depend on the formula"),
-    ("other readings of memory", "memory:*", MEMORY, "unknown", "mbr-perf has no rule for them"),
+     (*TIME, *DEVICE), "some percent"),
+    ("another container image", "software:container", BOTH, "some percent, through its libraries"),
+    ("other packages", "software:*", TIME, "usually none"),
+    ("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent"),
+    ("another window", "window:*", TIME, "0 to a few percent; early steps contain warm-up"),
+    ("another number of CPUs", "place:cpus", TIME, "on a CPU, by the ratio of the numbers"),
+    ("other hosts", "place:*", BOTH, "0 to a few percent"),
+    ("another formula", "formula:*", ("tflops_per_gpu",), "TFLOP/s by the ratio of the formulas, step times not"),
+    ("other readings of memory", "memory:*", MEMORY, _UNKNOWN),
 )  # fmt: skip
 EFFECTS = tuple(Effect(*row) for row in _ROWS)
 

@@ -58,7 +58,6 @@ _SAID: tuple[tuple[Callable[[Change, bool], bool], str], ...] = (
     (lambda each, _: moved(each) and each.is_noise, "may be noise; equal runs differ by as much ({0.basis})"),
     (lambda each, _: moved(each) and each.noise is None, "the noise is unknown, because neither side has repeats"),
     (lambda each, is_open: moved(each) and is_open, "no recorded difference explains the change"),
-    (lambda each, _: each.change is None, "measured on one side only"),
 )
 
 
@@ -69,8 +68,6 @@ def verdict(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ..
     changed = list(filter(moved, changes))
     is_open = not any(cause.can_explain for cause in causes) and not all(change.is_noise for change in changed)
     said = [(text.format(each), each) for applies, text in _SAID for each in changes if applies(each, is_open)]
-    if not changed:
-        said = [("no change", each) for each in changes if each.change is not None] + said
     titles = grouped((text, BY_NAME[change.metric].title) for text, change in said)
     return tuple(f"{', '.join(each)}: {text}." for text, each in titles.items())
 
@@ -101,7 +98,7 @@ def explain(ours: Side, theirs: Side) -> Explanation:
     compared, found = changes(ours, theirs), contrast(ours, theirs)
     changed = {change.metric: change for change in compared}
     each = [_cause(effect, here, (ours, theirs), changed) for effect, here in by_effect(found.differences)]
-    ordered = sorted(each, key=lambda cause: not cause.can_explain)  # stable: the table's order within each
+    ordered = sorted(each, key=_likeliness)  # stable: the table's order within each
     causes = tuple(cause.model_copy(update={"rank": rank}) for rank, cause in enumerate(ordered, 1))
     return Explanation(
         run=ours,
@@ -113,6 +110,11 @@ def explain(ours: Side, theirs: Side) -> Explanation:
         not_recorded=found.not_recorded,
         advice=advice(compared, causes, is_published=theirs.kind == "published"),
     )
+
+
+def _likeliness(cause: Cause) -> tuple[bool, bool]:
+    """Return the key of the order: causes whose estimate explains all of a change, then those that can explain one."""
+    return not any(each.fit == "all" for each in cause.says), not cause.can_explain
 
 
 def _cause(
@@ -147,12 +149,12 @@ def _fit(measured: float, expected: float | None, sign: int | None) -> tuple[Fit
     change = format_percent(measured)
     direction = sign if expected is None else (expected > 0) - (expected < 0)
     if direction is None:
-        return "possible", f"may explain {change}; neither its direction nor its size can be calculated"
+        return "possible", f"may explain {change}; no estimate"
     if direction * measured <= 0:
         makes = {1: "a rise", -1: "a fall", 0: "no change"}[direction]
         return "no", f"cannot explain it: it predicts {makes}, but the change is {change}"
     if expected is None:
-        return "direction", f"its direction agrees with {change}; its size cannot be calculated"
+        return "direction", f"agrees with {change} in direction; no estimate of the size"
     if abs(expected) >= _ALL * abs(measured):
         return "all", f"up to {format_percent(expected)}, enough to explain the measured {change}"
     return "part", f"up to {format_percent(expected)}, a part of the measured {change}"

@@ -8,7 +8,7 @@ from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explana
 from harness.judge.differences import Group
 from harness.records.metrics import BY_NAME
 from harness.show import figures
-from harness.show.page import GAP, Block, Facts, Line, Page, Section, answer_line, listing, table
+from harness.show.page import GAP, Block, Column, Facts, Line, Page, Section, answer_line, details, listing, table
 from harness.units import counted, format_percent, grouped
 
 _MOST_LISTED = 12
@@ -16,42 +16,48 @@ _KINDS = {"run": "run", "golden": "golden", "published": "golden, published else
 
 
 def explanation_page(found: Explanation) -> Page:
-    """Return the whole answer."""
+    """Return the answer: what changed, and what can explain it; the rest are details."""
     likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
     has_moved = any(moved(change) for change in found.metrics)
-    likely_first = f"Differences{' that can explain the change' * has_moved}, the likeliest first:"
-    alone = "Differences that cannot explain the change:" if has_moved else "Differences that changed no metric:"
+    alone = f"Differences that {'cannot explain the change' if has_moved else 'changed no metric'}:"
     other = "reference" if found.reference.kind == "run" else found.reference.kind
     sides = ((found.run.kind, found.run), (other, found.reference))
+    said = coverage(found.same, found.not_recorded)
     return Page(
         (
-            Facts((("Run", title(found.run)), ("Reference", title(found.reference))), 10),
-            GAP,
             *change_blocks(found.metrics, found.reference),
-            GAP,
+            Facts((("Run", title(found.run)), ("Reference", title(found.reference))), 10),
             listing(found.verdict),
-            *_causes(likely_first, likely),
+            GAP,
+            *_causes("Differences, the likeliest cause first:", likely),
             *_causes("Other differences:" if likely else alone, rest),
             GAP,
-            *([] if found.causes else ["Everything that both sides recorded is equal."]),
-            GAP,
-            listing(coverage(found.same, found.not_recorded)),
-            listing(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats),
-            GAP,
             listing(f"Next: {text}" for text in found.advice),
+            details("detail", (*said, *(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats))),
         ),
         answer=answer_line(*_answer(found, likely)),
     )
 
 
 def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
-    changed = [
-        f"{BY_NAME[each.metric].title} {format_percent(each.change or 0)}" for each in found.metrics if moved(each)
-    ]
-    yield ", ".join(changed[:3]) or "No metric changed"
-    if likely and changed:
-        yield f"; likeliest cause: {likely[0].name}"
-    yield f"; {counted(len(found.causes), 'difference')} in all." if found.causes else "; no recorded difference."
+    changed = {each.metric: each.change or 0 for each in found.metrics if moved(each)}
+    has_time = "step_time_s" in changed  # throughput says the same
+    titles = {name: BY_NAME[name].title for name in changed if BY_NAME[name].better == "lower" or not has_time}
+    yield ", ".join(f"{title} {format_percent(changed[name])}" for name, title in titles.items()) or "No metric changed"
+    if changed and likely:
+        yield from _likeliest(titles, likely)
+    elif changed:
+        yield "; no recorded difference explains it."
+    else:
+        yield f"; {counted(len(found.causes), 'difference')} recorded."
+
+
+def _likeliest(titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
+    yield f"; likeliest cause: {likely[0].name} ({likely[0].differences[0].name})"
+    able = {fit.metric for cause in likely for fit in cause.says if fit.fit not in ("nothing", "no", "unmeasured")}
+    unexplained = ", ".join(titles[name] for name in titles if name not in able)
+    yield f"; nothing recorded explains {unexplained}" if unexplained else ""
+    yield f"; {counted(len(likely) - 1, 'further possible cause')}" if len(likely) > 1 else ""
 
 
 def title(side: SideRow) -> str:
@@ -64,8 +70,9 @@ def change_blocks(changes: Sequence[Change], reference: SideRow) -> Iterator[Blo
     """Yield every metric of either side, with the noise if it is known."""
     if not changes:
         return
-    columns = ("Run", "Reference", "Change", "Equal runs differ by")
-    yield table(("Metric", *columns), (_change(change, reference) for change in changes), right=columns)
+    columns = [Column(title, right=True) for title in ("Run", "Reference", "Change")]
+    noise = Column("Equal runs differ by", right=True, optional=True)
+    yield table(("Metric", *columns, noise), (_change(change, reference) for change in changes))
     if reference.derived:
         yield "* calculated from the throughput with mbr-perf's formula; not stored"
 
@@ -89,16 +96,15 @@ def _causes(heading: str, causes: Sequence[Cause]) -> list[Section]:
         lines[_MOST_LISTED:_MOST_LISTED] = [f"and {left} more; --json lists them"] if left > 0 else []
         blocks.append(Line(f"{cause.rank:2}. {cause.name}", hang=4))
         blocks.append(listing((f"    {line}" for line in lines), hang=6))
-        blocks.append(Line(f"    Why: {cause.why}", "dim", hang=6))
     return [Section(heading, tuple(blocks))] if causes else []
 
 
 def _difference(row: DifferenceRow) -> str:
-    here, there = (
+    ours, theirs = (
         "not recorded" if value is None else shown_setting(value) or "empty" for value in (row.run, row.reference)
     )
     source = f" (from {row.source})" if row.source else ""
-    return f"{row.name}: {here} here{source}, {there} there"
+    return f"{row.name}: {ours}{source}, reference: {theirs}"
 
 
 def _says(cause: Cause) -> list[str]:
@@ -107,13 +113,8 @@ def _says(cause: Cause) -> list[str]:
         for fit in cause.says
         if fit.fit != "nothing" and (fit.fit != "unmeasured" or fit.expected is not None)
     )
-    lines = [f"{', '.join(names)}: {text}" for text, names in metrics.items()]
-    moves = ", ".join(_within(BY_NAME[fit.metric].title) for fit in cause.says)
-    return [*lines, *([f"Usual effect: {cause.size}; changes {moves}"] if moves else [])]
-
-
-def _within(title: str) -> str:
-    return title[0].lower() + title[1:] if title[1:2].islower() else title
+    usual = [f"Usual effect: {cause.size}"] if cause.can_explain else []
+    return [*(f"{', '.join(names)}: {text}" for text, names in metrics.items()), *usual]
 
 
 def coverage(

@@ -130,7 +130,6 @@ class Cause(Shown):
     differences: tuple[DifferenceRow, ...]
     says: tuple[MetricFit, ...]
     size: str
-    why: str
 
     @computed_field
     @property

@@ -62,8 +62,8 @@ def fit_of(found, name, metric="step_time_s"):
     return next(fit for fit in cause(found, name).says if fit.metric == metric)
 
 
-def test_equal_runs_differ_in_nothing(make_record):
-    found = runs(make_record(seconds=2.5), make_record(seconds=2.5))
+def test_equal_runs_differ_in_nothing_whatever_their_recipes_are_called(make_record, make_spec):
+    found = runs(make_record(make_spec(recipe="new"), seconds=2.5), make_record(seconds=2.5))
     assert (found.causes, found.advice) == ((), ())
     assert found.same["settings"] > 50
 
@@ -94,6 +94,11 @@ def test_a_cause_of_the_wrong_sign_cannot_explain_and_is_listed_last(sampled, ma
     assert fit_of(found, "another recompute setting").fit == "no"
     assert [cause.name for cause in found.causes] == ["another driver", "another recompute setting"]
     assert [cause.rank for cause in found.causes] == [1, 2]
+
+
+def test_a_cause_whose_estimate_explains_the_whole_change_precedes_a_mere_possibility(sampled):
+    found = runs(sampled(seconds=3.0, clock=1500.0, provenance={"device_name": "NVIDIA H100 PCIe"}), sampled())
+    assert [cause.name for cause in found.causes] == ["throttling or other clocks", "another GPU or CPU"]
 
 
 def test_the_likeliest_effect_is_first(sampled):

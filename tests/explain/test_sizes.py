@@ -28,7 +28,7 @@ def test_two_thousandths_are_a_change(change, is_moved):
 
 def cause(name, fit):
     differences, fits = (Difference(name, "b", "a", group="environment"),), (MetricFit("step_time_s", fit, ""),)
-    return Cause(name=name, differences=differences, says=fits, size="", why="")
+    return Cause(name=name, differences=differences, says=fits, size="")
 
 
 SLOWER = (Change("step_time_s", 1.1, 1.0, 0.1, noise=0.01),)
