@@ -55,8 +55,10 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
     if uniform is None:
         faster = "; no setting for all layers fits"
-    elif (gain if gain is not None else (uniform.overhead or 0) - (row.overhead or 0)) <= SAME_COST:
-        best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {SAME_COST * 100:g} %"
+    elif not found.is_faster:
+        known = uniform.prediction.time if uniform.prediction else None
+        most = max(SAME_COST, known.likely_s / found.bound - 1) if known else SAME_COST
+        best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {most * 100:.2g} %"
         return answer_line((Span(best, "chosen"), "."))
     elif gain is None:
         faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"

@@ -1,10 +1,13 @@
 """Draws a plan: settings or layouts by memory and time, memory by stage and part, memory over a step."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from operator import itemgetter, lt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from harness.experiment.recompute_plan import FULL
 from harness.plan.run import Planned
 from harness.plan.show import chief
 from harness.plan.show_layouts import best_row
@@ -17,6 +20,9 @@ from harness.show.page import Details, Page, Picture
 from harness.show.request_text import request_rows
 from harness.units import counted, format_bytes, format_percent, format_seconds
 
+if TYPE_CHECKING:
+    from harness.predict.fastest import Optimal
+
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
 _REST = "allocator"
@@ -27,21 +33,36 @@ _BEST, _CONTROL, _OTHER, _FRONT = "use this", "no recompute", "others", "no othe
 _LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _OTHER: (look.SKY, "circle"),
           _FRONT: (look.BLUE, "")}  # fmt: skip
 _MOST_MOMENTS, _MOST_NAMED = 300, 12
+# Of a plan by layer: colours of its settings, the name of those that have none, and layers between two chunks.
+_SETTINGS = (look.SKY, look.VERMILION, look.ORANGE, look.GREEN, look.BLUE, look.YELLOW, look.PURPLE, look.BROWN)
+_MORE, _GAP = "other settings", 0.4
 
 
 def pictured(planned: Planned, page: Page) -> Page:
     """Return the page of a plan with its pictures: that of the choice first, the others at the end."""
-    layout = planned.shown
+    layout, by_layer = planned.shown, planned.optimal.row if planned.optimal else None
     assert layout and layout.plan
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
-    more = [_stages(layout.plan), *([_step(layout.plan, *step)] if step else [])]
+    more = [_stages(layout.plan, by_layer), *([_step(layout.plan, *step)] if step else [])]
     several, details = len(planned.layouts) > 1, [each for each in page.blocks if isinstance(each, Details)]
     return replace(
         page,
         title=f"{'Layout and recompute' if several else 'Recompute'} for {rows['Recipe']}",
         about=f"{counted(len(planned.layouts), 'layout')}; batch: {rows['Batch']}" if several else rows["Parallelism"],
-        blocks=(choice(planned), *(each for each in page.blocks if not isinstance(each, Details)), *more, *details),
+        blocks=(
+            *chief_pictures(planned),
+            *(each for each in page.blocks if not isinstance(each, Details)),
+            *more,
+            *details,
+        ),
     )
+
+
+def chief_pictures(planned: Planned) -> tuple[Picture, ...]:
+    """Return the pictures of the choice: a plan by layer, where there is one, and all settings or layouts."""
+    found, layout = planned.optimal, planned.judged
+    layers = [_layers(found, layout.plan)] if found and found.stages and layout and layout.plan else []
+    return (*layers, choice(planned))
 
 
 class _Entry(NamedTuple):
@@ -53,8 +74,11 @@ class _Entry(NamedTuple):
 
 def choice(planned: Planned) -> Picture:
     """Draw a point per setting, or per layout with its best setting, by memory and time. At most twelve are named."""
-    several, best = len(planned.layouts) > 1, planned.best
+    several, best = len(planned.layouts) > 1, planned.best.row if planned.best else None
     entries = [*_entries(planned, several=several)]
+    if (by_layer := planned.optimal and planned.optimal.row) and by_layer.prediction and not several:
+        best = by_layer if planned.optimal and planned.optimal.is_faster else best
+        entries.append(_Entry("plan by layer", entries[0].plan, by_layer, by_layer.prediction))
     first, is_timed = entries[0].plan, all(each.found.time for each in entries)
     tokens, named = first.spec.tokens_per_step, entries if several else _named(first, entries)
     needs = any(each.found.needs_more for each in entries)
@@ -70,7 +94,7 @@ def choice(planned: Planned) -> Picture:
     points = tuple(
         _point(
             each,
-            best.row if best else None,
+            best,
             _sizes(each, needs=needs),
             upwards(each),
             scale,
@@ -103,7 +127,7 @@ def _time_axis(entries: Sequence[_Entry]) -> str:
 def _named(plan: Plan, entries: Sequence[_Entry]) -> list[_Entry]:
     """Return the rows of the page's table."""
     rows = chief(plan, [each.row for each in entries])
-    return [each for each in entries if each.row in rows]
+    return [each for each in entries if each.row in rows or each.row not in plan.rows]
 
 
 def _sizes(each: _Entry, *, needs: bool) -> tuple[int, int, int]:
@@ -126,9 +150,37 @@ def _point(
     return Point(likely / scale, upwards, kind, number, each.name if number else "", text, note, across)
 
 
-def _stages(plan: Plan) -> Picture:
+def _layers(found: "Optimal", plan: Plan) -> Picture:
+    """Draw a row per stage of a plan by layer: a box per layer in the colour of its setting, chunk beside chunk."""
+    assert found.row and found.row.prediction
+    used = Counter(setting for chunks in found.stages for settings in chunks for setting in settings)
+    shown = ["none", FULL, *(name for name, _ in used.most_common() if name not in ("none", FULL))]
+    looks = dict(zip((name for name in shown if name in used), _SETTINGS, strict=False)) | {
+        _MORE: look.GREY,
+        "": "none",
+    }
+    widths = [max(len(settings) for settings in column) for column in zip(*found.stages, strict=True)]
+    starts = [*accumulate((width + _GAP for width in widths), initial=0.0)]
+    budget, rows = plan.limits.budget_bytes or 0, list[Bar]()
+    for stage, held, chunks in zip(found.row.prediction.stages, found.row.prediction.held, found.stages, strict=True):
+        parts = list[tuple[str, float]]()
+        for width, settings in zip(widths, chunks, strict=True):
+            parts += [(setting if setting in looks else _MORE, 1.0) for setting in settings]
+            parts.append(("", width - len(settings) + _GAP))
+        need = max(stage.total, held.fits[1])
+        text = f"{format_bytes(need)}, {need / budget:.0%} of usable" if budget else format_bytes(need)
+        rows.append(Bar(f"Stage {stage.pp_rank}", text, tuple(parts[:-1])))
+    ticks = {start: f"chunk {number}" for number, start in enumerate(starts[:-1])}
+    chart = Bars(Axis("Layers", ticks), {name: (colour, "") for name, colour in looks.items()}, tuple(rows))
+    caption = (
+        "Each box is a layer in the colour of its setting. At the right is what the stage needs of the usable memory."
+    )
+    return Picture("plan_by_layer", "Recompute by layer", caption, chart)
+
+
+def _stages(plan: Plan, chosen: Row | None) -> Picture:
     """Draw a stacked bar per stage of the setting to use, and the range of the peak at the fullest stage."""
-    row = plan.recommended or plan.control or plan.predicted[0]
+    row = chosen or plan.recommended or plan.control or plan.predicted[0]
     found = row.prediction
     assert found
     low, _, high = found.fits

@@ -13,7 +13,7 @@ from harness.predict.optimal import Planner, Solution
 from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
 from harness.predict.reserved import ratios_of
-from harness.predict.search import Plan, Row, Traces, candidate_of, row_of
+from harness.predict.search import SAME_COST, Plan, Row, Traces, candidate_of, row_of
 from harness.predict.stage_search import Room, TooManyError
 from harness.predict.stages import Composer
 from harness.predict.time_model import Clock
@@ -51,6 +51,14 @@ class Optimal:
             return None
         times = [row.prediction.time for row in (self.row, self.best_uniform) if row.prediction]
         return times[1].likely_s / times[0].likely_s - 1 if times[0] and times[1] else None
+
+    @property
+    def is_faster(self) -> bool:
+        """Return whether the plan is noticeably faster than the best uniform setting. True where none of these fits."""
+        if self.row is None or self.best_uniform is None:
+            return self.row is not None
+        fewer = (self.best_uniform.overhead or 0) - (self.row.overhead or 0)
+        return (fewer if self.gain is None else self.gain) > SAME_COST
 
 
 def optimal(

@@ -123,15 +123,20 @@ def _limits(limits: Sequence[Limit], scale: _Scale, bottom: float) -> Iterator[s
 
 
 def _legend(looks: Mapping[str, Look], shown: Iterable[str], y: float) -> tuple[list[str], float]:
-    """Return the kinds that are in the chart, two a line, and where the next line is."""
-    kinds = [kind for kind in looks if kind in {*shown}]
+    """Return the kinds that are in the chart, two a line or one where names are long, and where the next line is."""
+    kinds = [kind for kind in looks if kind and kind in {*shown}]
+    columns = 1 if any(len(kind) > _LONGEST_NAME for kind in kinds) else 2
     parts = [
         _mark(
-            looks[kind], 0.5 * (at % 2), y + _LINE * (at // 2), dx=7, beside=f'<text x="20" y="4">{_safe(kind)}</text>'
+            looks[kind],
+            0.5 * (at % columns),
+            y + _LINE * (at // columns),
+            dx=7,
+            beside=f'<text x="20" y="4">{_safe(kind)}</text>',
         )
         for at, kind in enumerate(kinds)
     ]
-    return parts, y + _LINE * -(-len(kinds) // 2)
+    return parts, y + _LINE * -(-len(kinds) // columns)
 
 
 def _inner(y: float, height: float, parts: Iterable[str]) -> str:
