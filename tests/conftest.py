@@ -64,8 +64,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         item.user_properties.append(("cpu_s", sum(os.times()[:4]) - before))
 
 
-# A test over one second is to be marked slow; processors that share their caches with other work need longer.
-_CLEARLY_SLOW_S = 2.0
+# A test over half a second is to be marked slow; processors that share their caches with other work need longer.
+_CLEARLY_SLOW_S = 1.2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,7 +9,7 @@ from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).parents[1]
 HARNESS = ROOT / "harness"
-SOURCES = sorted(HARNESS.rglob("*.py"))
+SOURCES = {path: ast.parse(path.read_text()) for path in sorted(HARNESS.rglob("*.py"))}
 TEXTS = sorted(
     path
     for folder in ("harness", "recipes", "scripts", "tests", "results")
@@ -58,7 +58,7 @@ def test_files_stay_small(folder):
 
 
 def test_every_module_says_what_it_is_for():
-    silent = [name_of(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [name_of(path) for path, tree in SOURCES.items() if not ast.get_docstring(tree)]
     assert silent == []
 
 
@@ -77,7 +77,7 @@ def reads_the_environment(tree):
 
 
 def test_only_the_environment_room_and_ranks_read_the_environment():
-    readers = [p for p in SOURCES if reads_the_environment(ast.parse(p.read_text())) and not is_engine(p)]
+    readers = [p for p, tree in SOURCES.items() if reads_the_environment(tree) and not is_engine(p)]
     programs = {"harness/capture/shim.py"}  # stands in for a launcher
     assert {name_of(path) for path in readers} - programs == {"harness/launch/environment.py"}
 
@@ -91,7 +91,7 @@ def imports_of(tree):
 
 
 def test_only_ranks_import_the_training_stack_even_inside_functions():
-    heavy = {name_of(p): HEAVY & set(imports_of(ast.parse(p.read_text()))) for p in SOURCES if not is_engine(p)}
+    heavy = {name_of(p): HEAVY & set(imports_of(tree)) for p, tree in SOURCES.items() if not is_engine(p)}
     assert {name: found for name, found in heavy.items() if found} == {}
 
 
@@ -99,8 +99,8 @@ def test_nothing_swallows_every_exception():
     """`except Exception` is for the one place whose answer is whatever megatron-core raised."""
     broad = [
         name_of(path)
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, tree in SOURCES.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
         and not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)  # it only tidies up
@@ -117,9 +117,9 @@ def test_a_document_is_imported_where_it_is_built():
     """Building its classes costs pydantic 25 to 50 ms, and only --json needs them."""
     at_the_top = {
         f"{name_of(path)}: {node.module}"
-        for path in SOURCES
+        for path, tree in SOURCES.items()
         if path.stem != "document"
-        for node in ast.parse(path.read_text()).body
+        for node in tree.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").endswith(".document")
     }
     assert at_the_top == set()

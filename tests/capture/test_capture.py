@@ -80,6 +80,7 @@ def test_a_command_in_a_variable_is_captured(captured):
     assert job["command"] == f"torchrun --nproc_per_node 8 --nnodes 2 /opt/Megatron-LM/pretrain_qwen.py {GPT}"
 
 
+@pytest.mark.slow
 def test_helpers_run_and_training_programs_do_not(captured):
     jobs, _ = captured("python_by_variable.sh")
     assert [job["command"] for job in jobs] == [
@@ -141,6 +142,7 @@ def ended(*files):
     return True
 
 
+@pytest.mark.slow
 def test_at_the_limit_all_that_the_script_started_is_killed(captured, tmp_path):
     [job], notes = captured("never_ends.sh", options=("--timeout", "2"))
     assert job["command"] == "torchrun train.py"
@@ -148,6 +150,7 @@ def test_at_the_limit_all_that_the_script_started_is_killed(captured, tmp_path):
     assert ended(tmp_path / "pid", tmp_path / "child")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_script_too_and_leaves_nothing(tmp_path, number, code):
     (tmp_path / "tmp").mkdir()

@@ -114,6 +114,7 @@ def test_what_is_no_file_is_a_recipe_and_a_folder_one_of_another_program(tmp_pat
     assert job_words(str(tmp_path)) == ["--hf", str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_a_file_behind_an_option_of_several_values_is_refused_with_the_right_order(mbr_perf, tmp_path):
     script = tmp_path / "train.sh"
     script.write_text("torchrun pretrain_gpt.py --num-layers 2")

@@ -87,6 +87,7 @@ def test_a_folder_in_which_nothing_has_begun_is_refused(mbr_perf, tmp_path, make
     assert "neither a record nor logs" in answer.err
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_answer_uses_the_logs_read_so_far():
     command = [sys.executable, "-m", "harness.app", "diagnose", "-", "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -76,6 +76,7 @@ def test_gpus_are_listed_with_name_uuid_and_memory_and_one_that_is_lost_does_not
     assert (lost.get("uuid"), lost["error"]) == (None, "GPU is lost (NVML 15)")
 
 
+@pytest.mark.slow
 def test_a_machine_without_library_or_driver_says_so(library, tmp_path):
     nowhere = ENVIRONMENT_OF_TESTS | {"LD_LIBRARY_PATH": "/nonexistent"}
     unloaded = ENVIRONMENT_OF_TESTS | {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(tmp_path / "none")}
@@ -95,6 +96,7 @@ def test_the_peak_of_a_spike_is_kept(driver, tmp_path):
     assert 0.005 < device.interval_s < 0.1
 
 
+@pytest.mark.slow
 def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver, tmp_path):
     environment = driver(
         "gpu 0 uuid=GPU-a used=7000", "gpu 1 uuid=GPU-b used=8000", "err nvmlDeviceGetMemoryInfo_v2 15 300 1"
@@ -127,6 +129,7 @@ def test_what_the_driver_does_not_say_is_absent(driver, tmp_path, lines, expecte
     assert {name: getattr(device, name) for name in expected} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["stays", "the driver has yet to take it from its list"])
 def test_a_process_that_was_there_before_the_ranks_is_foreign_unless_it_has_ended(driver, tmp_path, ends):
     environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
@@ -151,6 +154,7 @@ def test_ranks_are_distinguished_from_strangers_by_descent():
     assert (in_a_container.foreign, in_a_container.unidentified) == ({}, {4194305})
 
 
+@pytest.mark.slow
 def test_a_killed_sampler_leaves_what_it_saw_until_then(driver, tmp_path):
     out = tmp_path / "out.json"
     with sampling(driver("gpu 0 used=1234"), out) as process:
@@ -210,6 +214,7 @@ def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locke
     assert clocks_of(environment) == clocks
 
 
+@pytest.mark.slow
 def test_clocks_of_a_killed_sampler_can_be_reset(driver, tmp_path):
     environment = driver(*TWO)
     with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:

@@ -56,6 +56,7 @@ def test_a_gpu_type_and_a_module_are_planned_for():
     assert verdicts == {"none": "FITS", "router": None}
 
 
+@pytest.mark.slow
 def test_a_module_acts_on_the_layers_that_its_row_names():
     effective = mixtral("check", "--recompute_modules", "router,mlp", "--no_megatron")["effective"]
     assert effective["modules"] == {"router": effective["num_layers"]}

@@ -9,6 +9,8 @@ import pytest
 from harness.errors import BadRequestError
 from harness.records.store import read_run
 
+pytestmark = pytest.mark.slow
+
 
 def test_results_without_room_are_refused_before_anything_starts(stage, on_small_disk, tmp_path):
     results = tmp_path / "results"

@@ -96,6 +96,7 @@ def test_every_point_comes_back_from_its_overrides_of_bridge(points, base):
             assert any(each.path.partition(".")[2] in remark and str(each.ours) in remark for remark in remarks), name
 
 
+@pytest.mark.slow
 def test_every_point_comes_back_from_its_recipe_file(points, tmp_path):
     path = tmp_path / "job.yaml"
     for name, spec in points.items():

@@ -67,6 +67,7 @@ def _add(results, first, num):
         write_history(results, [build_kept(number)])
 
 
+@pytest.mark.slow
 def test_two_nights_at_once_lose_no_run(tmp_path):
     spawning = multiprocessing.get_context("spawn")
     nights = [spawning.Process(target=_add, args=(tmp_path, 100 * night, 40)) for night in range(2)]
@@ -117,6 +118,7 @@ def test_a_damaged_file_ends_every_command_with_its_path(mbr_perf, tmp_path, mak
     assert (night.code, (tmp_path / "nights").exists()) == (3, False)
 
 
+@pytest.mark.slow
 def test_a_folder_that_may_only_be_read_is_read(tmp_path, make_kept):
     write_history(tmp_path, [make_kept()])
     script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" || exit 77; exec "$@"'

@@ -122,6 +122,7 @@ def test_a_file_that_is_no_log_is_named_as_what_it_is(mbr_perf, tmp_path, make_r
         assert (answer.code, f"{path}: a {what}, not a log" in answer.err) == (2, True), answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("total", "ends"), [(20, False), (40, True)], ids=["whole", "cut"])
 def test_a_job_of_gradients_that_are_no_numbers_is_failed_and_says_so(imported, total, ends):
     lines = [logs.iteration(number, total, loss=None, grad_norm=float("nan")) for number in range(1, 21)]

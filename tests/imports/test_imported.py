@@ -59,6 +59,7 @@ def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
     assert ranks[0].memory.max_reserved_bytes > ranks[0].memory.max_allocated_bytes
 
 
+@pytest.mark.slow
 def test_iterations_with_an_impossible_time_are_left_out_and_counted(mbr_perf, tmp_path):
     log = tmp_path / "job.log"
     log.write_text(megatron_lm_log((0.9, 0.0, 0.9, 2e9, 0.9)))

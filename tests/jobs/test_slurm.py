@@ -105,6 +105,7 @@ def test_a_committed_failure_ends_the_waiting_and_drops_the_other_repeats(on_slu
     assert not Path(second.run_dir).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded", "code", "failure"),
     [("nodefail", 3, "Slurm: NODE_FAIL (NodeDown) on n2"), ("cancelled", 130, "Slurm: CANCELLED")],

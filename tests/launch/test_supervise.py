@@ -31,6 +31,7 @@ def test_a_failing_rank_is_named(scripted, behaviour, reason):
     assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "limit", "status", "ranks"),
     [
@@ -51,6 +52,7 @@ def test_ranks_past_a_limit_leave_their_stacks_and_are_ended(scripted, behaviour
     assert all_gone(rank_pids(plan))
 
 
+@pytest.mark.slow
 def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(scripted):
     plan, pids = scripted("slow", hang_timeout_s=2.5), []
 
@@ -84,6 +86,7 @@ def test_an_agent_that_leaves_no_record_is_no_success_whatever_an_earlier_one_le
     assert (outcome.status, outcome.exit_code) == ("failed", exit_code)
 
 
+@pytest.mark.slow
 def test_orphans_of_a_killed_agent_are_ended(scripted):
     plan = scripted("stubborn")
 
@@ -134,6 +137,7 @@ def test_an_interrupted_harness_stops_its_ranks_and_says_so(scripted, number):
     assert all_gone(pids, within_s=0.5)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait(scripted):
     plan = scripted("stubborn")
     with started_harness(plan) as harness:

@@ -118,6 +118,7 @@ def test_a_model_that_cannot_be_cut_has_no_effect_to_show():
     assert "P08" in ids(checked)
 
 
+@pytest.mark.slow
 def test_no_shipped_recipe_sets_a_variable_that_ranks_cannot_have():
     points = [p for file in all_recipe_files(recipes_dir()) for p in load_recipe(file.path, file.label).points]
     for point in points:

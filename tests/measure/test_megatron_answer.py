@@ -121,6 +121,7 @@ def test_megatron_core_sees_the_variables_of_the_ranks(answered):
     assert answered(body, env={"NCCL_GRAPH_REGISTER": "0"}).message.endswith("by shell 0")
 
 
+@pytest.mark.slow
 def test_many_are_asked_in_one_process_and_those_without_an_answer_say_so(host, make_spec):
     asked = [Question(make_spec(), software) for software in (INSTALLED, Software(), INSTALLED, INSTALLED)]
     yes, no = json.dumps({"accepted": True}), json.dumps({"accepted": False, "kind": "ValueError", "text": "no"})

@@ -239,6 +239,7 @@ def test_settings_of_the_allocator_change_what_is_reserved_and_what_fits(plan):
     assert without["device_bytes"] > without["reserved_bytes"]
 
 
+@pytest.mark.slow
 def test_the_allocator_decides_where_memory_lies_between_both_needs(plan):
     needs = [settings(plan, "-E", f"{SEGMENTS}:{value}", "--margin", "0") for value in ("True", "False")]
     outside = needs[0]["device_bytes"] - needs[0]["reserved_bytes"]

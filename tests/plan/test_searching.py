@@ -31,6 +31,7 @@ def _found():
     return search(PlanRequest(asked=SFT), this_host())
 
 
+@pytest.mark.slow
 def test_every_layout_is_accounted_for(found):
     assert sum(found.counts.values()) == found.num_layouts > 20
     assert found.counts["predicted"] > 5
@@ -124,6 +125,7 @@ def test_check_allows_each_of_the_best_layouts(found, mbr_perf, monkeypatch):
     assert [each for each in findings.values() if each.blocks or each.fix] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(NUM_BEST))
 def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf, place):
     each = found.best[place]

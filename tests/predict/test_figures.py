@@ -36,6 +36,7 @@ POINTS = {
     "qwen3_30b_a3b h100 bf16": (),
     "qwen3_next_80b_a3b h100 bf16": (),
 }  # fmt: skip
+_LARGE = ("deepseek_v3", "gpt_oss", "qwen3_235b", "qwen3_next")  # over half a second each
 
 
 def planned(point: str, folder: Path) -> Planned:
@@ -96,7 +97,10 @@ def near(value):
     return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(each, marks=pytest.mark.slow) if each.startswith(_LARGE) else each for each in POINTS],
+)
 def test_every_figure_of_a_shipped_point_is_the_known_one(point, tmp_path):
     found = planned(point, tmp_path)
     known = json.loads(DATA.read_text())[point]

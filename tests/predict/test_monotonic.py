@@ -28,7 +28,15 @@ def traces_of(cases) -> Traces:
     return Traces({key: row.chunk for key, row in found.items() if row and row.chunk}, None, {})
 
 
-@pytest.fixture(name="spec", scope="module", params=sorted(POINTS))
+# Of each kind of model one: the others are read by the slow tests.
+_FAST = ("llama3_8b", "llama3_70b", "qwen3_30b")
+
+
+@pytest.fixture(
+    name="spec",
+    scope="module",
+    params=[name if name.startswith(_FAST) else pytest.param(name, marks=pytest.mark.slow) for name in sorted(POINTS)],
+)
 def _spec(request):
     return POINTS[request.param]
 

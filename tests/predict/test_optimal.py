@@ -140,6 +140,7 @@ def test_a_plan_of_one_setting_is_predicted_as_that_setting(text):
     assert own.recompute_flops == row.prediction.recompute_flops
 
 
+@pytest.mark.slow
 def test_a_setting_that_another_beats_is_not_in_the_space():
     plan, traces = planned("two stages")
     implementation = settled_implementation(plan.spec)

@@ -11,6 +11,8 @@ import pytest
 from tests.commands import REPLAYS, ROOT
 from tests.native_libraries import compiled
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(name="halted")
 def _halted(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.native_libraries import scripted_nvml
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):

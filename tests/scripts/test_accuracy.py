@@ -128,6 +128,7 @@ def test_auto_attention_is_settled_as_transformer_engine_settles_it(read, row, k
     assert read(**row).spec.kernels.attention_backend == kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["megatron_lm_goldens", "other_published"])
 def test_every_published_row_is_compared_or_left_out(module, name):
     path = INPUTS / f"{name}.json"

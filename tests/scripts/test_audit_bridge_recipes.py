@@ -66,6 +66,7 @@ def test_a_file_without_a_point_and_a_row_without_a_difference_are_named(module,
     assert not found.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

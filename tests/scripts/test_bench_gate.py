@@ -30,6 +30,7 @@ def test_five_percent_on_one_run_misses_most_of_a_true_three_percent(module):
     assert (found.plain_gate.value < 0.25, found.regression.value > 0.85) == (True, True)
 
 
+@pytest.mark.slow
 def test_draws_are_the_same_every_time_and_of_the_noise_they_claim(module):
     gate_draws = module("gate_draws")
     scenario = gate_draws.Scenario("x", noise=0.02, heavy_tails=True)
@@ -42,6 +43,7 @@ def test_draws_are_the_same_every_time_and_of_the_noise_they_claim(module):
     assert within == pytest.approx(0.02, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_case_that_is_skipped_as_clear_would_pass(module):
     trials, draws = module("gate_trials"), module("gate_draws")
     scenario = draws.Scenario("x", night_noise=0.01, night_degrees=3, nights_before_golden=10)

@@ -34,6 +34,7 @@ def test_a_green_night_is_silent_and_its_log_is_kept(cron, tmp_path):
     assert "4 cases; 4 runs" in logged(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_reported_in_one_line_that_names_the_log(cron, tmp_path):
     (output,) = cron("no_such_suite").stdout.splitlines()
     assert output.startswith("mbr-perf nightly ended with 2 ")

@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from harness.records.folders import closed_to_others
 
 ROOT = Path(__file__).parents[2]
 REPLAYS = ROOT / "tests" / "data" / "replay"
 
 
+@pytest.mark.slow
 def test_a_shell_that_closes_nothing_leaves_nothing_open(tmp_path: Path) -> None:
     results = tmp_path / "results"
     recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", "cpu", "--launcher", "replay", "--from", REPLAYS / "ok")

@@ -84,6 +84,7 @@ def test_what_is_no_snapshot_is_refused_in_words(tmp_path: Path, name: str):
     assert expected in refused(tmp_path / "a.pickle", SnapshotLimits(memory_base_bytes=200 * MIB))
 
 
+@pytest.mark.slow
 def test_equal_stacks_of_a_large_file_are_kept_once(tmp_path: Path):
     """Every event has a list of its own; half of the memory would be these lists."""
     frames = [{"filename": f"/a/{number}.py", "line": number, "name": "f"} for number in range(40)]

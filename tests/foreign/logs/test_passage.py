@@ -84,6 +84,7 @@ def _in_a_shell(folder, line):
     )
 
 
+@pytest.mark.slow
 def test_a_pipe_of_the_shell_is_read_as_a_log(tmp_path):
     (tmp_path / "a.log").write_text("KeyError: 'seven'\n")
     done = _in_a_shell(tmp_path, "mbr-perf diagnose <(cat a.log)")
@@ -91,6 +92,7 @@ def test_a_pipe_of_the_shell_is_read_as_a_log(tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_pipe_of_the_shell_is_compared_as_the_file_behind_it(tmp_path):
     tflops = [30.0] + [700.0] * 49
     (tmp_path / "a.log").write_text(bridge_log(tflops))
@@ -105,6 +107,7 @@ def test_a_pipe_of_the_shell_is_compared_as_the_file_behind_it(tmp_path):
     assert piped.returncode == plain.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_pipe_of_the_shell_is_refused_as_a_file_that_is_read_more_than_once(tmp_path):
     (tmp_path / "train.sh").write_text("--num-layers 4\n")
     done = _in_a_shell(tmp_path, "mbr-perf plan -g h100 --megatron_args <(cat train.sh)")

@@ -49,6 +49,7 @@ FAILURES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", FAILURES, ids=[failure[-1][:30] for failure in FAILURES])
 @pytest.mark.parametrize("after", [0, 30_000])
 def test_a_failure_in_a_long_log_is_the_same_without_the_lines_that_nobody_wants(tmp_path, failure, after):

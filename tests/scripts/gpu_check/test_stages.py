@@ -120,6 +120,7 @@ def test_what_passed_is_not_run_again(machine, shape, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_an_oom_must_be_recorded_and_the_next_run_be_normal(machine, shape):
     cases = list(survive_oom(machine(), shape("dense")))
     assert verdicts(cases) == {"dense.oom": "pass", "dense.after_oom": "pass"}
@@ -279,6 +280,7 @@ def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_p
     assert ran.output == "still running after 0 s, ended by gpu-check"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "failing"), [("", []), ("too_fast", ["gemm_bf16"]), ("program_dies", ["made"])])
 def test_probed_constants_that_no_gpu_reaches_fail(machine, fault, failing):
     runs = machine(fault)
