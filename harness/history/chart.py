@@ -107,8 +107,6 @@ def _caption(history: CaseHistory) -> str:
     if history.change_points:
         levels = ", ".join(format_percent(found.change) for found in history.change_points)
         text += f" Dashed lines mark level changes: {levels}."
-    elif history.no_change_points:
-        text += f" {history.no_change_points}"
     return text + (f" Not shown: {counted(missing, 'night')} without this metric." if missing else "")
 
 

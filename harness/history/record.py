@@ -38,8 +38,9 @@ class HistoryRecord(Frozen):
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
     another ``fingerprint`` are another series. ``is_start_known`` False: of an imported run whose log has no times.
-    ``outcome``: of the case in that night. Units are those of the metric table. ``sm_clock_mhz``: the median SM clock
-    of the slowest GPU; ``power_cap_share``: the time under the power cap of the most limited one (0 to 1).
+    ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure. Units are those of the
+    metric table. ``sm_clock_mhz``: median SM clock of the slowest GPU; ``power_cap_share``: time under the power
+    cap of the most limited one (0 to 1).
     ``voided``: metrics, by name, that the night's A/A put in doubt, with the reason.
     """
 
@@ -56,6 +57,7 @@ class HistoryRecord(Frozen):
     duration_s: float
     status: Status
     outcome: CaseOutcome | None = None
+    is_expected: bool = False
     failure: str | None = None
     suspect: tuple[str, ...] = ()
     metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
@@ -104,6 +106,7 @@ class Occasion:
     night_id: str = ""
     purpose: Purpose = "repeat"
     outcome: CaseOutcome | None = None
+    is_expected: bool = False
     doubts: Mapping[GateKind, str] = field(default_factory=dict)
 
 

@@ -127,7 +127,7 @@ def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
     values = [value for _, value in measured]
     least = 2 * MIN_NIGHTS
     if len(values) < least:
-        return (), f"No change points: {least} nights with this metric are needed; there are {len(values)}."
+        return (), f"No change points: they need {least} nights with this metric ({len(values)} so far)."
     return change_points(values), ""
 
 

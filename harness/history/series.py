@@ -48,7 +48,7 @@ class Night:
     @property
     def outcome(self) -> str:
         """Return the case's outcome in its night; for ad-hoc runs the worst end, or ``suspect``."""
-        judged = [record.outcome for record in self.records if record.outcome]
+        judged = [f"{each.outcome}{' (expected)' * each.is_expected}" for each in self.records if each.outcome]
         if judged:
             return judged[-1]
         worst = min((record.status for record in self.records), key=_BADNESS.index)

@@ -97,7 +97,7 @@ def _nights(history: CaseHistory) -> Table:
             night.id.rpartition("-")[2], _listed(news),
         ))  # fmt: skip
     right = (metric.title, "Spread", "Runs")
-    return table(("Night", *right, "Outcome", "Id", Column("Changed", long=True)), rows, right=right)
+    return table(("Night", *right, "Outcome", "Id", Column("Changed", long=True, optional=True)), rows, right=right)
 
 
 def _when(night: Night) -> str:
@@ -143,9 +143,11 @@ def _newest_value(history: CaseHistory) -> str:
     if value is None or trend is None:
         return f"no {metric.name}"
     if trend.level is None or trend.change is None or trend.allowed is None:
-        return f"{figure(metric, value)}, too few nights before it for a trend"
+        return f"{metric.title} {figure(metric, value)}, too few nights before it for a trend"
     against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
-    return f"{figure(metric, value)}, {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
+    return (
+        f"{metric.title} {figure(metric, value)}, {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
+    )
 
 
 def _trend(trend: Trend | None) -> Words:
@@ -156,7 +158,7 @@ def _trend(trend: Trend | None) -> Words:
 
 
 def _styled(word: str) -> Span:
-    return Span(word, style_of(word, "doubt"))
+    return Span(word, "expected" if word.endswith("(expected)") else style_of(word, "doubt"))
 
 
 def _listed(found: Iterable[Difference | ChangeRow]) -> str:

@@ -145,5 +145,6 @@ def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasio
         night_id=verdict.plan.night_id,
         purpose=run.purpose,
         outcome=case.outcome,
+        is_expected=case.is_expected,
         doubts=verdict.aa.doubts if verdict.aa else {},
     )

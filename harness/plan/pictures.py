@@ -16,7 +16,7 @@ from harness.predict.search import Plan, Row, cost_of
 from harness.predict.step_history import Moment, StepHistory
 from harness.show import chart as look
 from harness.show.chart import Axis, Bar, Bars, Curve, Plane, Point, front, memory_limit, memory_unit
-from harness.show.page import Details, Page, Picture
+from harness.show.page import Details, Page, Picture, Section
 from harness.show.request_text import request_rows
 from harness.units import counted, format_bytes, format_percent, format_seconds
 
@@ -45,6 +45,7 @@ def pictured(planned: Planned, page: Page) -> Page:
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
     more = [_stages(layout.plan, by_layer), *([_step(layout.plan, *step)] if step else [])]
     several, details = len(planned.layouts) > 1, [each for each in page.blocks if isinstance(each, Details)]
+    details.sort(key=lambda each: any(isinstance(inner, Section) for inner in each.blocks))
     return replace(
         page,
         title=f"{'Layout and recompute' if several else 'Recompute'} for {rows['Recipe']}",

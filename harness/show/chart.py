@@ -108,7 +108,7 @@ def memory_limit(limits: Iterable[Limits], scale: float, most: float) -> tuple[t
 
     ``most``: the highest peak, in units of ``scale`` bytes.
     """
-    known = sorted({(each.budget_bytes, each.text.partition(" = ")[0]) for each in limits if each.budget_bytes})
+    known = sorted({(each.budget_bytes, each.usable_text) for each in limits if each.budget_bytes})
     if not known:
         return (), " The usable memory is not known."
     texts = list(dict.fromkeys(text for _, text in (known[0], known[-1])))

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 
 from harness.show.page import (
@@ -86,14 +87,18 @@ def _blocks(blocks: Iterable[Block], level: int) -> str:
 
 
 def _titled(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield what a page shows. Details without a title of their own are folded, below their number and noun."""
-    for block in blocks:
-        if not isinstance(block, Details):
-            yield from blocks_for((block,), "pages", "html")
-        elif any(isinstance(each, Section | Only) for each in block.blocks):
-            yield from blocks_for(block.blocks, "pages", "html")
+    """Yield what a page shows. Details without a title of their own are folded together, below numbers and nouns."""
+    for is_bare, group in groupby(blocks, _is_bare):
+        if is_bare:
+            bare = [block for block in group if isinstance(block, Details) and block.num]
+            title = ", ".join(counted(block.num, block.noun) for block in bare)
+            yield Section(title, tuple(each for block in bare for each in block.blocks), folded=True)
         else:
-            yield Section(counted(block.num, block.noun), block.blocks, folded=True)
+            yield from blocks_for(group, "pages", "html")
+
+
+def _is_bare(block: Block) -> bool:
+    return isinstance(block, Details) and not any(isinstance(each, Section | Only) for each in block.blocks)
 
 
 def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
@@ -121,7 +126,7 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
 # Lines would break after the hyphens of an option.
 _OPTION, _UNBROKEN = re.compile(r"(?<!\S)--?\w[\w-]*"), r'<span class="word">\g<0></span>'
 # What a shell or a job takes, behind the words that say what it is for.
-_COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |'?[a-z_]+\.[\w.]+=|--).*)", re.DOTALL)
+_COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |export |'?[a-z_]+\.[\w.]+=|--).*)", re.DOTALL)
 
 
 def _copyable(line: Line) -> str:
@@ -165,7 +170,10 @@ def _facts(block: Facts) -> str:
 
 
 def _html_table(table: Table) -> str:
-    kinds = ["right" if column.right else "long" if column.long else "left" for column in table.columns]
+    kinds = [
+        ("right" if column.right else "long" if column.long else "left") + " detail" * column.detail
+        for column in table.columns
+    ]
     head = "".join(
         f'<th scope="col" class="{kind}">{escape(column.title)}</th>' if column.title else f'<td class="{kind}"></td>'
         for column, kind in zip(table.columns, kinds, strict=True)

@@ -156,10 +156,10 @@ def _plane(chart: Plane, top: float) -> tuple[list[str], float]:
     body: list[str] = []
     body += (_line((0, _HEIGHT * (1 - at)), (1, _HEIGHT * (1 - at)), "grid") for at in y.ticks)
     body += _curves(chart.curves, x, down)
-    body += (_text(text, 0, _HEIGHT * (1 - at) - 4, "soft") for at, text in y.ticks.items() if at < 0.97)
     for limit in chart.upwards:
         body.append(_line((0, down(limit.at)), (1, down(limit.at)), "limit"))
         body.append(_text(limit.text, 1, down(limit.at) - 5, "soft", anchor="end"))
+    body += (_text(text, 0, _HEIGHT * (1 - at) - 4, "soft") for at, text in y.ticks.items() if at < 0.97)
     body += [*_limits(chart.across, x, _HEIGHT), *_points(chart, x, down), *_axis(x, chart.x.title, _HEIGHT)]
     above = top + 22 + _LINE * len(chart.across)
     shown = [*(point.kind for point in chart.points), *(curve.kind for curve in chart.curves)]
