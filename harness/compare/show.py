@@ -53,10 +53,9 @@ def foreign_page(answer: ForeignAnswer) -> Page:
             comparison_table(shown, SHOWN, "Log", "Reference" if judged.golden.log else "Golden"),
             *reasons(why),
             listing(f"Differs: {each}" for each in judged.settings),
-            listing(f"Provisional: {each}" for each in judged.comparison.provisional),
             listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in stated), style="doubt"),
             listing((_log_line(log), _golden_line(judged), *_worst(log))),
-            _notes((*judged.notes, *renewal * (answer.outcome == "improvement"))),
+            _notes((*judged.comparison.provisional, *judged.notes, *renewal * (answer.outcome == "improvement"))),
         ),
         answer=foreign_line(answer),
     )

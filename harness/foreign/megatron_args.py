@@ -203,7 +203,7 @@ def _of_script(text: str, label: str) -> Arguments:
     if script.logic or not launches:
         where, what = (script.logic.line, script.logic.text) if script.logic else (1, "no command has arguments")
         raise BadRequestError(
-            f"{label}:{where}: {shortened(what)}: mbr-perf runs no script to read it", remedy=captured_by(label)
+            f"{label}:{where}: {shortened(what)}: only a shell can read it", remedy=captured_by(label)
         )
     found = _given(_one_of(launches, label), label)
     found.environment = _of_step((name, word.text, f"{label}:{word.line}") for name, word in script.exported.items())

@@ -114,7 +114,7 @@ class Arguments(Words):
 
 def captured_by(label: str) -> str:
     """Return what to do about arguments that only the running script knows."""
-    return f"mbr-perf capture -- bash {label} runs it without training; or paste the arguments that Megatron prints"
+    return f"mbr-perf capture -- bash {label} runs the script without training; or name a log that prints the arguments"
 
 
 UNKNOWN = "not an argument of Megatron-LM's GPT training that mbr-perf knows"

@@ -1,6 +1,6 @@
 """`mbr-perf import`: a training log as a run."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -35,6 +35,18 @@ class LogCommand(WholeShortOptions):
     """A command on training logs, in which several files may follow one `--log`."""
 
     many: ClassVar = {"--log": None}
+
+
+class ImportCommand(LogCommand):
+    """The logs may stand first, without `--log`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the option before the first word."""
+        return super().parse_args(ctx, ["--log", *args] if args and not args[0].startswith("-") else args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Name the logs, which are no parameter."""
+        return ["[LOG...]", *super().collect_usage_pieces(ctx)]
 
 
 @takes(ImportOptions, JobOptions, JudgeOptions)

@@ -15,7 +15,7 @@ from harness.experiment.rules.check import check
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
-from harness.foreign.logs.sources import is_stream
+from harness.foreign.logs.sources import is_stream, log_sources
 from harness.imports.job import Ending, JobTimes, disagreements, ending, job_times, notes_on, source_of
 from harness.imports.sides import Side, read_side, side_of
 from harness.launch.environment import Host, this_host
@@ -53,6 +53,7 @@ def require_job(logs: tuple[str, ...], asked: Request) -> None:
     prints_arguments = not asked.job_name and logged_arguments(logs) is not None
     if asked.job_name or (asked.gpu and prints_arguments):
         return
+    log_sources(logs)  # a missing file is named as such
     if prints_arguments:
         wanted = f"a log does not contain its GPU type; name it with -g ({logs[0]} prints all other settings)"
         raise SeveralMatchError(wanted, choices=(("-g", "GPU"),))

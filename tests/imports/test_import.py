@@ -26,7 +26,7 @@ def _imported(mbr_perf, tmp_path, results):
 
     def run(text, *options):
         (tmp_path / "job.log").write_text(text)
-        answer = mbr_perf("import", "--log", tmp_path / "job.log", *SFT, "--results_dir", results, "--json", *options)
+        answer = mbr_perf("import", tmp_path / "job.log", *SFT, "--results_dir", results, "--json", *options)
         return answer, json.loads(answer.out)
 
     return run
@@ -195,8 +195,8 @@ def test_a_log_of_another_job_is_refused(imported, results, text, options, messa
 def test_without_a_recipe_and_arguments_the_command_is_quoted(mbr_perf, tmp_path, options, command):
     log = tmp_path / "a.log"
     log.write_text(job_log(TABLE[1]))
-    answer = mbr_perf("import", "--log", log, *options)
-    assert (answer.code, answer.err.splitlines()[-1]) == (2, f"  mbr-perf import --log {log} {command}")
+    answer = mbr_perf("import", log, *options)
+    assert (answer.code, answer.err.splitlines()[-1]) == (2, f"  mbr-perf import {log} {command}")
 
 
 def test_without_a_gpu_type_nothing_is_assumed(mbr_perf, tmp_path):
