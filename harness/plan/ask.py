@@ -51,7 +51,9 @@ class PlanOptions:
         "megatron-core's own schedule, e.g. mlp; asked: yours. Default: the recommended one.")] = None
     exact_timeout_s: Annotated[float, option("SECONDS", "Time limit for tracing the whole step of one setting.",
         "--exact_timeout")] = 300.0
-    show_all: Annotated[bool, flag("Print all settings, and all columns.", "--all")] = False
+    show_all: Annotated[bool, flag("Print all settings and columns.", "--all")] = False
+    columns: Annotated[str | None, option("NAME,NAME,...", "Print these columns: peak, usable, step, cost, range, "
+        "tflops, fits, reserved, device, hfu, stage.")] = None
     calibrate: Annotated[list[str] | None, option("RUN|FILE...", "Fit the planner's constants to these runs (folders, "
         "ids, sweeps) of one GPU type; FILE of `mbr-perf probe` fixes those that it measured.",
         completes=completion.stored)] = None
@@ -109,7 +111,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     from harness.launch.environment import this_host
     from harness.plan.run import Planned
     from harness.plan.searching import fewest, search
-    from harness.plan.show import nearest_blocks
+    from harness.plan.show import nearest_blocks, with_columns
     from harness.plan.show_layouts import news, search_page
     from harness.show.progress import counting
     from harness.show.terminal import narration, show_page
@@ -132,13 +134,14 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         planned = Planned(found.layouts)
         nearest = nearest_blocks(planned.nearest_golden, planned.nearest_published)
         page = search_page(found, request, show_all=how.show_all)
+        page = with_columns(page, _columns(how)) if how.columns else page
         show_page(replace(page, blocks=(*page.blocks, *nearest)))
     if found.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page":
-    from harness.plan.show import exact_section, nearest_blocks, plan_page
+    from harness.plan.show import exact_section, nearest_blocks, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
     from harness.show.page import GAP, Block
     from harness.show.request_text import explanation
@@ -161,7 +164,12 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
-    return replace(page, blocks=(*page.blocks, *more))
+    page = replace(page, blocks=(*page.blocks, *more))
+    return with_columns(page, _columns(how)) if how.columns else page
+
+
+def _columns(how: PlanOptions) -> list[str]:
+    return [name.strip() for name in (how.columns or "").split(",") if name.strip()]
 
 
 def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
@@ -176,14 +184,18 @@ def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
 
 
 def _require_writable(how: PlanOptions) -> None:
-    """BadRequestError, before anything is traced, for files that cannot be written."""
+    """BadRequestError, before anything is traced, for files that cannot be written and unknown columns."""
     from harness.errors import Problems
+    from harness.plan.show import COLUMNS
     from harness.plan.step_trace import FORMATS, OPTION
     from harness.show.svg import require_file
 
     problems = Problems()
     if how.plan_file and not how.optimal:
         problems.add("--plan_file writes the plan of --optimal", "add --optimal")
+    for name in _columns(how):
+        if name not in COLUMNS:
+            problems.add(f"--columns {name}: no such column", f"columns: {', '.join(COLUMNS)}")
     plan_file = ("--plan_file", how.plan_file, (".yaml", ".yml", ".py"))
     files = (("--html", how.html, (".html",)), ("--svg", how.svg, (".svg",)), (OPTION, how.step_trace, FORMATS))
     for name, path, formats in (*files, plan_file):

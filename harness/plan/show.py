@@ -1,6 +1,7 @@
 """Shows plans: line 1 with the setting to use, a row per setting, and what to copy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -56,6 +57,8 @@ from harness.show.request_text import (
 )
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
+COLUMNS = ("peak", "usable", "step", "cost", "range", "tflops", "fits", "reserved", "device", "hfu", "stage")
+"""What `--columns` takes: the columns of a table of settings, behind those that name its rows."""
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
@@ -79,7 +82,7 @@ def plan_page(
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
-    ladder: list[Block] = [Line("What helps, cheapest first:"), *steps] if steps else []
+    ladder: list[Block] = [Line("Changes, the cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
     shown = [Shown(_name(plan, row, own), row, plan.limits, row.overhead) for row in rows]
     return Page(
@@ -110,7 +113,10 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     without = _need_text(plan, control.prediction, unit) if control and control.prediction else ""
     if best is None or best.prediction is None:
         return answer_line(
-            Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"), without, "."
+            Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
+            without,
+            "; --search tries other layouts" * why_none(plan).endswith("usable"),
+            ".",
         )
     found, is_tight = best.prediction, best.verdict != "FITS"
     peak, needs, usable = peak_text(found, unit), found.fits[1], size_in(max(0, plan.limits.budget_bytes or 0), unit)
@@ -225,6 +231,19 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
 
 
 _Cells = tuple[Column, Callable[[Shown], Words]]
+
+
+def with_columns(page: Page, names: Sequence[str]) -> Page:
+    """Return the page whose table of settings has these of ``COLUMNS``, in this order."""
+
+    def cut(block: Block) -> Block:
+        if not isinstance(block, Table) or len(block.columns) < len(COLUMNS):
+            return block
+        first = len(block.columns) - len(COLUMNS)
+        chosen = block.only([*range(first), *(first + COLUMNS.index(name) for name in names)])
+        return replace(chosen, columns=tuple(replace(column, detail=False, drop=0) for column in chosen.columns))
+
+    return replace(page, blocks=tuple(map(cut, page.blocks)))
 
 
 def usable_cell(row: Row, limits: Limits) -> Words:

@@ -91,7 +91,7 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
         )
         for name, plan, row in rows
     ]
-    return setting_table(shown, unit, layouts=True), *([Line(f"All: {' '.join(same)}", "dim")] if same else [])
+    return setting_table(shown, unit, layouts=True), *([Line(f"All rows: {' '.join(same)}", "dim")] if same else [])
 
 
 def _shared_words(names: Sequence[str]) -> list[str]:

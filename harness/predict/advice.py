@@ -84,7 +84,7 @@ def why_none(plan: Plan) -> str:
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.label} at {cost}"
-    nothing = f"nothing fits into the {format_bytes(max(0, limits.budget_bytes or 0))} usable"
+    nothing = f"nothing fits into the {limits.usable_text} usable"
     other = eager(plan)
     return f"{nothing}; with --cuda_graph_impl none the setting {other.text} fits" if other else nothing
 
@@ -94,7 +94,7 @@ def safe_instead(plan: Plan) -> str:
     if plan.recommended is None or plan.safe is not None:
         return ""
     other = eager(plan)
-    instead = f"; {WITHOUT_GRAPHS}: {other.text}{_at(other)}" if other else ""
+    instead = f"; recompute {other.text} does, {WITHOUT_GRAPHS}{_at(other)}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
 
 

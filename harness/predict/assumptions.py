@@ -136,6 +136,10 @@ ASSUMPTIONS = (
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is None,
     ),
     Assumption(
+        "peft: predicted as training of all weights; adapters need less memory",
+        lambda spec, _: spec.task == "peft", lower=0.9,
+    ),
+    Assumption(
         "packed sequences: predicted as one sequence of the full length; their metadata is not counted",
         lambda spec, _: spec.task != "pretrain",
     ),

@@ -45,6 +45,11 @@ class Limits:
         return int(self.capacity_bytes * (1 - self.margin)) - self.outside_bytes
 
     @property
+    def usable_text(self) -> str:
+        """Return ``71.81 GiB``, the first figure of ``text``."""
+        return self.text.partition(" = ")[0]
+
+    @property
     def text(self) -> str:
         """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory."""
         unit, name = (GIB, "GiB") if (self.capacity_bytes or 0) >= GIB else (MIB, "MiB")

@@ -217,9 +217,9 @@ def _quantised_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> floa
     """Return the number of FP8 weights of one optimizer, which are cast to bf16 together before they are quantised.
 
     transformer-engine 2.11 `cast_master_weights_to_fp8`, after the step; gradients in fp32 are still there. Embeddings
-    and the output layer are not FP8, nor are adapters.
+    and the output layer are not FP8.
     """
-    if not spec.precision.transformer_config.get("fp8_param") or spec.ddp.use_megatron_fsdp or spec.peft:
+    if not spec.precision.transformer_config.get("fp8_param") or spec.ddp.use_megatron_fsdp:
         return 0
     dense, expert = owned
     share = _dense_data_parallel_size(spec) if spec.optimizer.use_distributed_optimizer else 1
@@ -248,8 +248,7 @@ def least_bytes(spec: ExperimentSpec) -> int:
         ways = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
         expert = num_moe * each // ways
     stored = int(spec.precision.weight_bytes * (dense + expert))
-    trained = Parameters(stored_bytes=stored) if spec.peft else Parameters(dense, expert, stored)
-    return model_states(spec, trained).total
+    return model_states(spec, Parameters(dense, expert, stored)).total
 
 
 def owned_parts(elements: Sequence[float], shards: int, *, has_buckets: bool) -> list[float]:

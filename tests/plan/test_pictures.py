@@ -127,6 +127,7 @@ def test_the_page_has_the_answer_then_the_choice_then_the_table_then_the_other_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--columns", "peak,nope"), "--columns nope: no such column\n  columns: peak, usable, "),
         (("--svg", "plan.png"), "--svg plan.png: of no known format\n  name a file *.svg"),
         (("--html", "plan.png"), "--html plan.png: of no known format\n  name a file *.html"),
         (("--svg", "nowhere/plan.svg"), "--svg nowhere/plan.svg: there is no folder nowhere"),

@@ -13,7 +13,7 @@ from harness.measure.prediction import limits_for
 from harness.plan.document import planned_document
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned
-from harness.plan.show import plan_page, size_unit
+from harness.plan.show import plan_page, size_unit, with_columns
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
 from harness.predict.device import DeviceNeeds
@@ -82,6 +82,8 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
 
 
 def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
+    lines = shown(with_columns(plan_page(planned(spec), ()), ["reserved", "peak"]), 40)
+    assert lines[2].split() == ["Recompute", "Reserved", "GiB", "Peak", "GiB"]
     lines = shown(plan_page(planned(spec), (), show_all=True), 40)
     assert [line.split()[0] for line in lines if re.search(r" \d+ % (FITS|TIGHT|OOM)", line)] == [
         "none", "core_attn", "mlp", "core_attn,mlp", "full:uniform:1", "full:uniform:2", "full:uniform:4",

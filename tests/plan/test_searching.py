@@ -53,9 +53,9 @@ def test_layouts_as_fast_as_the_best_are_marked(found):
         Console(file=out, width=300, color_system=None), search_page(found, PlanRequest(asked=SFT), show_all=True)
     )
     text = out.getvalue()
-    fastest, (shared, *_) = found.best[0].seconds, re.findall(r"^All: (.*)", text, re.M)
+    fastest, (shared, *_) = found.best[0].seconds, re.findall(r"^All rows: (.*)", text, re.M)
     alike = [each.name for each in found.best[1:] if each.seconds <= fastest * (1 + ratio_error().share)]
-    marked = re.findall(r"^(\S.*?) = ", text[: text.index("All: ")], re.M)
+    marked = re.findall(r"^(\S.*?) = ", text[: text.index("All rows: ")], re.M)
     assert [{*name.split(), *shared.split()} for name in marked] == [set(name.split()) for name in alike] != []
     assert "\n=: as fast as the recommended layout" in text
 
