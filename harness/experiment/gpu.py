@@ -105,8 +105,8 @@ class GpuType:
     """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
 
     ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either. ``host_bandwidth``:
-    bytes/s between the GPU and its host, each way; None where the data sheet states none. ``driver_bytes``: of
-    ``memory_bytes``, what no program can have.
+    bytes/s between the GPU and its host, each way; ``host_memory_bytes``: of a node; None where the data sheet states
+    none. ``driver_bytes``: of ``memory_bytes``, what no program can have.
     ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
     repeated runs were measured to need it.
     """
@@ -124,6 +124,7 @@ class GpuType:
     default_compute_dtype: str = "bf16"
     driver_bytes: int = _DRIVER_BYTES
     host_bandwidth: float | None = None
+    host_memory_bytes: int | None = None
     timing_threshold: float = 0.05
     memory_threshold: float = 0.05
 
@@ -157,6 +158,9 @@ def _peaks(bf16: float, fp8: float = 0, fp4: float = 0) -> dict[PeakKey, float]:
 
 # 16 lanes, each way: data sheets state the sum of both ways.
 _PCIE_4, _PCIE_5 = 32e9, 64e9
+# Of a node, as delivered: DGX A100 640 GB, H100, H200, B200 and B300 data sheets; LPDDR5X of a Grace processor, two of
+# which are in a node of GB200 and GB300 NVL72.
+_DGX_BYTES, _GRACE_BYTES = 2000 * GB, 480 * GB
 _NVLINK_4 = "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s"
 _NVLINK_5 = "NVLink 5, half of 1.8 TB/s"
 
@@ -177,38 +181,41 @@ GPUS: dict[str, GpuType] = {
         GpuType(
             "a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0),
             Links(300e9, 25e9, 8, "NVLink 3, half of 600 GB/s; HDR InfiniBand 200 Gb/s (DGX A100 data sheet)"),
-            r"\bA100\b.*80GB", "NVIDIA A100 data sheet", host_bandwidth=_PCIE_4,
+            r"\bA100\b.*80GB", "NVIDIA A100 data sheet", host_bandwidth=_PCIE_4, host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0),
             Links(450e9, 50e9, 8, f"{_NVLINK_4} (DGX H100 data sheet)"),
             r"\bH100\b(?! PCIe| NVL)", "NVIDIA H100 data sheet (halved: it prints sparse figures)",
-            host_bandwidth=_PCIE_5,
+            host_bandwidth=_PCIE_5, host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 143_771 * MIB, 4.8e12, (9, 0),
             Links(450e9, 50e9, 8, f"{_NVLINK_4} (DGX H200 data sheet)"),
             r"\bH200\b(?! NVL)", "NVIDIA H200 data sheet (halved)", host_bandwidth=_PCIE_5,
+            host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "b200", "HGX B200", _peaks(2250, 4500, 9000), 183_359 * MIB, 7.7e12, (10, 0),
             Links(900e9, 50e9, 8, f"{_NVLINK_5}; 400 Gb/s per GPU (DGX B200 data sheet)"),
-            r"\bB200\b", "NVIDIA HGX B200 data sheet, per GPU at 1,000 W",
+            r"\bB200\b", "NVIDIA HGX B200 data sheet, per GPU at 1,000 W", host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "b300", "HGX B300", _peaks(2250, 4500, 13125), 275_040 * MIB, 7.7e12, (10, 3),
             Links(900e9, 100e9, 8, f"{_NVLINK_5}; 800 Gb/s per GPU (DGX B300 data sheet)"),
-            r"\bB300\b", "NVIDIA HGX B300 data sheet, per GPU",
+            r"\bB300\b", "NVIDIA HGX B300 data sheet, per GPU", host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 189_471 * MIB, 8.0e12, (10, 0),
             Links(900e9, 50e9, 72, f"{_NVLINK_5}; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
             r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
+            host_memory_bytes=2 * _GRACE_BYTES,
         ),
         GpuType(
             "gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 284_208 * MIB, 8.0e12, (10, 3),
             Links(900e9, 100e9, 72, f"{_NVLINK_5}; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
             r"\bGB300\b", "NVIDIA GB300 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
+            host_memory_bytes=2 * _GRACE_BYTES,
         ),
         GpuType(
             "a800", "A800 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0),
@@ -229,7 +236,7 @@ GPUS: dict[str, GpuType] = {
             "gh200", "GH200 96GB", _peaks(989.4, 1978.9), 97_871 * MIB, 4.0e12, (9, 0),
             Links(450e9, 50e9, 1, "one GPU of a node: no NVLink between GPUs; NDR InfiniBand 400 Gb/s"),
             r"\bGH200\b(?! 144G)", "NVIDIA GH200 Grace Hopper data sheet (halved); NVLink-C2C, half of 900 GB/s",
-            gpus_per_node=1, host_bandwidth=450e9,
+            gpus_per_node=1, host_bandwidth=450e9, host_memory_bytes=_GRACE_BYTES,
         ),
         _rubin("vr200", "Vera Rubin NVL72", gpus_per_node=4),
         _rubin("r100", "Rubin, one GPU a node", gpus_per_node=1),

@@ -71,6 +71,7 @@ class SettingRow(Shown):
     range_class: str | None = at("prediction", "job_class")
     range_rows: int | None = at("prediction", "num_rows")
     graph_pool_bytes: int | None = at("prediction", "pool_bytes")
+    host_bytes: int | None = at("prediction", "host_bytes")
     reserved_bytes: int | None
     reserved_range_bytes: tuple[int, int] | None
     fits_bytes: int | None

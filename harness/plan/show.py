@@ -294,9 +294,9 @@ def size_in(value: float, unit: str) -> str:
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
-    """Return what may be used, as a sum, the job that is planned, and those of ``notes`` that name assumed values."""
-    usable = [Line(f"Usable: {plan.limits.text}", "dim")] if plan.limits.capacity_bytes else []
-    return [*usable, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
+    """Return what may be used, the job that is planned, and those of ``notes`` that name assumed values."""
+    limits = [Line(text, "dim") for text in plan.limit_texts]
+    return [*limits, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
 
 
 def _marks(plan: Plan) -> Iterator[str]:

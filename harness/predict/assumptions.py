@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.optimizer_states import on_host
 from harness.predict.model_states import Adam
 
 # Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per
@@ -138,6 +139,25 @@ ASSUMPTIONS = (
     Assumption(
         "peft: predicted as training of all weights; adapters need less memory",
         lambda spec, _: spec.task == "peft", lower=0.9,
+    ),
+    Assumption(
+        "optimizer states in host memory: as megatron-core 0.16.1's HybridDeviceOptimizer keeps them, in fp32 "
+        "whatever their dtypes; a node also holds the gradients there, whose pinned blocks torch rounds up to powers "
+        "of two; the processor updates 0.41e9 parameters a second with each thread of a rank (OMP_NUM_THREADS, or one)",
+        lambda spec, _: on_host(spec) > 0,
+    ),
+    Assumption(
+        "Muon: one momentum for each weight, Adam for embeddings and the output layer, which every stage is taken to "
+        "have; five Newton-Schulz iterations in bf16",
+        lambda spec, _: "muon" in spec.optimizer.optimizer,
+    ),
+    Assumption(
+        "fp16: no step is skipped; until the loss scale is found, steps are, and Adam's states are not there yet",
+        lambda spec, _: spec.compute_dtype == "fp16",
+    ),
+    Assumption(
+        "sinkhorn: four rounds balance the tokens of every layer",
+        lambda spec, _: spec.model.moe is not None and spec.model.moe.moe_router_load_balancing_type == "sinkhorn",
     ),
     Assumption(
         "packed sequences: predicted as one sequence of the full length; their metadata is not counted",

@@ -6,6 +6,7 @@ from math import ceil
 from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec, OptimizerSpec, StateDtype
+from harness.experiment.optimizer_states import dense_data_parallel_size, least_parameters, on_host, shards_of
 from harness.experiment.software import Software
 from harness.predict.compose import Parameters
 from harness.units import parse_version
@@ -81,7 +82,7 @@ class StateBytes:
     """
 
     gradient: int
-    optimizer: int
+    optimizer: float
     cast: int
     widened: int
 
@@ -93,7 +94,8 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
     are; moments and master weights below fp32 are widened to fp32 for the step, group by group of each optimizer. With
     quantised weights megatron-core keeps the fp32 master itself, except under delayed scaling
-    (`OptimizerConfig.__post_init__`).
+    (`OptimizerConfig.__post_init__`). Where states may lie in host memory, those on the GPU are in fp32, and so is a
+    copy of each gradient that is not, which stays (`HybridDeviceOptimizer`).
     """
     optimizer, widened = spec.optimizer, 0
     trains_fp32 = spec.precision.params_dtype == "fp32"
@@ -101,6 +103,8 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     master = 0 if trains_fp32 else 4
     moments = _moments(optimizer) * _SIZE["fp32"]
     cast = 0 if gradient == 4 else 4
+    if optimizer.optimizer_cpu_offload:
+        return StateBytes(gradient, (1 - on_host(spec)) * (master + moments + cast), 0, 0)
     if optimizer.use_precision_aware_optimizer:
         dtypes = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)
         moments = sum(_SIZE[dtype] for dtype in dtypes)
@@ -133,6 +137,8 @@ Adam = Literal["fused", "torch", "whole"]
 
 def _adam_owns_master(spec: ExperimentSpec) -> bool:
     recipe, optimizer = spec.precision.transformer_config.get("fp8_recipe"), spec.optimizer
+    if optimizer.optimizer_cpu_offload:
+        return True
     masters = optimizer.main_params_dtype != "fp32" or recipe in (None, "delayed")
     return optimizer.use_precision_aware_optimizer and masters
 
@@ -152,13 +158,16 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "
     widened = per.widened + (_SIZE["fp32"] if adam == "torch" and not shards else 0)
     gathered, fetched, queued = gathered_bytes(spec, parameters, per.gradient) if shards else (0, 0, 0)
     kept = sharded / total if shards and total else 1.0
+    stepping = max(widened * _stepped_at_once(spec, stepped), 2 * _quantised_at_once(spec, owned))
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
-        optimizer=round(kept_beside * sharded + (per.optimizer - kept_beside) * sum(stepped)),
-        step_transient=round(
-            per.cast * sharded + max(widened * _stepped_at_once(spec, stepped), 2 * _quantised_at_once(spec, owned))
+        optimizer=round(
+            kept_beside * sharded
+            + (per.optimizer - kept_beside) * sum(stepped)
+            + _moments_beside_muon(spec, parameters)
         ),
+        step_transient=round(per.cast * sharded + stepping + _beside_step(spec, parameters, owned)),
         copies=round(per.cast * sharded),
         gathered=gathered,
         fetched=fetched,
@@ -166,24 +175,52 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "
     )
 
 
+def _is_muon(spec: ExperimentSpec) -> bool:
+    return "muon" in spec.optimizer.optimizer
+
+
+def _moments_beside_muon(spec: ExperimentSpec, parameters: Parameters) -> float:
+    """Return the bytes of Adam's second moments beside Muon: of embeddings and the output layer, without norms."""
+    return _is_muon(spec) * _SIZE["fp32"] * min(parameters.dense, _outside_of_layers(spec)) / shards_of(spec)[0]
+
+
+def _beside_step(spec: ExperimentSpec, parameters: Parameters, owned: tuple[float, float]) -> float:
+    """Return the bytes that Muon's step adds, or the building of states that may lie in host memory.
+
+    Muon: the momentum of the largest matrix is copied in fp32, normalised, and cast to bf16 (emerging_optimizers
+    `newton_schulz`). `dist_muon` then gathers whole weights from the ranks that own them, into buffers of their own
+    (megatron-core 0.16.1 `allgather_params`). `HybridDeviceOptimizer` is built twice, at first of whole weights; the
+    states of which it replaces the first master weights are not there yet.
+    """
+    whole = parameters.dense, parameters.expert
+    if spec.optimizer.optimizer_cpu_offload:
+        masters = 4 * (1 - on_host(spec)) * (sum(whole) + sum(owned))
+        return max(0, masters - state_bytes(spec).optimizer * sum(owned))
+    if not _is_muon(spec):
+        return 0
+    gathers = spec.optimizer.optimizer == "dist_muon"
+    gathered = [2 * (all_of + own) for all_of, own in zip(whole, owned, strict=True) if gathers and own < all_of]
+    return max([_NEWTON_SCHULZ_BYTES * largest_matrix(spec), *gathered])
+
+
+_NEWTON_SCHULZ_BYTES = 4 + 4 + 2  # per element
+
+
+def largest_matrix(spec: ExperimentSpec) -> int:
+    """Return the elements of a rank's largest weight in a layer."""
+    model, p = spec.model, spec.parallelism
+    tp, projections = p.tensor_model_parallel_size, 2 if model.gated_linear_unit else 1
+    heads = model.num_attention_heads + 2 * model.query_groups
+    widths = [projections * model.ffn_hidden_size // tp, heads * model.head_dim // tp]
+    if model.moe:
+        widths.append(projections * model.moe.moe_ffn_hidden_size // p.expert_tensor_size)
+    return model.hidden_size * max(widths)
+
+
 def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
     """Return the numbers of parameters of dense layers and of experts whose optimizer state one rank holds."""
     dense, expert = shards_of(spec)
     return parameters.dense / dense, parameters.expert / expert
-
-
-def shards_of(spec: ExperimentSpec) -> tuple[int, int]:
-    """Return over how many ranks the optimizer states of dense layers and of experts are spread."""
-    if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
-        return 1, 1
-    p = spec.parallelism
-    ranks = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
-    return _dense_data_parallel_size(spec), max(1, spec.num_gpus // ranks)
-
-
-def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
-    """Return the number of ranks that share dense optimizer state: data-parallel times context-parallel."""
-    return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
 
 
 def adam_of(spec: ExperimentSpec, software: Software | None) -> Adam:
@@ -222,31 +259,13 @@ def _quantised_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> floa
     if not spec.precision.transformer_config.get("fp8_param") or spec.ddp.use_megatron_fsdp:
         return 0
     dense, expert = owned
-    share = _dense_data_parallel_size(spec) if spec.optimizer.use_distributed_optimizer else 1
+    share = dense_data_parallel_size(spec) if spec.optimizer.use_distributed_optimizer else 1
     return _stepped_at_once(spec, (max(0, dense - _outside_of_layers(spec) / share), expert))
 
 
 def least_bytes(spec: ExperimentSpec) -> int:
-    """Return the bytes of states that some rank holds at least: those of the weights of attention and feed-forward.
-
-    A stage holds at least the mean number of layers. Norms, embeddings, the output layer and activations come on top.
-    """
-    model, p = spec.model, spec.parallelism
-    per_weight = model.hidden_size * (3 if model.gated_linear_unit else 2)
-    attention = (
-        0
-        if model.mla or model.linear_attention
-        else model.hidden_size * model.head_dim * 2 * (model.num_attention_heads + model.query_groups)
-    )
-    num_moe = sum(model.moe_layer_pattern)
-    dense = (model.num_layers * attention + (model.num_layers - num_moe) * per_weight * model.ffn_hidden_size) // (
-        p.tensor_model_parallel_size * p.pipeline_model_parallel_size
-    )
-    expert = 0
-    if model.moe:
-        each = per_weight * model.moe.moe_ffn_hidden_size * model.moe.num_moe_experts
-        ways = p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size
-        expert = num_moe * each // ways
+    """Return the bytes of states that some rank holds at least; activations come on top."""
+    dense, expert = least_parameters(spec)
     stored = int(spec.precision.weight_bytes * (dense + expert))
     return model_states(spec, Parameters(dense, expert, stored)).total
 

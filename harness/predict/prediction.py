@@ -6,6 +6,7 @@ from typing import Literal
 
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.optimizer_states import host_state_bytes
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.assumptions import Assumption, assumptions, band
@@ -138,6 +139,12 @@ class Prediction:
     def peak_bytes(self) -> int:
         """Return the peak of the worst stage, in bytes."""
         return self.worst.total
+
+    @property
+    def host_bytes(self) -> int:
+        """Return the most bytes of optimizer states in host memory on a node."""
+        sizes = (stage.parameters for stage in self.stages)
+        return max(host_state_bytes(self.spec, each.dense, each.expert) for each in sizes)
 
     @property
     def needs_more(self) -> bool:

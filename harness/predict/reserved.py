@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.optimizer_states import shards_of
 from harness.predict.allocator_replay import fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory, library_bytes
-from harness.predict.model_states import model_states, shards_of, state_bytes
+from harness.predict.model_states import model_states, state_bytes
 from harness.predict.ranges import CLASSES, class_of
 from harness.predict.rank_events import RankSettings, Steps, rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
@@ -99,8 +100,14 @@ def estimated(spec: ExperimentSpec, stage: StageMemory, settings: AllocatorSetti
 def not_composed(spec: ExperimentSpec) -> str:
     """Name what of a job is not composed of requests for memory; empty where its steps are."""
     offloads = spec.offload.offload_modules or spec.offload.cpu_offloading_num_layers
-    names = "jobs on CPUs", "CUDA graphs", "FSDP", "offloading", "overlapped expert-parallel communication"
-    has = spec.gpu_type.is_cpu, spec.cuda_graph.impl != "none", spec.ddp.use_megatron_fsdp, offloads
+    names = (
+        "jobs on CPUs", "CUDA graphs", "FSDP", "offloading", "optimizer states in host memory", "Muon",
+        "overlapped expert-parallel communication",
+    )  # fmt: skip
+    has = (
+        spec.gpu_type.is_cpu, spec.cuda_graph.impl != "none", spec.ddp.use_megatron_fsdp, offloads,
+        spec.optimizer.optimizer_cpu_offload, "muon" in spec.optimizer.optimizer,
+    )  # fmt: skip
     return " and ".join(compress(names, (*has, schedule_of(spec, 0).extra_warmup)))
 
 

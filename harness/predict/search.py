@@ -28,6 +28,7 @@ from harness.predict.stages import Composer
 from harness.predict.trace_book import MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
 from harness.records.trace import ChunkTrace, TraceCase
+from harness.units import format_bytes
 
 # Above this many combinations, modules that free almost nothing are tried alone only.
 _MANY = 16
@@ -195,6 +196,15 @@ class Plan:
     limits: Limits
     recommended: Row | None
     without_graphs: "Plan | None" = None
+
+    @property
+    def limit_texts(self) -> list[str]:
+        """Return what may be used of the GPU as a sum, and what a node holds of optimizer states in host memory."""
+        usable = [f"Usable: {self.limits.text}"] if self.limits.capacity_bytes else []
+        host = max((row.prediction.host_bytes for row in self.rows if row.prediction), default=0)
+        there = self.spec.gpu_type.host_memory_bytes
+        of = f" of {format_bytes(there)}" if there else ", whose memory is not known"
+        return [*usable, f"Host: {format_bytes(host)} of optimizer states on each node{of}"] if host else usable
 
     @property
     def control(self) -> Row | None:

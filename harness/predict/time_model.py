@@ -13,7 +13,8 @@ from harness.experiment.gpu import GPUS, PeakKey
 from harness.predict.communication import Exchange, Group, extent, group_bandwidth
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
-from harness.predict.model_states import owned_parameters, state_bytes
+from harness.predict.model_states import state_bytes
+from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on_arrival
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
 
@@ -124,12 +125,6 @@ def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tup
 # wide.
 LEAST_ROWS = 10
 WIDENED = 1.25
-
-
-# Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of
-# offloading in view: with 0.80 that row is predicted 4 % too fast. NVLink's fitted share does not serve here;
-# collectives without NVLS lower it.
-COPY = 0.80
 
 
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
@@ -356,22 +351,16 @@ class Clock:
     def exchanges(self, parameters: Parameters) -> tuple[Exchange, ...]:
         """Return what ranks of a stage exchange once in a step."""
         ddp = self.spec.ddp
-        per_weight = 1 if self.spec.precision.fp8_param_gather and not self._quantises_on_arrival else 2
+        per_weight = 1 if self.spec.precision.fp8_param_gather and not quantises_on_arrival(self.spec) else 2
         gradients = self._exchanged(parameters, state_bytes(self.spec).gradient)
-        if not self.spec.optimizer.use_distributed_optimizer:
-            return (Exchange(2 * gradients, backward=ddp.overlap_grad_reduce),)
         weights = self._exchanged(parameters, per_weight)
+        if not self.spec.optimizer.use_distributed_optimizer:
+            reduced = Exchange(2 * gradients, backward=ddp.overlap_grad_reduce)
+            return (reduced, Exchange(weights)) if self.spec.optimizer.optimizer == "dist_muon" else (reduced,)
         return (
             Exchange(gradients, backward=ddp.overlap_grad_reduce),
             Exchange(weights, forward=ddp.overlap_param_gather),
         )
-
-    @property
-    def _quantises_on_arrival(self) -> bool:
-        """MXFP8 weights are gathered in BF16, and every rank quantises its stage (`param_and_grad_buffer.py`)."""
-        spec = self.spec
-        in_buffer = spec.optimizer.use_distributed_optimizer and not spec.ddp.use_megatron_fsdp
-        return in_buffer and spec.precision.transformer_config.get("fp8_recipe") == "mxfp8"
 
     def _exchanged(self, parameters: Parameters, bytes_each: int) -> float:
         """Return the seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
@@ -384,15 +373,5 @@ class Clock:
         return seconds
 
     def optimizer(self, parameters: Parameters) -> float:
-        """Return Adam's seconds: it reads and writes its state, reads gradients, writes weights; bound by memory.
-
-        Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is
-        cleared.
-        """
-        per = state_bytes(self.spec)
-        moved = sum(owned_parameters(self.spec, parameters)) * (
-            2 * per.optimizer + 2 * (per.cast + per.widened) + per.gradient + 2
-        )
-        if self._quantises_on_arrival:
-            moved += (2 + 2 + 2) * (parameters.dense + parameters.expert)
-        return moved / self._bytes_per_s
+        """Return the seconds of the optimizer's step."""
+        return optimizer_seconds(self.spec, parameters, self._bytes_per_s, self._flops_per_s["gemm", "bf16"])

@@ -4,6 +4,7 @@ from harness.experiment.software import Software
 from harness.predict.compose import Parameters
 from harness.predict.model_states import adam_of, model_states, state_bytes
 
+ON_HOST = {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True}
 BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
 
 
@@ -30,6 +31,12 @@ def test_two_ranks_take_these_bytes_per_parameter_between_steps_and_inside_one(s
         ({"use_precision_aware_optimizer": True, "main_params_dtype": "fp16"}, "bf16", 2 + 8),
         ({"use_precision_aware_optimizer": True}, "fp8_cs", 4 + 8),  # megatron-core keeps the fp32 master itself
         ({"use_precision_aware_optimizer": True}, "fp8_ds", 2 + 8),
+        ({}, "fp16", 12),
+        ({"optimizer": "sgd"}, "bf16", 4 + 4),
+        ({"optimizer": "sgd", "sgd_momentum": 0.0}, "bf16", 4),
+        ({"optimizer": "muon"}, "bf16", 4 + 4),
+        (ON_HOST, "bf16", 0),
+        (ON_HOST | {"optimizer_offload_fraction": 0.75, "exp_avg_dtype": "bf16"}, "bf16", 12 / 4),
     ],
 )
 def test_optimizer_state_follows_its_dtypes(spec_of, optimizer, dtype, expected):
@@ -93,3 +100,28 @@ def test_fp8_weights_are_cast_to_bf16_together_inside_the_step(spec_of):
         for dtype in ("bf16", "fp8_cs")
     ]
     assert steps[1] - steps[0] == pytest.approx(2 * (3_000_000_000 - tables) / 2)
+
+
+def test_gradients_of_16_bits_are_copied_and_kept_for_the_states_that_stay_on_the_gpu(spec_of):
+    """As ranks on scripted GPUs measured: 16 bytes per parameter and 4 of them before the first step."""
+    fraction = {"optimizer_offload_fraction": 0.0}
+    spec = spec_of(optimizer=ON_HOST | fraction, ddp=BF16_GRADIENTS)
+    states = model_states(spec, Parameters(dense=1200, stored_bytes=2400))
+    assert (states.optimizer, states.step_transient) == (16 * 1200 / 2, 0)
+    many = model_states(spec_of(optimizer=ON_HOST | fraction, num_gpus=128), Parameters(dense=1200, stored_bytes=2400))
+    # eight ranks share the states, which are less than the master weights of whole weights that are made first
+    assert many.optimizer + many.step_transient == 4 * (1200 + 1200 / 8)
+
+
+def test_muon_has_one_momentum_and_embeddings_have_adams_moments(spec_of):
+    muon = {"optimizer": "muon", "use_distributed_optimizer": False}
+    tp = spec_of().parallelism.tensor_model_parallel_size
+    table, num = 128512 // tp * 8192, 2 * 10**9
+    states = model_states(spec_of(optimizer=muon), Parameters(dense=num, stored_bytes=2 * num))
+    assert states.optimizer == 8 * num + 4 * table
+    assert states.step_transient == 10 * 2 * 28672 // tp * 8192
+    spread = model_states(
+        spec_of(optimizer=muon | {"optimizer": "dist_muon"}), Parameters(dense=num, stored_bytes=2 * num)
+    )
+    assert spread.optimizer == states.optimizer / 2
+    assert spread.step_transient == 2 * (num + num / 2)

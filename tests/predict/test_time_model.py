@@ -6,8 +6,8 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
 from harness.predict.communication import group_bandwidth
 from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
+from harness.predict.optimizer_time import COPY, host_seconds, muon_flops
 from harness.predict.time_model import (
-    COPY,
     captured,
     spread_of,
     step_time,
@@ -175,3 +175,23 @@ def test_a_group_inside_a_node_uses_nvlink_and_one_across_nodes_the_network(spec
     assert group_bandwidth(spec, "dp") == GPUS["h100"].links.nvlink
     wide = spec_of(num_gpus=256)  # DP 16: two of each node, so 7/8 of the traffic leaves it
     assert group_bandwidth(wide, "dp") == pytest.approx(GPUS["h100"].links.network / (7 / 8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "env", "seconds"),
+    [
+        ({}, {}, 1 / 0.41 + 2 * 0.078125),
+        ({"optimizer_offload_fraction": 0.5}, {}, (1 / 0.41 + 2 * 0.078125) / 2),
+        ({"overlap_cpu_optimizer_d2h_h2d": True}, {}, 1 / 0.41 + 0.078125),
+        ({}, {"OMP_NUM_THREADS": "4"}, 1 / 0.41 / 4 + 2 * 0.078125),
+        ({"optimizer_cpu_offload": False}, {}, 0),
+    ],
+)
+def test_states_in_host_memory_cost_an_update_there_and_copies_each_way(spec_of, changes, env, seconds):
+    optimizer = {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True} | changes
+    assert host_seconds(alone(spec_of, optimizer=optimizer, env=env), 10**9) == pytest.approx(seconds)
+
+
+def test_muon_multiplies_squares_of_the_shorter_side(spec_of):
+    spec = alone(spec_of, optimizer={"optimizer": "muon", "use_distributed_optimizer": False})
+    assert muon_flops(spec, (2.0, 0.0)) == 2 * 5 * 3 * 2 * spec.model.hidden_size

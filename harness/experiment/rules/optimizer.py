@@ -1,6 +1,8 @@
 """Rules for gradients and optimizer states, and for when ranks send them to each other."""
 
+from harness.experiment.optimizer_states import host_state_bytes, least_parameters
 from harness.experiment.rules.rule import ARGUMENTS, Rule, Situation, Values
+from harness.units import format_bytes
 
 _STATE = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 
@@ -39,6 +41,15 @@ def _muon_refuses(s: Situation) -> Values | None:
 
 def _offloads(s: Situation) -> bool:
     return s.spec.optimizer.optimizer_cpu_offload
+
+
+def _above_host(s: Situation) -> Values | None:
+    """Return the least bytes that a node needs for states in host memory, where it does not have them."""
+    there = s.spec.gpu_type.host_memory_bytes
+    needed = host_state_bytes(s.spec, *least_parameters(s.spec)) if _offloads(s) else 0
+    if there is None or needed <= there:
+        return None
+    return {"needed": format_bytes(needed), "there": format_bytes(there), "title": s.spec.gpu_type.title}
 
 
 RULES = (
@@ -160,4 +171,9 @@ RULES = (
          "optimizer_cpu_offload with Megatron-FSDP: mbr-perf does not model it",
          "use ddp.use_megatron_fsdp=false, or optimizer.optimizer_cpu_offload=false",
          "mbr-perf", "harness"),
+    Rule("B25d", "error", _above_host,
+         "the optimizer states in host memory need at least {needed} on a node; a node of {title} has {there}",
+         "use a smaller optimizer.optimizer_offload_fraction, more TP, PP or EP, or more GPUs; on nodes with more "
+         "memory --force B25d",
+         "optimizer/cpu_offloading/hybrid_optimizer.py", "source"),
 )  # fmt: skip
