@@ -4,6 +4,8 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.launch.environment import this_host
+from harness.predict.compose import Parameters
+from harness.predict.model_states import model_states
 from harness.predict.prediction import predict
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing
@@ -42,6 +44,34 @@ def test_offloaded_activations_lie_in_host_memory(machine, offload, peak, host, 
     traces = Tracing(this_host(), None).traces(composer.cases(), "transformer_engine")
     ((chunk,),) = composer.chunk_costs(traces.even)
     assert chunk.copied == copied
+
+
+ON_HOST = (
+    "kernels.transformer_impl=transformer_engine cuda_graph.impl=none optimizer.use_precision_aware_optimizer=true "
+    "optimizer.optimizer_cpu_offload=true ddp.grad_reduce_in_fp32=false model.vocab_size=32000 "
+    "model.ffn_hidden_size=4096 model.num_attention_heads=8 model.num_query_groups=8"
+)
+
+
+@pytest.mark.parametrize("num_gpus", [1, 4])
+def test_optimizer_states_in_host_memory_leave_the_gpu(machine, num_gpus):
+    """Of 99,095,552 parameters in bf16, all or none with states on the host. The first step has no moments yet."""
+    sizes = {
+        "num_layers": "2",
+        "hidden_size": "1024",
+        "num_gpus": str(num_gpus),
+        "global_batch_size": str(2 * num_gpus),
+    }
+    peaks, specs = {}, {}
+    for fraction in (1.0, 0.0):
+        job = JOB | sizes | {"set": f"{ON_HOST} optimizer.optimizer_offload_fraction={fraction}"}
+        peaks[fraction], specs[fraction] = found(machine, 0, 3, job)["peak_allocated_bytes"], spec_of(job)
+    assert len(set(peaks[1.0])) == 1
+    whole = Parameters(dense=99_095_552, stored_bytes=2 * 99_095_552)
+    kept = {fraction: model_states(spec, whole).optimizer for fraction, spec in specs.items()}
+    assert kept[1.0] == 0
+    for step, share in ((0, 1 / 4), (1, 1), (2, 1)):
+        assert peaks[0.0][step] - peaks[1.0][step] == pytest.approx(share * kept[0.0], rel=1e-4)
 
 
 def test_megatron_fsdp_shards_all_but_the_moments_of_transformer_engine(machine):
