@@ -13,6 +13,7 @@ import typer.core
 import typer.main
 
 from harness import __version__
+from harness.bisect import ask as bisect
 from harness.capture import ask as capture
 from harness.cli import completion
 from harness.cli.commands import (
@@ -159,6 +160,7 @@ app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_firs
 app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(answers_first(sweep.sweep))
 app.command("report", rich_help_panel=_MEASURE)(answers_first(sweep.report))
 app.command("nightly", rich_help_panel=_MEASURE)(answers_first(nightly.nightly))
+app.command("bisect", rich_help_panel=_MEASURE)(answers_first(bisect.bisect))
 app.add_typer(history.app, name="history", rich_help_panel=_MEASURE)
 app.command("diagnose", cls=WholeShortOptions, rich_help_panel=_EXPLAIN)(answers_first(diagnose.diagnose))
 app.command("compare", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(answers_first(compare.compare))

@@ -32,7 +32,7 @@ GUIDES = sorted(
 ) + sorted((ROOT / "harness").glob("*/**/README.md"))
 COMMAND = typer.main.get_command(app)
 # Features by the names of their folders; the guide of a feature lies in it.
-FEATURES = ("run", "sweep", "nightly", "history", "plan", "explain", "diagnose", "snapshot", "imports", "capture",
+FEATURES = ("run", "sweep", "nightly", "bisect", "history", "plan", "explain", "diagnose", "snapshot", "imports", "capture",
             "golden", "jobs", "results", "recipes")  # fmt: skip
 
 
@@ -255,4 +255,4 @@ def test_the_outputs_of_a_guide_are_those_of_today(guide, example, mbr_perf, tmp
 def test_guides_of_features_show_an_output():
     without = [feature for feature in FEATURES if not list(sessions(ROOT / "harness" / feature / "README.md"))]
 
-    assert without == ["jobs"]  # its commands need Slurm
+    assert without == ["bisect", "jobs"]  # their commands need a repository and Slurm

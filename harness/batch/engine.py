@@ -183,7 +183,7 @@ def run_line(record: RunRecord) -> str:
 
 
 _LOCK = ".lock"
-_COMMANDS = {"sweep": "sweep", "night": "nightly"}
+_COMMANDS = {"sweep": "sweep", "night": "nightly", "bisect": "bisect"}
 
 
 @contextmanager

@@ -74,13 +74,14 @@ def predictions(
             traced[kind] = first_line(str(error))
     known = (traced[trace_kind(spec)] if spec.is_described else NOT_DESCRIBED for spec in specs)
     return tuple(
-        _predicted(*each, software, use_calibration=use_calibration) for each in zip(specs, known, strict=True)
+        predicted_with(*each, software, use_calibration=use_calibration) for each in zip(specs, known, strict=True)
     )
 
 
-def _predicted(
+def predicted_with(
     spec: ExperimentSpec, traces: Traces | str, software: Software, *, use_calibration: bool
 ) -> KeptPrediction:
+    """Predict one settled request from its traces; a text in their place is the reason why there are none."""
     if isinstance(traces, str):
         return KeptPrediction(None, traces)
     implementation = settled_implementation(spec)

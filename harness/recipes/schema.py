@@ -12,6 +12,7 @@ _SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument",
 _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "bisect": ("bisect.values:BisectDocument",),
     "capture": ("capture.ask:CaptureDocument",),
     "probe": ("probe.show:ProbeDocument",),
     "check": ("measure.values:CheckDocument",),

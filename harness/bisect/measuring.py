@@ -1,0 +1,141 @@
+"""Traces and trains one revision. Both use this environment; only megatron-core is the revision's."""
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.batch.launches import fresh_folder, predicting_run, understood_again
+from harness.bisect.revisions import copied
+from harness.bisect.values import BisectPlan, Measured
+from harness.errors import BadRequestError, HarnessError
+from harness.experiment.software import Software
+from harness.judge.derive import derive
+from harness.judge.plausible import doubts_of
+from harness.launch.build import host_with
+from harness.launch.environment import Host
+from harness.launch.heartbeats import Progress
+from harness.launch.machine import software_for
+from harness.launch.plan import LaunchRequest, Nodes
+from harness.launch.required import require_machine
+from harness.launch.warm import WarmParents
+from harness.measure.launched import Launch, launched
+from harness.measure.prediction import KeptPrediction, predicted_with
+from harness.predict.stages import Composer
+from harness.predict.tracer import Tracing, trace_kind
+from harness.records.batches import Build
+from harness.records.folders import checkout_dir
+from harness.records.job import JobRun
+from harness.records.store import RECORD, read_record
+from harness.show.progress import CellProgress
+from harness.units import first_line
+
+
+class StoppedError(Exception):
+    """A signal ended a run. ``signal``: its number, if known."""
+
+    def __init__(self, signal: int | None) -> None:
+        super().__init__()
+        self.signal = signal
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where revisions are measured: the folder of the bisect, and this machine."""
+
+    plan: BisectPlan
+    folder: Path
+    host: Host
+    parents: WarmParents
+    progress: CellProgress
+
+    def measured(self, place: int, kind: str, number: int) -> Measured:
+        """Trace or train the revision once. ``problem`` says why it has no figures. StoppedError after a signal."""
+        try:
+            build = self._build(place)
+            found = self._traced(build) if kind == "trace" else self._trained(build, place, number)
+        except HarnessError as error:
+            found = {"problem": first_line(error.message)}
+        return Measured.model_validate({"place": place, "kind": kind, "number": number, **found})
+
+    def _build(self, place: int) -> Build:
+        """Copy megatron-core of the revision. BadRequestError if it cannot be."""
+        sha = self.plan.revisions[place].sha
+        folder = self.folder / "revisions" / sha
+        version = copied(Path(self.plan.repo), sha, folder)
+        software: Software = software_for(self.plan.spec.gpu, self.host)[0]
+        paths = [str(folder.absolute()), *([str(checkout)] if (checkout := checkout_dir()) else [])]
+        software = software.model_copy(update={"megatron_core": version})
+        return Build(python=self.host.python, path=":".join(paths), software=software)
+
+    def _traced(self, build: Build) -> dict[str, object]:
+        spec = self.plan.spec
+        tracing = Tracing(host_with(self.host, build), None, reads_shipped=False)
+        implementation, imbalance = kind = trace_kind(spec)
+        traces = tracing.traces(Composer(spec, implementation).cases(), implementation, imbalance=imbalance)
+        if traces.refused:
+            return {"problem": first_line(next(iter(traces.refused.values())))}
+        kept: KeptPrediction = predicted_with(spec, traces, build.software, use_calibration=False)
+        if kept.prediction is None:
+            return {"problem": kept.reason or f"no prediction for {kind}"}
+        chunks = traces.even.values()
+        ops = [op for chunk in chunks for op in chunk.ops]
+        inert = sorted({module for chunk in chunks for module in chunk.inert_modules})
+        again = sum(op.flops for op in ops if op.phase == "recompute")
+        return {
+            "peak_bytes": kept.prediction.peak_bytes,
+            "flops": sum(op.flops for op in ops),
+            "recompute": f"{spec.recompute.text}: {again:,} FLOPs again{f'; without effect: {inert}' if inert else ''}",
+        }
+
+    def _trained(self, build: Build, place: int, number: int) -> dict[str, object]:
+        plan, sha = self.plan, self.plan.revisions[place].sha
+        run_dir = self.folder / "runs" / sha[:10] / str(number)
+        if not (run_dir / RECORD).is_file():
+            self._launch(build, fresh_folder(run_dir), f"{plan.revisions[place].name}, run {number + 1}")
+        record = read_record(run_dir / RECORD)
+        if record.status == "interrupted":
+            raise StoppedError(None)
+        if record.status != "ok":
+            return {"problem": first_line(record.failure, record.status)}
+        metrics = derive(record)
+        doubts = doubts_of(record, metrics)
+        step = metrics.step_time_s
+        if step is None or not (step.median > 0 and math.isfinite(step.median)):
+            return {"problem": metrics.problems.get("step_time_s", "no step time")}
+        return {"seconds": step.median, "suspect": "; ".join(doubts)}
+
+    def _launch(self, build: Build, run_dir: Path, title: str) -> None:
+        plan, host = self.plan, host_with(self.host, build)
+        run_id = f"{plan.bisect_id}.{run_dir.parent.name}.{run_dir.name}"
+        run = JobRun(run_dir=str(run_dir), run_id=run_id, spec=plan.spec, sources=plan.sources)
+        request = LaunchRequest(plan.spec, run_dir.absolute(), host)
+        understood = understood_again(run, request, build.software, ())
+        show = self.progress.start(title, plan.spec.measure.max_steps)
+        launch = Launch(understood, run_dir, run.run_id, Nodes())
+
+        def shown(now: Progress) -> None:
+            show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s)
+
+        kept = KeptPrediction(None, "bisect compares runs with each other")
+        ran = launched(
+            launch,
+            progress=lambda _: nullcontext(
+                lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s)
+            ),
+            prediction=lambda: predicting_run(kept, launch, predicts=False),
+            parents=self.parents,
+        )
+        self.progress.finish(f"{title}: {ran.record.status}")
+        if ran.signal is not None:
+            raise StoppedError(ran.signal)
+
+
+def require_time(plan: BisectPlan, host: Host) -> None:
+    """Raise BadRequestError if this machine cannot train the case."""
+    if plan.spec.num_nodes > 1:
+        raise BadRequestError(
+            f"{plan.case}: {plan.spec.num_nodes} nodes; a bisect by time trains on one machine",
+            remedy="bisect memory, work or recompute, which need no GPU, or a case of one node",
+        )
+    require_machine(plan.spec, host, plan.spec.ranks_per_node(1))

@@ -1,0 +1,113 @@
+"""The revisions of a repository: their order, a copy of megatron-core at each, and what a commit changed."""
+
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+from harness.bisect.values import Revision
+from harness.errors import BadRequestError
+from harness.records.quoting import quoted_error
+from harness.show.page import on_one_line
+
+PACKAGE = "megatron"
+_VERSION = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE)\s*=\s*['\"]?([\w.]*)['\"]?\s*$", re.MULTILINE)
+_ABOUT = re.compile(r"recomput|checkpoint|offload|memory|alloc|buffer|cuda_graph", re.IGNORECASE)
+_MOST_LINES = 20
+_PATIENCE_S = 300.0
+
+
+def git(repo: Path, *arguments: str) -> bytes:
+    """Return what git answers. BadRequestError with git's reason if it fails."""
+    command = ("git", "-C", str(repo), "--no-pager", *arguments)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadRequestError(f"git does not answer: {error}", remedy="install git") from error
+    if done.returncode:
+        raise BadRequestError(f"{repo}: git {arguments[0]}: {quoted_error(done.stderr)}", remedy="name a git checkout")
+    return done.stdout
+
+
+def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
+    """Return good, the later commits of the first-parent line that change megatron-core, and bad at the end.
+
+    BadRequestError with everything that is wrong: no repository, unknown or unordered revisions, no megatron-core.
+    """
+    if not repo.is_dir():
+        raise BadRequestError(f"--repo {repo}: no such folder", remedy="name a checkout of Megatron-LM")
+    ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
+    listed = (
+        git(repo, "rev-list", "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE).decode().split()
+    )
+    if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:
+        raise BadRequestError(
+            f"--good {good} is no ancestor of --bad {bad}", remedy="name an earlier and a later commit"
+        )
+    if not listed:
+        raise BadRequestError(
+            f"no commit from --good {good} to --bad {bad} changes {PACKAGE}/", remedy="name other revisions"
+        )
+    for option, sha in (("--good", ends[0]), ("--bad", listed[-1])):
+        if not git(repo, "ls-tree", sha, f"{PACKAGE}/core/__init__.py"):
+            raise BadRequestError(
+                f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy="name a checkout of Megatron-LM with --repo"
+            )
+    return tuple(_revision(repo, sha) for sha in (ends[0], *listed))
+
+
+def _sha(repo: Path, option: str, name: str) -> str:
+    try:
+        return git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+    except BadRequestError as error:
+        raise BadRequestError(
+            f"{option} {name}: no commit of {repo}", remedy="name a commit, a tag or a branch"
+        ) from error
+
+
+def _revision(repo: Path, sha: str) -> Revision:
+    subject = git(repo, "show", "-s", "--format=%s", sha).decode(errors="replace").strip()
+    return Revision(sha=sha, subject=on_one_line(subject)[:120])
+
+
+def version_at(repo: Path, sha: str) -> str:
+    """Return the release that the revision states, with its commit: ``0.16.1+g1a2b3c4d5e``."""
+    text = git(repo, "show", f"{sha}:{PACKAGE}/core/package_info.py").decode(errors="replace")
+    parts = dict(_VERSION.findall(text))
+    numbers = ".".join(parts.get(name, "0") for name in ("MAJOR", "MINOR", "PATCH"))
+    return f"{numbers}{parts.get('PRE_RELEASE', '')}+g{sha[:10]}"
+
+
+def copied(repo: Path, sha: str, folder: Path) -> str:
+    """Copy megatron-core of the revision into ``folder``, for the import path, and return its version.
+
+    A copy leaves the repository as it is. Packages of the folder go before installed ones, their versions too.
+    BadRequestError if the revision has no megatron-core that can be read.
+    """
+    version = version_at(repo, sha)
+    if not (folder / PACKAGE).is_dir():
+        half = folder.with_name(f"{folder.name}.half")
+        half.mkdir(parents=True, exist_ok=True)
+        archive = half / "package.tar"
+        git(repo, "archive", f"--output={archive.absolute()}", sha, PACKAGE)
+        with tarfile.open(archive) as packed:
+            packed.extractall(half, filter="data")
+        archive.unlink()
+        about = half / f"megatron_core-{version}.dist-info"
+        about.mkdir(exist_ok=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: megatron-core\nVersion: {version}\n")
+        half.rename(folder)  # a killed bisect leaves no half a copy
+    return version
+
+
+def lines_about_memory(repo: Path, before: str, after: str) -> tuple[str, ...]:
+    """Return the changed lines about recompute and memory, with their files, at most 20."""
+    found, file = list[str](), ""
+    text = git(repo, "diff", "--unified=0", "--no-color", "--no-ext-diff", before, after, "--", PACKAGE)
+    for line in text.decode(errors="replace").splitlines():
+        if line.startswith("+++ "):
+            file = line.removeprefix("+++ b/")
+        elif line[:1] in "+-" and not line.startswith("---") and _ABOUT.search(line):
+            found.append(f"{file}: {on_one_line(line)}")
+    left = len(found) - _MOST_LINES
+    return (*found[:_MOST_LINES], *([f"... {left} more lines"] if left > 0 else []))

@@ -1,0 +1,240 @@
+"""A bisect from request to answer: planned, measured step by step, resumed from its folder, answered."""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from statistics import fmean
+
+import harness
+from harness.batch.engine import holding
+from harness.bisect.measuring import Bench, StoppedError, require_time
+from harness.bisect.revisions import find_revisions, lines_about_memory
+from harness.bisect.search import Found, Measure, Step, Undecided, next_run, next_trace
+from harness.bisect.show import bisect_page
+from harness.bisect.values import PLAN, TRACED, Answer, BisectPlan, Measured, Metric, Side, of_kind
+from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
+from harness.experiment.experiment import ExperimentSpec
+from harness.judge.gate import status_exit_code
+from harness.launch.environment import Host, this_host
+from harness.launch.warm import WarmParents
+from harness.measure.checking import check_request
+from harness.measure.understanding import RunRequest, rule_problem
+from harness.records.batches import append_event, read_events
+from harness.records.disk import disk_faults_reported
+from harness.records.folders import folder_named, new_folder, results_dir
+from harness.records.redact import own_command
+from harness.records.store import read_run, write_atomically, write_once
+from harness.records.strict_json import read_document
+from harness.resolve.suite_file import read_suite
+from harness.show.markup import markdown
+from harness.show.progress import cell_progress
+from harness.show.terminal import narrate, narration
+from harness.units import utc_now
+
+BISECTS = "bisects"
+MOST_RUNS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectRequest:
+    """A case, the ends of its history, and what got worse. ``metric`` None: what differs in a trace, else time."""
+
+    case: str
+    good: str
+    bad: str
+    repo: Path
+    metric: Metric | None = None
+    max_runs: int = 150
+    recipes_dir: Path | None = None
+    results_dir: Path | None = None
+
+
+def start_bisect(request: BisectRequest) -> Answer:
+    """Plan, measure and answer. BadRequestError, with every problem, before anything is written."""
+    host = this_host()
+    plan = _plan(request, host)
+    if plan.metric == "time":
+        require_time(plan, host)
+    folder = new_folder(results_dir(request.results_dir) / BISECTS, plan.case, ("runs",)).absolute()
+    plan = plan.model_copy(update={"bisect_id": folder.name})
+    with holding(folder, "bisect"):
+        write_once(folder / PLAN, plan)
+        narrate(f"Kept in {folder}")
+        return _answered(plan, folder, host)
+
+
+def resume_bisect(reference: str, results: Path | None) -> Answer:
+    """Continue from what the folder holds. BadRequestError for a folder of something else, or one at work."""
+    path = Path(reference)
+    folder = path if path.is_dir() else folder_named(reference, "bisect", results_dir(results) / BISECTS)
+    if not (folder / PLAN).is_file():
+        raise BadRequestError(f"{folder}: no {PLAN}: not the folder of a bisect", remedy="name a folder in bisects/")
+    folder = folder.absolute()
+    with holding(folder, "bisect"):
+        return _answered(read_document(folder / PLAN, BisectPlan), folder, this_host())
+
+
+def _plan(request: BisectRequest, host: Host) -> BisectPlan:
+    problems, repo = Problems(), request.repo.expanduser().absolute()
+    if not 8 <= request.max_runs <= MOST_RUNS:
+        problems.add(f"--max_runs {request.max_runs} must be 8 to {MOST_RUNS}", "the ends alone take 8 runs")
+    case = problems.tried(lambda: _case(request, host))
+    revisions = problems.tried(lambda: find_revisions(repo, request.good, request.bad))
+    problems.raise_if_any()
+    assert case and revisions  # else there are problems
+    return BisectPlan(
+        bisect_id="",
+        case=case[0],
+        spec=case[1],
+        sources=case[2],
+        repo=str(repo),
+        revisions=revisions,
+        metric=request.metric,
+        max_runs=request.max_runs,
+        command=own_command(),
+        started_at=utc_now(),
+        mbr_perf=harness.__version__,
+    )
+
+
+def _case(request: BisectRequest, host: Host) -> tuple[str, ExperimentSpec, dict[str, str]]:
+    """Return the name, the settings and their sources: of SUITE:CASE, else of a run."""
+    suite, colon, name = request.case.rpartition(":")
+    if not colon or Path(request.case).exists():
+        record = read_run(request.case, request.results_dir)
+        return record.run_id, record.spec, record.sources
+    cases = {case.name: case for case in read_suite(suite, request.recipes_dir).cases}
+    if name not in cases:
+        raise BadRequestError(f"{request.case}: {suite} has no case {name}", remedy=nearest(name, cases))
+    checked = check_request(
+        RunRequest(asked=cases[name].request), host, assume=None, ask_megatron=False, gpu_point=True
+    )
+    raise_all([rule_problem(finding) for finding in checked.findings if finding.blocks])
+    return name, checked.spec, checked.sources
+
+
+def _answered(plan: BisectPlan, folder: Path, host: Host) -> Answer:
+    """Measure until the search ends, write the report, and return the answer; an interrupted bisect is none."""
+    try:
+        answer = _searched(plan, folder, host)
+    except StoppedError as stop:
+        code = status_exit_code("interrupted", stop.signal or SIGINT)
+        return Answer(plan, folder, plan.metric or "time", None, "interrupted", exit_code=code)
+    with disk_faults_reported(folder):
+        (folder / "report").mkdir(exist_ok=True)
+        write_atomically(folder / "report" / "bisect.md", markdown(bisect_page(answer), level=2))
+    return answer
+
+
+def _searched(plan: BisectPlan, folder: Path, host: Host) -> Answer:
+    measured = list(read_events(folder, Measured))
+    with WarmParents() as parents, cell_progress(narration(), plan.max_runs) as progress:
+        bench = Bench(plan, folder, host, parents, progress)
+        while True:
+            metric, step = _next(plan, measured)
+            if not isinstance(step, Measure):
+                return _answer(plan, folder, metric, step, measured)
+            kind = "trace" if metric in TRACED else "run"
+            if kind == "run" and not any(each.kind == "run" for each in measured):
+                require_time(plan, host)
+            number = sum((each.kind, each.place) == (kind, step.place) for each in measured)
+            found = bench.measured(step.place, kind, number)
+            with disk_faults_reported(folder):
+                append_event(folder, found)
+            measured.append(found)
+            if found.problem:
+                _skip(plan, found, progress.note)
+
+
+def _skip(plan: BisectPlan, found: Measured, note: Callable[[str], None]) -> None:
+    """Say which revision is skipped. RunFailedError at an end, without which there is nothing to search."""
+    name = plan.revisions[found.place].name
+    if found.place in (0, len(plan.revisions) - 1):
+        end = "good" if found.place == 0 else "bad"
+        raise RunFailedError(
+            f"the {end} revision {name} cannot be measured: {found.problem}",
+            remedy=f"name another --{end}, or repair the environment and use --resume",
+        )
+    note(f"{name}: skipped: {found.problem}")
+
+
+def _next(plan: BisectPlan, measured: Sequence[Measured]) -> tuple[Metric, Step]:
+    """Return the metric that is searched, and the next step.
+
+    Without a metric, the first that differs between traces of both ends; else time.
+    """
+    skipped = {each.place for each in measured if each.problem}
+    places = [place for place in range(len(plan.revisions)) if place not in skipped]
+    for metric in (plan.metric,) if plan.metric else TRACED:
+        if metric not in TRACED:
+            break
+        step = _next_trace(metric, measured, places)
+        if plan.metric or step != Undecided(SAME):
+            return metric, step
+    return "time", _next_run(plan, measured, places)
+
+
+SAME = "good and bad revision do not differ"
+_MOST_SUSPECT = 10
+
+
+def _next_trace(metric: Metric, measured: Sequence[Measured], places: Sequence[int]) -> Step:
+    values: dict[int, list[Hashable]] = {}
+    for each in of_kind(measured, metric):
+        if not each.problem:
+            values.setdefault(each.place, []).append(each.figure(metric))
+    return next_trace(values, places)
+
+
+def _next_run(plan: BisectPlan, measured: Sequence[Measured], places: Sequence[int]) -> Step:
+    suspect = [each.suspect for each in measured if each.suspect]
+    if len(suspect) >= _MOST_SUSPECT:
+        return Undecided(f"{len(suspect)} runs are suspect, the last because: {suspect[-1]}")
+    samples = [(each.place, math.log(each.seconds)) for each in of_kind(measured, "time") if each.seconds]
+    return next_run(samples, places, plan.max_runs)
+
+
+def _answer(
+    plan: BisectPlan, folder: Path, metric: Metric, step: Found | Undecided, measured: Sequence[Measured]
+) -> Answer:
+    """Return the answer with the figures of both sides, and what the commit changed."""
+    skipped = {each.place: each.problem for each in measured if each.problem}
+    common = {
+        "plan": plan,
+        "folder": folder,
+        "metric": metric,
+        "skipped": tuple((plan.revisions[place], why) for place, why in sorted(skipped.items())),
+        "num_measured": len(measured),
+    }
+    if isinstance(step, Undecided):
+        return Answer(**common, found=None, reason=step.reason, exit_code=ExitCode.INCONCLUSIVE)  # type: ignore[arg-type]
+    sides = tuple(_side(plan, metric, place, measured) for place in (step.before, step.place))
+    before, after = (plan.revisions[place].sha for place in (step.before, step.place))
+    return Answer(
+        **common,  # type: ignore[arg-type]
+        found=step,
+        reason="",
+        sides=sides,
+        change=_change(metric, step, measured),
+        between=plan.revisions[step.before + 1 : step.place + 1],
+        lines=lines_about_memory(Path(plan.repo), before, after),
+    )
+
+
+def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measured]) -> Side:
+    figures = [each.figure(metric) for each in of_kind(measured, metric) if each.place == place and not each.problem]
+    return Side(plan.revisions[place], tuple(figures))
+
+
+def _change(metric: Metric, step: Found, measured: Sequence[Measured]) -> float | None:
+    """Return the relative change: for time over all runs on either side, else between the two revisions."""
+    if metric == "recompute":
+        return None
+    figures: dict[bool, list[float]] = {False: [], True: []}
+    for each in of_kind(measured, metric):
+        value = each.figure(metric)
+        if isinstance(value, int | float) and (metric == "time" or each.place in (step.before, step.place)):
+            figures[each.place >= step.place].append(value)
+    return fmean(figures[True]) / fmean(figures[False]) - 1 if figures[True] and figures[False] else None

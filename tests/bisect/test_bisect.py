@@ -1,0 +1,123 @@
+"""`mbr-perf bisect` on repositories of megatron-core with planted changes."""
+
+import json
+import shutil
+
+import pytest
+
+from harness.records.batches import EVENTS
+from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, repository
+
+SUITE = """title: One case
+cases:
+  - name: dense
+    golden: optional
+    request: {model_recipe_name: llama3_8b, gpu: cpu, max_steps: 6, eval_time_start_step: 1, seq_length: 64, recompute: mlp}
+"""
+
+
+@pytest.fixture(name="bisect")
+def _bisect(mbr_perf, tmp_path):
+    (tmp_path / "suite.yaml").write_text(SUITE)
+
+    def run(repo, good, bad, *more):
+        asked = (f"{tmp_path / 'suite.yaml'}:dense", "--good", good, "--bad", bad, "--repo", repo)
+        return mbr_perf("bisect", *asked, "--results_dir", tmp_path / "results", *more)
+
+    return run
+
+
+@pytest.fixture(name="small")
+def _small(tmp_path):
+    """A repository whose package is a single file, and its commits."""
+    package = tmp_path / "small" / "megatron" / "core"
+    package.mkdir(parents=True)
+    git(tmp_path / "small", "init", "-q")
+    shas = []
+    for place in range(3):
+        (package / "__init__.py").write_text(f"PLACE = {place}\n")
+        (package / "package_info.py").write_text("MAJOR = 0\nMINOR = 16\nPATCH = 1\nPRE_RELEASE = ''\n")
+        git(tmp_path / "small", "add", "-A")
+        git(tmp_path / "small", "commit", "-q", "-m", f"Change {place}")
+        shas.append(git(tmp_path / "small", "rev-parse", "HEAD"))
+    return tmp_path / "small", shas
+
+
+def test_every_problem_of_a_request_is_told_at_once_and_nothing_is_written(bisect, mbr_perf, small, tmp_path):
+    repo, (first, second, third) = small
+    git(repo, "commit", "-q", "--allow-empty", "-m", "Nothing")
+    for (folder, good, bad), *expected in (
+        ((tmp_path / "none", first, third), "no such folder"),
+        ((tmp_path, first, third), "--good"),
+        ((repo, "nonsense", third), "--good nonsense: no commit"),
+        ((repo, "--all", third), "--good --all: no commit"),
+        ((repo, third, first), "is no ancestor"),
+        ((repo, third, "HEAD"), "no commit from"),
+        ((repo, first, first), "no commit from"),
+    ):
+        answer = bisect(folder, good, bad)
+        assert (answer.code, answer.out) == (2, "")
+        assert all(text in " ".join(answer.err.split()) for text in expected), answer.err
+    several = bisect(tmp_path / "none", first, second, "--max_runs", "3")
+    assert (several.code, "--max_runs 3" in several.err, "no such folder" in several.err) == (2, True, True)
+    nothing = mbr_perf("bisect")
+    assert (nothing.code, all(f"bisect needs {name}" in nothing.err for name in ("CASE", "--good", "--bad", "--repo"))) == (2, True)  # fmt: skip
+    unknown = mbr_perf("bisect", f"{tmp_path / 'suite.yaml'}:dens", "--good", first, "--bad", third, "--repo", repo)
+    assert (unknown.code, "did you mean 'dense'" in unknown.err) == (2, True)
+    both = mbr_perf("bisect", "--resume", "x", "--good", first)
+    assert (both.code, "--good would change it" in both.err) == (2, True)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+def test_an_end_that_cannot_be_traced_ends_the_bisect(bisect, small, tmp_path):
+    repo, (first, _, third) = small
+    answer = bisect(repo, first, third)
+    assert (answer.code, answer.out) == (3, "")
+    assert f"the good revision {first[:10]} cannot be measured" in answer.err
+    assert not git(repo, "status", "--porcelain")
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_growth_of_memory_is_found_by_tracing_and_revisions_that_cannot_be_traced_are_skipped(
+    bisect, tmp_path, mbr_perf
+):
+    repo, shas = repository(tmp_path / "repo", 6, {2: [BROKEN], 4: [MENDED, LARGER]})
+    answer = bisect(repo, shas[0], shas[-1], "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["metric"], document["first_bad"]["sha"]) == (0, "memory", shas[4])
+    assert [each["sha"] for each in document["between"]] in (shas[2:5], shas[3:5])
+    assert {each["revision"]["sha"] for each in document["skipped"]} <= set(shas[2:4])
+    assert 0.005 < document["change"] < 0.1 and document["sides"][0]["figures"][0] < document["sides"][1]["figures"][0]
+    assert any("# more memory" in line for line in document["changed_lines"])
+    folder = tmp_path / "results" / "bisects" / document["bisect_id"]
+    assert "one of" in (folder / "report" / "bisect.md").read_text()
+    events = (folder / EVENTS).read_bytes().splitlines(keepends=True)
+    copy = folder.with_name("cut")
+    shutil.copytree(folder, copy)
+    (copy / EVENTS).write_bytes(b"".join(events[:3]) + events[3][:20])
+    again = json.loads(mbr_perf("bisect", "--resume", copy, "--json").out)
+    assert {**again, "folder": None} == {**document, "folder": None}
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_recompute_that_has_no_effect_any_more_is_found_by_tracing(bisect, tmp_path):
+    repo, shas = repository(tmp_path / "repo", 3, {2: [NO_RECOMPUTE]})
+    document = json.loads(bisect(repo, shas[0], shas[-1], "--json").out)
+    assert (document["metric"], document["first_bad"]["sha"]) == ("recompute", shas[2])
+    assert any("recompute_mlp = False" in line for line in document["changed_lines"])
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_slower_commit_is_found_by_training(bisect, tmp_path):
+    repo, shas = repository(tmp_path / "repo", 3, {2: [SLOWER]})
+    answer = bisect(repo, shas[0], shas[-1], "--metric", "time", "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["first_bad"]["sha"]) == (0, shas[2])
+    assert document["change"] > 0.2 and document["probability"] >= 0.95

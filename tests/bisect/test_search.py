@@ -1,0 +1,94 @@
+"""The search for the first bad revision, on simulated histories of 200 commits."""
+
+import math
+import random
+from statistics import median
+
+import pytest
+
+from harness.bisect.search import Found, Measure, Undecided, next_run, next_trace
+
+COMMITS = 200
+PLACES = tuple(range(COMMITS + 1))
+
+
+def by_time(first_bad, rng, *, change=0.03, noise=0.02, places=PLACES, max_runs=150):
+    """The answer, and the number of runs, where the step takes ``change`` longer from ``first_bad`` on."""
+    samples = []
+    while isinstance(step := next_run(samples, places, max_runs), Measure):
+        seconds = (1 + change * (step.place >= first_bad)) * math.exp(noise * rng.standard_normal())
+        samples.append((step.place, math.log(seconds)))
+    return step, len(samples)
+
+
+class _Random(random.Random):
+    def standard_normal(self):
+        return self.gauss(0, 1)
+
+
+@pytest.mark.slow
+def test_a_change_of_3_percent_in_200_commits_is_found_at_a_noise_of_2_percent():
+    rng = _Random(4)
+    places = [rng.randint(1, COMMITS) for _ in range(100)]
+    found = [by_time(place, rng) for place in places]
+    right = sum(isinstance(step, Found) and step.place == place for (step, _), place in zip(found, places, strict=True))
+    assert right >= 91  # of 100; 95 in the mean of many
+    assert median(runs for _, runs in found) <= 7.5 * math.log2(COMMITS)
+
+
+def test_where_nothing_changed_hardly_a_commit_is_named():
+    rng = _Random(5)
+    named = sum(isinstance(by_time(COMMITS + 1, rng, change=0.0, max_runs=60)[0], Found) for _ in range(40))
+    assert named <= 2
+
+
+@pytest.mark.parametrize("first_bad", [1, 2])
+def test_the_commit_after_good_and_the_last_one_are_found(first_bad):
+    rng = _Random(6)
+    for place, places in ((first_bad, (0, 1, 2)), (COMMITS, PLACES), (1, (0, 1))):
+        step, _ = by_time(place, rng, change=0.2, places=places)
+        assert isinstance(step, Found) and (step.place, step.before) == (place, place - 1)
+
+
+def test_revisions_that_cannot_be_measured_are_no_places():
+    places = tuple(place for place in PLACES if place not in (80, 81, 82))
+    step, _ = by_time(81, _Random(7), change=0.2, places=places)
+    assert (step.place, step.before) == (83, 79)
+
+
+def test_a_machine_that_differs_from_itself_ends_the_search():
+    log = [0.0, 0.03, 0.2301, 0.2, 0.2001, 0.23, 0.0301, 0.0001]  # all second labels are 20 % slower
+    step = next_run([(COMMITS if place in (1, 2, 5, 6) else 0, value) for place, value in enumerate(log)], PLACES, 150)
+    assert isinstance(step, Undecided) and "the good revision differs from itself by +22.1 %" in step.reason
+
+
+def test_a_bad_revision_that_is_faster_is_told():
+    step, runs = by_time(1, _Random(8), change=-0.5, places=(0, 1))
+    assert (step, runs) == (Undecided("the bad revision is no slower than the good one"), 8)
+
+
+def by_trace(value_of, places=PLACES):
+    values, runs = {}, 0
+    while isinstance(step := next_trace(values, places), Measure):
+        values.setdefault(step.place, []).append(value_of(step.place))
+        runs += 1
+    return step, runs
+
+
+def test_a_change_of_memory_or_of_a_setting_is_found_in_at_most_2_log2_traces():
+    for first_bad in (1, 2, 57, 128, 199, 200):
+        for sides in ((1_000_000, 1_020_000), ("none", "mlp")):
+            step, runs = by_trace(lambda place, sides=sides, first_bad=first_bad: sides[place >= first_bad])
+            assert (step.place, step.before) == (first_bad, first_bad - 1)
+            assert runs <= 2 * math.log2(COMMITS)
+
+
+def test_small_changes_on_the_way_do_not_hide_the_large_one():
+    step, _ = by_trace(lambda place: 1_000_000 + 10 * place + (20_000 if place >= 140 else 0))
+    assert step.place == 140
+
+
+def test_ends_that_do_not_differ_and_traces_that_vary_decide_nothing():
+    assert by_trace(lambda place: 7)[0] == Undecided("good and bad revision do not differ")
+    values = iter(range(10))
+    assert isinstance(by_trace(lambda place: next(values))[0], Undecided)
