@@ -125,7 +125,7 @@ def _experts_activation(layer) -> None:
 def _save_original_input(linear) -> None:
     from megatron.core.extensions.transformer_engine import set_save_original_input
 
-    set_save_original_input(linear)
+    set_save_original_input(getattr(linear, "linear", linear))  # below an adapter
 
 
 def _switch(path: str, applies: Callable = lambda _layer: True) -> Callable:

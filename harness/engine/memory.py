@@ -193,6 +193,8 @@ def _model_tensors(chunks):
 def _optimizer_tensors(optimizer):
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         inner = getattr(part, "optimizer", part)
+        if inner is None:  # of weights that are all frozen, megatron-core makes an optimizer around none
+            continue
         for group in inner.param_groups:
             yield from group["params"]
         for state in inner.state.values():

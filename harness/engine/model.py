@@ -25,7 +25,7 @@ from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from harness.engine import gpu_setup
+from harness.engine import adapters, gpu_setup
 from harness.engine.config import ddp_config, has_weight_gradient_kernel
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks, num_virtual_stages
@@ -176,6 +176,8 @@ def gpt_model(
             mtp_block_spec=mtp,
             vp_stage=vp_stage,
         )
+        if spec.peft:
+            adapters.attach(model, spec.peft)
     if lacks_apex:
         _unfuse_own_layers(model)
     return model

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Le, Lt
 from pydantic import Field, model_validator
@@ -106,6 +106,17 @@ class KernelSpec(Frozen):
     @property
     def has_flex_dispatcher(self) -> bool:
         return self.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
+
+
+AdaptedModule = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+
+
+class PeftSpec(Frozen):
+    """LoRA adapters of rank ``dim`` beside some linear layers; all other weights are frozen. Names are Bridge's."""
+
+    dim: Count = 32
+    alpha: Count = 32
+    target_modules: tuple[AdaptedModule, ...] = Field(default=get_args(AdaptedModule), min_length=1)
 
 
 class TrainSpec(Frozen):
@@ -237,6 +248,7 @@ class ExperimentSpec(Frozen):
     kernels: KernelSpec = KernelSpec()
     env: dict[str, str] = Field(default_factory=dict)
     train: Annotated[TrainSpec, Former(TrainSpec())] = TrainSpec()
+    peft: Annotated[PeftSpec | None, Former(None)] = None
     measure: MeasureSpec = MeasureSpec()
     engine: Annotated[BridgeEngine | None, Former(None)] = None
 

@@ -137,10 +137,6 @@ ASSUMPTIONS = (
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is None,
     ),
     Assumption(
-        "peft: predicted as training of all weights; adapters need less memory",
-        lambda spec, _: spec.task == "peft", lower=0.9,
-    ),
-    Assumption(
         "optimizer states in host memory: as megatron-core 0.16.1's HybridDeviceOptimizer keeps them, in fp32 "
         "whatever their dtypes; a node also holds the gradients there, whose pinned blocks torch rounds up to powers "
         "of two; the processor updates 0.41e9 parameters a second with each thread of a rank (OMP_NUM_THREADS, or one)",

@@ -80,7 +80,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of one rank, as elements, and their bytes as stored for compute."""
+    """Trained parameters of one rank, as elements, and the bytes of all its parameters as stored for compute."""
 
     dense: int = 0
     expert: int = 0

@@ -152,4 +152,5 @@ def least_seconds(spec: ExperimentSpec) -> float:
         return 0.0
     p = spec.parallelism
     bubble = (p.pipeline_model_parallel_size - 1) / (num_virtual_stages(p) * spec.num_microbatches)
-    return model_flops_per_step(spec) / (spec.num_gpus * peak) * (1 + bubble)
+    done = model_flops_per_step(spec) * (2 / 3 if spec.peft else 1)  # frozen weights have no gradients
+    return done / (spec.num_gpus * peak) * (1 + bubble)

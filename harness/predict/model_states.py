@@ -254,9 +254,9 @@ def _quantised_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> floa
     """Return the number of FP8 weights of one optimizer, which are cast to bf16 together before they are quantised.
 
     transformer-engine 2.11 `cast_master_weights_to_fp8`, after the step; gradients in fp32 are still there. Embeddings
-    and the output layer are not FP8.
+    and the output layer are not FP8, nor are adapters.
     """
-    if not spec.precision.transformer_config.get("fp8_param") or spec.ddp.use_megatron_fsdp:
+    if not spec.precision.transformer_config.get("fp8_param") or spec.ddp.use_megatron_fsdp or spec.peft:
         return 0
     dense, expert = owned
     share = dense_data_parallel_size(spec) if spec.optimizer.use_distributed_optimizer else 1
@@ -267,7 +267,8 @@ def least_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes of states that some rank holds at least; activations come on top."""
     dense, expert = least_parameters(spec)
     stored = int(spec.precision.weight_bytes * (dense + expert))
-    return model_states(spec, Parameters(dense, expert, stored)).total
+    trained = Parameters(stored_bytes=stored) if spec.peft else Parameters(dense, expert, stored)
+    return model_states(spec, trained).total
 
 
 def owned_parts(elements: Sequence[float], shards: int, *, has_buckets: bool) -> list[float]:

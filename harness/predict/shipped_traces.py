@@ -28,7 +28,8 @@ from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
 # The sources that decide a trace. Of the requests, the functions that the tracer calls: a case itself names all values.
 _PACKAGE = Path(harness.__file__).parent
-_TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py")
+_TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py",
+           "engine/adapters.py")  # fmt: skip
 _REQUESTS = ("experiment/experiment.py", "experiment/model.py", "experiment/gpu.py", "experiment/recompute.py")
 _NOT_OF_CHUNKS = frozenset({"whole_step.py", "recording.py"})
 # What megatron-core's layers, ends of the model and their communication consist of.

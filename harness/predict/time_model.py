@@ -329,8 +329,6 @@ class Clock:
         if op.kind == "elementwise":
             return moving + KERNEL_S
         computing = op.flops / self._flops_per_s[op.kind, op.dtype]
-        if op.kind == "gemm" and op.phase == "backward" and self.spec.task == "peft":
-            computing /= 2  # frozen weights have no gradients, which are half of the work
         # The first loads and the last stores of a product have nothing to run beside, so small products are slower.
         return (computing + moving if op.kind == "gemm" else max(computing, moving)) + KERNEL_S
 

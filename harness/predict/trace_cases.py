@@ -147,6 +147,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
         ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32),
         cuda_graph=CudaGraphSpec(),
         kernels=traceable(spec.kernels, implementation),
+        peft=spec.peft,
     )
 
 

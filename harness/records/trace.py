@@ -111,7 +111,8 @@ class ChunkTrace(Frozen):
     stages. ``leaving_over_bytes``: the forward peak minus the memory left after it, if the modules of all layers are
     offloaded. ``reloaded_bytes``: copies that offloaded modules bring back, of all layers. ``attention_bytes``,
     ``mlp_bytes``: memory that the two parts of the layers leave alive after the forward pass, output included; CUDA
-    graphs capture parts. ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and
+    graphs capture parts. ``num_parameters_dense``, ``num_parameters_expert``: parameters that are trained.
+    ``parameter_bytes``: all parameters as stored for compute, with quantised data and transposes, and
     registered buffers, but without main gradients and optimizer state.
     """
 

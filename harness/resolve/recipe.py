@@ -94,9 +94,12 @@ def settable_paths() -> tuple[str, ...]:
 def build_spec(layer: Layer, place: str) -> ExperimentSpec:
     """Build the spec of a complete layer. ``place`` (``file:line: points[2]``) opens messages about missing values.
 
-    Raises BadRequestError with every wrong value at its own source.
+    Task peft has adapters, also where no value names one. Raises BadRequestError with every wrong value at its own
+    source.
     """
     tree = nested(layer)
+    if tree.get("task") == "peft":
+        tree.setdefault("peft", {})
     try:
         return ExperimentSpec.model_validate(tree)
     except ValidationError as error:
@@ -153,7 +156,7 @@ def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:
         section = path.rpartition(".")[0]
         if path == "env":
             sources.update({f"env.{name}": layer[f"env.{name}"].source for name in spec.env})
-        elif section.startswith("model.") and getattr(spec.model, section.rpartition(".")[2]) is None:
+        elif section and at_path(spec, section) is None:
             sources[section] = "default"
         else:
             sources[path] = layer[path].source if path in layer else "default"

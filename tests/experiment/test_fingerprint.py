@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.experiment import FORMER_VALUES, BridgeEngine, ExperimentSpec, TrainSpec
+from harness.experiment.experiment import FORMER_VALUES, BridgeEngine, ExperimentSpec, PeftSpec, TrainSpec
 from harness.experiment.model import LinearAttentionModel, YarnModel
 from harness.records.golden import GoldenRecord, setting_differences, spec_like
 
@@ -39,6 +39,7 @@ CHANGED = {
     "kernels.tp_comm_overlap_cfg": "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192",
     "train.manual_gc": True,
     "train.manual_gc_interval": 5,
+    "peft": PeftSpec(),
     "engine": BridgeEngine(
         version="0.3.1", forward_step="megatron.bridge.training.gpt_step:forward_step", rest="0" * 16
     ),

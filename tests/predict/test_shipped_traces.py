@@ -89,7 +89,7 @@ def test_every_shipped_point_is_there_under_other_pipelines_and_gpu_counts(relea
     missing = []
     for point in shipped_points()[::9]:
         for pp in (1, 2, 4):
-            if point.spec is None or "RUN01" in point.refused:
+            if point.spec is None:
                 continue
             p = point.spec.parallelism
             layout = {"pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": None,

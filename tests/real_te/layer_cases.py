@@ -22,6 +22,10 @@ KINDS = {
     "delta_net": ("qwen3_next", "delta_moe", {}),
     "first": ("llama", "dense", {"pre": True}),
     "last": ("llama", "dense", {"post": True}),
+    "lora": ("lora", "dense", {}),
+    "lora_first": ("lora", "dense", {"pre": True}),
+    "lora_qkv": ("lora_qkv", "dense", {}),
+    "lora_moe": ("lora_moe", "moe", {}),
 }
 # Modules that a layer of this kind does not have; models have layers of both kinds.
 _WITHOUT = {

@@ -25,7 +25,7 @@ def test_list_as_json_is_one_document():
     assert document["schema_version"] == 1
     llama = next(r for r in document["recipes"] if r["recipe"] == "llama3_8b")
     assert llama["parameters_billion"] == 8.03
-    assert llama["gpus"]["cpu"] == {"tasks": ["pretrain", "sft"], "compute_dtypes": ["fp32"], "num_gpus": [2]}
+    assert llama["gpus"]["cpu"] == {"tasks": ["pretrain", "sft", "peft"], "compute_dtypes": ["fp32"], "num_gpus": [2]}
 
 
 def test_list_shows_only_the_points_of_one_gpu_type():

@@ -53,7 +53,7 @@ def test_points_of_our_own_break_no_rule(point):
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_runs_on_a_cpu_for_pretraining_and_fine_tuning(name):
     points = [p for p in RECIPES[name].points if p.key.gpu == "cpu"]
-    assert [p.key.task for p in points] == ["pretrain", "sft"]
+    assert [p.key.task for p in points] == ["pretrain", "sft", "peft"]
     spec = build_spec(points[0].layer, points[0].place)
     assert (spec.num_gpus, spec.compute_dtype, spec.batch.seq_length) == (2, "fp32", 512)
     assert parameter_count(spec.model) < 25_000_000

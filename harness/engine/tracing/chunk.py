@@ -29,7 +29,7 @@ from harness.records.trace import OpCost, TraceCase
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Elements of one rank's dense and expert parameters, and the bytes that their modules store for compute."""
+    """Trained elements of one rank's dense and expert parameters, and bytes of all parameters as stored for compute."""
 
     dense: int
     expert: int
@@ -40,10 +40,11 @@ def count(model: torch.nn.Module) -> ParameterCount:
     """Count parameters. Experts are the routed ones; shared experts count as dense, tied parameters once."""
     dense = expert = num_bytes = 0
     for name, parameter in model.named_parameters():
+        trained = parameter.numel() if parameter.requires_grad else 0
         if ".experts." in name:
-            expert += parameter.numel()
+            expert += trained
         else:
-            dense += parameter.numel()
+            dense += trained
         num_bytes += stored_bytes(parameter)
     return ParameterCount(dense, expert, num_bytes + buffer_bytes(model))
 

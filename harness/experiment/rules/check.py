@@ -8,6 +8,7 @@ from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.recompute import FullRecompute, policy_of_layer
 from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.experiment.rules import (
+    adapters,
     attention,
     cuda_graph,
     experts,
@@ -38,25 +39,23 @@ _TABLES: tuple[tuple[tuple[Rule, ...], Callable[[Situation], bool]], ...] = (
     (experts.RULES, lambda s: s.moe is not None or s.spec.kernels.overlap_moe_expert_parallel_comm),
     (attention.RULES, _has_special_attention),
     (optimizer.RULES, lambda _: True),
+    (adapters.RULES, lambda s: s.spec.peft is not None),
     (precision.USER_BUFFERS, lambda s: s.spec.kernels.tp_comm_overlap or bool(s.spec.kernels.tp_comm_overlap_cfg)),
     ((*machine.ENVIRONMENT, *recompute.DEFECTS, *machine.RUN_RULES), lambda _: True),
     (machine.CPU_RULES, lambda s: s.gpu.is_cpu and s.spec.engine is None),
 )
 RULES: tuple[Rule, ...] = tuple(row for rows, _ in _TABLES for row in rows)
-_OF_OWN_WORKER = frozenset({"RUN01"})  # beside the rows about processors
 
 
 def applicable(situation: Situation) -> tuple[Rule, ...]:
     """Return the rows to judge: of each table, unless the request has nothing that the table is about.
 
-    Rows about mbr-perf's own worker do not hold for Megatron-Bridge's loop. If the spec does not describe a job fully,
-    only rows about the machine apply.
+    If the spec does not describe a job of Megatron-Bridge fully, only rows about the machine apply.
     """
     engine = situation.spec.engine
-    rows = tuple(row for table, fits in _TABLES if fits(situation) for row in table)
-    if engine is None:
-        return rows
-    return tuple(row for row in (machine.RUN_RULES if engine.unsaid else rows) if row.id not in _OF_OWN_WORKER)
+    if engine is not None and engine.unsaid:
+        return machine.RUN_RULES
+    return tuple(row for table, fits in _TABLES if fits(situation) for row in table)
 
 
 # Warnings about a value that has no effect without a switch: rule -> dotted paths of the value and of the switch.

@@ -308,10 +308,6 @@ CPU_RULES = (
 )  # fmt: skip
 
 RUN_RULES = (
-    Rule("RUN01", "error", lambda s: s.spec.task == "peft",
-         "task peft cannot run: mbr-perf trains all weights and has no LoRA adapters",
-         "use --task sft; LoRA needs less memory and time than such a full fine-tune",
-         "mbr-perf", "harness"),
     Rule("RUN12", "error", lambda s: "muon" in s.spec.optimizer.optimizer,
          "mbr-perf does not train with {s.spec.optimizer.optimizer}, which needs the package emerging_optimizers",
          "use optimizer.optimizer=adam; `mbr-perf plan` predicts Muon",

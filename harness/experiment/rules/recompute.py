@@ -262,12 +262,6 @@ RULES = (
          "full recompute of MTP layers under {s.spec.compute_dtype} silently drops gradients",
          "use megatron-core 0.18 or bf16, or recompute modules instead",
          f"{PULLS}/4593, {PULLS}/4765, {PULLS}/4766", "issue", until="0.18"),
-    Rule("T21", "note",
-         lambda s: s.full is not None and s.full.method == "block" and s.quantized and s.spec.task == "peft",
-         "full:block under {s.spec.compute_dtype} skips layers whose input needs no gradient, as after frozen "
-         "embeddings",
-         "expect the block to begin at the first trained layer",
-         "transformer_block.py:551", "source"),
     Rule("T25", "warning", lambda s: {"moe", "shared_experts"} <= set(s.modules),
          "shared_experts are part of moe: they run three times and free no more memory",
          "drop shared_experts",

@@ -1,6 +1,6 @@
 """Published models at full width, and experiments on them."""
 
-from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.experiment import ExperimentSpec, KernelSpec, PeftSpec
 from harness.experiment.model import (
     BatchSpec,
     LinearAttentionModel,
@@ -73,6 +73,22 @@ def experiment(
 def llama(recompute="none", **options):
     """Llama3-70B with TP 4 and sequence parallelism, 4096 tokens."""
     return experiment(LLAMA3_70B, recompute, **{"tensor_model_parallel_size": 4, **options})
+
+
+def lora(recompute="none", of=llama, **options):
+    """The job of ``of`` with adapters of rank 16 beside all four kinds of linear layers."""
+    return of(recompute, **options).model_copy(update={"task": "peft", "peft": PeftSpec(dim=16)})
+
+
+def lora_qkv(recompute="none", **options):
+    """Llama 3 70B with adapters beside linear_qkv alone, as in Megatron-Bridge's performance recipes."""
+    peft = PeftSpec(dim=16, target_modules=("linear_qkv",))
+    return llama(recompute, **options).model_copy(update={"task": "peft", "peft": peft})
+
+
+def lora_moe(recompute="none", **options):
+    """Mixtral with adapters: the experts of a rank share one."""
+    return lora(recompute, mixtral, **options)
 
 
 def mixtral(recompute="none", **options):

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from harness.experiment.experiment import PeftSpec
 from harness.experiment.recompute import SelectiveRecompute
 
 
@@ -65,7 +66,6 @@ CASES = [Case(*row) for row in (
     ("T16", "error", "dense", breaks(mtp=1, recompute="full:uniform:2"), keeps(recompute="full:uniform:1")),
     ("T17", "warning", "dense", breaks(mtp=1, recompute="full:block:2"), keeps(mtp=None)),
     ("T18", "error", "dense", breaks(mtp=1, recompute="full:uniform:1", dtype="fp8_cs"), keeps(mcore="0.18.0")),
-    ("T21", "note", "dense", breaks(task="peft", recompute="full:block:2", dtype="fp8_cs"), keeps(task="sft")),
     ("T25", "warning", "deepseek", breaks(recompute="moe,shared_experts"), keeps(recompute="moe")),
     ("T26", "warning", "moe", breaks(recompute="moe,moe_act"), keeps(recompute="moe_act")),
     ("L01", "error", "gpt-oss", breaks(impl="local"), keeps(kernels__attention_backend="unfused")),
@@ -375,8 +375,20 @@ CASES = [Case(*row) for row in (
     ("S01", "error", "dense", breaks(model__num_query_groups=3), keeps(model__num_query_groups=4)),
     ("S02", "error", "dense", breaks(tp=2, model__ffn_hidden_size=14335), keeps(model__ffn_hidden_size=14336)),
     ("K28", "error", "dense", breaks(recompute="mlp", model__add_bias_linear=True), keeps(model__add_bias_linear=False)),
-    ("RUN01", "error", "dense", breaks(task="peft"), keeps(task="sft")),
     ("RUN12", "error", "dense", breaks(optimizer__optimizer="muon"), keeps(optimizer__optimizer="adam")),
+    ("LORA01", "error", "dense", breaks(peft=PeftSpec()), keeps(task="peft")),
+    ("LORA02", "error", "dense", breaks(task="peft", peft=PeftSpec(dim=6), tp=4, sp=True), keeps(tp=2)),
+    ("LORA02", "error", "moe", breaks(task="peft", peft=PeftSpec(dim=6), ep=2, etp=4), keeps(etp=2)),
+    ("LORA03", "error", "deepseek", breaks(task="peft", peft=PeftSpec(target_modules=("linear_qkv",))),
+     keeps(peft=PeftSpec(target_modules=("linear_proj",)))),
+    ("LORA04", "note", "deepseek", breaks(task="peft", peft=PeftSpec()),
+     keeps(peft=PeftSpec(target_modules=("linear_proj", "linear_fc1")))),
+    ("LORA05", "error", "dense", breaks(task="peft", peft=PeftSpec(), ddp__use_megatron_fsdp=True),
+     keeps(ddp__use_megatron_fsdp=False)),
+    ("LORA06", "error", "moe", breaks(task="peft", peft=PeftSpec(), impl="local"),
+     keeps(peft=PeftSpec(target_modules=("linear_qkv", "linear_proj")))),
+    ("LORA07", "error", "dense", breaks(task="peft", peft=PeftSpec(target_modules=("linear_fc2",)), recompute="mlp"),
+     keeps(recompute="core_attn")),
     ("RUN02", "error", "dense", breaks(num_gpus=12, gbs=12), keeps(gpus_per_node=4)),
     ("RUN04", "error", "moe", breaks(te=None), keeps(impl="local")),
     ("RUN05", "warning", "moe", breaks(impl="local"), keeps(model__moe__moe_grouped_gemm=False)),

@@ -4,6 +4,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import settled_implementation
+from harness.experiment.experiment import PeftSpec
 from harness.experiment.recompute import SelectiveRecompute
 from harness.experiment.rules.check import RULES, check
 from harness.experiment.rules.rule import Rule, Situation
@@ -58,9 +59,9 @@ def test_all_problems_are_reported_together_errors_first(judge):
 
 
 def test_a_forced_error_stays_visible_but_blocks_no_more(request_for):
-    spec = request_for("dense", task="peft")
+    spec = request_for("dense", peft=PeftSpec())
     software = Software(megatron_core="0.16.1", transformer_engine="2.11")
-    [finding] = check(spec, software, force=frozenset({"RUN01"}))
+    [finding] = check(spec, software, force=frozenset({"LORA01"}))
     assert (finding.severity, finding.overridden, finding.blocks) == ("error", True, False)
 
 

@@ -56,14 +56,16 @@ class _Grouped(torch.autograd.Function):
         weights = tensors[: layer.num_gemms]
         matrix = x.reshape(-1, layer.in_features)
         operand = matrix
+        trains = weights[0].requires_grad
         if fmt:
-            columns = records_grad and not layer.save_original_input
+            columns = records_grad and trains and not layer.save_original_input
             operand = quantize(matrix, fmt, rows=True, columns=columns, splits=splits)
         out = torch.empty((matrix.shape[0], layer.out_features), dtype=weights[0].dtype, device=x.device)
         record_gemm((matrix.shape[0], layer.in_features, layer.out_features), out, fmt, len(weights))
         if records_grad:
             # the input, for the weight gradients: as it came, or what columns read of its quantised form
             kept = matrix if not fmt or layer.save_original_input else operand.only_columns().columns
+            kept = kept if trains else None
             ctx.save_for_backward(kept, *tensors)
             ctx.layer, ctx.splits, ctx.fmt, ctx.num_copies, ctx.shape = layer, splits, fmt, num_copies, x.shape
         return out.view(*x.shape[:-1], out.shape[-1])
@@ -78,6 +80,8 @@ class _Grouped(torch.autograd.Function):
         quantized_grad = quantize(grad, fmt, rows=True, columns=True, splits=splits) if fmt else grad
         dgrad = torch.empty((grad.shape[0], layer.in_features), dtype=weights[0].dtype, device=grad.device)
         record_gemm((grad.shape[0], layer.out_features, layer.in_features), dgrad, fmt, len(weights))
+        if not weights[0].requires_grad:
+            return dgrad.view(ctx.shape), *(None,) * (5 + len(tensors))
         requantized = None
         if fmt and layer.save_original_input:
             requantized = quantize(kept, fmt, rows=fmt.per_tensor, columns=True, splits=splits)

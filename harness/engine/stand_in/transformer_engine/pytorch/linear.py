@@ -31,7 +31,10 @@ def release(*tensors: torch.Tensor | None) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one call runs. ``group`` is None without tensor parallelism; ``fmt`` None computes in the input's type."""
+    """How one call runs. ``group`` is None without tensor parallelism; ``fmt`` None computes in the input's type.
+
+    ``trains``: the weight has a gradient; a frozen one needs no input in the backward pass.
+    """
 
     parallel_mode: str | None
     sequence_parallel: bool
@@ -39,6 +42,7 @@ class Plan:
     fmt: QuantFormat | None
     saves_original_input: bool
     records_grad: bool
+    trains: bool = True
 
     @property
     def gathers_input(self) -> bool:
@@ -52,7 +56,7 @@ class Plan:
 
     def quantized_input(self, x: torch.Tensor) -> Quantized:
         """Quantise the input for this GEMM, and for the weight gradient unless that reads the original."""
-        needs_columns = self.records_grad and not self.saves_original_input
+        needs_columns = self.records_grad and self.trains and not self.saves_original_input
         columns = needs_columns and not (self.gathers_input and self.fmt.per_tensor)
         return quantize(x, self.fmt, rows=True, columns=columns)
 
@@ -68,10 +72,15 @@ class Plan:
         return operand if is_nvfp4 and self.gathers_input else self.kept_of(operand)
 
 
-def product(plan: Plan, operand: Operand, weight: torch.Tensor) -> torch.Tensor:
-    """Gather the input, multiply, and sum the output over the ranks; the gathered input is freed afterwards."""
+def product(plan: Plan, operand: Operand, weight: torch.Tensor, gathered: torch.Tensor | None = None) -> torch.Tensor:
+    """Gather the input, multiply, and sum the output over the ranks; the gathered input is freed afterwards.
+
+    ``gathered``: the input of all ranks in high precision, where it is returned, too.
+    """
     num_out, num_in = weight.shape
-    if plan.gathers_input:
+    if gathered is not None:
+        total = gathered if plan.fmt is None else quantize(gathered, plan.fmt, rows=True, columns=False)
+    elif plan.gathers_input:
         total = gather(operand, plan.group) if isinstance(operand, torch.Tensor) else gather_rows(operand, plan.group)
     else:
         total = operand
@@ -89,15 +98,15 @@ class Gradients:
     """Gradients of input, weight and bias; ``buffers`` live until the layer's backward returns."""
 
     input: torch.Tensor
-    weight: torch.Tensor
+    weight: torch.Tensor | None
     bias: torch.Tensor | None
     buffers: tuple = ()
 
 
 def gradients(
-    plan: Plan, grad: torch.Tensor, kept: Operand, weight: torch.Tensor, main_grad, *, bias: bool
+    plan: Plan, grad: torch.Tensor, kept: Operand | None, weight: torch.Tensor, main_grad, *, bias: bool
 ) -> Gradients:
-    """Run both backward GEMMs with their communication; ``kept`` is the saved input."""
+    """Run both backward GEMMs with their communication; ``kept`` is the saved input. A frozen weight has one GEMM."""
     num_out, num_in = weight.shape
     grad = grad.reshape(-1, num_out).contiguous()
     if plan.fmt:
@@ -105,10 +114,12 @@ def gradients(
     else:
         total_grad = gather(grad, plan.group) if plan.gathers_grad else grad
     grad_bias = torch.empty(num_out, dtype=weight.dtype, device=grad.device) if bias else None
-    total_input = _input_for_weight_grad(plan, kept)
+    total_input = _input_for_weight_grad(plan, kept) if plan.trains else None
     num_rows = total_grad.shape[0]
     grad_total_input = gemm((num_rows, num_out, num_in), weight, plan.fmt)
     grad_input = _reduced(plan, grad_total_input)
+    if not plan.trains:
+        return Gradients(grad_input, None, grad_bias, (grad_total_input, total_grad))
     if plan.fmt:
         total_input = total_input.with_columns()
         if plan.gathers_input:
@@ -153,7 +164,7 @@ class _Linear(torch.autograd.Function):
         operand = matrix if plan.fmt is None else plan.quantized_input(matrix)
         out = product(plan, operand, weight)
         if plan.records_grad:
-            kept = matrix if plan.saves_original_input else plan.kept_of(operand)
+            kept = None if not plan.trains else matrix if plan.saves_original_input else plan.kept_of(operand)
             _save(ctx, layer, plan, x.shape, kept, bias, (weight, *copies))
         return out.view(-1, *x.shape[1:-1], out.shape[-1])
 
@@ -169,37 +180,50 @@ class _NormLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, norm_weight, norm_bias, layer, plan, copies):  # noqa: PLR0913, PLR0917
         matrix = x.reshape(-1, x.shape[-1])
-        operand, mean, deviation = _normalized(plan, matrix, layer.normalization)
-        out = product(plan, operand, weight)
+        operand, mean, deviation, returned = _normalized(plan, matrix, layer)
+        is_gathered = plan.gathers_input and layer.return_layernorm_output_gathered
+        out = product(plan, operand, weight, returned if is_gathered else None)
         if plan.records_grad:
             # input and row statistics for the norm's backward; the norm's output for the weight gradient
             norm = (matrix, norm_weight, norm_bias, mean, deviation)
-            _save(ctx, layer, plan, x.shape, plan.kept_of_norm(operand), bias, (weight, *norm, *copies))
-        return out.view(-1, *x.shape[1:-1], out.shape[-1])
+            kept = plan.kept_of_norm(operand) if plan.trains else operand if layer.return_layernorm_output else None
+            _save(ctx, layer, plan, x.shape, kept, bias, (weight, *norm, *copies))
+        out = out.view(-1, *x.shape[1:-1], out.shape[-1])
+        return out if returned is None else (out, returned.view(-1, *x.shape[1:]))
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad, grad_returned=None):
         kept, (_weight, matrix, norm_weight, norm_bias, mean, deviation, *_copies) = _restore(ctx)
         weight = ctx.layer.weight  # the one with the gradient buffer: offloading hands out another
         result = gradients(ctx.plan, grad, kept, weight, _main_grad(ctx.layer, weight), bias=ctx.has_bias)
-        release(*((kept,) if isinstance(kept, torch.Tensor) else {t for t in kept.tensors() if t is not None}))
+        if ctx.plan.trains:
+            release(*((kept,) if isinstance(kept, torch.Tensor) else {t for t in kept.tensors() if t is not None}))
+        if grad_returned is not None and not ctx.layer.return_layernorm_output_gathered:
+            result.input = result.input + grad_returned.view_as(result.input)
         grad_matrix, *grad_norm = norm_backward(matrix, norm_weight, norm_bias)
         release(mean, deviation)
         return grad_matrix.view(ctx.input_shape), result.weight, result.bias, *grad_norm, None, None, None
 
 
-def _normalized(plan: Plan, matrix: torch.Tensor, normalization: str):
-    """Return the norm's output as the GEMM takes it; some recipes quantise in the norm kernel."""
-    if plan.fmt and plan.fmt.fused_norm:
-        statistics = [torch.empty(matrix.shape[0], dtype=torch.float32, device=matrix.device) for _ in range(2)]
-        return plan.quantized_input(matrix), statistics[0] if normalization == "LayerNorm" else None, statistics[1]
+def _normalized(plan: Plan, matrix: torch.Tensor, layer):
+    """Return the norm's output as the GEMM takes it, row statistics, and the output that an adapter reads.
+
+    Some recipes quantise in the norm kernel, but not where the output is returned.
+    """
+    normalization, returns = layer.normalization, layer.return_layernorm_output
+    if plan.fmt and plan.fmt.fused_norm and not returns:
+        mean, deviation = (torch.empty(matrix.shape[0], dtype=torch.float32, device=matrix.device) for _ in range(2))
+        return plan.quantized_input(matrix), mean if normalization == "LayerNorm" else None, deviation, None
     out, mean, deviation = norm_forward(matrix, normalization=normalization)
-    return (out if plan.fmt is None else plan.quantized_input(out)), mean, deviation
+    returned = None
+    if returns:
+        returned = gather(out, plan.group) if plan.gathers_input and layer.return_layernorm_output_gathered else out
+    return (out if plan.fmt is None else plan.quantized_input(out)), mean, deviation, returned
 
 
-def _save(ctx, layer, plan: Plan, input_shape, kept: Operand, bias, tensors: tuple) -> None:
+def _save(ctx, layer, plan: Plan, input_shape, kept: Operand | None, bias, tensors: tuple) -> None:
     ctx.layer, ctx.plan, ctx.input_shape, ctx.has_bias = layer, plan, input_shape, bias is not None
-    ctx.kept_shape = None if isinstance(kept, torch.Tensor) else kept.shape
+    ctx.kept_shape = kept.shape if isinstance(kept, Quantized) else None
     # the GEMM's input, for the weight gradient
     ctx.save_for_backward(*((kept, None) if ctx.kept_shape is None else kept.tensors()), *tensors)
 
@@ -247,6 +271,7 @@ class Linear(TransformerEngineBaseModule):
             fmt=format_of(state.RECIPE) if state.FP8_ENABLED else None,
             saves_original_input=self.save_original_input,
             records_grad=torch.is_grad_enabled(),
+            trains=self.weight.requires_grad,
         )
 
     def forward(self, x, is_first_microbatch=None):
@@ -255,6 +280,8 @@ class Linear(TransformerEngineBaseModule):
         plan = self.plan()
         copies = self.quantized_weights((self.weight,), plan.fmt, is_first_microbatch) if plan.fmt else ()
         out = self.multiply(x, None if self.return_bias else self.bias, plan, copies)
+        if isinstance(out, tuple) and self.return_bias:
+            return out[0], self.bias, out[1]
         return (out, self.bias) if self.return_bias else out
 
     def multiply(self, x, bias, plan, copies):
@@ -268,6 +295,7 @@ class LayerNormLinear(Linear):
     def __init__(self, in_features, out_features, *, eps=1e-5, normalization="LayerNorm", **options):
         super().__init__(in_features, out_features, **options)
         self.eps, self.normalization = eps, normalization
+        self.return_layernorm_output = self.return_layernorm_output_gathered = False
         dtype, device = options.get("params_dtype", torch.float32), options.get("device", "cuda")
         self.layer_norm_bias = None
         for name in ("weight", "bias") if normalization == "LayerNorm" else ("weight",):

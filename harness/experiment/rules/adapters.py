@@ -1,0 +1,68 @@
+"""Rules for LoRA adapters."""
+
+from harness.experiment.rules.rule import Rule, Situation, Values
+
+_BRIDGE = "Megatron-Bridge peft/utils.py"
+
+
+def _uneven_dim(s: Situation) -> Values | None:
+    peft = s.spec.peft
+    if peft is None:
+        return None
+    sizes = {"TP": s.tp, "ETP": s.etp if s.moe and _adapts_feed_forward(s) else 1}
+    cut = next((name for name, size in sizes.items() if peft.dim % size), None)
+    return {"dim": peft.dim, "cut": cut, "size": sizes[cut]} if cut else None
+
+
+def _targets(s: Situation) -> tuple[str, ...]:
+    return s.spec.peft.target_modules if s.spec.peft else ()
+
+
+def _adapts_feed_forward(s: Situation) -> bool:
+    return bool({"linear_fc1", "linear_fc2"} & {*_targets(s)})
+
+
+def _lacks_qkv(s: Situation) -> bool:
+    """Return whether the request adapts linear_qkv and no layer has one."""
+    return "linear_qkv" in _targets(s) and (s.spec.model.mla is not None or all(s.spec.model.linear_attention_pattern))
+
+
+def _checkpoints_all_adapters(s: Situation) -> Values | None:
+    """Return the module behind whose checkpoint no gradient reaches an adapter of the first stage."""
+    around = sorted({"mlp", "moe"} & set(s.modules))
+    return {"around": around[0]} if around and {*_targets(s)} <= {"linear_fc1", "linear_fc2"} else None
+
+
+RULES = (
+    Rule("LORA01", "error", lambda s: s.spec.task != "peft",
+         "the request sets adapters (peft), but task {s.spec.task} trains all weights",
+         "use --task peft, or drop the peft settings",
+         "mbr-perf", "harness"),
+    Rule("LORA02", "error", _uneven_dim,
+         "peft.dim {dim} is not a multiple of {cut} {size}, over which adapters are cut",
+         "use a peft.dim that {size} divides",
+         f"{_BRIDGE}; tensor_parallel/layers.py", "run",
+         "is not divisible by"),
+    Rule("LORA03", "error", lambda s: _lacks_qkv(s) and len(_targets(s)) == 1,
+         "no layer has a linear_qkv: nothing would be trained",
+         "add linear_proj, linear_fc1 or linear_fc2 to peft.target_modules",
+         "Megatron-Bridge peft/module_matcher.py", "source"),
+    Rule("LORA04", "note", lambda s: _lacks_qkv(s) and len(_targets(s)) > 1,
+         "no layer has a linear_qkv: it gets no adapter",
+         "drop linear_qkv from peft.target_modules",
+         "Megatron-Bridge peft/module_matcher.py", "source"),
+    Rule("LORA05", "error", lambda s: s.spec.ddp.use_megatron_fsdp,
+         "mbr-perf does not train adapters under Megatron-FSDP",
+         "use ddp.use_megatron_fsdp=false",
+         "mbr-perf", "harness"),
+    Rule("LORA06", "error",
+         lambda s: s.moe is not None and s.moe.moe_grouped_gemm and not s.uses_te and _adapts_feed_forward(s),
+         "without transformer-engine the experts of a grouped GEMM have no linear layers to adapt",
+         "use model.moe.moe_grouped_gemm=false, or adapt linear_qkv and linear_proj only",
+         "transformer/moe/experts.py:120", "run", until="0.17"),
+    Rule("LORA07", "error", _checkpoints_all_adapters,
+         "recompute of {around} leaves adapters of linear_fc1 and linear_fc2 alone without gradients: behind frozen "
+         "embeddings its checkpoint has no input that requires one",
+         "adapt linear_qkv or linear_proj too, or recompute other modules",
+         "tensor_parallel/random.py:499; Megatron-Bridge peft/recompute.py", "run"),
+)  # fmt: skip
