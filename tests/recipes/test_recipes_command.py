@@ -87,7 +87,7 @@ def test_validate_as_json_exits_with_the_problems(tmp_path: Path):
 def test_suites_are_listed_with_their_titles():
     lines = run("suites").stdout.splitlines()
     row = next(line for line in lines if line.startswith("h100_nightly"))
-    assert row.split() == ["h100_nightly", "39", "h100", "Published", "H100", "performance", "points"]
+    assert row.split() == ["h100_nightly", "41", "h100", "Published", "H100", "performance", "points"]
 
 
 def test_the_cases_of_a_suite_are_shown_with_the_settings_of_their_operating_points():
