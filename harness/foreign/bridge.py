@@ -27,6 +27,7 @@ KNOWN = {
 _UNKNOWN = "mbr-perf knows no such field of Megatron-Bridge 0.3 to 0.7"
 _PARTS = ("model", "train", "optimizer", "ddp")
 _BRIDGE = "megatron.bridge.models."
+_ADAPTERS = "megatron.bridge.peft.lora.LoRA"
 
 
 _NAMES = {name: Setting("job", "") for name in ("recipe", "family")} | {
@@ -53,7 +54,13 @@ def read(source: ForeignSource, request: Request) -> Layer:
         with problems.collecting():  # values of a wrong type, together with the other problems
             build_spec(merge(_NAMES, layer), container.label)
     problems.raise_if_any()
-    task = "sft" if re.search("SFT|Finetuning|HFDataset", container.target("dataset")) else "pretrain"
+    task = (
+        "peft"
+        if container.value("peft")
+        else "sft"
+        if re.search("SFT|Finetuning|HFDataset", container.target("dataset"))
+        else "pretrain"
+    )
     note = f"{container.label}: {remarks}" if remarks else ""
     return layer | {
         "task": Setting(task, f"{container.label}: dataset"),
@@ -68,11 +75,11 @@ def _require_model(container: Container) -> None:
         found = (why for pattern, why in _TABLE["other_models"].items() if re.search(pattern, name, re.IGNORECASE))
         message = f"{place}: mbr-perf cannot train {name}: the model {next(found, 'is unknown')}"
         raise BadRequestError(message, remedy="give a GPT model, dense or with experts")
-    if container.value("peft") is not None:
+    if container.value("peft") is not None and container.target("peft") != _ADAPTERS:
         kind = container.target("peft").rpartition(".")[2] or "an adapter"
         raise BadRequestError(
-            f"{container.place('peft')}: mbr-perf cannot train adapters ({kind})",
-            remedy="give a job that trains all weights",
+            f"{container.place('peft')}: mbr-perf cannot train adapters of this kind ({kind})",
+            remedy="give a job with LoRA, or one that trains all weights",
         )
 
 

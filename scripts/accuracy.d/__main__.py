@@ -69,7 +69,7 @@ def main() -> int:
         "--measured",
         type=Path,
         metavar="FILE",
-        help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains nothing",
+        help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains only settings that it lacks",
     )
     parser.add_argument(
         "--fit", action="store_true", help="time: keep the constants and ranges of steps where the planner reads them"

@@ -115,8 +115,6 @@ def _pairs() -> Iterator[_Pair]:
         archive.extractall(name, filter="data")
         for each in _of_audit("ask").bridge_points():
             key = each.point.key
-            if key.task == "peft":
-                continue
             asked = {"gpu": key.gpu, "num_gpus": key.num_gpus}
             source = ForeignSource("bridge_config", f"{name}/{each.file}")
             recipe = each.name.partition(".")[0]

@@ -32,6 +32,7 @@ class Variant:
 _BALANCED = ("--set", "model.moe.moe_router_force_load_balancing=true")
 _TP2 = ("-tp", "2", "-pp", "1")
 _UNFUSED = ("--set", "kernels.attention_backend=unfused")
+_LORA = ("--task", "peft")
 _FULL = ("full:uniform:1", "full:block:1")
 
 VARIANTS = (
@@ -49,6 +50,11 @@ VARIANTS = (
             (*_BALANCED, "--set", "kernels.moe_token_dispatcher_type=allgather"), ("none",)),
     Variant("MoE PP2", "mixtral_8x7b", (*_BALANCED, "-pp", "2", "-ep", "1"), ("none", "moe", "full:uniform:1")),
     Variant("MoE EP2, natural routing", "mixtral_8x7b", (), ("none",)),
+    Variant("LoRA PP2", "llama3_8b", _LORA, ("none", "core_attn", "mlp", *_FULL)),
+    Variant("LoRA PP2 VPP2", "llama3_8b", (*_LORA, "-vp", "2"), ("none", "mlp")),
+    Variant("LoRA TP2", "llama3_8b", (*_LORA, *_TP2), ("none", "mlp", "full:uniform:1")),
+    Variant("LoRA of linear_qkv, PP2", "llama3_8b", (*_LORA, "--set", "peft.target_modules=[linear_qkv]"), ("none", "mlp")),
+    Variant("LoRA of MoE EP2", "mixtral_8x7b", (*_LORA, *_BALANCED), ("none", "moe", "full:uniform:1")),
     Variant("MLA EP2", "deepseek_v3", _BALANCED, (
         "none", "core_attn", "layernorm", "mla_up_proj", "shared_experts", "moe", "mlp",
         "layernorm,mla_up_proj,shared_experts", *_FULL,
@@ -61,7 +67,7 @@ VARIANTS = (
 def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
     """Return a row per pipeline stage and run; RuntimeError if a run fails or has no prediction.
 
-    ``measured``: rows of earlier runs, whose peaks are compared with new predictions; nothing is trained.
+    ``measured``: rows of earlier runs, whose peaks are compared with new predictions; other settings are trained.
     """
     kept = json.loads(measured.read_text())["rows"] if measured else []
     cells = ((variant, setting) for variant in VARIANTS for setting in variant.settings)
@@ -84,9 +90,8 @@ def _kept(
     variant: Variant, recompute: str, host: Host, rows: list[dict[str, Any]]
 ) -> tuple[ExperimentSpec, dict[int, int]]:
     document = _document(variant, recompute, host, "--dryrun")
-    own = (row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute))
     spec = ExperimentSpec.model_validate_json(json.dumps(document["spec"]))
-    return spec, {row["stage"]: row["measured_bytes"] for row in own}
+    return spec, {row["stage"]: row["measured_bytes"] for row in rows}
 
 
 def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:
@@ -104,7 +109,8 @@ def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[
 
 
 def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    spec, peaks = _kept(variant, recompute, host, kept) if kept else _measured(variant, recompute, host)
+    own = [row for row in kept if (row["variant"], row["recompute"]) == (variant.name, recompute)]
+    spec, peaks = _kept(variant, recompute, host, own) if own else _measured(variant, recompute, host)
     made = predict(spec, installed_software(), host)
     if made.prediction is None:
         raise RuntimeError(f"{variant.name} {recompute}: {made.reason}")

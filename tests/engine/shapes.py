@@ -82,13 +82,17 @@ QWEN3_NEXT = ModelSpec(
 )
 
 
-def experiment(model, recompute="none", *, num_gpus=1, dtype="fp32", dropout=0.0, attention="auto", seq=64, **parallel):
-    """A CPU experiment of one step with four micro-batches per model copy."""
+def experiment(
+    model, recompute="none", *, num_gpus=1, dtype="fp32", dropout=0.0, attention="auto", seq=64, peft=None, **parallel
+):
+    """A CPU experiment of one step with four micro-batches per model copy; with ``peft`` adapters alone are trained."""
     model = model.model_copy(update={"attention_dropout": dropout, "hidden_dropout": dropout})
     tp = parallel.get("tensor_model_parallel_size", 1)
     return ExperimentSpec(
         recipe="shape",
         family="test",
+        task="peft" if peft else "pretrain",
+        peft=peft,
         gpu="cpu",
         num_gpus=num_gpus,
         gpus_per_node=8,

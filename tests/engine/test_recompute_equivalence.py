@@ -5,6 +5,7 @@ from importlib.metadata import version
 import pytest
 import torch
 
+from harness.experiment.experiment import PeftSpec
 from harness.units import parse_version
 from tests.engine import shapes
 
@@ -18,6 +19,9 @@ DEEPSEEK_SETTINGS = (
     "moe,shared_experts", "full:uniform:1",
 )  # fmt: skip
 
+LORA = PeftSpec(dim=8)
+LORA_SETTINGS = ("core_attn", "mlp", "full:uniform:1", "full:block:2")
+
 # Later releases run local experts one after the other, without it.
 INERT = set() if parse_version(version("megatron-core")) < parse_version("0.17") else {("grouped", "moe_act")}
 
@@ -30,6 +34,10 @@ LAYOUTS = {
     "moe": (shapes.MIXTRAL, MOE_SETTINGS, 1, {}),
     "grouped": (shapes.GROUPED, ("moe_act", "moe_act,layernorm", "moe"), 1, {"dtype": "bf16", "seq": 512}),
     "deepseek": (shapes.DEEPSEEK, DEEPSEEK_SETTINGS, 1, {"attention": "unfused"}),
+    "lora": (shapes.DENSE, LORA_SETTINGS, 1, {"peft": LORA}),
+    "lora_tp2": (shapes.DENSE, LORA_SETTINGS, 2, {"peft": LORA, "tensor_model_parallel_size": 2}),
+    "lora_pp2": (shapes.DENSE, LORA_SETTINGS, 2, {"peft": LORA, "pipeline_model_parallel_size": 2}),
+    "lora_moe": (shapes.MIXTRAL, ("core_attn", "moe", "full:uniform:1"), 1, {"peft": LORA}),
     "dense_tp2": (shapes.DENSE, DENSE_SETTINGS, 2, {"tensor_model_parallel_size": 2}),
     "dense_tp2_distributed": (shapes.DENSE, ("full:uniform:1:distributed",), 2,
                               {"tensor_model_parallel_size": 2, "sequence_parallel": False}),
@@ -67,7 +75,7 @@ MUST_LOWER_THE_PEAK = {
     ("dense_dropout", "core_attn"), ("dense_dropout", "mlp,core_attn"), ("gpt3", "core_attn"), ("gpt3", "full:uniform:1"),
     ("moe", "moe"), ("moe", "full:uniform:1"), ("grouped", "moe_act"), ("grouped", "moe"),
     ("deepseek", "core_attn"), ("deepseek", "moe"), ("deepseek", "full:uniform:1"),
-    ("dense_pp2", "mlp"), ("dense_pp2", "full:uniform:1"), ("dense_vpp2", "full:uniform:1"), ("dense_tp2", "mlp"),
+    ("lora", "mlp"), ("lora", "full:uniform:1"), ("dense_pp2", "mlp"), ("dense_pp2", "full:uniform:1"), ("dense_vpp2", "full:uniform:1"), ("dense_tp2", "mlp"),
     ("dense_tp2", "full:uniform:1"), ("moe_ep2", "moe"), ("moe_vpp2", "full:uniform:1"),
 } - INERT  # fmt: skip
 
@@ -113,7 +121,9 @@ def test_losses_and_gradients_are_those_without_recompute(trained, layout, setti
     assert control.losses == run.losses
     assert expected.keys() == actual.keys()
     assert len(expected) > 10
-    assert all(gradient.abs().sum() > 0 for name, gradient in expected.items() if name.endswith("fc1.weight"))
+    learns = (".adapter.linear_in.weight", ".adapter.linear_out.weight") if "lora" in layout else ("fc1.weight",)
+    assert all(gradient.abs().sum() > 0 for name, gradient in expected.items() if name.endswith(learns))
+    assert "lora" not in layout or all(".adapter." in name for name in expected)
     for name, gradient in expected.items():
         if only_sums_reordered(layout, setting):
             torch.testing.assert_close(actual[name], gradient, rtol=1e-4, atol=1e-6)
@@ -128,7 +138,8 @@ def test_the_peak_falls_where_it_must(trained, layout, setting):
 
 
 @pytest.mark.parametrize(
-    ("split", "whole"), parameters([("dense_pp2", "dense"), ("dense_vpp2", "dense"), ("moe_vpp2", "moe")])
+    ("split", "whole"),
+    parameters([("dense_pp2", "dense"), ("lora_pp2", "lora"), ("dense_vpp2", "dense"), ("moe_vpp2", "moe")]),
 )
 @pytest.mark.parametrize("setting", ["none", "full:uniform:1"])
 def test_pipeline_gradients_equal_those_of_one_stage_to_the_bit(trained, split, whole, setting):

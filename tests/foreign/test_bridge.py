@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import PeftSpec
 from harness.foreign.bridge import KNOWN, SECTIONS
 from harness.foreign.settings import rows_of
 from harness.foreign.words import Words
@@ -20,6 +21,7 @@ DATA = Path(__file__).parents[1] / "data" / "bridge"
 LLAMA = "llama3_70b_pretrain_64gpu_h100_bf16.yaml"
 DEEPSEEK = "deepseek_v3_pretrain_1024gpu_h100_fp8cs.yaml"
 QWEN_LIBRARY = "qwen3_30b_a3b_pretrain_8gpu_h100_bf16.yaml"
+LORA = "llama3_70b_peft_8gpu_h100_fp8cs.yaml"
 QWEN = "qwen3_30b_a3b_pretrain_16gpu_h100_fp8cs.yaml"
 
 
@@ -100,10 +102,31 @@ def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
     assert any("without what needs a GPU: compute_dtype" in note and "cuda_graph.impl" in note for note in found.notes)
 
 
+def test_the_adapters_of_a_file_are_those_of_the_job(files):
+    spec = resolved(files / LORA, num_gpus=8).spec
+    assert (spec.task, spec.peft) == ("peft", PeftSpec(dim=16, alpha=32, target_modules=("linear_qkv",)))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("megatron.bridge.peft.lora.LoRA", "megatron.bridge.peft.dora.DoRA"), "adapters of this kind (DoRA)"),
+        (("dropout: 0.0", "dropout: 0.1"), "peft.dropout is 0.1"),
+        (("share_expert_adapters: true", "share_expert_adapters: false"), "peft.share_expert_adapters is false"),
+        (("- linear_qkv", "- '*.layers.0.*.linear_qkv'"), "peft.target_modules"),
+    ],
+)
+def test_adapters_of_another_form_are_refused(files, tmp_path, change, why):
+    text = (files / LORA).read_text()
+    assert change[0] in text
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace(*change))
+    assert why in refused(path, num_gpus=8)
+
+
 @pytest.mark.slow
 def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
     reasons = {
-        "peft": "mbr-perf cannot train adapters (LoRA)",
         "nemotron": "has Mamba layers",
         "wan_": "is a diffusion model",
         "_hsdp": "several instances of the distributed optimizer (HSDP)",

@@ -110,16 +110,16 @@ def test_settings_that_no_leaf_holds_count_in_the_fingerprint_if_they_decide_a_r
     assert (plain.fingerprint != edited.fingerprint) is differs
 
 
-def lora(tree):
-    tree["peft"] = {"_target_": "megatron.bridge.peft.lora.LoRA", "dim": 16}
+def dora(tree):
+    tree["peft"] = {"_target_": "megatron.bridge.peft.dora.DoRA", "dim": 16}
 
 
 def hybrid(tree):
-    tree["model"] |= {"_target_": "megatron.bridge.models.mamba.MambaModelProvider", "activation_func": "squared_relu"}
+    tree["model"] |= {"_target_": "megatron.bridge.models.mamba.MambaModelProvider"}
     del tree["model"]["vocab_size"]
 
 
-@pytest.mark.parametrize(("edit", "why"), [(lora, "LoRA"), (hybrid, "activation_func")])
+@pytest.mark.parametrize(("edit", "why"), [(dora, "DoRA"), (hybrid, "Mamba layers")])
 def test_a_job_that_our_worker_refuses_may_run_and_is_marked(asked, host, tmp_path, edit, why):
     understood = understand(asked(edit, task="peft", recompute="full:uniform:1"), host, tmp_path)
     assert any(why in text for text in understood.spec.engine.unsaid)
@@ -225,7 +225,7 @@ def test_bridges_own_time_stands_beside_the_measured_step(by_bridge, make_record
 
 
 def test_a_job_that_is_not_described_has_times_but_no_flops(by_bridge):
-    metrics = derive(by_bridge(lora))
+    metrics = derive(by_bridge(dora))
     assert metrics.step_time_s is not None
     assert metrics.tokens_per_s_per_gpu is not None
     assert (metrics.tflops_per_gpu, metrics.mfu, metrics.model_flops_per_step) == (None, None, 0)
@@ -233,7 +233,7 @@ def test_a_job_that_is_not_described_has_times_but_no_flops(by_bridge):
 
 
 def test_the_recompute_of_a_job_that_is_not_described_is_that_of_the_built_model(by_bridge):
-    record = by_bridge(lora)
+    record = by_bridge(dora)
     built = LayerRecompute(num_layers=2, modules={"core_attn": 2})
     ranks = (record.ranks[0].model_copy(update={"recompute": built}),)
     effective = read_back(record.effective, record.spec, ranks)

@@ -100,6 +100,28 @@ def test_the_prediction_stands_beside_the_measurement(trained):
     assert "(predicted " in done.stdout.splitlines()[0]
 
 
+def test_adapters_train_in_the_memory_that_was_predicted_and_other_weights_have_no_gradients(tmp_path):
+    peft = (
+        "--task",
+        "peft",
+        "--set",
+        "peft.dim=4",
+        "--set",
+        "peft.target_modules=[linear_qkv, linear_fc2]",
+        "--recompute_modules",
+        "mlp",
+    )
+    done, run_dir = train(tmp_path, *peft, "-ng", "1", "-pp", "1")
+    assert done.returncode == 0, done.stderr
+    record = read_run(run_dir)
+    (rank,) = record.ranks
+    assert record.prediction.peak_bytes == pytest.approx(rank.memory.max_allocated_bytes, rel=0.05)
+    # linear_qkv: 64 -> 64 + 2 * 16, linear_fc2: 128 -> 64; main gradients and Adam's two moments, in fp32
+    trained = 2 * 4 * (64 + 96 + 128 + 64)
+    assert rank.memory.after_setup_bytes == 4 * (rank.num_parameters + trained)
+    assert rank.steps[-1].loss != rank.steps[0].loss
+
+
 def test_the_run_folder_is_whole(trained):
     _, run_dir = trained
     names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}

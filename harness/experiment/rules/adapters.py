@@ -27,10 +27,15 @@ def _lacks_qkv(s: Situation) -> bool:
     return "linear_qkv" in _targets(s) and (s.spec.model.mla is not None or all(s.spec.model.linear_attention_pattern))
 
 
-def _checkpoints_all_adapters(s: Situation) -> Values | None:
-    """Return the module behind whose checkpoint no gradient reaches an adapter of the first stage."""
-    around = sorted({"mlp", "moe"} & set(s.modules))
-    return {"around": around[0]} if around and {*_targets(s)} <= {"linear_fc1", "linear_fc2"} else None
+def _checkpoint_without_gradient(s: Situation) -> Values | None:
+    """Return a checkpoint in the first layer whose input requires no gradient, though an adapter stands behind it."""
+    targets, acting = {*_targets(s)}, set(s.effective.modules if s.effective else ())
+    found = set[str]()
+    if targets <= {"linear_fc1", "linear_fc2"}:
+        found = {"mlp", "moe", "layernorm"} | ({"moe_act"} if "linear_fc1" not in targets else set())
+    elif "linear_qkv" in targets and not s.uses_te:
+        found = {"layernorm"}
+    return {"module": min(found & acting)} if found & acting else None
 
 
 RULES = (
@@ -60,9 +65,10 @@ RULES = (
          "without transformer-engine the experts of a grouped GEMM have no linear layers to adapt",
          "use model.moe.moe_grouped_gemm=false, or adapt linear_qkv and linear_proj only",
          "transformer/moe/experts.py:120", "run", until="0.17"),
-    Rule("LORA07", "error", _checkpoints_all_adapters,
-         "recompute of {around} leaves adapters of linear_fc1 and linear_fc2 alone without gradients: behind frozen "
-         "embeddings its checkpoint has no input that requires one",
-         "adapt linear_qkv or linear_proj too, or recompute other modules",
-         "tensor_parallel/random.py:499; Megatron-Bridge peft/recompute.py", "run"),
+    Rule("LORA07", "error", _checkpoint_without_gradient,
+         "recompute of {module} fails, or trains nothing: in the first layer its input comes from frozen weights alone "
+         "and requires no gradient",
+         "recompute other modules or whole layers",
+         "tensor_parallel/random.py:499; Megatron-Bridge peft/recompute.py", "run",
+         "missing 1 required positional argument"),
 )  # fmt: skip

@@ -68,6 +68,7 @@ def train(spec, *, is_watched):
         canonical_name(name, dict(chunk.named_modules())): parameter.main_grad.detach().clone()
         for chunk in chunks
         for name, parameter in chunk.named_parameters()
+        if parameter.requires_grad
     }
     peak = watched_peak_bytes(trainer.forward_backward_once) if is_watched else None
     return [float(entry["lm loss"]) for entry in losses], gradients, peak, read_back(chunks)

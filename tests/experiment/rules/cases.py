@@ -389,6 +389,8 @@ CASES = [Case(*row) for row in (
      keeps(peft=PeftSpec(target_modules=("linear_qkv", "linear_proj")))),
     ("LORA07", "error", "dense", breaks(task="peft", peft=PeftSpec(target_modules=("linear_fc2",)), recompute="mlp"),
      keeps(recompute="core_attn")),
+    ("LORA07", "error", "dense", breaks(task="peft", peft=PeftSpec(), recompute="layernorm", impl="local"),
+     keeps(recompute="mlp")),
     ("RUN02", "error", "dense", breaks(num_gpus=12, gbs=12), keeps(gpus_per_node=4)),
     ("RUN04", "error", "moe", breaks(te=None), keeps(impl="local")),
     ("RUN05", "warning", "moe", breaks(impl="local"), keeps(model__moe__moe_grouped_gemm=False)),
