@@ -1,4 +1,4 @@
-"""The modules that selective recompute can name: one row holds all that mbr-perf knows of a module."""
+"""The modules that selective recompute can name, a row each. Rules about one module name it in `rules/`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

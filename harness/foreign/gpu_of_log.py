@@ -11,7 +11,7 @@ from harness.foreign.logs.sources import is_stream
 from harness.units import GIB, TERA
 
 _SAYS_GPU = Wanted(("NVIDIA ", "total capacity", "TFLOP/s/GPU"))
-_PRODUCT = re.compile(r"NVIDIA (?:GB|B|H|A|L)\d{2,3}S?\b[-\w ]{0,24}")
+_PRODUCT = re.compile(r"NVIDIA [A-Z]{1,3}\d{2,3}S?\b[-\w ]{0,24}")
 _CAPACITY = re.compile(r"total capacity of ([\d.]{1,9}) GiB|([\d.]{1,9}) GiB total capacity")
 _SPEED = re.compile(r"\(TFLOP/s/GPU\): ([\d.]{1,9})|([\d.]{1,9})(?:MODEL_)?TFLOP/s/GPU")
 

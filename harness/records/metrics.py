@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Literal
 
 Better = Literal["higher", "lower", "equal"]
@@ -53,9 +53,6 @@ class RunClocks:
     over: str
 
 
-PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
@@ -85,6 +82,10 @@ class Metrics:
     @property
     def peaks(self) -> dict[str, Peak | None]:
         return {name: getattr(self, name) for name in PEAKS}
+
+
+SUMMARY_METRICS = tuple(each.name for each in fields(Metrics) if each.type == Summary | None)
+PEAKS = tuple(each.name for each in fields(Metrics) if each.type == Peak | None)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("hfu", "HFU", "fraction", "higher", None),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
-SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
 
 
 @dataclass(frozen=True)

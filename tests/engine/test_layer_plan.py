@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from harness.experiment.modules import MODULES
+
 # PP, VP, the plan, and how far a rank may be from its prediction. Of PP 4 with VP 2 one rank is 0.7 % below it.
 PLANS = {
     "two stages": ("2", "none", "plan:1xfull+1xmlp;1xmlp+1xnone", 0.003),
@@ -31,6 +33,14 @@ def test_a_mixed_plan_is_measured_as_predicted_on_every_rank(name, mbr_perf, tmp
         assert rank["memory"]["max_allocated_bytes"] == pytest.approx(predicted[stage], rel=most)
     assert record["effective"]["full_layers"] == plan.count("full")
     assert record["effective"]["modules"] == {"mlp": plan.count("mlp")}
+
+
+@pytest.mark.train
+@pytest.mark.filterwarnings("ignore")  # torch and megatron warn on import
+def test_every_module_can_be_set_on_a_layer():
+    from harness.engine.layer_plan import _SET
+
+    assert set(_SET) == set(MODULES)
 
 
 @pytest.mark.slow

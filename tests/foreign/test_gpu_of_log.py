@@ -15,6 +15,7 @@ SPEED = " iteration 2/ 9 | throughput per GPU (TFLOP/s/GPU): {} |"
     ("lines", "gpu"),
     [
         (["| 0  NVIDIA A100-SXM4-80GB   On |"], "a100"),
+        (["| 0  NVIDIA GH200 480GB      On |"], "gh200"),
         ([OOM.format("79.11"), "using NVIDIA H100 80GB HBM3"], "h100"),
         ([OOM.format("139.80")], "h200"),
         ([OOM.format("184.31")], "gb200"),

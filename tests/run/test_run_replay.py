@@ -9,11 +9,10 @@ import pytest
 
 from harness.experiment.experiment import fingerprint_of
 from harness.records.goldens import golden_text
+from harness.records.metrics import PEAKS, SUMMARY_METRICS
 from harness.records.store import read_run
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
-SUMMARIES = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
-PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
 
 
 @pytest.fixture(name="replayed")
@@ -36,7 +35,7 @@ def _golden(replayed, make_golden, tmp_path):
     def write(name, where=REPLAYS, **factors):
         document, record = replayed(name, folder=where)
         metrics = document["metrics"]
-        figures = {metric: metrics[metric]["median"] for metric in SUMMARIES}
+        figures = {metric: metrics[metric]["median"] for metric in SUMMARY_METRICS}
         figures |= {metric: metrics[metric]["value"] for metric in PEAKS if metrics[metric]}
         assert set(factors) <= set(figures)
         path = tmp_path / "golden.json"
