@@ -1,9 +1,9 @@
 """Draws a plan: settings or layouts by memory and time, memory by stage and part, memory over a step."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter, lt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +11,9 @@ from harness.experiment.recompute_plan import FULL
 from harness.plan.run import Planned
 from harness.plan.show import chief
 from harness.plan.show_layouts import best_row
+from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction
+from harness.predict.reserved import Held
 from harness.predict.search import Plan, Row, cost_of
 from harness.predict.step_history import Moment, StepHistory
 from harness.show import chart as look
@@ -75,11 +77,8 @@ class _Entry(NamedTuple):
 
 def choice(planned: Planned) -> Picture:
     """Draw a point per setting, or per layout with its best setting, by memory and time. At most twelve are named."""
-    several, best = len(planned.layouts) > 1, planned.best.row if planned.best else None
-    entries = [*_entries(planned, several=several)]
-    if (by_layer := planned.optimal and planned.optimal.row) and by_layer.prediction and not several:
-        best = by_layer if planned.optimal and planned.optimal.is_faster else best
-        entries.append(_Entry("plan by layer", entries[0].plan, by_layer, by_layer.prediction))
+    several = len(planned.layouts) > 1
+    entries, best = [*_entries(planned, several=several)], _best(planned, several=several)
     first, is_timed = entries[0].plan, all(each.found.time for each in entries)
     tokens, named = first.spec.tokens_per_step, entries if several else _named(first, entries)
     needs = any(each.found.needs_more for each in entries)
@@ -93,14 +92,7 @@ def choice(planned: Planned) -> Picture:
     numbers = {each.name: str(at) for at, each in enumerate(sorted(named, key=upwards)[:_MOST_NAMED], 1)}
     ordered = sorted(entries, key=lambda each: (each.name not in numbers, upwards(each)))
     points = tuple(
-        _point(
-            each,
-            best,
-            _sizes(each, needs=needs),
-            upwards(each),
-            scale,
-            numbers.get(each.name, ""),
-        )
+        _point(each, best, _sizes(each, needs=needs), upwards(each), scale, numbers.get(each.name, ""))
         for each in ordered
     )
     y = _time_axis(entries) if is_timed else "Recompute FLOPs (%)"
@@ -118,6 +110,17 @@ def _entries(planned: Planned, *, several: bool) -> Iterator[_Entry]:
         for row in [best_row(layout.plan)] if layout.plan and several else rows:
             if layout.plan and row and row.prediction:
                 yield _Entry(f"{layout.name}: {row.label}" if several else row.label, layout.plan, row, row.prediction)
+
+    found = planned.optimal.row if planned.optimal and not several else None
+    if found and found.prediction and planned.layouts[0].plan:
+        yield _Entry("plan by layer", planned.layouts[0].plan, found, found.prediction)
+
+
+def _best(planned: Planned, *, several: bool) -> Row | None:
+    """Return the plan by layer, where it is faster, else the best setting for all layers."""
+    if planned.optimal and planned.optimal.is_faster and not several:
+        return planned.optimal.row
+    return planned.best.row if planned.best else None
 
 
 def _time_axis(entries: Sequence[_Entry]) -> str:
@@ -154,29 +157,43 @@ def _point(
 def _layers(found: "Optimal", plan: Plan) -> Picture:
     """Draw a row per stage of a plan by layer: a box per layer in the colour of its setting, chunk beside chunk."""
     assert found.row and found.row.prediction
-    used = Counter(setting for chunks in found.stages for settings in chunks for setting in settings)
-    shown = ["none", FULL, *(name for name, _ in used.most_common() if name not in ("none", FULL))]
-    looks = dict(zip((name for name in shown if name in used), _SETTINGS, strict=False)) | {
-        _MORE: look.GREY,
-        "": "none",
-    }
-    widths = [max(len(settings) for settings in column) for column in zip(*found.stages, strict=True)]
-    starts = [*accumulate((width + _GAP for width in widths), initial=0.0)]
-    budget, rows = plan.limits.budget_bytes or 0, list[Bar]()
-    for stage, held, chunks in zip(found.row.prediction.stages, found.row.prediction.held, found.stages, strict=True):
-        parts = list[tuple[str, float]]()
-        for width, settings in zip(widths, chunks, strict=True):
-            parts += [(setting if setting in looks else _MORE, 1.0) for setting in settings]
-            parts.append(("", width - len(settings) + _GAP))
-        need = max(stage.total, held.fits[1])
-        text = f"{format_bytes(need)}, {need / budget:.0%} of usable" if budget else format_bytes(need)
-        rows.append(Bar(f"Stage {stage.pp_rank}", text, tuple(parts[:-1])))
-    ticks = {start: f"chunk {number}" for number, start in enumerate(starts[:-1])}
-    chart = Bars(Axis("Layers", ticks), {name: (colour, "") for name, colour in looks.items()}, tuple(rows))
+    used = Counter(chain.from_iterable(chain.from_iterable(found.stages)))
+    shown = sorted(used, key=lambda name: (name not in ("none", FULL), -used[name]))
+    looks = dict(zip(shown, _SETTINGS, strict=False)) | {_MORE: look.GREY, "": "none"}
+    widths = [max(map(len, column)) for column in zip(*found.stages, strict=True)]
+    needs = [_need(*each) for each in zip(found.row.prediction.stages, found.row.prediction.held, strict=True)]
+    budget = plan.limits.budget_bytes or 0
+    rows = tuple(
+        Bar(
+            f"Stage {stage}",
+            format_bytes(need) + (f", {need / budget:.0%} of usable" if budget else ""),
+            (*_boxes(chunks, widths, looks),),
+        )
+        for stage, (need, chunks) in enumerate(zip(needs, found.stages, strict=True))
+    )
+    starts = accumulate((width + _GAP for width in widths[:-1]), initial=0.0)
+    axis = Axis("Layers", {start: f"chunk {number}" for number, start in enumerate(starts)})
     caption = (
         "Each box is a layer in the colour of its setting. At the right is what the stage needs of the usable memory."
     )
+    chart = Bars(axis, {name: (colour, "") for name, colour in looks.items()}, rows)
     return Picture("plan_by_layer", "Recompute by layer", caption, chart)
+
+
+def _boxes(
+    chunks: Sequence[Sequence[str]], widths: Sequence[int], known: Collection[str]
+) -> Iterator[tuple[str, float]]:
+    """Yield the boxes of a stage, with a gap before each chunk but the first, so that chunks begin at one place."""
+    gap = 0.0
+    for settings, width in zip(chunks, widths, strict=True):
+        yield from [("", gap)] * bool(gap)
+        yield from ((setting if setting in known else _MORE, 1.0) for setting in settings)
+        gap = width - len(settings) + _GAP
+
+
+def _need(stage: StageMemory, held: Held) -> int:
+    """Return the bytes of the device that a stage needs."""
+    return max(stage.total, held.fits[1])
 
 
 def _stages(plan: Plan, chosen: Row | None) -> Picture:
@@ -187,7 +204,7 @@ def _stages(plan: Plan, chosen: Row | None) -> Picture:
     low, _, high = found.fits
     unit, scale = memory_unit([high])
     limits, off = memory_limit([plan.limits], scale, high / scale)
-    needs = [max(stage.total, held.fits[1]) for stage, held in zip(found.stages, found.held, strict=True)]
+    needs = [_need(*each) for each in zip(found.stages, found.held, strict=True)]
     rows = tuple(
         Bar(
             f"Stage {stage.pp_rank}",
