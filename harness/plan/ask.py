@@ -40,6 +40,8 @@ class PlanOptions:
         "that you give stay. With --over ng=8,16,32: the fewest of these GPUs that anything fits into.")] = False
     optimal: Annotated[bool, flag("Find the fastest plan of recompute by layer that fits, with a proof that none "
         "is faster.")] = False
+    layers_too: Annotated[bool, flag("With --optimal: also move layers between pipeline stages, for at most ten "
+        "seconds.")] = False
     plan_file: Annotated[Path | None, option("FILE", "Also write that plan: *.yaml for --recompute, *.py for "
         "Megatron-LM and Megatron-Bridge.")] = None
     assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. transformer-engine=none "

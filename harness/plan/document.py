@@ -220,7 +220,9 @@ class OptimalDocument(Shown):
     """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
 
     ``bound``: no plan of the space has a shorter step, in seconds; ``most_settings``: how many settings a chunk of the
-    space may use. ``recompute``: the plan as `--recompute` takes it.
+    space may use. ``recompute``: the plan as `--recompute` takes it. ``layout``: the split of layers that
+    `--layers_too` found as `pipeline_model_parallel_layout`; empty for the request's. No split is faster than
+    ``split_bound``.
     """
 
     step_time_s: float | None = at("row", "prediction", "time", "likely_s")
@@ -234,6 +236,8 @@ class OptimalDocument(Shown):
     reason: Text
     recompute: str | None = at("row", "text")
     verdict: Verdict | None = at("row", "verdict")
+    layout: Text
+    split_bound: float | None
     peaks_bytes: tuple[int, ...]
     stages: tuple[PlanRow, ...]
 
@@ -244,6 +248,7 @@ class OptimalDocument(Shown):
         return cls.of(
             found,
             bound=found.bound if prediction and prediction.time else None,
+            split_bound=found.split_bound if found.split_bound and prediction and prediction.time else None,
             peaks_bytes=[stage.total for stage in prediction.stages] if prediction else (),
             stages=tuple(plan_rows(found)),
         )

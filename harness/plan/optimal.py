@@ -11,12 +11,14 @@ from harness.plan.run import Planned
 from harness.plan.show import size_in, size_unit
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown
-from harness.show.page import GAP, Block, Column, Line, Page, Section, Span, answer_line, tabled
+from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, tabled
 from harness.show.svg import write_file
-from harness.units import format_bytes, format_percent, format_seconds, sentence
+from harness.units import counted, format_bytes, format_percent, format_seconds, sentence
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
+
+LAYOUT = "parallelism.pipeline_model_parallel_layout"
 
 
 class PlanRow(Shown):
@@ -90,8 +92,19 @@ def _section(found: "Optimal") -> Section:
     )
     space = f"Space: at most {found.most_settings} settings in a chunk, of those that no other beats on a layer"
     proof = f"By these predictions {_proof(found)} ({found.solved_in_s:.1f} s)"
-    lines: tuple[Block, ...] = (table, Line(sentence(space), "dim", hang=2), Line(sentence(proof), "dim", hang=2))
-    return Section("Plan by layer", lines)
+    notes = [space, proof, *_split_texts(found)]
+    return Section("Plan by layer", (table, *(Line(sentence(text), "dim", hang=2) for text in notes)))
+
+
+def _split_texts(found: "Optimal") -> Iterator[str]:
+    """Say which split of the layers was found, how to ask for it, and how much faster another one can be."""
+    if found.layout:
+        yield f"Split of the layers: --set '{LAYOUT}={found.layout}'"
+    if found.split_bound:
+        which = (
+            f"the best of {counted(found.num_splits, 'split')}" if found.layout else "no split that was tried is faster"
+        )
+        yield f"It is {which}; none is faster by more than {(found.seconds / found.split_bound - 1) * 100:.2g} %"
 
 
 def _chunk_text(chunk: PlannedChunk) -> str:
@@ -100,7 +113,9 @@ def _chunk_text(chunk: PlannedChunk) -> str:
 
 def plan_yaml(found: "Optimal") -> str:
     """Return the plan as `--recompute FILE` reads it."""
-    lines = ["# A plan of recompute by layer, for one layout: mbr-perf plan --optimal", "recompute_plan:"]
+    lines = ["# A plan of recompute by layer, for one layout: mbr-perf plan --optimal"]
+    lines += [f"# with --set '{LAYOUT}={found.layout}'"] if found.layout else []
+    lines += ["recompute_plan:"]
     rows = (
         f'  - {{stage: {r.stage}, chunk: {r.chunk}, layers: {r.layers}, setting: "{r.setting}"}}'
         for r in plan_rows(found)

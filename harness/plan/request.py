@@ -39,6 +39,7 @@ class PlanRequest:
     search: bool = False
     varied: Varied = CONSTANT
     optimal: bool = False
+    layers_too: bool = False
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""
@@ -70,6 +71,8 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")
     if not request.exact_timeout_s > 0:
         problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
+    if request.layers_too and not request.optimal:
+        problems.add("--layers_too moves layers for the plan of --optimal", "add --optimal")
     if request.search:
         _check_search(request, problems)
     settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]

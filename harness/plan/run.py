@@ -171,13 +171,16 @@ def plan_request(
 def _optimal(request: PlanRequest, planned: Planned) -> "Optimal | None":
     """Find the fastest plan by layer of the best layout; of the first one planned where there is no best."""
     from harness.predict.fastest import optimal  # it imports scipy
+    from harness.predict.splits import Splits
 
     layout = planned.judged
     if layout is None or layout.plan is None or layout.traces is None or layout.settled is None:
         return None
     spec = layout.plan.spec
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
-    return optimal(layout.plan, layout.traces, settled_implementation(spec), layout.settled.software, constants)
+    asked = layout.plan, layout.traces, settled_implementation(spec), layout.settled.software, constants
+    found = optimal(*asked)
+    return Splits(*asked).best(found) if request.layers_too else found
 
 
 def _with_replays(planned: Planned, varied: Varied) -> Planned:

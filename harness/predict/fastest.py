@@ -27,7 +27,9 @@ class Optimal:
     """The fastest plan; none for the ``reason``. ``bound``: no plan of the space is faster, in seconds.
 
     ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
-    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare.
+    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare. ``stage_s``: of
+    a micro-batch in each stage. ``layout``: the split of layers that a search of ``num_splits`` chose instead of the
+    request's; no split is faster than ``split_bound``.
     """
 
     row: Row | None
@@ -38,6 +40,10 @@ class Optimal:
     most_settings: int = 0
     solved_in_s: float = 0.0
     reason: str = ""
+    stage_s: tuple[float, ...] = ()
+    layout: str = ""
+    num_splits: int = 1
+    split_bound: float = 0.0
 
     @property
     def is_proven(self) -> bool:
@@ -95,6 +101,7 @@ def optimal(
         if row.verdict == "FITS":
             return replace(
                 none_yet, row=row, stages=found.settings, seconds=found.seconds,
+                stage_s=tuple(each.seconds for each in found.stages),
                 bound=found.bound, most_settings=mixer.most_settings, solved_in_s=time.monotonic() - began,
             )  # fmt: skip
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
