@@ -51,7 +51,7 @@ def source_of(
         files=files,
         interval=log.interval,
         clock_rank=clock[0],
-        is_clock_told=clock[1],
+        is_clock_named=clock[1],
         total_iterations=log.total,
         throughput=tuple(
             LoggedThroughput(step=row.number - 1, tflops_per_gpu=row.tflops_per_gpu)
@@ -72,7 +72,7 @@ def notes_on(log: ForeignLog, imported: ImportedLog) -> tuple[str, ...]:
     """Return notes: where the record comes from, what its figures are, what the log does not contain."""
     whose = _TITLES[imported.source_format] if imported.source_format else "unknown origin"
     clock = f"step times: from rank {imported.clock_rank}; an iteration ends for all ranks at once"
-    assumed = "" if imported.is_clock_told else " (the log does not name the rank; the format prints them on the last)"
+    assumed = "" if imported.is_clock_named else " (the log does not name the rank; the format prints them on the last)"
     mean = f"the log has a line every {imported.interval} iterations: each time is the mean over them"
     return (
         f"{IMPORTED}a training log ({whose}, {counted(len(imported.files), 'file')}): mbr-perf measured nothing",
@@ -118,7 +118,7 @@ def job_times(log: ForeignLog, given: datetime | None, now: datetime) -> JobTime
     start, why, note = now, "", ""
     source: StartSource = "unknown"
     if given is not None:
-        start, source, note = given, "told", f"start time: {_text(given)}, from --started_at"
+        start, source, note = given, "option", f"start time: {_text(given)}, from --started_at"
     elif first is None:
         why = "the log does not contain the time of the job"
     elif first > now + _MOST_AHEAD:

@@ -24,7 +24,7 @@ from harness.records.rank import (
     SchemaVersion,
 )
 
-StartSource = Literal["log", "told", "unknown"]  # the source of the job's start time
+StartSource = Literal["log", "option", "unknown"]  # the source of the job's start time
 
 IMPORTED = "imported from "  # how the first note of an imported run begins
 
@@ -48,7 +48,7 @@ class ImportedLog(Frozen):
     """The log behind a record. ``source_format`` is None if no line shows which trainer wrote the log.
 
     ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: the rank
-    whose record holds the step times; ``is_clock_told`` False: mbr-perf assumes the rank from the format.
+    whose record holds the step times; ``is_clock_named`` False: mbr-perf assumes the rank from the format.
     ``first_line`` and ``last_line``: when the first and last iteration (or else any line) were logged, as written.
     ``start_source``: where the job's start time comes from; ``unknown``: the record has ``imported_at`` instead.
     ``unsaid``: values that a run by mbr-perf has and this log does not. ``failed_rank``: the rank that failed first;
@@ -59,7 +59,7 @@ class ImportedLog(Frozen):
     files: tuple[LogFile, ...]
     interval: int = 1
     clock_rank: int = 0
-    is_clock_told: bool = False
+    is_clock_named: bool = False
     total_iterations: int | None = None
     throughput: tuple[LoggedThroughput, ...] = ()
     first_line: str | None = None
