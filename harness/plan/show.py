@@ -284,7 +284,7 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
 
 def _name(plan: Plan, row: Row, own: str) -> str:
     asked = row.text == plan.spec.recompute.text
-    return row.label + " *" * (row is plan.recommended) + " asked" * asked + " recipe's" * (row.text == own)
+    return row.label + " *" * (row is plan.recommended) + " (asked)" * asked + " (recipe's)" * (row.text == own)
 
 
 def size_in(value: float, unit: str) -> str:

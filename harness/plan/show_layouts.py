@@ -111,8 +111,8 @@ def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:
     error, smallest = ratio_error(), min(sizes, key=lambda name: sizes[name])
     least = "the recommended one" if smallest == planned.best.name else f"{smallest} ({format_bytes(sizes[smallest])})"
     yield (
-        f"{SAME}: as fast as the recommended layout, as far as predictions can tell. In {error.num_rows} pairs, "
-        f"nine of ten predicted ratios of two measured layouts' times are off by at most {error.share * 100:.0f} %. "
+        f"{SAME}: as fast as the recommended layout, as far as predictions can tell. Of {error.num_rows} pairs, "
+        f"9 of 10 have a ratio of times within {error.share * 100:.0f} % of the predicted one. "
         f"Of these layouts, {least} needs the least memory"
     )
 

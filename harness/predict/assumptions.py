@@ -57,26 +57,23 @@ def _offloads(spec: ExperimentSpec) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
-        "CUDA graphs: the peak is that of replayed steps, which leaves out the private pools; the device holds these, "
-        "too, and before them the eager steps and the capture",
+        "CUDA graphs: the peak is that of replayed steps without the graphs' private pools; Device has these, and "
+        "the eager steps and the capture before",
         _graphs,
     ),
     Assumption(
-        "tp_comm_overlap: gathers through user buffers are predicted as without overlap, which may be too much",
+        "tp_comm_overlap: gathers through user buffers count as without overlap, which may be too much",
         lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(
-        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; outside Hopper transformer-engine may "
-        "use "
-        "flash-attn instead (a few per cent more memory) or, without flash-attn, unfused attention (much more); "
-        "kernels.attention_backend sets the backend",
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; outside Hopper transformer-engine "
+        "may use flash-attn (a few percent more memory) or unfused attention (much more); kernels.attention_backend "
+        "decides",
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
-        "context parallelism passes keys and values between neighbours (cp_comm_type p2p). Not modelled: a2a, which "
-        "keeps the attention "
-        "output of each layer twice; all_gather, which holds the keys and values of the whole sequence during "
-        "attention",
+        "context parallelism: cp_comm_type p2p. a2a keeps each layer's attention output twice, and all_gather holds "
+        "the keys and values of the whole sequence; neither is modelled",
         lambda spec, _: spec.parallelism.context_parallel_size > 1,
     ),
     Assumption(
@@ -84,15 +81,13 @@ ASSUMPTIONS = (
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),
     Assumption(
-        "flex dispatcher: tensors are predicted as with alltoall; the buffers of DeepEP and HybridEP are beside "
-        "tensors",
+        "flex dispatcher: tensors as with alltoall; buffers of DeepEP and HybridEP lie outside torch's allocator",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.has_flex_dispatcher,
         lower=0.05, higher=0.05,
     ),
     Assumption(
-        "overlapped expert-parallel communication: forward and backward passes of two micro-batches alternate layer by "
-        "layer; "
-        "memory counts one layer of each at once, seconds count the messages beside the computation",
+        "overlap of expert-parallel communication: passes of two micro-batches alternate layer by layer; memory "
+        "counts one layer of each, seconds the messages beside the computation",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.overlap_moe_expert_parallel_comm,
     ),
     Assumption(
@@ -100,40 +95,36 @@ ASSUMPTIONS = (
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_shared_expert_overlap, higher=0.01,
     ),
     Assumption(
-        "expert routing: every rank receives an equal share of the tokens; the upper end of the range assumes "
-        f"{_BIASED:g} times that share on the busiest rank, the seconds the busiest rank's average load",
+        f"expert routing: equal shares of the tokens; the upper end of the range assumes {_BIASED:g} times that "
+        "share on the busiest rank, the seconds its average load",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
     ),
     Assumption(
-        "expert routing without a bias per expert: every rank receives an equal share of the tokens; the upper end of "
-        "the range "
-        f"assumes {_UNBIASED:g} times that share on the busiest rank, the seconds the busiest rank's average load",
+        "expert routing without a bias per expert: equal shares of the tokens; the upper end of the range assumes "
+        f"{_UNBIASED:g} times that share on the busiest rank, the seconds its average load",
         lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
     ),
     Assumption(
-        "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that megatron-core's rules allow "
-        "in its "
-        "queues, none of the layers' at the loss; how far a slow link fills a queue is not known",
+        "Megatron-FSDP: memory holds the shards and the whole weights and gradients that may queue, none of the "
+        "layers' at the loss; how far a slow link fills a queue is unknown",
         lambda spec, _: spec.ddp.use_megatron_fsdp,
     ),
     Assumption(
-        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; the bytes leave out pinned "
-        "host memory",
+        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; pinned host memory is not "
+        "counted",
         lambda spec, _: spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
-        "offload_modules: as in megatron-core 0.16.1; in memory copies are instant; the bytes leave out pinned host "
-        "memory; MTP "
-        "layers stay on the device",
+        "offload_modules: as in megatron-core 0.16.1, with instant copies in memory; pinned host memory is not "
+        "counted; MTP layers stay on the device",
         lambda spec, _: bool(spec.offload.offload_modules),
     ),
     Assumption(
-        "offloading: copies run beside the computation of a pass, at 80 % of the data sheet's rate of the link to the "
-        "host",
+        "offloading: copies run beside the computation of a pass, at 80 % of the link's rate in the data sheet",
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is not None,
     ),
     Assumption(
-        "offloading: the seconds leave out the link to the host, whose rate the GPU's data sheet does not state",
+        "offloading: the seconds leave out the link to the host, whose rate the data sheet does not state",
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is None,
     ),
     Assumption(
@@ -156,33 +147,30 @@ ASSUMPTIONS = (
         lambda spec, _: spec.model.moe is not None and spec.model.moe.moe_router_load_balancing_type == "sinkhorn",
     ),
     Assumption(
-        "packed sequences: predicted as one sequence of the full length; their metadata is not counted",
+        "packed sequences: predicted as one sequence of full length, without metadata",
         lambda spec, _: spec.task != "pretrain",
     ),
     Assumption(
-        "transformer-engine: the tensors that its kernels save are read from its source, not measured",
+        "transformer-engine: the tensors that its kernels save are known from its source, not measured",
         lambda _, impl: impl == "transformer_engine",
     ),
     Assumption(
-        "peaks are bytes of tensors in torch's allocator; what the device holds beside them follows from NCCL's source "
-        "and "
-        "from measured communicators and jobs of up to 64 GPUs, and decides what fits",
+        "peaks are tensors in torch's allocator; memory outside it follows from NCCL's source and from measured "
+        "jobs of up to 64 GPUs, and decides what fits",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "seconds: a roofline of operations and messages, and the host that launches them, with constants fitted to "
-        "measured steps; their "
-        "range is that of measured steps of the same class; trust the ratios between settings more than the seconds",
+        "seconds: a roofline of operations and messages, and the host that launches them, fitted to measured steps; "
+        "trust ratios of settings more than seconds",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        f"sequences of more than {_LONGEST} tokens: longer than in every measured step behind the seconds and their "
-        "range; "
-        "attention, whose share grows with the length, may take longer than predicted",
+        f"sequences of more than {_LONGEST} tokens: longer than in all measured steps; attention may take longer "
+        "than predicted",
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
     Assumption(
-        "Blackwell: most published steps took longer than the likely seconds; the range reaches as far",
+        "Blackwell: most published steps took longer than the likely seconds; the range reaches that far",
         lambda spec, _: spec.gpu_type.is_at_least(10),
     ),
     Assumption(
@@ -193,9 +181,8 @@ ASSUMPTIONS = (
 
 
 TORCH_ADAM = Assumption(
-    "torch's AdamW steps, because transformer-engine is not installed: beside its states it holds the root of the "
-    "second moment, "
-    "4 bytes per parameter, which the optimizer step counts; Apex's fused optimizer, if installed, does not",
+    "torch's AdamW, because transformer-engine is not installed: the optimizer step also holds the root of the "
+    "second moment, 4 bytes per parameter; Apex's fused optimizer does not",
     lambda _spec, _implementation: True,
 )
 
@@ -205,13 +192,13 @@ def _fuses_accumulation(spec: ExperimentSpec, implementation: Implementation) ->
 
 
 APEX_THERE = Assumption(
-    "Apex's fused_weight_gradient_mlp_cuda is installed where the job runs, as in NVIDIA's images: the last pipeline "
-    "stage keeps one dummy gradient of the output layer's size; --assume apex=none plans without it",
+    "Apex's fused_weight_gradient_mlp_cuda is installed where the job runs, as in NVIDIA's images: the last stage "
+    "keeps a dummy gradient of the output layer's size; --assume apex=none plans without it",
     _fuses_accumulation,
 )
 APEX_MISSING = Assumption(
     "Apex's fused_weight_gradient_mlp_cuda is not installed: the output layer's backward pass allocates its weight "
-    "gradient; transformer-engine's layers add theirs inside the matrix product",
+    "gradient; transformer-engine's layers add theirs inside the product",
     _fuses_accumulation,
 )
 

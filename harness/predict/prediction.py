@@ -182,7 +182,7 @@ class Prediction:
     def range_basis(self) -> str:
         """Say what the range is made of."""
         if self.num_rows >= ENOUGH_ROWS:
-            return f"Range: holds nine of ten measured peaks of the class {self.job_class} ({self.num_rows} cases)"
+            return f"Range: 9 of 10 measured peaks of the class {self.job_class} lie in it ({self.num_rows} cases)"
         nearest = next(row.nearest for row in CLASSES if row.name == self.job_class)
         few = f"{counted(self.num_rows, 'row')} measured of {self.job_class}"
         return f"Range: {few}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
