@@ -40,8 +40,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
     BadRequestError with every field that has no counterpart here, or for a file that Megatron-Bridge has not completed.
     """
-    del request
     container = read_container(Path(source.path), source.label)
+    container.settled = request.settled
     problems = container.problems
     _require_model(container)
     _refuse_by_bridge(container)
@@ -122,7 +122,8 @@ def _refuse_by_bridge(container: Container) -> None:
     virtual, stages = (f"model.{name}pipeline_model_parallel_size" for name in ("virtual_", ""))
     count, cuts = container.peek(virtual), container.peek(stages)
     with suppress(LayoutSyntaxError):  # a layout that cannot be read is reported where it is read
-        text = layout_of_lists(container, "model.pipeline_model_parallel_layout")
+        is_settled = "parallelism.pipeline_model_parallel_layout" in container.settled
+        text = None if is_settled else layout_of_lists(container, "model.pipeline_model_parallel_layout")
         if isinstance(text, str) and isinstance(count, int) and isinstance(cuts, int) and cuts > 0:
             of_layout = len(parse_layout(text))
             if of_layout != count * cuts:

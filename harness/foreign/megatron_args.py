@@ -49,6 +49,7 @@ _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF
 def read(source: ForeignSource, request: Request) -> Layer:
     """Return every setting of the arguments. BadRequestError with every argument that has no counterpart here."""
     found = read_arguments(source)
+    found.settled = request.settled
     _refuse_other_models(found, source)
     if found.num_gpus and found.num_gpus.value == 0:
         if request.num_gpus is None:
@@ -62,8 +63,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     problems = Problems()
     with problems.collecting():
         require_sizes(found, layer)
-    is_set = any(text.startswith("model.vocab_size=") for text in request.set_values)
-    if "model.vocab_size" not in layer and not is_set:
+    if "model.vocab_size" not in layer and "model.vocab_size" not in found.settled:
         kind = found.peek("tokenizer_type")
         problems.add(
             f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",

@@ -85,7 +85,7 @@ def _alike(program: Program) -> Iterator[tuple[str, Row]]:
 def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conversions) -> dict[str, Setting]:
     """Return the settings of rows; problems stay in ``words``. A null, or an absent name, sets nothing.
 
-    ``functions``: those that turn values into ours, by the names in the rows.
+    ``functions``: those that turn values into ours, by the names in the rows. Leaves that are settled have no problems.
     """
     layer: dict[str, Setting] = {}
     is_of_keys = functions is not conversions  # a null of theirs is a value, and a key of another class is not read
@@ -95,6 +95,7 @@ def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conve
             words.read.update(row.names)
         if not _exists(words, row):
             continue
+        num_problems = len(words.problems.found)
         with words.problems.collecting():
             value: Any = _chosen(words, row) if row.cases else getattr(functions, row.conversion)(words, *row.names)
             if row.path == "env":
@@ -103,6 +104,8 @@ def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conve
                 layer[row.path] = value
             elif value is not None or row.path == "model.mla.q_lora_rank" or (is_of_keys and words.has(*own)):
                 layer[row.path] = Setting(_of_kind(value, row.path), words.place(*own))
+        if row.path in words.settled:  # another value counts
+            del words.problems.found[num_problems:]
     return layer
 
 

@@ -27,7 +27,8 @@ class Words:
     """What a file says, by name: arguments, fields or keys. ``label`` opens messages.
 
     ``around``: sections of the file, and parts of values. ``defaults``: values of absent names; ``absent``: their
-    source. ``read`` collects the names that a reader asked for, so that no name is ignored by accident.
+    source. ``read`` collects the names that a reader asked for, so that no name is ignored by accident. ``settled``:
+    leaves of an ExperimentSpec that `--set` gives, whatever the file says.
     """
 
     label: str
@@ -37,6 +38,7 @@ class Words:
     absent: str = "{label}: {name}"
     problems: Problems = field(default_factory=Problems)
     read: set[str] = field(default_factory=set)
+    settled: frozenset[str] = frozenset()
 
     def _found(self, names: Iterable[str]) -> list[Given]:
         found = [given for name in names if (given := self.given.get(name) or self.around.get(name))]

@@ -343,6 +343,11 @@ class Request:
         return self.engine == "bridge"
 
     @property
+    def settled(self) -> frozenset[str]:
+        """Return the leaves that ``set_values`` give."""
+        return frozenset(text.partition("=")[0].strip() for text in self.set_values)
+
+    @property
     def job_words(self) -> tuple[str, str]:
         """The option that names the recipe or the file of the job, and its value; an empty value without either."""
         return self.source.words if self.source else ("-mr", self.model_recipe_name)

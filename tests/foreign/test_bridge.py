@@ -320,3 +320,18 @@ def test_the_same_job_under_the_names_of_an_older_version_is_the_same_experiment
     path = tmp_path / name
     path.write_text(yaml.safe_dump(older))
     assert resolved(path).spec == resolved(files / name).spec
+
+
+def test_set_repairs_what_the_file_cannot_say(files, tmp_path):
+    lost = ("pipeline_model_parallel_layout", "{_call_: true, _target_: megatron.core.PipelineParallelLayerLayout}")
+    path = changed(files, tmp_path, DEEPSEEK, lost, ("moe_router_score_function", "tanh"))
+    text = refused(path, num_gpus=1024)
+    assert "an object without its layout" in text
+    assert "must be 'softmax' or 'sigmoid', is 'tanh'" in text
+    layout = resolved(files / DEEPSEEK, num_gpus=1024).spec.parallelism.pipeline_model_parallel_layout
+    given = (f"parallelism.pipeline_model_parallel_layout={layout}", "model.moe.moe_router_score_function=sigmoid")
+    assert (
+        resolved(path, num_gpus=1024, set_values=given).spec.model
+        == resolved(files / DEEPSEEK, num_gpus=1024).spec.model
+    )
+    assert "object without" not in refused(path, num_gpus=1024, set_values=given[:1])

@@ -83,6 +83,8 @@ def test_recompute_is_one_policy(body, policy):
         ("model: {cuda_graph_modules: full, cuda_graph_scope: [moe_router]}\n", "cuda_graph.scope", ("moe_router",)),
         ("model: {vocab_size: null}\ntokenizer: {vocab_size: 32000}\n", "model.vocab_size", 32000),
         ("env_vars: {A: 1, B: x}\n", "env.A", "1"),
+        ("model:\n  pipeline_model_parallel_layout: {_target_: megatron.core.Layout, layout: Ett|ttL, pipeline_model_parallel_size: 2}\n",
+         "parallelism.pipeline_model_parallel_layout", "Ett|ttL"),
         ("model: {bf16: false, fp16: true}\noptimizer: {loss_scale: 1024}\n", "optimizer.loss_scale", 1024.0),
         ("model: {bf16: true}\noptimizer: {loss_scale: 1024}\n", "optimizer.loss_scale", None),
         ("model: {bf16: false, fp16: true}\n", "compute_dtype", "fp16"),
