@@ -102,6 +102,16 @@ def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
     assert any("without what needs a GPU: compute_dtype" in note and "cuda_graph.impl" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("modules", "recompute"), [("null", "core_attn"), ("[]", "none"), ("[moe_act]", "moe_act")])
+def test_selective_recompute_without_a_list_is_core_attn_and_with_an_empty_one_none(
+    files, tmp_path, modules, recompute
+):
+    text = re.sub(r"(recompute_granularity:) .*", r"\1 selective", (files / QWEN).read_text(), count=1)
+    path = tmp_path / "job.yaml"
+    path.write_text(re.sub(r"recompute_modules:\n(?: +- .*\n)+", f"recompute_modules: {modules}\n", text, count=1))
+    assert resolved(path, num_gpus=16).spec.recompute.text == recompute
+
+
 def test_the_adapters_of_a_file_are_those_of_the_job(files):
     spec = resolved(files / LORA, num_gpus=8).spec
     assert (spec.task, spec.peft) == ("peft", PeftSpec(dim=16, alpha=32, target_modules=("linear_qkv",)))
