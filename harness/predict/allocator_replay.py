@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.predict.allocator import Allocator
-from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError
+from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError, Segment
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.units import GIB, MIB
 
@@ -22,6 +22,21 @@ class Event(NamedTuple):
 # A plain tuple of the same is made in a quarter of the time.
 Request = Event | tuple[int, int | None, int]
 _LOOK_EVERY_BYTES = 4 * MIB
+# Repetitions in which blocks may come back to their places: few suffice, or 60 do not (DECISIONS.md, 35).
+_MOST_CYCLES = 6
+
+
+class Cycle(NamedTuple):
+    """Events from ``begin`` to ``end`` that the job repeats ``times`` more with new blocks.
+
+    They end blocks of the ``num_keys`` requests before them, too; keys below ``first_key`` have no part in that.
+    """
+
+    begin: int
+    end: int
+    first_key: int
+    num_keys: int
+    times: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,7 @@ class Outcome:
     """What the requests took. ``failed``: position in the sequence of the first request that failed; it ends there.
 
     ``least_bytes``: the most that was not a cached segment at any of the fullest moments, looked at every 4 MiB.
+    ``is_exact``: whether every cycle was repeated as often as the job does, or until nothing changed any more.
     """
 
     allocated_bytes: int
@@ -38,34 +54,89 @@ class Outcome:
     num_retries: int
     failed: int | None
     least_bytes: int = 0
+    is_exact: bool = True
+
+
+class _Replay:
+    """The allocator's state after some events: the address of each block by its key."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator, self.addresses = allocator, dict[int, int]()
+        self.failed: int | None = None
+        self.least = self._looked_at = 0
+
+    def run(self, events: Sequence[Request], begin: int, end: int) -> None:
+        """Run a part of the events, until one fails."""
+        allocator, addresses = self.allocator, self.addresses
+        malloc, free = allocator.malloc, allocator.free
+        for at, (key, num_bytes, stream) in enumerate(events[begin:end], begin):
+            if num_bytes is None:
+                free(addresses.pop(key))
+                continue
+            try:
+                addresses[key] = malloc(num_bytes, stream)
+            except OutOfDeviceMemoryError:
+                self.failed = at
+                return
+            if allocator.allocated > self._looked_at:
+                self._looked_at = allocator.allocated + _LOOK_EVERY_BYTES
+                self.least = max(self.least, allocator.reserved - allocator.releasable_bytes())
+
+    def repeat(self, events: Sequence[Request], cycle: Cycle) -> bool:
+        """Repeat a cycle; skip what is left once every block is where an earlier repetition had it.
+
+        Return False where that needs too many, or where the allocator counts calls, so that no state comes again.
+        """
+        seen, left, period = [self._state()], cycle.times, 0
+        while left and self.failed is None:
+            if not period and (len(seen) > _MOST_CYCLES or self.allocator.settings.collects):
+                return False
+            first, shift = cycle.first_key, cycle.num_keys
+            self.addresses = {key - shift * (key >= first): address for key, address in self.addresses.items()}
+            self.run(events, cycle.begin, cycle.end)
+            state, left = self._state(), left - 1
+            if not period and state in seen:
+                period = len(seen) - seen.index(state)
+                left %= period
+            seen.append(state)
+        return True
+
+    def _state(self) -> tuple[dict[int, int], list[Segment]]:
+        return self.addresses.copy(), self.allocator.segments()
 
 
 def replayed(
-    events: Sequence[Request], settings: AllocatorSettings, limit_bytes: float = math.inf, total_bytes: int = 80 * GIB
+    events: Sequence[Request],
+    settings: AllocatorSettings,
+    limit_bytes: float = math.inf,
+    total_bytes: int = 80 * GIB,
+    cycles: Sequence[Cycle] = (),
 ) -> Outcome:
     """Return what the sequence takes from an empty device of ``total_bytes`` that gives at most ``limit_bytes``."""
-    allocator, failed = Allocator(settings, Device(limit_bytes, total_bytes)), None
-    addresses, malloc, free = dict[int, int](), allocator.malloc, allocator.free
-    least = looked_at = 0
-    for at, (key, num_bytes, stream) in enumerate(events):
-        if num_bytes is None:
-            free(addresses.pop(key))
-            continue
-        try:
-            addresses[key] = malloc(num_bytes, stream)
-        except OutOfDeviceMemoryError:
-            failed = at
+    allocator = Allocator(settings, Device(limit_bytes, total_bytes))
+    replay, at, is_exact = _Replay(allocator), 0, True
+    for cycle in cycles:
+        replay.run(events, at, cycle.end)
+        at = cycle.end
+        if replay.failed is None:
+            is_exact = replay.repeat(events, cycle) and is_exact
+        if replay.failed is not None:
             break
-        if allocator.allocated > looked_at:
-            looked_at = allocator.allocated + _LOOK_EVERY_BYTES
-            least = max(least, allocator.reserved - allocator.releasable_bytes())
+    else:
+        replay.run(events, at, len(events))
     return Outcome(
         allocator.allocated, allocator.reserved, allocator.peak_allocated, allocator.peak_reserved,
-        allocator.num_retries, failed, least,
+        allocator.num_retries, replay.failed, replay.least, is_exact,
     )  # fmt: skip
 
 
-def fits_bytes(events: Sequence[Request], settings: AllocatorSettings, free: Outcome, total_bytes: int) -> int | None:
+def fits_bytes(
+    events: Sequence[Request],
+    settings: AllocatorSettings,
+    free: Outcome,
+    total_bytes: int,
+    cycles: Sequence[Cycle] = (),
+) -> int | None:
     """Return the smallest device, to 1 MiB, that the sequence fits on; ``free``: its outcome without a limit.
 
     Reserved is not needed: before torch fails, it gives cached segments back. None: a memory fraction forbids it.
@@ -76,7 +147,7 @@ def fits_bytes(events: Sequence[Request], settings: AllocatorSettings, free: Out
     low, high = free.peak_allocated_bytes // MIB, -(-free.peak_reserved_bytes // MIB)
     while low < high:
         middle = (low + high) // 2
-        if replayed(events, settings, middle * MIB, total_bytes).failed is None:
+        if replayed(events, settings, middle * MIB, total_bytes, cycles).failed is None:
             high = middle
         else:
             low = middle + 1

@@ -8,11 +8,11 @@ first step; optimizer states come at its end and settle in segments of activatio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.allocator_replay import Request
+from harness.predict.allocator_replay import Cycle, Request
 from harness.predict.allocator_settings import SMALL_BYTES
 from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts, state_bytes, state_parts
@@ -30,18 +30,23 @@ _BUILD_STREAM = 1
 _FIRST_STREAM, _NUM_STREAMS = 2, 32
 _WORKSPACE_BYTES = 32 * MIB
 _SCALES_BYTES = 8  # of an FP8 weight in a trace
+ROUNDS = 2  # micro-batches of a step that are composed, in multiples of the pipeline's
+_LAST = 3  # micro-batches that end and repeat a step; the very last may run in another way
 _NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
 
 
 class Steps(NamedTuple):
     """A rank's first steps. ``labels``: who makes each request, by its key: part or module, layer, micro-batch.
 
-    ``marks``: the first event of each phase, with the number of its step and its name.
+    ``marks``: the first event of each phase, with the number of its step and its name. ``num_left``: micro-batches of a
+    step that are neither composed nor repeated by ``cycles``.
     """
 
     events: tuple[Request, ...]
     labels: dict[int, Label]
     marks: tuple[tuple[int, int, str], ...]
+    cycles: tuple[Cycle, ...] = ()
+    num_left: int = 0
 
 
 Keys = list[int]
@@ -57,6 +62,8 @@ class _Memory:
         self.label, self._labels = Label(), dict[int, Label]()
         self.step, self._marks = 0, [(0, 0, "build")]
         self._draw, self._share, self._load, self._unit = draw, 1.0, 1.0, Unit(())
+        self._beside: dict[int, Keys] = {}
+        self.edges, self._cycles = list[tuple[int, int]](), list[Cycle]()
 
     def enter(self, unit: Unit, microbatch: int, what: str = "") -> None:
         """Let a part run for a micro-batch of this step."""
@@ -78,6 +85,21 @@ class _Memory:
         """Begin a phase of the step."""
         self._marks.append((len(self._events), self.step, phase))
 
+    def edge(self) -> None:
+        """Begin a forward and a backward pass that may be as those before."""
+        self.edges.append((len(self._events), self._num))
+
+    def repeat(self, times: int) -> None:
+        """Note the step's last passes but one as what the job repeats, if they are those before them with new keys."""
+        edges, self.edges = self.edges, []
+        if len(edges) < 5 or not times:  # the first two pairs of passes make what stays, their buffers too
+            return
+        (earlier, _), (begin, before), (end, number) = edges[-3:]
+        first, shift = edges[2][1] + 1, number - before
+        moved = [(key + shift * (key >= first), *rest) for key, *rest in self._events[earlier:begin]]
+        if moved == self._events[begin:end]:
+            self._cycles.append(Cycle(begin, end, first, shift, times))
+
     def take(self, num_bytes: int, stream: int = 0) -> int:
         """Ask for bytes; return the name of the request."""
         self._num += 1
@@ -90,6 +112,14 @@ class _Memory:
             self._most_small = max(self._most_small, self._small)
         return self._num
 
+    def _ask(self, row: int) -> int:
+        """Ask for a row of the part that runs; where it stands for one request of each expert, for all of these."""
+        size, num = self.scaled(row), self._unit.num_experts if row in self._unit.split else 1
+        first, *others = [self.take(size // num, self._stream(row)) for _ in range(num)]
+        if others:
+            self._beside[first] = others
+        return first
+
     def take_all(self, sizes: Iterable[float], *label: str) -> Keys:
         """Ask for each of these, without those below a byte."""
         self.label = label
@@ -98,26 +128,30 @@ class _Memory:
     def free(self, *keys: int) -> None:
         """Give back what is still there."""
         for key in keys:
+            if key in self._beside:
+                self.free(*self._beside.pop(key))
             num_bytes = self.alive.pop(key, None)
             if num_bytes and num_bytes > SMALL_BYTES:
                 self._events.append((key, None, 0))
             else:
                 self._small -= num_bytes or 0
 
-    def steps(self) -> Steps:
+    def steps(self, num_left: int = 0) -> Steps:
         """Return the sequence, after as many bytes of the small pool as it ever has."""
         small = [(-number, SMALL_BYTES, 0) for number in range(1, 1 - -self._most_small // SMALL_BYTES)]
         labels = self._labels | dict.fromkeys((key for key, *_ in small), ("overhead", "small requests"))
         marks = tuple((at and at + len(small), step, phase) for at, step, phase in self._marks)
-        return Steps((*small, *self._events), labels, marks)
+        cycles = tuple(each._replace(begin=each.begin + len(small), end=each.end + len(small)) for each in self._cycles)
+        left = 0 if len(cycles) == self.step else num_left
+        return Steps((*small, *self._events), labels, marks, cycles, left)
 
     def run(self, rows: tuple[int, ...], own: "_Requests", before: "_Requests", behind: "_Requests") -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
-        is_plain = not (self._draw or self._unit.aside)
+        is_plain = not (self._draw or self._unit.aside or self._unit.split)
         for row in rows:
             if row > 0:
-                own.keys.append(self.take(row) if is_plain else self.take(self.scaled(row), self._stream(row)))
+                own.keys.append(self.take(row) if is_plain else self._ask(row))
                 continue
             owner, what = owner_of(row)
             if owner == OWN:
@@ -217,14 +251,19 @@ class RankSettings:
 
 
 def rank_steps(
-    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], settings: RankSettings, draw: "Draw | None" = None
+    spec: ExperimentSpec,
+    pp_rank: int,
+    chunks: Sequence[ChunkParts],
+    settings: RankSettings,
+    draw: "Draw | None" = None,
 ) -> Steps:
     """Return the requests of the first rank of a stage from its build to the end of its second step, or of a draw's.
 
     All that a pass asks for goes by tokens, but gradients of the ends' own parameters (traces of half the tokens,
     tests/predict/test_draws.py).
     """
-    memory = _Memory(draw)
+    memory, shared = _Memory(draw), shared_by(parts.shared for parts in chunks)
+    chunks = [parts.without(shared) for parts in chunks]
     owned = _build(spec, pp_rank, chunks, memory, settings)
     master, in_step = state_parts(spec)
     memory.take_all((size * master for sizes in owned for size in sizes), "optimizer")
@@ -234,20 +273,28 @@ def rank_steps(
         for n, parts in enumerate(chunks)
     ]
     schedule = schedule_of(spec, pp_rank)
-    enough = 2 * max(schedule.pp_size, schedule.group_size or 1)  # every kind of pass, once all that fit are in flight
+    num_left = 0
     if schedule.num_deferred:  # the gradients of all of these wait
         memory.take_all([gathered_inputs_bytes(spec)], "overhead", "gathered inputs")
     else:
-        schedule = replace(schedule, num_microbatches=min(enough, schedule.num_microbatches))
+        num_left = max(0, schedule.num_microbatches - _enough(schedule, repeats=not draw))
+        schedule = replace(schedule, num_microbatches=schedule.num_microbatches - num_left)
     pieces = range(0, settings.workspaces, _WORKSPACE_BYTES)
     due: list[float] = [min(_WORKSPACE_BYTES, settings.workspaces - at) for at in pieces]
-    due = [*shared_by(parts.shared for parts in chunks), *due]  # what all layers share, and workspaces of libraries
+    due = [*shared, *due]  # what all layers share, and workspaces of libraries
     for step in range(draw.num_steps if draw else _NUM_STEPS):
         memory.step = step + 1
         _run_passes(spec, schedule, running, memory, settings.hidden, due)
+        memory.repeat(num_left)
         memory.mark("optimizer")
         _step(memory, settings.states, owned, in_step if step == 0 else (), state_bytes(spec))
-    return memory.steps()
+    return memory.steps(num_left)
+
+
+def _enough(schedule: Schedule, *, repeats: bool) -> int:
+    """Return the micro-batches to compose: every kind of pass, once all that fit are in flight, and what may repeat."""
+    most = ROUNDS * max(schedule.pp_size, schedule.group_size or 1)
+    return most + _LAST * (repeats and schedule.vp_size == 1)
 
 
 def _step(
@@ -277,7 +324,10 @@ def _run_passes(
     buffers, waiting = Keys(), Keys()
     for chunk in running:
         chunk.num_done = 0
-    for event in schedule.events():
+    steady = range(schedule.num_warmup, 2 * schedule.num_passes - schedule.num_warmup, 2)
+    for at, event in enumerate(schedule.events()):
+        if at in steady and schedule.vp_size == 1:
+            memory.edge()
         memory.free(*buffers[event.buffers :])
         del buffers[event.buffers :]
         buffers += memory.take_all([hidden] * (event.buffers - len(buffers)), "transient", "received states")
@@ -300,7 +350,8 @@ def _build(
     Experts that are spread over ranks have an optimizer of their own.
     """
     memory.label = ("weights",)
-    made = [[_weights(kind, memory) for kind in (parts.parameters, parts.experts)] for parts in chunks]
+    kinds = [((parts.parameters, False), (parts.experts, True)) for parts in chunks]
+    made = [[_weights(sizes, memory, grouped=grouped) for sizes, grouped in each] for each in kinds]
     stored = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts))
     owned: list[list[float]] = [[], []]
     # rounded: states of exactly the size of a parameter settle in the segment that it leaves
@@ -322,19 +373,24 @@ def _build(
     return owned if spec.parallelism.expert_model_parallel_size > 1 else [[*chain.from_iterable(owned)]]
 
 
-def _weights(sizes: Sequence[int], memory: _Memory) -> Keys:
-    """Make parameters; return those that move into a buffer of DDP.
+def _weights(sizes: Sequence[int], memory: _Memory, *, grouped: bool) -> Keys:
+    """Make parameters; return those that move into a buffer of DDP. ``grouped``: a module makes all of one size.
 
     transformer-engine makes an FP8 weight in bf16 and quantises it into two layouts; the second stays where it is
-    (2.11 `Float8Quantizer.quantize_impl`). A trace counts both, and 8 bytes of scales.
+    (2.11 `Float8Quantizer.quantize_impl`). A grouped linear layer makes the weights of all its experts before it
+    quantises the first (`GroupedLinear.reset_parameters`). A trace counts both layouts, and 8 bytes of scales.
     """
     moved = Keys()
-    for size in sizes:
+    for size, run in groupby(sizes):
+        num = sum(1 for _ in run)
         if size % 16 != _SCALES_BYTES:
-            moved.append(memory.take(size))
+            moved += [memory.take(size) for _ in range(num)]
             continue
-        whole = memory.take(size - _SCALES_BYTES)
-        moved.append(memory.take((size - _SCALES_BYTES) // 2))
-        memory.take((size - _SCALES_BYTES) // 2)
-        memory.free(whole)
+        at_once = num if grouped else 1
+        for _ in range(num // at_once):
+            whole = [memory.take(size - _SCALES_BYTES) for _ in range(at_once)]
+            for _ in whole:
+                moved.append(memory.take((size - _SCALES_BYTES) // 2))
+                memory.take((size - _SCALES_BYTES) // 2)
+            memory.free(*whole)
     return moved

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import Chunk
@@ -15,6 +15,7 @@ from harness.records.events import BEFORE, OWN, ChunkEvents, Part, freed, owner_
 from harness.records.trace import TraceCase
 
 Label = tuple[str, ...]
+_USES = 2  # of the output layer under MTP
 Read = Callable[[TraceCase], ChunkEvents | None]
 
 
@@ -43,7 +44,7 @@ class Unit:
     """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice.
 
     Sizes of requests: ``fixed`` ones do not go by tokens, ``routed`` ones go by the tokens of the rank's experts,
-    ``aside`` are on a stream of the ``layer``.
+    ``aside`` are on a stream of the ``layer``, and ``split`` ones are one for each of ``num_experts``.
     """
 
     passes: tuple[Passes, ...]
@@ -53,6 +54,8 @@ class Unit:
     fixed: frozenset[int] = frozenset()
     aside: frozenset[int] = frozenset()
     routed: frozenset[int] = frozenset()
+    split: frozenset[int] = frozenset()
+    num_experts: int = 1
     layer: int = 0
 
     def asks(self, microbatch: int, what: str = "") -> Label:
@@ -71,6 +74,13 @@ class ChunkParts:
     shared: tuple[int, ...]
     has_loss: bool
 
+    def without(self, shared: Iterable[int]) -> "ChunkParts":
+        """Leave to the rank what it makes once, whoever asks first: transformer-engine has a dummy gradient per shape.
+
+        (2.11 `get_dummy_wgrad`; MTP layers belong to the end of a chunk.)
+        """
+        return replace(self, units=(*self.units[:-1], _without(self.units[-1], shared)))
+
 
 def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     """Chain the parts of a chunk. MissingEventsError where one is not known."""
@@ -84,9 +94,8 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
         begins = _with_scratch(begins, composer.embedding_sums)
     ends = _end(tail.behind, ("output layer",) if chunk.has_loss else ("layers", "output"))
     if (gradient := composer.own_weight_gradient) in ends.stay:
-        stay = [*ends.stay]
-        stay.remove(gradient)
-        ends = _with_scratch(replace(ends, stay=tuple(stay)), gradient)
+        ends = _without(ends, (gradient,))
+        ends = _with_waiting(ends, gradient) if chunk.mtp_layers else _with_scratch(ends, gradient)
     return ChunkParts(
         units=(begins, *_placed(composer.spec, book.units(single, kinds), chunk.layers), ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
@@ -98,23 +107,30 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
 
 def _placed(spec: ExperimentSpec, units: Iterable[Unit], numbers: Iterable[int]) -> Iterator[Unit]:
     """Name the layers of units, and the sizes of what their experts ask for."""
-    left, (aside, routed) = iter(numbers), _of_experts(spec)
+    left, (aside, routed, split) = iter(numbers), _of_experts(spec)
+    num_experts = _num_own_experts(spec)
     for unit in units:
         own = [next(left) for _ in unit.passes]
         label = ("layers", "layer " + ", ".join(map(str, own)))
         is_sparse = has_experts(spec.model.layer_kinds[own[0]])
-        yield replace(unit, label=label, aside=aside, routed=routed if is_sparse else frozenset(), layer=own[0])
+        placed = replace(unit, label=label, aside=aside, layer=own[0])
+        yield replace(placed, routed=routed, split=split, num_experts=num_experts) if is_sparse else placed
 
 
-def _of_experts(spec: ExperimentSpec) -> tuple[frozenset[int], frozenset[int]]:
+def _num_own_experts(spec: ExperimentSpec) -> int:
+    return spec.model.moe.num_moe_experts // spec.parallelism.expert_model_parallel_size if spec.model.moe else 1
+
+
+def _of_experts(spec: ExperimentSpec) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
     """Return sizes of inner states of shared experts that run beside the dispatch, and of what routed experts read.
 
     megatron-core gives each layer's shared experts a stream of their own (0.16 `SharedExpertMLP.__init__`). A routed
-    size that another part of the layer may have as well is left out.
+    size that another part of the layer may have as well is left out. Then sizes of what a trace quantises at once, with
+    a scale of 4 bytes for each expert, and transformer-engine expert by expert (2.11 `GroupedLinear`, current scaling).
     """
     model, batch, p, moe = spec.model, spec.batch, spec.parallelism, spec.model.moe
     if moe is None:
-        return frozenset(), frozenset()
+        return frozenset(), frozenset(), frozenset()
     tokens = batch.micro_batch_size * batch.seq_length // p.context_parallel_size
     own = tokens // p.tensor_model_parallel_size if p.sequence_parallel else tokens
     factors = {1, 1 + model.gated_linear_unit}
@@ -124,7 +140,8 @@ def _of_experts(spec: ExperimentSpec) -> tuple[frozenset[int], frozenset[int]]:
     rows, bytes_each = own * moe.moe_router_topk * p.expert_tensor_size, (1, 2, 4)
     others = {many * model.hidden_size * each for many in (tokens, own) for each in bytes_each}
     routed = {rows * width * each for width in widths for each in bytes_each} - others
-    return frozenset({each * inner for each in factors} - {0}), frozenset(routed)
+    split = {rows * width + 4 * _num_own_experts(spec) for width in widths} if spec.precision.peak == "fp8" else set()
+    return frozenset({each * inner for each in factors} - {0}), frozenset(routed | split), frozenset(split)
 
 
 def shared_by(sizes: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -180,6 +197,10 @@ def _end(part: Part, label: Label) -> Unit:
     return replace(_layer(part), label=label, fixed=frozenset(part.parameters))
 
 
+def _without(unit: Unit, sizes: Iterable[int]) -> Unit:
+    return replace(unit, stay=tuple((Counter(unit.stay) - Counter(sizes)).elements()))
+
+
 def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> Unit:
     passes, again = (tuple(Passes.of(each.layer) for each in chunks) for chunks in (ran, kept))
     return Unit(passes, tuple(size for each in ran for size in each.layer.stay), again)
@@ -197,6 +218,42 @@ def _with_scratch(unit: Unit, num_bytes: int) -> Unit:
     later = tuple(_behind(row, number) for row in passes.backward[at:])
     backward = (*passes.backward[:at], num_bytes, freed(OWN, number), *later)
     return replace(unit, passes=(Passes.of(Part(forward=passes.forward, backward=backward)),))
+
+
+def _with_waiting(unit: Unit, num_bytes: int) -> Unit:
+    """Let two products make own gradients of one weight; the first, of MTP's loss or the other, waits for the second.
+
+    A trace has the second alone, once logits are gone. Each is made beside the gradient of its logits, where the pass
+    first holds more than before and behind it; both go where the trace gives back its own.
+    """
+    (passes,) = unit.passes
+    number = sum(row > 0 for row in passes.forward)
+    rows, own = list[tuple[int, int]](), -1  # each with the number of its request
+    for row in passes.backward:
+        rows.append((row, number))
+        own = number if row == num_bytes and own < 0 else own
+        number += row > 0
+    tops = [at + 1 for at, ((row, _), (next_row, _)) in enumerate(pairwise(rows)) if row > 0 >= next_row]
+    if own < 0 or len(tops) < _USES:
+        return _with_scratch(unit, num_bytes)
+    changed, names, waiting = list[int](), {}, list[int]()
+    count = sum(row > 0 for row in passes.forward)
+    for at, (row, name) in enumerate(rows):
+        if at in tops[:_USES]:
+            changed.append(num_bytes)
+            waiting.append(count)
+            count += 1
+        if row > 0 and name == own:
+            continue
+        if row > 0:
+            names[name], count = count, count + 1
+            changed.append(row)
+        elif row == freed(OWN, own):
+            changed += [freed(OWN, each) for each in reversed(waiting)]
+        else:
+            owner, what = owner_of(row)
+            changed.append(freed(OWN, names.get(what, what)) if owner == OWN else row)
+    return replace(unit, passes=(Passes.of(Part(forward=passes.forward, backward=tuple(changed))),))
 
 
 def _change(row: int, sizes: list[int]) -> int:

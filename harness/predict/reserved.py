@@ -58,18 +58,27 @@ class Held:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of a class of jobs under one allocator setting: shares of the peak, as `Held`; ``late``: of what is reserved."""
+    """Of a class of jobs under one allocator setting: shares of the peak, as `Held`; ``late``: of what is reserved.
+
+    ``cut``: of what the replayed micro-batches take, the ends of what four times as many do: reserved, fits.
+    """
 
     reserved: tuple[float, float, float]
     fits: tuple[float, float, float]
     late: float
+    cut: tuple[tuple[float, float], tuple[float, float]]
 
 
 @cache
 def _ratios() -> dict[str, dict[str, Ratios]]:
     rows = json.loads(DATA.read_text())["classes"]
     return {
-        name: {how: Ratios(tuple(row["reserved"]), tuple(row["fits"]), row["late"]) for how, row in settings.items()}
+        name: {
+            how: Ratios(
+                tuple(row["reserved"]), tuple(row["fits"]), row["late"], (row["cut"]["reserved"], row["cut"]["fits"])
+            )
+            for how, row in settings.items()
+        }
         for name, settings in rows.items()
     }
 
@@ -132,20 +141,29 @@ def replay(
 
     Where ``usable_bytes`` lie between what the fullest moment needs and what is reserved, the smallest device is
     sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, at most 2 %
-    less than sought.
+    less than sought. Micro-batches that are left out widen the ranges.
     """
     spec, device = composer.spec, device_bytes(composer.spec)
-    events = first_steps(composer, stage, chunks, read).events
-    free = replayed(events, settings, total_bytes=device)
+    steps = first_steps(composer, stage, chunks, read)
+    free = replayed(steps.events, settings, total_bytes=device, cycles=steps.cycles)
     fits = free.least_bytes
     if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
-        fits = fits_bytes(events, settings, free, device) or free.peak_reserved_bytes
+        fits = fits_bytes(steps.events, settings, free, device, steps.cycles) or free.peak_reserved_bytes
     others = (first_steps(composer, stage, chunks, read, draw).events for draw in draws)
     drawn = [replayed(each, settings, total_bytes=device) for each in others]
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
-    most = round(most * ratios_of(spec, stage.total, settings).late)
-    held = Held((low, reserved, most), _ends(fits, [each.least_bytes for each in drawn]), "replayed")
+    known = ratios_of(spec, stage.total, settings)
+    cut = ((1.0, 1.0), (1.0, 1.0)) if free.is_exact and not steps.num_left else known.cut
+    held = Held(
+        _widened((low, reserved, round(most * known.late)), cut[0]),
+        _widened(_ends(fits, [each.least_bytes for each in drawn]), cut[1]),
+        "replayed",
+    )
     return held.moved(max(0, stage.total - free.peak_allocated_bytes))
+
+
+def _widened(held: tuple[int, int, int], shares: tuple[float, float]) -> tuple[int, int, int]:
+    return round(held[0] * shares[0]), held[1], round(held[2] * shares[1])
 
 
 def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
@@ -154,7 +172,11 @@ def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
 
 
 def first_steps(
-    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: "Draw | None" = None
+    composer: Composer,
+    stage: StageMemory,
+    chunks: tuple[ChunkCost, ...],
+    read: Read,
+    draw: "Draw | None" = None,
 ) -> Steps:
     """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
     if cause := not_composed(composer.spec):

@@ -94,7 +94,8 @@ def main() -> int:
         "--scripted",
         nargs="*",
         metavar="POINT",
-        help="run ranks of these H100 points (default: all) on scripted GPUs, into results/scripted_gpu; compares nothing",
+        help="run ranks of these H100 points (default: all; uneven: those of uneven routing) on scripted GPUs, into "
+        "results/scripted_gpu; compares nothing",
     )
     options = parser.parse_args()
     if options.scripted is not None:

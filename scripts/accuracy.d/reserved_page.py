@@ -16,44 +16,54 @@ from page import Page, plain, signed, table
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
-from harness.predict import reserved
+from harness.launch.machine import installed_software
+from harness.predict import rank_events, reserved
+from harness.predict.allocator_replay import replayed
 from harness.predict.allocator_settings import AllocatorSettings
-from harness.predict.ledger import stage_memory
+from harness.predict.compose import ChunkCost
+from harness.predict.draws import read_varied
+from harness.predict.ledger import StageMemory, stage_memory
 from harness.predict.ranges import class_of
 from harness.predict.rank_parts import MissingEventsError, Read
-from harness.predict.shipped_events import events_made_here
+from harness.predict.shipped_events import events_made_here, find_events
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache
 from harness.predict.weighing import event_cases
-from harness.records.events import ChunkEvents
 from harness.records.store import write_atomically
-from harness.records.trace import TraceCase
 
 _SETTINGS = {"expandable": AllocatorSettings(expandable_segments=True), "native": AllocatorSettings()}
 # NVIDIA/Megatron-LM pull request 6429, 64 H100: with overlapped expert-parallel communication two streams keep blocks of
 # their own, and 1.13 bytes are reserved for each of tensors.
-_TWO_STREAMS = {"reserved": (1.04, 1.13, 1.13), "fits": (1.04, 1.13, 1.13), "late": 1.0, "rows": 1}
+_TIMES = 4
+_NOT_CUT = {"reserved": (1.0, 1.0), "fits": (1.0, 1.0)}
+_TWO_STREAMS = {"reserved": (1.04, 1.13, 1.13), "fits": (1.04, 1.13, 1.13), "late": 1.0, "cut": _NOT_CUT, "rows": 1}
 
 
 def page(host: Host) -> Page:
     """Compare every row of results/scripted_gpu, and keep the ratios of classes where the planner reads them."""
-    rows = [*_rows(host)]
+    rows, uneven = [*_rows(host)], list[dict[str, Any]]()
     compared = [row for row in rows if "expandable" in row]
     errors = [abs(_error(row)) for row in compared]
     classes = {name: _classed(compared, name) for name in sorted({row["class"] for row in compared})}
     content = {"classes": {**classes, "overlapped expert communication": dict.fromkeys(_SETTINGS, _TWO_STREAMS)}}
     write_atomically(reserved.DATA, json.dumps(content, indent=1) + "\n")
+    reserved._ratios.cache_clear()
+    uneven += _uneven_rows(host)
     return Page(
         "Reserved bytes and torch's CUDA allocator",
         f"{len(compared)} ranks: reserved bytes of composed and replayed steps differ from torch's allocator by "
         f"{plain(median(errors))} (median), {plain(max(errors))} (worst); "
         f"{sum(error <= 0.01 for error in errors)} by at most 1 %.",
-        {"rows": rows},
+        {"rows": rows, "uneven": uneven},
         [*_NOTES, "", *_ratios(content["classes"])],
         [
             "## All rows",
             "",
             *_table(compared),
+            "",
+            "## Uneven routing",
+            "",
+            *_uneven_table(uneven),
             "",
             "## Rows that are not composed",
             "",
@@ -86,23 +96,19 @@ def _rows(host: Host) -> Iterator[dict[str, Any]]:
 
 def _reader(point: scripted_points.Point, host: Host) -> Read:
     implementation = settled_implementation(point.spec)
-    due = {case.key: (implementation, case) for case in event_cases(point.spec, implementation)}
-    found = {case.key: chunk for case, chunk in traces.recorded(events_made_here(), host, due)}
-
-    def read(case: TraceCase) -> ChunkEvents | None:
-        return without_small(found[case.key]) if case.key in found else None
-
-    return read
+    about, cases = events_made_here(), tuple(event_cases(point.spec, implementation))
+    shipped = find_events(about.megatron_core, installed_software())
+    found = {case.key: chunk for case in cases if shipped and (chunk := shipped.read(case))}
+    due = {case.key: (implementation, case) for case in cases if case.key not in found}
+    found |= {case.key: without_small(chunk) for case, chunk in traces.recorded(about, host, due)}
+    return lambda case: found.get(case.key)
 
 
 def _of_setting(
     point: scripted_points.Point, setting: str, rows: list[dict[str, Any]], host: Host, read: Read
 ) -> Iterator[dict[str, Any]]:
-    spec = point.spec.model_copy(update={"recompute": parse_recompute(setting)})
-    composer = replace(Composer(spec, settled_implementation(spec)), apex=False)
-    costs = composer.chunk_costs(
-        Tracing(host, trace_cache(host.shell)).traces(composer.cases(), composer.implementation).even
-    )
+    composer, costs = _composed(point, setting, host)
+    spec = composer.spec
     for row in rows:
         stage = stage_memory(spec, row["stage"], costs[row["stage"]])
         found: dict[str, Any] = {"class": class_of(spec, stage.total).name, "predicted_peak_bytes": stage.total}
@@ -110,10 +116,86 @@ def _of_setting(
             for how, settings in _SETTINGS.items():
                 held = reserved.replay(composer, stage, costs[row["stage"]], settings, read)
                 found[how] = {"reserved_bytes": held.reserved[1], "fits_bytes": held.fits[1]}
+            if setting == point.spec.recompute.text and not row["stage"]:
+                found["longer"] = _longer(composer, stage, costs[row["stage"]], read)
         except MissingEventsError as error:
             found["problem"] = str(error)
         names = ("point", "setting", "stage", "peak_allocated_bytes", "peak_reserved_bytes", "peak_reserved_late_bytes")
         yield {name: row[name] for name in names} | found
+
+
+def _uneven_rows(host: Host) -> Iterator[dict[str, Any]]:
+    """Predict ranks of uneven routing with the draws of `plan --routing`."""
+    for row in scripted_points.read_uneven():
+        point = next(scripted_points.points(host, [row["point"]]))
+        composer, costs = _composed(point, row["setting"], host)
+        stage = stage_memory(composer.spec, row["stage"], costs[row["stage"]])
+        draws = read_varied(None, row["routing"]).draws(composer.spec)
+        read, settings = _reader(point, host), _SETTINGS["expandable"]
+        held = reserved.replay(composer, stage, costs[row["stage"]], settings, read, None, draws)
+        yield row | {"reserved_range_bytes": held.reserved}
+
+
+def _uneven_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    cells = []
+    for row in rows:
+        low, likely, high = row["reserved_range_bytes"]
+        sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], likely, low, high)
+        is_inside = low <= row["peak_reserved_bytes"] <= high
+        cells.append(
+            (
+                row["point"],
+                row["setting"],
+                row["stage"],
+                row["routing"],
+                *(f"{size / 2**30:.2f}" for size in sizes),
+                "yes" if is_inside else "no",
+            )
+        )
+    heads = "point | setting | stage: | tokens of an expert | allocated GiB: | reserved: | predicted: | from: | to: | in range"
+    return table(heads, cells)
+
+
+def _composed(point: scripted_points.Point, setting: str, host: Host) -> tuple[Composer, Any]:
+    spec = point.spec.model_copy(update={"recompute": parse_recompute(setting)})
+    composer = replace(Composer(spec, settled_implementation(spec)), apex=False)
+    found = Tracing(host, trace_cache(host.shell)).traces(composer.cases(), composer.implementation).even
+    return composer, composer.chunk_costs(found)
+
+
+def _longer(
+    composer: Composer, stage: StageMemory, costs: tuple[ChunkCost, ...], read: Read
+) -> dict[str, dict[str, float]]:
+    """Return what four times the composed micro-batches take, as shares of what the usual ones do; empty if those are exact."""
+    batch = composer.spec.batch
+    many = batch.model_copy(update={"global_batch_size": batch.global_batch_size * 3 * _TIMES})
+    spec, usual = composer.spec.model_copy(update={"batch": many}), rank_events.ROUNDS
+    steps, found = list[rank_events.Steps](), dict[str, dict[str, float]]()
+    for rounds in (usual, usual * _TIMES):
+        rank_events.ROUNDS = rounds
+        own = replace(composer, spec=spec, shared=type(composer.shared)())
+        steps.append(reserved.first_steps(own, stage, costs, read))
+    rank_events.ROUNDS = usual
+    for how, settings in _SETTINGS.items():
+        total = reserved.device_bytes(spec)
+        few, more = (replayed(each.events, settings, total_bytes=total, cycles=each.cycles) for each in steps)
+        if steps[0].num_left or not few.is_exact:
+            shares = (more.peak_reserved_bytes / few.peak_reserved_bytes, more.least_bytes / few.least_bytes)
+            found[how] = dict(zip(_NOT_CUT, shares, strict=True))
+    return found
+
+
+def _cut(rows: Sequence[dict[str, Any]], how: str) -> dict[str, tuple[float, float]]:
+    """Return the ends of nine of ten rows: what the job may take, as shares of what as many micro-batches as are replayed do."""
+    known = [row["longer"][how] for row in rows if how in row.get("longer", ())]
+    found = {what: sorted(each[what] for each in known) for what in _NOT_CUT}
+    return {
+        what: (
+            round(min(1.0, shares[round((len(shares) - 1) * 0.05)]), 4),
+            round(max(1.0, shares[round((len(shares) - 1) * 0.95)]), 4),
+        )
+        for what, shares in found.items()
+    }
 
 
 def _error(row: dict[str, Any]) -> float:
@@ -138,18 +220,32 @@ def _classed(rows: Sequence[dict[str, Any]], name: str) -> dict[str, dict[str, A
 
     return {
         how: {what: shares(how, what) for what in ("reserved", "fits")}
-        | {"late": round(max(1.0, sorted(late)[round((len(late) - 1) * 0.9)]), 4), "rows": len(own)}
+        | {
+            "late": round(max(1.0, sorted(late)[round((len(late) - 1) * 0.9)]), 4),
+            "cut": _cut(own, how),
+            "rows": len(own),
+        }
         for how in _SETTINGS
     }
 
 
 def _ratios(classes: dict[str, Any]) -> list[str]:
     rows = [(name, how, row) for name, settings in classes.items() for how, row in settings.items()]
-    found = table("class | allocator | reserved / peak | fits / peak | late: | rows:", (
-        (name, how, *(" ".join(f"{end:.3f}" for end in row[what]) for what in ("reserved", "fits")), f"{row['late']:.3f}", row["rows"])
+    found = table("class | allocator | reserved / peak | fits / peak | late: | longer: reserved | longer: fits | rows:", (
+        (name, how, *(_shares(row[what]) for what in ("reserved", "fits")), f"{row['late']:.3f}",
+         *(_shares(row["cut"][what]) for what in _NOT_CUT), row["rows"])
         for name, how, row in rows
     ))  # fmt: skip
-    return [*found, "", "Three figures: below them lie 5, 50 and 95 of 100 rows. Late: side streams always behind."]
+    text = (
+        "Three figures: below them lie 5, 50 and 95 of 100 rows. Late: side streams always behind. Longer: of replays in which "
+        f"blocks do not return to the places of an earlier micro-batch, the shares that {_TIMES} times as many micro-batches take, "
+        "5 and 95 of 100 rows; they widen the range."
+    )
+    return [*found, "", text]
+
+
+def _shares(ends: Sequence[float]) -> str:
+    return " ".join(f"{end:.3f}" for end in ends)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -44,6 +44,12 @@ _LEFT_OUT = {
     _FLEX: ("flex", "the flex dispatcher (it needs DeepEP or HybridEP)"),
 }
 _CONVOLUTION = "causal_conv1d's kernel (it needs nvcc; a function that allocates as much stands in)"
+# Ranks whose experts get other shares of the tokens in every pass: point, stage, tokens of an expert as for `--routing`.
+UNEVEN = (
+    ("deepseek_v3_pretrain_bf16_1024_library", 0, "4096,1600"), ("deepseek_v3_pretrain_bf16_1024_library", 15, "4096,1600"),
+    ("deepseek_v3_pretrain_bf16_256_library_32nodes", 7, "4096,1600"),
+)  # fmt: skip
+UNEVEN_FILE = FOLDER / "uneven" / "routing.json"
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
 _DEVICE_BYTES = 1 << 39  # more than an H100 has, so that all ranks can be measured
@@ -146,7 +152,7 @@ def due(point: Point, setting: SettingRow, kept: Iterable[int] = ()) -> list[Row
     ]  # fmt: skip
 
 
-def measured(point: Point, row: Row) -> Row:
+def measured(point: Point, row: Row, *more: str, busy: bool = True) -> Row:
     """Run the first rank of the row's stage; under the point's own setting also with side streams that are always behind."""
     from tests.scripted_cuda.lane import Machine
 
@@ -157,11 +163,11 @@ def measured(point: Point, row: Row) -> Row:
     }
     words = [f"{name}={value}" for name, value in asked.items()]
     words += [f"set={' '.join(point.asked['set_values'])}"] if point.asked["set_values"] else []
-    words += ["balanced=1"] if point.spec.model.moe else []
+    words += ["balanced=1", *more] if point.spec.model.moe else []
     start, found = time.monotonic(), []
-    for busy in (False, True) if row.setting == point.spec.recompute.text else (False,):
+    for is_busy in (False, True) if busy and row.setting == point.spec.recompute.text else (False,):
         with tempfile.TemporaryDirectory() as folder:
-            machine = Machine(Path(folder), 1, _DEVICE_BYTES, busy=busy)
+            machine = Machine(Path(folder), 1, _DEVICE_BYTES, busy=is_busy)
             try:
                 found.append(machine.one_rank(str(row.stage * size), str(steps), *words, timeout_s=1800))
             except RuntimeError as error:
@@ -180,6 +186,35 @@ def measured(point: Point, row: Row) -> Row:
     )  # fmt: skip
 
 
+def read_uneven() -> list[dict[str, Any]]:
+    """Return the rows of :data:`UNEVEN` that were measured."""
+    return list(json.loads(UNEVEN_FILE.read_text())["rows"]) if UNEVEN_FILE.exists() else []
+
+
+def _measure_uneven(host: Host) -> None:
+    """Measure what is missing of :data:`UNEVEN`, each with its point's own setting."""
+    rows = read_uneven()
+    for name, stage, routing in UNEVEN:
+        if any((row["point"], row["stage"], row["routing"]) == (name, stage, routing) for row in rows):
+            continue
+        point = next(points(host, [name]))
+        row = measured(point, Row(name, point.spec.recompute.text, stage, 0), f"routing={routing}", busy=False)
+        narrate(f"{name} stage {stage}, routing {routing}: {row.failure or row.peak_reserved_bytes}")
+        kept = (
+            "point",
+            "setting",
+            "stage",
+            "peak_allocated_bytes",
+            "peak_reserved_bytes",
+            "failure",
+            "seconds",
+            "versions",
+        )
+        rows.append({each: asdict(row)[each] for each in kept} | {"routing": routing})
+        UNEVEN_FILE.parent.mkdir(exist_ok=True)
+        write_atomically(UNEVEN_FILE, json.dumps({"rows": rows}, indent=1) + "\n")
+
+
 def read(name: str) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the rows that a point's file has, by setting and stage."""
     file = FOLDER / f"{name}.json"
@@ -188,9 +223,11 @@ def read(name: str) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def measure(host: Host, names: Sequence[str]) -> None:
-    """Measure what is missing, two ranks at once; every row is kept as it comes."""
+    """Measure what is missing, two ranks at once; every row is kept as it comes. ``uneven`` names those of uneven routing."""
     sys.path.append(str(Path(__file__).parents[2]))
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if not names or "uneven" in names:
+        _measure_uneven(host)
     chosen = list(points(host, names))
     for point, only_own in [
         *((each, True) for each in chosen),

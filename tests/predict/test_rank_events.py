@@ -2,19 +2,20 @@
 
 import json
 import runpy
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.predict.allocator_replay import replayed
+from harness.predict.allocator_replay import Cycle, Event, replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts
-from harness.predict.rank_events import _Memory, _step
-from harness.predict.rank_parts import MissingEventsError, chunk_parts
+from harness.predict.rank_events import _Memory, _Requests, _step, _weights
+from harness.predict.rank_parts import ChunkParts, MissingEventsError, Passes, Unit, _with_waiting, chunk_parts
 from harness.predict.reserved import not_composed, ratios_of, replay
 from harness.predict.shipped_events import (
     ShippedEvents,
@@ -109,6 +110,64 @@ def test_settings_of_the_allocator_decide_what_fits(composed):
     assert held["expandable"].fits[1] < held["native"].fits[1] - 500_000_000
 
 
+@pytest.mark.parametrize("recompute", ["none", "full:uniform:1"])
+def test_repeated_micro_batches_are_skipped_without_a_difference(composed, monkeypatch, recompute):
+    spec = point("llama3_8b", 8)
+    assert spec.num_microbatches == 32
+    skipped = composed(spec, recompute=recompute, native=NATIVE, expandable=EXPANDABLE)
+    monkeypatch.setattr("harness.predict.rank_events.ROUNDS", 3)
+    more = composed(spec, recompute=recompute, native=NATIVE, expandable=EXPANDABLE)
+    monkeypatch.setattr("harness.predict.rank_events.ROUNDS", 32)
+    whole = composed(spec, recompute=recompute, native=NATIVE, expandable=EXPANDABLE)
+    assert skipped == more == whole
+
+
+def test_what_the_left_out_micro_batches_may_add_widens_the_range(composed, monkeypatch):
+    spec, classed = point("deepseek_v3", 1024), ratios_of
+    shares = ((0.9, 1.5), (0.8, 1.25))
+    plain = composed(spec, found=EXPANDABLE)[1]["found"]
+    monkeypatch.setattr("harness.predict.reserved.ratios_of", lambda *job: replace(classed(*job), cut=shares))
+    wide = composed(spec, found=EXPANDABLE)[1]["found"]
+    assert (wide.reserved[1], wide.fits[1]) == (plain.reserved[1], plain.fits[1])
+    assert wide.reserved[0] < 0.95 * plain.reserved[0]
+    assert wide.reserved[2] > 1.3 * plain.reserved[2]
+    assert (wide.fits[0] < 0.85 * plain.fits[0], wide.fits[2] > 1.2 * plain.fits[2]) == (True, True)
+    # Without a pipeline, blocks come back to their places: nothing is left out.
+    exact = composed(point("llama3_8b", 8), found=EXPANDABLE)[1]["found"]
+    assert exact.fits[0] == exact.fits[1] == exact.fits[2]
+
+
+def drifting(sizes):
+    """Requests of cycles: each frees what the cycle before it asked for; ``sizes`` of each one's, in MiB."""
+    key, events, edges = 0, [], []
+    for wanted in sizes:
+        edges.append(len(events))
+        before = range(key - len(wanted) + 1, key + 1) if key else ()
+        events += [Event(key + n, num << 20) for n, num in enumerate(wanted, 1)]
+        events += [Event(each, None) for each in before]
+        key += len(wanted)
+    return events, edges
+
+
+@pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
+@pytest.mark.parametrize("wanted", [(30, 50), (7, 90, 3), (64, 5, 64, 200, 2)])
+@pytest.mark.parametrize("times", [0, 1, 2, 7, 40])
+def test_cycles_take_what_all_their_requests_do(settings, wanted, times):
+    short, edges = drifting([wanted] * 4)
+    cycle = Cycle(edges[2], edges[3], len(wanted) + 1, len(wanted), times)
+    assert [(k + len(wanted), *rest) for k, *rest in short[edges[1] : edges[2]]] == short[edges[2] : edges[3]]
+    found, whole = replayed(short, settings, cycles=(cycle,)), replayed(drifting([wanted] * (4 + times))[0], settings)
+    assert found.is_exact
+    assert found == whole
+
+
+def test_cycles_that_never_come_to_rest_are_not_skipped():
+    grows = [Event(1, 30 << 20), Event(2, 30 << 20)]
+    found = replayed(grows, NATIVE, cycles=(Cycle(1, 2, 1, 1, 50),))
+    assert not found.is_exact
+    assert found.peak_reserved_bytes < 50 * (30 << 20)
+
+
 def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_takes_less(composed):
     spec = point("llama3_70b", 32)
     memory, whole = composed(spec, found=NATIVE)
@@ -121,6 +180,7 @@ def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_t
     assert memory.weights + memory.gradients + memory.optimizer < half.fits[0] < 0.9 * half.fits[1]
 
 
+@pytest.mark.slow
 def test_tokens_that_vary_fragment_torchs_own_way_of_segments_more_than_expandable_ones(composed):
     spec = point("llama3_8b", 8)
     draws = Varied(Tokens(mean=8000.0, spread=150.0)).draws(spec)
@@ -249,8 +309,6 @@ def test_recording_again_gives_the_shipped_requests(tmp_path):
 
 
 def test_a_replay_says_what_the_fullest_moment_needs(composed):
-    from harness.predict.allocator_replay import Event
-
     mib = 1 << 20
     events = [Event(1, 40 * mib), Event(2, 60 * mib), Event(1, None), Event(3, 50 * mib)]
     found = replayed(events, NATIVE)
@@ -262,3 +320,42 @@ def test_native_reserves_what_a_rank_without_expandable_segments_does(composed, 
     """Measured with tests/scripted_cuda/one_rank.py: 58.84 and 42.32 GiB of tensors at most in a step."""
     held = composed(point("llama3_8b", 8), recompute=recompute, found=NATIVE)[1]["found"]
     assert held.reserved[1] / 2**30 == pytest.approx(measured_gib, rel=0.01)
+
+
+def test_the_first_of_two_own_gradients_waits_for_the_second():
+    """Two uses of an output layer under MTP: hidden gradients of 56 and 28 MiB, an own gradient of 892, logits of 510."""
+    own, mib = 892 << 20, 1 << 20
+    forward = (510 * mib, 510 * mib)
+    backward = (56 * mib, 28 * mib, freed(OWN, 2), freed(OWN, 1), 56 * mib, 28 * mib, freed(OWN, 4), freed(OWN, 0), own, freed(OWN, 6))  # fmt: skip
+    (passes,) = _with_waiting(Unit((Passes.of(Part(forward=forward, backward=backward)),)), own).passes
+    assert passes.backward == (56 * mib, 28 * mib, own, freed(OWN, 2), freed(OWN, 1),
+                               56 * mib, 28 * mib, own, freed(OWN, 5), freed(OWN, 0), freed(OWN, 7), freed(OWN, 4))  # fmt: skip
+
+
+def test_a_dummy_gradient_is_made_once_for_each_shape():
+    end = Unit((), stay=(7, 7, 9, 11))
+    parts = ChunkParts((Unit((), stay=(9,)), end), (), (), (), has_loss=True)
+    assert parts.without((7, 9, 13)).units == (parts.units[0], Unit((), stay=(7, 11)))
+
+
+def test_what_is_quantised_expert_by_expert_is_one_request_for_each():
+    size, mib = 4 * (8 << 20) + 16, 1 << 20
+    unit = Unit((), label=("layers",), split=frozenset({size}), num_experts=4)
+    memory = _Memory(None)
+    memory.enter(unit, 0)
+    own = _Requests()
+    memory.run((3 * mib, size, freed(OWN, 1)), own, _Requests(), _Requests())
+    events = memory.steps().events
+    assert [n for _, n, _ in events] == [3 * mib, *[size // 4] * 4, None, None, None, None]
+    assert [*memory.alive.values()] == [3 * mib]
+
+
+def test_experts_are_quantised_once_all_of_one_size_are_there():
+    whole, memory = 4 << 20, _Memory(None)
+    moved = _weights([whole + 8, whole + 8, 3 << 20], memory, grouped=True)
+    asked = [n and n >> 20 for _, n, _ in memory.steps().events]
+    assert asked == [4, 4, 2, 2, 2, 2, None, None, 3]
+    assert [memory.alive[key] >> 20 for key in moved] == [2, 2, 3]
+    single = _Memory(None)
+    _weights([whole + 8, whole + 8], single, grouped=False)
+    assert [n and n >> 20 for _, n, _ in single.steps().events] == [4, 2, 2, None, 4, 2, 2, None]

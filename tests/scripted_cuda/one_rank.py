@@ -3,13 +3,15 @@
     one_rank.py RANK STEPS name=value ...    on a scripted machine (lane.py); names are those of harness.api.Experiment
 
 ``set=`` takes NAME=VALUE words as `--set` does. ``balanced=1``: every expert gets its equal share of the tokens, by the
-planner's own routing, because kernels count tokens and kernels write nothing here. ``snapshot=FILE``: one more step is
+planner's own routing, because kernels count tokens and kernels write nothing here. ``routing=MEAN,SPREAD``: tokens
+of an expert, drawn anew for each pass, decide the share that the rank gets. ``snapshot=FILE``: one more step is
 recorded for `mbr-perf snapshot`. Prints one JSON line: the peaks of torch's allocator in every step, and what the rank
 recorded. If memory runs out, ``failure`` has torch's message and later steps have no peaks.
 """
 
 import json
 import os
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -59,7 +61,22 @@ def send_nothing(rank: int, world_size: int) -> None:
     dist.init_process_group = init
 
 
-def balance_routing() -> None:
+class Uneven:
+    """The load of a rank's experts, another one whenever it is asked for."""
+
+    def __init__(self, text: str, spec: Any) -> None:
+        from harness.predict.draws import ROUTING, read_tokens
+
+        self._tokens, self._source = read_tokens(ROUTING, text), random.Random(1)
+        self._num_experts = spec.model.moe.num_moe_experts // spec.parallelism.expert_model_parallel_size
+
+    @property
+    def imbalance(self) -> float:
+        """Draw the share of the rank's even tokens."""
+        return sum(self._tokens.drawn(self._source, self._num_experts)) / self._num_experts / self._tokens.average
+
+
+def balance_routing(uneven: Uneven | None) -> None:
     """Install the planner's routing: counts on the host, selections of known length."""
     import torch
     from megatron.core.transformer.moe import token_dispatcher
@@ -67,6 +84,7 @@ def balance_routing() -> None:
     from harness.engine.tracing import routing
 
     routing.PLACE.device = torch.device("cuda", 0)
+    routing.ROUTING = uneven or routing.ROUTING
     routing.install()
     sort = token_dispatcher.sort_chunks_by_idxs
 
@@ -159,14 +177,14 @@ def main() -> None:
     """Print the answer and exit at once: nothing waits for communication."""
     rank, steps = int(sys.argv[1]), int(sys.argv[2])
     options = dict(word.split("=", 1) for word in sys.argv[3:])
-    balanced, snapshot = options.pop("balanced", None), options.pop("snapshot", None)
+    balanced, snapshot, tokens = (options.pop(name, None) for name in ("balanced", "snapshot", "routing"))
     spec = spec_of(options)
     environment_of(spec, rank)
     send_nothing(rank, spec.num_gpus)
     take_any_norm()
     convolve()
     if balanced:
-        balance_routing()
+        balance_routing(Uneven(tokens, spec) if tokens else None)
     if spec.ddp.use_megatron_fsdp:
         believe_shards()
     print(json.dumps(measure(spec, rank, steps, snapshot)), flush=True)
