@@ -7,14 +7,15 @@ from itertools import pairwise
 from harness.failures.first_failure import FirstFailure
 from harness.failures.verdict import AllocatorFigures, OomVerdict, table
 from harness.foreign.log import ForeignLog, RankMemory
-from harness.units import format_bytes
+from harness.units import counted, format_bytes
 
 _LEAST_REPORTS = 4
 _RISING = 0.8  # of the reports are above the one before
 _GROWN = 0.05  # of the last report: less is noise
 _STILL = 0.25  # of the growth is in the second half: a warm-up ends before
 _STATES = 0.6  # of the device, held between iterations: weights, gradients and optimizer states
-_USUAL = 3  # iterations that ran before
+_USUAL = 2  # iterations that ran before
+_HIGHER = 0.01  # by so much another batch has a higher peak
 
 
 def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
@@ -22,12 +23,12 @@ def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
     verdict, after = first.verdict, first.failure.after_step
     if verdict.oom_class != "capacity" or not verdict.has_activations or verdict.advice or after is None:
         return verdict, ""
-    reports, num = _reports(log, first.failure.rank), len(log.iterations)
+    reports = _reports(log, first.failure.rank)
     states = "the first iteration ran; its step created the optimizer's states, which then stay"
     reasons = {
         "growth": _growth(reports),
         "states": _states(reports, verdict.figures) or (states if after == 1 else ""),
-        "this_batch": f"{num} reported iterations ran before, so this one needed more" if num >= _USUAL else "",
+        "this_batch": _longer_batch(reports) or _unexplained(len(log.iterations), after),
     }
     name = next((name for name, why in reasons.items() if why), None)
     if name is None:
@@ -65,3 +66,24 @@ def _states(reports: Sequence[RankMemory], figures: AllocatorFigures | None) -> 
         return ""
     size = f"{format_bytes(last.allocated_bytes)} ({last.allocated_bytes / total:.0%} of the device)"
     return f"rank {last.rank} held {size} after iteration {last.iteration}, when no activations are alive"
+
+
+def _longer_batch(reports: Sequence[RankMemory]) -> str:
+    """Say that batches differ where a peak rose and what is held between iterations did not, after the first report."""
+    last = ""
+    for earlier, later in pairwise(reports[1:]):
+        before, peak = earlier.max_allocated_bytes, later.max_allocated_bytes
+        if not before or not peak or peak < (1 + _HIGHER) * before:
+            continue
+        if (later.allocated_bytes or 0) < (1 + _HIGHER) * (earlier.allocated_bytes or 0):
+            low, high = format_bytes(before), format_bytes(peak)
+            rose = f"rose from {low} (iteration {earlier.iteration}) to {high} ({later.iteration})"
+            last = f"rank {later.rank}'s peak {rose}, its tensors between iterations did not: batches differ in length"
+    return last
+
+
+def _unexplained(num: int, after: int) -> str:
+    if after < _USUAL:
+        return ""
+    ran = f"{counted(num, 'reported iteration')} ran before" if num else f"iterations up to {after} ran"
+    return f"{ran}, so this one needed more: it may have the longest batch so far"
