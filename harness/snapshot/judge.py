@@ -27,16 +27,16 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
     share = failure.allocated_then_bytes / total if total else 0.0
     used = f"{format_bytes(failure.allocated_then_bytes)} of {format_bytes(failure.reserved_then_bytes)} reserved"
     reason = (
-        f"{used} were in use: the free blocks ({format_bytes(room)}) and the rest of the device are together too small"
+        f"{used} are in use; the free blocks ({format_bytes(room)}) and the rest of the device are too small together"
     )
     confidence: Confidence = "high" if share >= threshold("full_share") else "medium"
     return OomVerdict("capacity", confidence, f"{_asked(failure)} {reason}.", request)
 
 
 def _fragmentation(device: DeviceMemory, failure: FailedRequest, room: int, total: int) -> OomVerdict:
-    reason = f"{format_bytes(room)} were free in segments that also hold live blocks"
+    reason = f"{format_bytes(room)} are free in segments with live blocks"
     if failure.is_now:
-        reason += f", the largest free block {format_bytes(device.largest_free_bytes)}"
+        reason += f", the largest block {format_bytes(device.largest_free_bytes)}"
     confidence: Confidence = "medium"
     if room >= failure.request_bytes and room >= threshold("fragmented_share") * total:
         confidence = "high"
@@ -54,5 +54,5 @@ def _unallocated(device: DeviceMemory, failure: FailedRequest) -> int:
 
 def _asked(failure: FailedRequest) -> str:
     left = failure.device_free_bytes
-    had = "" if left is None else f" with {format_bytes(left)} left on the device"
-    return f"The job asked for {format_bytes(failure.request_bytes)}{had};"
+    had = "" if left is None else f", {format_bytes(left)} left on the device"
+    return f"{format_bytes(failure.request_bytes)} requested{had};"

@@ -6,10 +6,10 @@ from pathlib import Path
 from harness.failures.verdict import Confidence, OomClass, OomVerdict, class_name
 from harness.show.answer import answer
 from harness.show.json import Document, Shown, at
-from harness.show.page import GAP, Block, Column, Facts, Page, Table, answer_line, listing, table, tabled
+from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, answer_line, listing, table, tabled
 from harness.snapshot.judge import verdict
 from harness.snapshot.reading import fullest_device, snapshot_summary
-from harness.snapshot.values import DeviceMemory, FirstFailure, Question, SnapshotSummary, WhatIf, by_module
+from harness.snapshot.values import DeviceMemory, FirstFailure, Question, SnapshotSummary, WhatIf, WhatIfRow, by_module
 from harness.units import counted, format_bytes
 
 _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
@@ -52,9 +52,21 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
     facts = [("Snapshot", f"{summary.file}, device {device.device}{also}")]
     if verdict:
         facts += [("Next", verdict.next_experiment)]
-    what_if = _what_if(summary.what_if) if summary.what_if else ()
-    blocks = (Facts(tuple(facts), 10), GAP, _sums(device), GAP, *what_if, *_holders(device))
-    return Page(blocks, answer=answer_line(_failed(device, verdict)))
+    if asked := summary.what_if:
+        blocks: tuple[Block, ...] = (*_what_if(asked), Line(_failed(device, verdict)))
+        replayed = [f"; {_replayed(asked, row)}" for row in asked.rows]
+        answer = answer_line(replayed[0].removeprefix("; "), *replayed[1:], ".")
+    else:
+        blocks, answer = (), answer_line(_failed(device, verdict))
+    return Page((*blocks, Facts(tuple(facts), 10), GAP, _sums(device), GAP, *_holders(device)), answer=answer)
+
+
+def _replayed(found: WhatIf, row: WhatIfRow) -> str:
+    """Return ``expandable_segments:True: fits in 10.61 GiB``, or what fails on the device that was asked about."""
+    name = f"{row.settings or 'defaults'}{row.without and f' without {row.without}'}"
+    if found.device_bytes is not None:
+        return f"{name}: {_first_failure(row.failure).partition(':')[0]}"
+    return f"{name}: fits in {format_bytes(row.fits_bytes or row.reserved_bytes)}"
 
 
 def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> str:
