@@ -70,7 +70,11 @@ def _failure(answer: Diagnosis) -> Line:
     if case.status == "ok" and case.failed is None and not case.has_nan:
         return answer_line((Span("No failure", "good"), ": the job ended well."))
     sure = f" ({verdict.confidence})" if answer.is_conclusive else ""
-    name, reason = Span(class_name(verdict.oom_class or "unknown"), "bad"), f"{sure}: {verdict.reason.rstrip('.')}"
+    link = " " if verdict.reason.startswith("while it ") else ": "
+    name, reason = (
+        Span(class_name(verdict.oom_class or "unknown"), "bad"),
+        f"{sure}{link}{verdict.reason.rstrip('.')}",
+    )
     clauses = [reason[: found.start()] for found in reversed([*_CLAUSE.finditer(reason)])]
     lines = (((name, f"{text}."), step) for text in (reason, *clauses) for step in _first_steps(answer))
     fitting = (line for line in lines if len(plain(line[0])) + len(line[1]) <= LONGEST_ANSWER)

@@ -3,6 +3,7 @@
 import html as html_entities
 import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -90,8 +91,11 @@ def _titled(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield what a page shows. Details without a title of their own are folded together, below numbers and nouns."""
     for is_bare, group in groupby(blocks, _is_bare):
         if is_bare:
-            bare = [block for block in group if isinstance(block, Details) and block.num]
-            title = ", ".join(counted(block.num, block.noun) for block in bare)
+            bare = [block for block in group if isinstance(block, Details) and block.blocks]
+            nums = Counter[str]()
+            for block in bare:
+                nums[block.noun] += block.num
+            title = ", ".join(counted(num, noun) for noun, num in nums.items() if num)
             yield Section(title, tuple(each for block in bare for each in block.blocks), folded=True)
         else:
             yield from blocks_for(group, "pages", "html")
