@@ -188,7 +188,8 @@ TORCH_ADAM = Assumption(
 
 
 def _fuses_accumulation(spec: ExperimentSpec, implementation: Implementation) -> bool:
-    return implementation == "transformer_engine" and spec.kernels.gradient_accumulation_fusion
+    fuses = implementation == "transformer_engine" and spec.kernels.gradient_accumulation_fusion
+    return fuses and spec.peft is None  # with adapters, the output layer has no weight gradient
 
 
 APEX_THERE = Assumption(

@@ -350,7 +350,7 @@ class Composer:
         4,096 tokens over 32,064 rows of 8,192 take (409 + 4,096) * 8,192 * 4 = 147,619,840.
         """
         tp, tokens = self.spec.parallelism.tensor_model_parallel_size, self._num_tokens
-        if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu:
+        if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu or self.spec.peft:
             return 0
         own = min(tokens, self.spec.model.padded_vocab_size(tp) // tp)
         return (tokens // _TOKENS_PER_SUM + own) * self.spec.model.hidden_size * 4
@@ -359,7 +359,7 @@ class Composer:
     def own_weight_gradient(self) -> int:
         """Return the bytes of the output layer's weight gradient if fusion is on and Apex is missing, else 0."""
         fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
-        if self.apex or not fuses:
+        if self.apex or not fuses or self.spec.peft:  # with adapters, that weight is frozen
             return 0
         tp = self.spec.parallelism.tensor_model_parallel_size
         elements = self.spec.model.padded_vocab_size(tp) // tp * self.spec.model.hidden_size

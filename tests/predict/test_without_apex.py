@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.experiment.experiment import PeftSpec
 from harness.experiment.software import Software
 from harness.predict.assumptions import APEX_MISSING, APEX_THERE
 from harness.predict.prediction import predict
@@ -41,6 +42,12 @@ def test_without_apex_the_output_layer_keeps_no_dummy_and_allocates_its_weight_g
 )
 def test_fp32_logits_are_gone_before_that_gradient_is_made(make_spec, by_hand, kernels, more):
     assert without_less_with(make_spec, by_hand, kernels=kernels) == pytest.approx(more, abs=64)
+
+
+def test_with_adapters_the_output_layer_is_frozen_and_apex_makes_no_difference(make_spec, by_hand):
+    made = [predicted(make_spec(task="peft", peft=PeftSpec()), by_hand, apex) for apex in (True, None, False)]
+    assert made[0].stages == made[1].stages == made[2].stages
+    assert not {APEX_THERE, APEX_MISSING} & {assumption for each in made for assumption in each.assumptions}
 
 
 def test_under_multi_token_prediction_two_such_gradients_meet(make_spec, by_hand):
