@@ -12,6 +12,7 @@ import cpu_runs
 import estimators
 import korthikanti
 import llama3_70b
+import optimal_plans
 import published_page
 import ranges
 import reserved_page
@@ -97,7 +98,16 @@ def main() -> int:
         help="run ranks of these H100 points (default: all; uneven: those of uneven routing) on scripted GPUs, into "
         "results/scripted_gpu; compares nothing",
     )
+    parser.add_argument(
+        "--optimal",
+        nargs="*",
+        metavar="POINT",
+        help="find the fastest plan by layer of these H100 points (default: all), into results/optimal; compares nothing",
+    )
     options = parser.parse_args()
+    if options.optimal is not None:
+        show_blocks(Code(optimal_plans.write(this_host(), options.optimal).headline))
+        return int(ExitCode.OK)
     if options.scripted is not None:
         scripted_points.measure(this_host(), options.scripted)
         return int(ExitCode.OK)

@@ -1,0 +1,164 @@
+"""``scripts/accuracy --optimal``: the fastest plan by layer beside the best setting for all layers: results/optimal.
+
+Every shipped H100 point is planned without CUDA graphs, in ten budgets between what its smallest setting needs and what it
+needs without recompute. Rows of points that are not named stay as they are.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+
+from page import Page, plain, table
+from traces import shipped
+
+from harness.errors import BadRequestError
+from harness.experiment.effective import settled_implementation
+from harness.experiment.software import Software
+from harness.launch.environment import Host
+from harness.plan.request import PlanRequest
+from harness.plan.run import plan_request
+from harness.predict.fastest import optimal
+from harness.predict.search import SAME_COST, Plan, Traces, judged
+from harness.records.folders import results_dir
+from harness.records.store import write_atomically
+from harness.resolve.recipe import Request
+from harness.show.terminal import narrate
+from harness.units import GIB, MIB
+
+FOLDER = results_dir() / "optimal"
+BUDGETS = 10
+# Points whose plans are to be faster in most budgets.
+_NAMED = ("llama3_70b", "deepseek_v3")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One budget of a point: bytes that torch's allocator may use, both answers in seconds, and the bound of the second.
+
+    Seconds are None without an answer, and ``reason`` says why; ``uniform`` is the best setting for all layers.
+    """
+
+    point: str
+    budget_bytes: int
+    uniform: str | None = None
+    uniform_s: float | None = None
+    optimal_s: float | None = None
+    bound_s: float | None = None
+    peak_bytes: int | None = None
+    solved_in_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def gain(self) -> float:
+        """Return the share of the uniform setting's time that the plan saves."""
+        return 1 - self.optimal_s / self.uniform_s if self.optimal_s and self.uniform_s else 0.0
+
+    @property
+    def gap(self) -> float:
+        """Return by how much a faster plan could be faster."""
+        return max(0.0, self.optimal_s / self.bound_s - 1) if self.optimal_s and self.bound_s else 0.0
+
+
+def write(host: Host, names: Sequence[str]) -> Page:
+    """Plan the named points (default: all), and write all rows with a page."""
+    path = FOLDER / "optimal.json"
+    kept: dict[str, list[Row]] = (
+        {row["point"]: [] for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    )
+    for row in json.loads(path.read_text())["rows"] if path.exists() else ():
+        kept[row["point"]].append(Row(**row))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, request in _points(names):
+        narrate(name)
+        kept[name] = list(_rows(name, request, host))
+        rows = [row for point in sorted(kept) for row in kept[point]]
+        write_atomically(path, json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    made = page([row for point in sorted(kept) for row in kept[point]])
+    write_atomically(FOLDER / "README.md", made.markdown())
+    return made
+
+
+def _points(names: Sequence[str]) -> Iterator[tuple[str, Request]]:
+    for _, asked in shipped():
+        parts = (asked[each] for each in ("model_recipe_name", "task", "compute_dtype", "num_gpus", "variant"))
+        name = "_".join(str(each) for each in parts if each)
+        if asked["gpu"] == "h100" and (not names or name in names):
+            yield name, Request(**asked, cuda_graph_impl="none")
+
+
+def _rows(name: str, asked: Request, host: Host) -> Iterator[Row]:
+    try:
+        layout = plan_request(PlanRequest(asked=asked, fit_into_gib=1e4), host).layouts[0]
+    except BadRequestError as error:
+        yield Row(name, 0, reason=error.message)
+        return
+    assert layout.plan and layout.traces and layout.settled
+    needs = {row.text: row.prediction.fits[2] for row in layout.plan.rows if row.prediction}
+    low, high = min(needs.values()), needs.get("none", 0)
+    for step in range(BUDGETS):
+        budget = low + (high - low) * step // BUDGETS + MIB
+        yield _row(name, _within(layout.plan, budget), layout.traces, layout.settled.software)
+
+
+def _within(plan: Plan, budget: int) -> Plan:
+    """Return the plan with so many bytes for torch's allocator, its rows judged again."""
+    limits = replace(plan.limits, capacity_bytes=round((budget + plan.limits.outside_bytes) / (1 - plan.limits.margin)))
+    rows = tuple(replace(row, verdict=judged(row.prediction, limits)[0]) for row in plan.rows)
+    return replace(plan, limits=limits, rows=rows)
+
+
+def _row(name: str, made: Plan, traces: Traces, software: Software) -> Row:
+    found = optimal(made, traces, settled_implementation(made.spec), software)
+    row = Row(name, made.limits.budget_bytes or 0, reason=found.reason)
+    if (best := found.best_uniform) and best.prediction and best.prediction.time:
+        row = replace(row, uniform=best.text, uniform_s=best.prediction.time.likely_s)
+    if found.row and found.row.prediction and found.row.prediction.time:
+        row = replace(
+            row, optimal_s=found.row.prediction.time.likely_s, bound_s=found.bound, solved_in_s=found.solved_in_s,
+            peak_bytes=found.row.prediction.peak_bytes,
+        )  # fmt: skip
+    return row
+
+
+def page(rows: Sequence[Row]) -> Page:
+    """Summarise the rows point by point, with all budgets of the named models."""
+    by_point = {name: [row for row in rows if row.point == name] for name in dict.fromkeys(row.point for row in rows)}
+    answered = {name: own for name, own in by_point.items() if any(row.optimal_s for row in own)}
+    solved = [row for own in answered.values() for row in own if row.optimal_s]
+    faster = [row for row in solved if row.gain > SAME_COST]
+    most = sum(sum(row in faster for row in own) >= 7 for own in answered.values())
+    headline = (
+        f"{len(answered)} H100 points in {BUDGETS} budgets each: the plan by layer is faster than the best setting for all layers in "
+        f"{len(faster)} of {len(solved)} budgets, and in at least 7 of {BUDGETS} at {most} points. It saves "
+        f"{plain(median(row.gain for row in solved))} of the step (median), {plain(max(row.gain for row in solved))} at most. "
+        f"The bound proves {sum(row.gap <= 1e-6 for row in solved)} plans the fastest of their space; the largest gap is "
+        f"{max(row.gap for row in solved):.2%}. The slowest took {max(row.solved_in_s for row in solved):.1f} s."
+    )
+    details = [line for name in answered if name.startswith(_NAMED) for line in _of_point(name, answered[name])]
+    without = [f"* {name}: {own[0].reason}" for name, own in by_point.items() if name not in answered]
+    return Page(
+        "The fastest plan by layer", headline, {},
+        [*_NOTES, "", *table("point | faster in: | median gain: | largest gain: | largest gap: | slowest s:", (
+            (name, f"{sum(row in faster for row in own)} of {sum(bool(row.optimal_s) for row in own)}",
+             plain(median(row.gain for row in own)), plain(max(row.gain for row in own)), f"{max(row.gap for row in own):.2%}",
+             f"{max(row.solved_in_s for row in own):.1f}") for name, own in answered.items()))],
+        [*details, *(["", "## Points without a plan", "", *without] if without else [])],
+    )  # fmt: skip
+
+
+_NOTES = (
+    "Written by `scripts/accuracy --optimal`. Jobs run without CUDA graphs. Budgets are what torch's allocator may use: ten equal "
+    "steps from what the smallest setting for all layers needs, with its whole range, to what no recompute needs. Gain is the "
+    "share of the step that the plan saves; above 0.1 % it counts as faster. Times are predictions. The seconds of the search are those of a "
+    "machine that also did other work.",
+)
+
+
+def _of_point(name: str, rows: Sequence[Row]) -> list[str]:
+    cells = (
+        (f"{row.budget_bytes / GIB:.1f}", row.uniform or "-", f"{row.uniform_s:.3f}" if row.uniform_s else "-",
+         f"{row.optimal_s:.3f}" if row.optimal_s else row.reason, f"{row.bound_s:.3f}" if row.bound_s else "-", plain(row.gain))
+        for row in rows
+    )  # fmt: skip
+    return ["", f"## {name}", "", *table("GiB: | best setting | s: | plan by layer s: | bound s: | gain:", cells)]
