@@ -187,7 +187,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code. Options may be spelled with `_` or with `-`."""
     arguments = spelled(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(100_000)  # commands are short: looking for cycles more often takes a tenth of their time
-    with readers_may_leave(), closed_to_others():
+    with readers_may_leave() as lost:
+        try:
+            _answer(arguments)
+        except SystemExit as end:
+            # The reports of a batch hold its verdict; of other commands, only stdout does.
+            if end.code or arguments[:1] in (["sweep"], ["nightly"], ["bisect"]) or not lost.reason():
+                raise
+            from harness.cli.refusals import tell_lost
+
+            tell_lost(lost.reason())
+            sys.exit(int(ExitCode.RUN_FAILED))
+
+
+def _answer(arguments: Sequence[str]) -> None:
+    """Run the command; SystemExit with its exit code."""
+    with closed_to_others():
         try:
             _command()(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
@@ -196,10 +211,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             tell(error, arguments)
             sys.exit(int(error.exit_code))
         except OSError as error:
-            from harness.cli.refusals import tell, too_long
+            from harness.cli.refusals import of_system, tell
 
-            tell(too_long(error, arguments), arguments)
-            sys.exit(int(ExitCode.BAD_REQUEST))
+            refused = of_system(error, arguments)
+            tell(refused, arguments)
+            sys.exit(int(refused.exit_code))
         except KeyboardInterrupt:
             sys.exit(int(ExitCode.INTERRUPTED))
 
@@ -220,20 +236,35 @@ def spelled(arguments: Sequence[str]) -> list[str]:
     return out
 
 
+class Lost:
+    """What stdout could not take, e.g. because its disk is full. A reader that went away counts for nothing."""
+
+    raw: "_Discarding | None" = None
+
+    def reason(self) -> str:
+        """Return why a part of the answer is lost; empty if none is."""
+        if self.raw is None:
+            return ""
+        sys.stdout.flush()
+        return self.raw.fault
+
+
 @contextmanager
-def readers_may_leave() -> Iterator[None]:
-    """Inside the block, what is written to a closed pipe is dropped.
+def readers_may_leave() -> Iterator[Lost]:
+    """Inside the block, what is written to a closed pipe or to a full disk is dropped.
 
     `| head` neither fails a run nor hides a regression.
     Streams that somebody has put in place of the process's own are left alone.
     """
-    own = sys.stdout, sys.stderr
+    own, lost = (sys.stdout, sys.stderr), Lost()
     if sys.stdout is sys.__stdout__ is not None:
-        sys.stdout = _forgiving(sys.__stdout__, line_buffering=sys.__stdout__.isatty())
+        lost.raw = _Discarding(sys.__stdout__.fileno(), "w", closefd=False)
+        sys.stdout = _forgiving(lost.raw, sys.__stdout__, line_buffering=sys.__stdout__.isatty())
     if sys.stderr is sys.__stderr__ is not None:
-        sys.stderr = _forgiving(sys.__stderr__, line_buffering=True)
+        raw = _Discarding(sys.__stderr__.fileno(), "w", closefd=False)
+        sys.stderr = _forgiving(raw, sys.__stderr__, line_buffering=True)
     try:
-        yield
+        yield lost
     finally:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
@@ -242,15 +273,20 @@ def readers_may_leave() -> Iterator[None]:
 
 
 class _Discarding(io.FileIO):
+    fault = ""
+
     def write(self, data) -> int:  # type: ignore[no-untyped-def] # noqa: ANN001 (a buffer, which typeshed names privately)
         try:
             return super().write(data)
         except BrokenPipeError:
             return memoryview(data).nbytes
+        except OSError as error:
+            self.fault = error.strerror or str(error)
+            return memoryview(data).nbytes
 
 
-def _forgiving(stream: TextIO, *, line_buffering: bool) -> TextIO:
-    raw = io.BufferedWriter(_Discarding(stream.fileno(), "w", closefd=False))
+def _forgiving(discarding: _Discarding, stream: TextIO, *, line_buffering: bool) -> TextIO:
+    raw = io.BufferedWriter(discarding)
     return io.TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, line_buffering=line_buffering)
 
 

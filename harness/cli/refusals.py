@@ -2,12 +2,14 @@
 
 import errno
 import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
+from harness.errors import BadRequestError, ExitCode, HarnessError, RunFailedError, SeveralMatchError
 from harness.records.redact import redact, redact_shapes
 from harness.show.page import visible
 
@@ -27,11 +29,40 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
 
 
-def too_long(error: OSError, arguments: Sequence[str]) -> HarnessError:
-    """Return the problem of an argument that is too long for the name of a file; raise any other error again."""
-    name = str(error.filename or "")
-    if error.errno != errno.ENAMETOOLONG or not name:
-        raise error
+_FAULTS = frozenset(
+    {
+        errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EACCES,
+        errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENXIO, errno.ENOLCK, errno.EBUSY,
+    }
+)  # fmt: skip
+"""Errors of files and disks that are no bug of mbr-perf."""
+
+
+def of_system(error: OSError, arguments: Sequence[str]) -> HarnessError:
+    """Return what a fault of files or disks means for the user; raise any other error again: it is a bug."""
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    if error.errno == errno.ENAMETOOLONG and name:
+        return _too_long(name, arguments)
+    if error.errno in _FAULTS:
+        remedy = "repair the file system, its quota or the permissions, and run the command again"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            remedy = "raise the limit of open files (ulimit -n), and run the command again"
+        return RunFailedError(f"{name or 'a file'}: {error.strerror or error}", remedy=remedy)
+    try:
+        Path.cwd()
+    except OSError as lost:
+        message = f"the working folder: {lost.strerror}"
+        return BadRequestError(message, remedy="it was deleted or cannot be read; change to another folder")
+    raise error
+
+
+def tell_lost(reason: str) -> None:
+    """Say that the answer did not reach stdout."""
+    print(f"error: stdout: {reason}: the answer is lost", file=sys.stderr)
+
+
+def _too_long(name: str, arguments: Sequence[str]) -> HarnessError:
+    """Return the problem of an argument that is too long for the name of a file."""
     place = next((at for at, argument in enumerate(arguments) if argument and argument in name), None)
     before = arguments[place - 1] if place else ""
     option = f"{before} " if before.startswith("-") else ""

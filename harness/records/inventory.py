@@ -79,10 +79,15 @@ def is_ours(path: Path) -> bool:
 
 def stored(path: Path) -> Stored:
     """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
-    name, kind = _ID.fullmatch(path.name), _kind(path)
-    state, detail, job_start, is_start_known = _state(path, kind)
+    name = _ID.fullmatch(path.name)
+    try:
+        kind = _kind(path)
+        state, detail, job_start, is_start_known = _state(path, kind)
+        num_bytes = sum(size for _, size in file_sizes(path))
+    except OSError as error:  # one folder that cannot be read, or that another machine deletes, ends no list
+        kind, num_bytes = _NAMES.get(path.parent.name, "run"), 0
+        state, detail, job_start, is_start_known = "damaged", f"{path}: {error.strerror or error}", "", True
     when = job_start or (re.sub("(....)(..)(..T..)(..)(..Z)", r"\1-\2-\3:\4:\5", name["when"]) if name else "")
-    num_bytes = sum(size for _, size in file_sizes(path))
     return Stored(kind, path, when, name["recipe"] if name else "", state, detail, num_bytes, is_start_known)
 
 
@@ -95,6 +100,9 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
     else:
         cases = read_night(entry.path).cases
         yield from ((case.planned.name, run.record) for case in cases for run in case.runs if run.record)
+
+
+_NAMES: dict[str, Kind] = {f"{kind}s": kind for kind in MARKS}
 
 
 def _kind(path: Path) -> Kind:

@@ -87,6 +87,12 @@ SHAPES: Rows = (
      ("\x1b[31mAIzaSECRET\x1b[0m", "npm_SECRET", "pypi-SECRET", "ya29.SECRET", "GOCSPX-SECRET", "sk_live_SECRET",
       "wandb_v1_SECRET",
       "jwt eyJhbGciOiJIUzI1NiJ9.eyJSECRET.SECRET")),
+    # Databricks, age, NVIDIA's NGC, Doppler, Vault, Pulumi, and the bots of Telegram.
+    (_START + r"(?:bot)?\K(?:dapi(?=[A-Za-z]{0,30}[0-9])[A-Za-z0-9]{16,}|AGE-SECRET-KEY-1[A-Za-z0-9]{16,}"
+     r"|(?:bmdj|b25n)[A-Za-z0-9]{20,}={0,2}|dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9]{16,}|hv[sbr]\.[A-Za-z0-9_-]{16,}"
+     r"|pul-[A-Za-z0-9]{16,}|[0-9]{8,10}:AA[A-Za-z0-9_-]{20,})",
+     ("dapiSECRET", "NGC bmdjSECRET", "dp.pt.SECRET", "vault hvs.SECRET", "pul-SECRET",
+      "https://api.telegram.org/bot123456789:AASECRET/sendMessage")),
 )  # fmt: skip
 """Secrets that are known by their shape or place: what follows ``\\K`` is masked. Examples have SECRET in its place."""
 _SHAPES = tuple(re.compile("(?P<kept>{})(?:{})".format(*shape.split(r"\K"))) for shape, _ in SHAPES)
@@ -99,6 +105,8 @@ _SECRET_NAME = re.compile(
     rf"(?i:(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$))"
     r"|(?:(?i:[A-Z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD)|PASSPHRASE)|[A-Za-z0-9_-]{1,40}PASS"
     r"|[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE|[A-Z0-9]_PAT"
+    r"|(?:[A-Z0-9_]{0,40}_)?(?:DSN|NETRC|SESSION|OTP|PIN|BEARER|PRIVATE|SIGNATURE|SALT)"
+    r"|(?:[A-Z0-9_]{0,40}_)?(?:DATABASE|DB|POSTGRES|MYSQL|MONGO(?:DB)?|REDIS|AMQP|BROKER)_UR[IL]"
     r"|[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential|Cookie|Jwt|Webhook|AccessSignature)s?"
     r"|(?:[A-Za-z0-9_-]{0,40}[a-z0-9]W|w)ebhookUr[il])\d*$"
 )

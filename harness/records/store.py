@@ -10,7 +10,6 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.frozen import Frozen
-from harness.records.disk import is_full_error
 from harness.records.folders import new_folder
 from harness.records.references import MARKS, folder_of, refuse_other_kinds
 from harness.records.run import RunRecord
@@ -61,8 +60,7 @@ def _flushed(path: Path, content: str | bytes | Frozen) -> Iterator[Path]:
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            if is_full_error(error):
-                error.filename = str(path)  # write and fsync name no file
+            error.filename = error.filename or str(path)  # write and fsync name no file
             raise
         yield temporary
     finally:
@@ -74,6 +72,9 @@ def _flush_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = error.filename or str(folder)
+        raise
     finally:
         os.close(descriptor)
 

@@ -1,12 +1,14 @@
 """Reads a recipe file strictly: header, model, shared settings, operating points. Each problem has its line."""
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from harness.errors import nearest
 from harness.experiment.gpu import GPUS
 from harness.records.reading import Document, Keys, in_words, path_text
 from harness.records.strict_yaml import read_yaml
+from harness.records.trace import file_stamp
 from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import (
     LEAVES,
@@ -30,6 +32,12 @@ _OF_HEADER, _OF_POINT = tuple(RecipeHeader.model_fields), tuple(PointKey.model_f
 
 def load_recipe(path: Path, label: str) -> Recipe:
     """Read and check a whole file; raises BadRequestError with every problem, each at its ``file:line``."""
+    return _loaded(path, label, file_stamp(path))
+
+
+@lru_cache(maxsize=8)
+def _loaded(path: Path, label: str, _stamp: str) -> Recipe:
+    """Read a file once: the cells of a sweep share it. Another stamp of the file is another file."""
     file = read_yaml(path, label)
     recipe = _Reader(file).recipe(path)
     file.problems.raise_if_any()

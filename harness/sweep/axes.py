@@ -20,7 +20,7 @@ RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"
 PYTHON, OWN = "python", "own"
 """The axis of Python environments for the ranks, and its value for the one that runs mbr-perf."""
 
-MOST_CELLS = 10_000  # weeks of runs; checking so many takes minutes
+MOST_CELLS = 1_000  # days of runs; checking so many takes some seconds
 
 _TYPES = get_type_hints(Request)
 _LEAVES = LEAF_OF_OPTION | {"cuda_graph_scope": "cuda_graph.scope", "memory_limit": "measure.memory_limit_bytes"}

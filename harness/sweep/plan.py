@@ -8,6 +8,7 @@ import harness
 from harness.batch.plan import Draft, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.effective import computation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import repeats_problem
 from harness.launch.build import find_build
@@ -64,8 +65,11 @@ def with_twins(drafts: Iterable[CellDraft]) -> tuple[CellDraft, ...]:
     BadRequestError with all problems when no cell may run.
     """
     settled: list[CellDraft] = []
+    alike = dict[str, list[int]]()  # places of cells that differ in recompute alone
     for cell in drafts:
-        settled.append(replace(cell, twin=_twin(cell, settled)))
+        key = "" if cell.spec is None else _without_recompute(cell, cell.spec)
+        settled.append(replace(cell, twin=_twin(cell, [(place, settled[place]) for place in alike.get(key, ())])))
+        alike.setdefault(key, []).append(len(settled) - 1)
     require_one(settled)
     return tuple(settled)
 
@@ -83,18 +87,19 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
     problems.raise_if_any()
 
 
-def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
-    """Return the index of a legal cell with the same computation; all settings except recompute must be equal."""
+def _without_recompute(cell: CellDraft, spec: ExperimentSpec) -> str:
+    return f"{cell.asked.values.get(PYTHON)} {spec.model_dump_json(exclude={'recompute'})}"
+
+
+def _twin(drafted: CellDraft, earlier: Sequence[tuple[int, CellDraft]]) -> int | None:
+    """Return the index of a legal cell with the same computation, of those that differ in recompute alone."""
     if drafted.problem or drafted.checked is None or drafted.checked.effective is None:
         return None
     own = drafted.checked
-    for place, other in enumerate(earlier):
+    for place, other in earlier:
         if not other.may_run or other.checked is None:
             continue
-        if drafted.asked.values.get(PYTHON) != other.asked.values.get(PYTHON):
-            continue
-        same = own.spec.model_copy(update={"recompute": other.checked.spec.recompute}) == other.checked.spec
-        if same and computation(own.spec, own.software) == computation(other.checked.spec, other.checked.software):
+        if computation(own.spec, own.software) == computation(other.checked.spec, other.checked.software):
             return place
     return None
 

@@ -39,6 +39,16 @@ NAMES = [
     "AccountKey",
     "webhookUrl",
     "sessionCookie",
+    "DATABASE_URL",
+    "DB_DSN",
+    "NETRC",
+    "SESSION",
+    "OTP",
+    "PIN",
+    "BEARER",
+    "PRIVATE",
+    "SIGNATURE",
+    "SALT",
     "myJwt",
     "SharedAccessSignature",
 ]
@@ -173,3 +183,10 @@ def test_a_long_line_takes_time_by_its_length(part: str) -> None:
         return time.process_time() - started
 
     assert seconds(100_000) < 40 * max(min(seconds(5_000) for _ in range(3)), 0.002)
+
+
+def test_a_key_of_age_is_masked() -> None:
+    assert redact(f"age AGE-SECRET-KEY-1{CANARY} used") == "age *** used"
+    assert (
+        redact("pin_memory=True XDG_SESSION_ID=3 signature: int") == "pin_memory=True XDG_SESSION_ID=3 signature: int"
+    )
