@@ -126,7 +126,7 @@ class Bench:
             prediction=lambda: predicting_run(kept, launch, predicts=False),
             parents=self.parents,
         )
-        self.progress.finish(f"{title}: {ran.record.status}")
+        self.progress.finish(ran.record.status)
         if ran.signal is not None:
             raise StoppedError(ran.signal)
 
