@@ -143,9 +143,10 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
 
 def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page":
+    from harness.plan.request import end_of_log
     from harness.plan.show import exact_section, nearest_blocks, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
-    from harness.show.page import GAP, Block
+    from harness.show.page import GAP, Block, Line
     from harness.show.request_text import explanation
 
     first = planned.layouts[0]
@@ -162,7 +163,9 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
         from harness.plan.optimal import with_optimal
 
         page = with_optimal(page, planned)
-    more: list[Block] = [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]
+    failed = end_of_log(request.asked.source)
+    more: list[Block] = [Line(failed, "doubt")] * bool(failed)
+    more += [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]
     more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
+from pathlib import Path
+from shlex import quote
 
 from harness.errors import Problems, closest
 from harness.experiment.experiment import ExperimentSpec
@@ -12,8 +14,21 @@ from harness.experiment.recompute import parse_recompute
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.limits import Limits
-from harness.resolve.recipe import Request
+from harness.resolve.recipe import ForeignSource, Request
 from harness.units import GIB
+
+_END_BYTES = 1 << 20
+
+
+def end_of_log(source: ForeignSource | None) -> str:
+    """Say that the log that describes the job ends without memory, which no prediction includes; else empty."""
+    path = Path(source.path) if source else None
+    if path is None or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _END_BYTES))
+        is_oom = b"CUDA out of memory" in file.read()
+    return f"This job ran out of memory: mbr-perf diagnose {quote(str(path))} says why, and what fits" if is_oom else ""
 
 
 @dataclass(frozen=True, kw_only=True)

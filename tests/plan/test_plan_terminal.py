@@ -11,7 +11,7 @@ from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.measure.prediction import limits_for
 from harness.plan.document import planned_document
-from harness.plan.request import PlanRequest
+from harness.plan.request import PlanRequest, end_of_log
 from harness.plan.run import Layout, Planned
 from harness.plan.show import plan_page, size_unit, with_columns
 from harness.plan.show_layouts import layouts_page
@@ -21,10 +21,11 @@ from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.search import Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.resolve.recipe import Request
+from harness.resolve.recipe import ForeignSource, Request
 from harness.show.page import Table, plain
 from harness.show.terminal import Console, print_page
 from tests.commands import json_of
+from tests.imported_logs import TABLE, job_log
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
 TE = "transformer_engine"
@@ -305,3 +306,10 @@ def usable_of(page):
     titles = [column.title for column in found.columns]
     names, cells = titles.index("Recompute"), titles.index("Usable")
     return {plain(row[names]).split()[0]: plain(row[cells]) for row in found.rows}
+
+
+def test_a_log_without_memory_at_its_end_names_diagnose(tmp_path):
+    log = tmp_path / "job.log"
+    for job in (next(each for each in TABLE if not each.is_oom), next(each for each in TABLE if each.is_oom)):
+        log.write_text(job_log(job))
+        assert (f"mbr-perf diagnose {log} " in end_of_log(ForeignSource("megatron_args", str(log)))) is job.is_oom
