@@ -207,6 +207,11 @@ def _fewest_steps(skipped: float) -> int | None:
     return steps
 
 
+def _trains_muon(s: Situation) -> bool:
+    """Tell mbr-perf's own ranks, whose environment is known, from plans and from jobs of other launchers."""
+    return s.launcher == "mbr-perf" and s.rank_env is not None and "muon" in s.spec.optimizer.optimizer
+
+
 CPU_RULES = (
     Rule("CPU01", "error", lambda s: s.cp > 1,
          "context_parallel_size {s.cp}: context parallelism needs transformer-engine's attention",
@@ -308,7 +313,7 @@ CPU_RULES = (
 )  # fmt: skip
 
 RUN_RULES = (
-    Rule("RUN12", "error", lambda s: "muon" in s.spec.optimizer.optimizer,
+    Rule("RUN12", "error", _trains_muon,
          "mbr-perf does not train with {s.spec.optimizer.optimizer}, which needs the package emerging_optimizers",
          "use optimizer.optimizer=adam; `mbr-perf plan` predicts Muon",
          "mbr-perf", "harness"),
