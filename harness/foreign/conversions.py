@@ -4,6 +4,8 @@ Each function takes the words of a job and the names of its row in settings.yaml
 from other arguments are those of its `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64).
 """
 
+from collections.abc import Sequence
+
 from harness.errors import BadRequestError
 from harness.experiment.gpu import PRECISIONS, Precision
 from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
@@ -77,8 +79,10 @@ def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: st
     if rows is None:
         words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
         return None
-    if not gathers:
-        return rows[0].name
+    return _gathered(words, low, kind, rows, gathers) if gathers else rows[0].name
+
+
+def _gathered(words: Words, low: str, kind: str, rows: Sequence[Precision], gathers: Sequence[str]) -> Value:
     is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
     row = next((row for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered), None)
     if row is None:

@@ -11,6 +11,7 @@ from harness.cli.options import GoldenDir, Json, LocalLaunchOptions, SlurmLaunch
 from harness.errors import Problems
 
 if TYPE_CHECKING:
+    from harness.nightly.aa import AaRequest
     from harness.nightly.plan import NightRequest
     from harness.nightly.reports import Outputs
 
@@ -147,7 +148,6 @@ def _request(
 ) -> "NightRequest | None":
     """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
     from harness.cli.requests import batch_launch, read, slurm_request
-    from harness.nightly.aa import AaRequest
     from harness.nightly.plan import NightRequest
     from harness.records.batches import BatchLaunch
 
@@ -161,16 +161,13 @@ def _request(
         )
     if judge.pairs is not None and not judge.against:
         problems.add("--pairs needs --against", "add --against ENVIRONMENT")
-    names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
-    if not judge.aa and names_aa:
-        problems.add("--aa_case and --aa_pairs need --aa", "add --aa")
+    aa = _aa(judge, problems)
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
     with problems.collecting():
         words = batch_launch(launch)
     if what.suite is None:
         return None
-    num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
     return read(
         NightRequest,
         what,
@@ -179,5 +176,15 @@ def _request(
         num_pairs=NightRequest.num_pairs if judge.pairs is None else judge.pairs,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
         slurm=on_slurm.options if on_slurm else None,
-        aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or names_aa else None,
+        aa=aa,
     )
+
+
+def _aa(judge: NightJudgeOptions, problems: Problems) -> "AaRequest | None":
+    from harness.nightly.aa import AaRequest
+
+    names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
+    if not judge.aa and names_aa:
+        problems.add("--aa_case and --aa_pairs need --aa", "add --aa")
+    num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
+    return AaRequest(judge.aa_case, num_pairs) if judge.aa or names_aa else None

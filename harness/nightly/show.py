@@ -10,7 +10,7 @@ from harness.errors import ExitCode
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import aa_lines, further_command, next_steps, story
-from harness.nightly.values import CaseFinding, CaseVerdict, NightDocument, NightVerdict
+from harness.nightly.values import CaseFinding, CaseVerdict, NightDocument, NightVerdict, PairsVerdict
 from harness.nightly.words import (
     SPEED,
     about,
@@ -190,12 +190,16 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
             yield few
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
-    speed = case.pairs.of(SPEED) if case.pairs else None
-    if case.pairs and (case.pairs.fault or speed):
-        yield case.pairs.fault or (case.pairs.text_of(speed) if speed else "")
+    if case.pairs and (paired := case.pairs.fault or _paired_speed(case.pairs)):
+        yield paired
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
+
+
+def _paired_speed(pairs: PairsVerdict) -> str:
+    speed = pairs.of(SPEED)
+    return pairs.text_of(speed) if speed else ""
 
 
 def _section(case: CaseVerdict) -> Section:

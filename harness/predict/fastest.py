@@ -1,6 +1,7 @@
 """The fastest plan of recompute by layer beside the uniform settings of a request."""
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harness.experiment.effective import Implementation
@@ -9,6 +10,7 @@ from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_la
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.mixes import Mixer
+from harness.predict.model_states import Adam
 from harness.predict.optimal import Planner, Solution
 from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
@@ -87,9 +89,8 @@ def optimal(
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
     for tried in range(_MOST_TRIES):
         try:
-            for room in due:
-                if found := Planner(mixer, room, rows[0].prediction.adam, constants.allocator_bytes).solve():
-                    known.append((found.seconds, -len(known), found, room))
+            for found, room in _solved(due, mixer, rows[0].prediction.adam, constants.allocator_bytes):
+                known.append((found.seconds, -len(known), found, room))
         except TooManyError:
             return replace(none_yet, reason="too many plans of a stage are as fast; name fewer settings with --only")
         if not known:
@@ -106,6 +107,12 @@ def optimal(
             )  # fmt: skip
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
     return replace(none_yet, reason="no plan by layer fits with its whole range")
+
+
+def _solved(due: Iterable[Room], mixer: Mixer, adam: Adam, allocator_bytes: int) -> Iterator[tuple[Solution, Room]]:
+    for room in due:
+        if found := Planner(mixer, room, adam, allocator_bytes).solve():
+            yield found, room
 
 
 def _less(room: Room, found: Prediction) -> list[Room]:
