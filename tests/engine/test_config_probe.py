@@ -76,7 +76,7 @@ def scripted_megatron(tmp_path):
         files = {
             "__init__": f"print('imported', flush=True); {imported}", "distributed": "DistributedDataParallelConfig = None",
             "optimizer": "OptimizerConfig = None", "transformer/__init__": "", "fusions/__init__": "",
-            "fusions/fused_bias_geglu": "quick_gelu = None", "transformer/enums": "AttnBackend = {'local': 0}",
+            "activations": "squared_relu = None", "fusions/fused_bias_geglu": "quick_gelu = None", "transformer/enums": "AttnBackend = {'local': 0}",
             "transformer/transformer_config": f"""
 import os, sys, time
 class Fields:
