@@ -100,7 +100,7 @@ def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed
 @pytest.mark.slow
 @pytest.mark.long
 def test_pairs_of_old_and_new_build_decide_what_the_golden_alone_leaves_open(tmp_path):
-    suite = SUITE.replace("golden: optional", "repeats: 1")
+    suite = SUITE.replace("golden: optional", "thresholds: {tflops_per_gpu: 0.6}")  # other tests may share the cores
     (tmp_path / "suite.yaml").write_text(suite.replace("max_steps: 5", "max_steps: 8"))
     unchanged, slowed = environment(tmp_path / "unchanged"), environment(tmp_path / "slowed", sleep_s=0.5)
     asked = (str(tmp_path / "suite.yaml"), "--golden_dir", str(tmp_path / "goldens"), "--results_dir", str(tmp_path / "results"))  # fmt: skip
@@ -108,7 +108,7 @@ def test_pairs_of_old_and_new_build_decide_what_the_golden_alone_leaves_open(tmp
     night = json.loads(_night(sys.executable, *asked).stdout)
     record = read_night(night["night_dir"]).cases[0].runs[0].record
     speed = night["cases"][0]["metrics"]["tflops_per_gpu"]["median"]
-    metrics = {"tflops_per_gpu": GoldenMetric(value=speed * 1.5, relative_spread=0.1)}
+    metrics = {"tflops_per_gpu": GoldenMetric(value=speed * 5, relative_spread=0.1)}
     write_golden(tmp_path / "goldens", record.spec, build_golden(record, {}, num_runs=1).model_copy(update={"metrics": metrics}))  # fmt: skip
     alone = json.loads(_night(sys.executable, *asked, "--confirm", "0").stdout)["cases"][0]
     assert alone["outcome"] in ("inconclusive", "regression")
