@@ -110,6 +110,7 @@ def test_settings_of_the_allocator_decide_what_fits(composed):
     assert held["expandable"].fits[1] < held["native"].fits[1] - 500_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full:uniform:1"])
 def test_repeated_micro_batches_are_skipped_without_a_difference(composed, monkeypatch, recompute):
     spec = point("llama3_8b", 8)
