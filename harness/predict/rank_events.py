@@ -360,17 +360,22 @@ def _build(
         for is_expert, sizes in enumerate((parts.parameters, parts.experts)):
             if not sizes:
                 continue
-            if spec.optimizer.use_distributed_optimizer:
-                memory.label = "weights", "buffer"
-                memory.take(sum(memory.alive[key] for key in keys[is_expert]), _BUILD_STREAM)
-            memory.label = ("gradients",)
             elements = [size / bytes_per_element for size in sizes]
-            memory.take(round(sum(elements) * settings.gradient_bytes), _BUILD_STREAM)
-            if spec.optimizer.use_distributed_optimizer:
-                memory.free(*reversed(keys[is_expert]))
+            moved = keys[is_expert] if spec.optimizer.use_distributed_optimizer else []
+            _make_buffers(memory, moved, round(sum(elements) * settings.gradient_bytes))
             has_buckets = spec.ddp.overlap_grad_reduce and not pp_rank and not number
             owned[is_expert] += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
     return owned if spec.parallelism.expert_model_parallel_size > 1 else [[*chain.from_iterable(owned)]]
+
+
+def _make_buffers(memory: _Memory, moved: Keys, gradient_bytes: int) -> None:
+    """Make DDP's buffers: of the parameters ``moved`` into one, and of their gradients."""
+    if moved:
+        memory.label = "weights", "buffer"
+        memory.take(sum(memory.alive[key] for key in moved), _BUILD_STREAM)
+    memory.label = ("gradients",)
+    memory.take(gradient_bytes, _BUILD_STREAM)
+    memory.free(*reversed(moved))
 
 
 def _weights(sizes: Sequence[int], memory: _Memory, *, grouped: bool) -> Keys:

@@ -227,17 +227,13 @@ def _with_waiting(unit: Unit, num_bytes: int) -> Unit:
     first holds more than before and behind it; both go where the trace gives back its own.
     """
     (passes,) = unit.passes
-    number = sum(row > 0 for row in passes.forward)
-    rows, own = list[tuple[int, int]](), -1  # each with the number of its request
-    for row in passes.backward:
-        rows.append((row, number))
-        own = number if row == num_bytes and own < 0 else own
-        number += row > 0
+    rows = _numbered(passes)
+    own = next((number for row, number in rows if row == num_bytes), -1)
     tops = [at + 1 for at, ((row, _), (next_row, _)) in enumerate(pairwise(rows)) if row > 0 >= next_row]
     if own < 0 or len(tops) < _USES:
         return _with_scratch(unit, num_bytes)
     changed, names, waiting = list[int](), {}, list[int]()
-    count = sum(row > 0 for row in passes.forward)
+    count = rows[0][1]
     for at, (row, name) in enumerate(rows):
         if at in tops[:_USES]:
             changed.append(num_bytes)
@@ -254,6 +250,12 @@ def _with_waiting(unit: Unit, num_bytes: int) -> Unit:
             owner, what = owner_of(row)
             changed.append(freed(OWN, names.get(what, what)) if owner == OWN else row)
     return replace(unit, passes=(Passes.of(Part(forward=passes.forward, backward=tuple(changed))),))
+
+
+def _numbered(passes: Passes) -> list[tuple[int, int]]:
+    """Return each row of the backward pass with the number that the next request has there."""
+    numbers = accumulate((row > 0 for row in passes.backward), initial=sum(row > 0 for row in passes.forward))
+    return [*zip(passes.backward, numbers, strict=False)]
 
 
 def _change(row: int, sizes: list[int]) -> int:

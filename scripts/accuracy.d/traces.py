@@ -144,11 +144,9 @@ def points(about: About) -> Iterator[ExperimentSpec]:
             spec = resolve_recipe(recipe, Request(**asked)).spec
         except BadRequestError:  # points that were published and cannot run
             continue
-        if spec.peft and spec.gpu_type.is_cpu:  # traced when asked for: not every setting of theirs can be
-            continue
-        if any(
-            _is_plannable(each, software) for each in (spec, spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
-        ):
+        every = (spec, spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+        is_traced = not (spec.peft and spec.gpu_type.is_cpu)  # else when asked for: not every setting can be
+        if is_traced and any(_is_plannable(each, software) for each in every):
             yield spec
 
 
