@@ -111,9 +111,10 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
     """Search, and show the best layouts. Ctrl-C shows the best layouts so far, and exits 130."""
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
+    from harness.plan.nearest import nearest_blocks
     from harness.plan.run import Planned
     from harness.plan.searching import fewest, search
-    from harness.plan.show import nearest_blocks, with_columns
+    from harness.plan.show import with_columns
     from harness.plan.show_layouts import news, search_page
     from harness.show.progress import counting
     from harness.show.terminal import narration, show_page
@@ -143,8 +144,9 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
 
 def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page":
+    from harness.plan.nearest import nearest_blocks
     from harness.plan.request import end_of_log
-    from harness.plan.show import exact_section, nearest_blocks, plan_page, with_columns
+    from harness.plan.show import exact_section, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
     from harness.show.page import GAP, Block, Line
     from harness.show.request_text import explanation

@@ -18,6 +18,8 @@ from harness.records.golden import difference_text, leaves, setting_differences,
 from harness.records.goldens import golden_dir, list_goldens
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
+from harness.show.page import Block, Line, details
+from harness.units import counted, format_percent
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,21 @@ def _differences(own: ExperimentSpec, theirs: ExperimentSpec) -> dict[str, tuple
     paths = sorted((ours.keys() | others.keys()) - {"kernels.transformer_impl"})
     both = {path: (ours.get(path, "none"), others.get(path, "none")) for path in paths}
     return {path: values for path, values in both.items() if values[0] != values[1]}
+
+
+def nearest_blocks(golden: Nearest | None, published: Nearest | None) -> list[Block]:
+    """Return the nearest golden, else the nearest published figure, as a line; the rest is details."""
+    known = [each for each in (golden, published) if each]
+    missing = [] if golden else ["Nearest golden: none with this recipe, task, GPU, precision, layout and batch"]
+    apart = [f"{each.name} differs: {'; '.join(each.differences)}" for each in known if each.differences]
+    lines = [Line(nearest_text(each), hang=2) for each in known]
+    return [*lines[:1], details("note", [*missing, *lines[1:], *apart])]
+
+
+def nearest_text(nearest: Nearest) -> str:
+    """Name the nearest golden or published figure, and say how far the prediction of its setting is from it."""
+    errors = (("peak", nearest.peak_error), ("TFLOP/s/GPU", nearest.throughput_error))
+    texts = [f"predicted {what} {format_percent(error)}" for what, error in errors if error is not None]
+    what = f"published figure: {nearest.name} ({nearest.source})" if nearest.source else f"golden: {nearest.name}"
+    others = f"; {counted(len(nearest.differences), 'other setting')}" if nearest.differences else ""
+    return f"Nearest {what}: {', '.join(texts) or 'no peak, no throughput'}{others}"

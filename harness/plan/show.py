@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import to_paste
-from harness.plan.nearest import Nearest
 from harness.predict.advice import (
     advice,
     allocator_note,
@@ -377,24 +376,6 @@ def assumptions(plan: Plan) -> Details:
                 "costs time for each operation that runs again"
             )
     return details("assumption", texts, title="Assumptions")
-
-
-def nearest_blocks(golden: Nearest | None, published: Nearest | None) -> list[Block]:
-    """Return the nearest golden, else the nearest published figure, as a line; the rest is details."""
-    known = [each for each in (golden, published) if each]
-    missing = [] if golden else ["Nearest golden: none with this recipe, task, GPU, precision, layout and batch"]
-    apart = [f"{each.name} differs: {'; '.join(each.differences)}" for each in known if each.differences]
-    lines = [Line(nearest_text(each), hang=2) for each in known]
-    return [*lines[:1], details("note", [*missing, *lines[1:], *apart])]
-
-
-def nearest_text(nearest: Nearest) -> str:
-    """Name the nearest golden or published figure, and say how far the prediction of its setting is from it."""
-    errors = (("peak", nearest.peak_error), ("TFLOP/s/GPU", nearest.throughput_error))
-    texts = [f"predicted {what} {format_percent(error)}" for what, error in errors if error is not None]
-    what = f"published figure: {nearest.name} ({nearest.source})" if nearest.source else f"golden: {nearest.name}"
-    others = f"; {counted(len(nearest.differences), 'other setting')}" if nearest.differences else ""
-    return f"Nearest {what}: {', '.join(texts) or 'no peak, no throughput'}{others}"
 
 
 def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:

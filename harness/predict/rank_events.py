@@ -358,11 +358,10 @@ def _build(
     bytes_per_element = round(stored / settings.num_elements, 2)
     for number, (parts, keys) in enumerate(zip(chunks, made, strict=True)):
         for is_expert, sizes in enumerate((parts.parameters, parts.experts)):
-            if not sizes:
-                continue
             elements = [size / bytes_per_element for size in sizes]
             moved = keys[is_expert] if spec.optimizer.use_distributed_optimizer else []
-            _make_buffers(memory, moved, round(sum(elements) * settings.gradient_bytes))
+            if sizes:
+                _make_buffers(memory, moved, round(sum(elements) * settings.gradient_bytes))
             has_buckets = spec.ddp.overlap_grad_reduce and not pp_rank and not number
             owned[is_expert] += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
     return owned if spec.parallelism.expert_model_parallel_size > 1 else [[*chain.from_iterable(owned)]]

@@ -20,7 +20,8 @@ from harness.records.strict_json import RejectedError, read_document
 from harness.records.sweep import CELLS
 from harness.show.json import Document, Shown
 
-_EVIDENCE = {"accuracy", "benchmarks", "capture", "examples", "faults", "gpu", "house.json", "scripted_gpu", "traces"}
+_EVIDENCE = {"accuracy", "benchmarks", "capture", "examples", "faults", "gpu", "house.json", "optimal", "scripted_gpu",
+             "traces"}  # fmt: skip
 _KNOWN = {*FOLDERS, JOBS, "bisects", *_EVIDENCE, "golden", "calibration", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there

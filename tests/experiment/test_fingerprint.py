@@ -40,6 +40,12 @@ CHANGED = {
     "train.manual_gc": True,
     "train.manual_gc_interval": 5,
     "peft": PeftSpec(),
+    "optimizer.optimizer": "sgd",
+    "optimizer.sgd_momentum": 0.5,
+    "optimizer.loss_scale": 4096.0,
+    "optimizer.optimizer_cpu_offload": True,
+    "optimizer.optimizer_offload_fraction": 0.5,
+    "optimizer.overlap_cpu_optimizer_d2h_h2d": True,
     "engine": BridgeEngine(
         version="0.3.1", forward_step="megatron.bridge.training.gpt_step:forward_step", rest="0" * 16
     ),

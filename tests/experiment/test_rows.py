@@ -49,6 +49,7 @@ def mixtral(command, *arguments):
     return json.loads(mbr_perf(command, *job, *arguments, "--json"))
 
 
+@pytest.mark.slow
 def test_a_gpu_type_and_a_module_are_planned_for():
     """megatron-core itself has no such module, so its setting gets no forecast."""
     document = mixtral("plan", "--only", "none", "router")

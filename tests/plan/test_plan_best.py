@@ -8,9 +8,15 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.plan.document import planned_document
-from harness.plan.nearest import Nearest, nearest_golden, nearest_published, published_spec
+from harness.plan.nearest import (
+    Nearest,
+    nearest_blocks,
+    nearest_golden,
+    nearest_published,
+    nearest_text,
+    published_spec,
+)
 from harness.plan.run import Layout, Planned
-from harness.plan.show import nearest_blocks, nearest_text
 from harness.predict.device import device_needs
 from harness.predict.limits import Limits
 from harness.predict.ranges import ratio_error

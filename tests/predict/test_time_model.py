@@ -124,11 +124,6 @@ def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
     assert step_time(graphs, ((work,),)).compute_s == pytest.approx(1, rel=0.02)
 
 
-def test_frozen_weights_have_no_gradients(spec_of):
-    work = chunk(op(flops=ONE_SECOND_OF_GEMM), op("backward", flops=2 * ONE_SECOND_OF_GEMM))
-    assert step_time(alone(spec_of, task="peft"), ((work,),)).compute_s == pytest.approx(2, rel=1e-5)
-
-
 def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
     spreads = {"9.x dense": (0.9, 1.1, 20), "9.x experts": (0.8, 1.5, 4), "8.x experts": (1.0, 1.0, 12)}
     assert spread_of("9.x dense", spreads) == (0.9, 1.1, 20)

@@ -197,7 +197,7 @@ RULES = (
          "set model.moe.moe_grouped_gemm=false",
          "transformer/moe/experts.py:82", "run",
          "bias not supported in Grouped GEMM yet, please set '--disable-bias-linear' instead.", until="0.17"),
-    Rule("L16", "error",
+    Rule("L17", "error",
          lambda s: s.moe is not None and s.moe.moe_router_load_balancing_type == "sinkhorn"
          and s.moe.moe_aux_loss_coeff > 0,
          "sinkhorn routing balances by itself; moe_aux_loss_coeff is {s.moe.moe_aux_loss_coeff}",

@@ -9,7 +9,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
-from tests.experiment.rules.cases import CASES, Case
+from tests.experiment.rules.case import Case
+from tests.experiment.rules.cases import CASES
 from tests.experiment.rules.releases import RAISED_BY_CONFIG, installed_megatron_core, is_of_installed_release
 
 
