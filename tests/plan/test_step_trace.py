@@ -73,6 +73,7 @@ def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_
     assert words >= {"weights", "micro-batch 1", "layers, backward", "layer 31"}
 
 
+@pytest.mark.slow
 def test_the_trace_for_perfetto_has_the_peak_of_the_plan_and_a_slice_for_every_pass(mbr_perf, tmp_path):
     file = tmp_path / "step.json"
     stage = stage_of(mbr_perf(*JOB, "--recompute", "none", "--step_trace", file), "none")

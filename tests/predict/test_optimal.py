@@ -149,6 +149,7 @@ def test_a_setting_that_another_beats_is_not_in_the_space():
     assert "core_attn" in texts and "core_attn" not in mixer.allowed["dense"]
 
 
+@pytest.mark.slow
 def test_plans_are_not_offered_where_layers_are_captured_or_moved():
     plan, traces = planned("two stages")
     for update in ({"cuda_graph": plan.spec.cuda_graph.model_copy(update={"impl": "local"})},

@@ -58,6 +58,7 @@ def test_nodes_need_a_folder_that_they_share(mbr_perf):
         assert (answer.code, "the same --sweep_dir" in answer.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_a_sweep_is_not_taken(mbr_perf, tmp_path):
     (tmp_path / "sweep.json").touch()
     answer = mbr_perf(*SWEEP, "--sweep_dir", tmp_path)
