@@ -1,7 +1,7 @@
 """`mbr-perf bisect`: the commit of megatron-core that made a case worse."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -22,7 +22,7 @@ class BisectOptions:
     good: Annotated[str, option("REV", "A commit before the change.")] = ""
     bad: Annotated[str, option("REV", "A later commit that has it.")] = ""
     repo: Annotated[Path | None, option("FOLDER", "A checkout of Megatron-LM. It is only read.")] = None
-    metric: Annotated[Literal["recompute", "memory", "work", "time"] | None, option("NAME", "recompute, memory or work "
+    metric: Annotated[str | None, option("NAME", "recompute, memory or work "
         "(by tracing, without a GPU), or time. Default: what differs in a trace, else time.")] = None
     max_runs: Annotated[int, option("N", "End undecided after N runs of a bisect by time.")] = 150
     recipes_dir: Annotated[Path | None, option("DIR", "Directory of recipe families and of suites/.")] = None
@@ -59,6 +59,7 @@ def bisect(asked: BisectOptions) -> None:
 def _request(asked: BisectOptions) -> "BisectRequest | None":
     """Return the request; None if a bisect is resumed. BadRequestError with everything that is missing."""
     from harness.bisect.run import BisectRequest
+    from harness.bisect.values import Metric
     from harness.cli.requests import read, require_nothing_else
     from harness.errors import Problems
 
@@ -69,5 +70,7 @@ def _request(asked: BisectOptions) -> "BisectRequest | None":
     for name, value in (("CASE", asked.case), ("--good", asked.good), ("--bad", asked.bad), ("--repo", asked.repo)):
         if not value:
             problems.add(f"bisect needs {name}", "mbr-perf bisect CASE --good REV --bad REV --repo FOLDER")
+    if asked.metric is not None and asked.metric not in get_args(Metric):
+        problems.add(f"--metric {asked.metric}: no such metric", f"known: {', '.join(get_args(Metric))}")
     problems.raise_if_any()
     return read(BisectRequest, asked)
