@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
 from statistics import fmean
@@ -201,22 +201,22 @@ def _answer(
 ) -> Answer:
     """Return the answer with the figures of both sides, and what the commit changed."""
     skipped = {each.place: each.problem for each in measured if each.problem}
-    common = {
-        "plan": plan,
-        "folder": folder,
-        "metric": metric,
-        "skipped": tuple((plan.revisions[place], why) for place, why in sorted(skipped.items())),
-        "num_measured": len(measured),
-    }
+    answer = Answer(
+        plan,
+        folder,
+        metric,
+        None,
+        "",
+        skipped=tuple((plan.revisions[place], why) for place, why in sorted(skipped.items())),
+        num_measured=len(measured),
+    )
     if isinstance(step, Undecided):
-        return Answer(**common, found=None, reason=step.reason, exit_code=ExitCode.INCONCLUSIVE)  # type: ignore[arg-type]
-    sides = tuple(_side(plan, metric, place, measured) for place in (step.before, step.place))
+        return replace(answer, reason=step.reason, exit_code=ExitCode.INCONCLUSIVE)
     before, after = (plan.revisions[place].sha for place in (step.before, step.place))
-    return Answer(
-        **common,  # type: ignore[arg-type]
+    return replace(
+        answer,
         found=step,
-        reason="",
-        sides=sides,
+        sides=tuple(_side(plan, metric, place, measured) for place in (step.before, step.place)),
         change=_change(metric, step, measured),
         between=plan.revisions[step.before + 1 : step.place + 1],
         lines=lines_about_memory(Path(plan.repo), before, after),

@@ -31,10 +31,7 @@ class Revision(Frozen):
 
 
 class BisectPlan(Frozen):
-    """``bisect.json``. ``revisions``: good first, bad last. ``metric`` None: what differs between traces, else time.
-
-    ``python``: the interpreter of all revisions; they differ in megatron-core alone.
-    """
+    """``bisect.json``. ``revisions``: good first, bad last. ``metric`` None: what differs between traces, else time."""
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     bisect_id: str
