@@ -120,9 +120,7 @@ class Bench:
         kept = KeptPrediction(None, "bisect compares runs with each other")
         ran = launched(
             launch,
-            progress=lambda _: nullcontext(
-                lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s)
-            ),
+            progress=lambda _: nullcontext(shown),
             prediction=lambda: predicting_run(kept, launch, predicts=False),
             parents=self.parents,
         )

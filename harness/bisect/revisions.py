@@ -37,9 +37,7 @@ def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
     if not repo.is_dir():
         raise BadRequestError(f"--repo {repo}: no such folder", remedy="name a checkout of Megatron-LM")
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
-    listed = (
-        git(repo, "rev-list", "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE).decode().split()
-    )
+    listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE)
     if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:
         raise BadRequestError(
             f"--good {good} is no ancestor of --bad {bad}", remedy="name an earlier and a later commit"
@@ -48,12 +46,12 @@ def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
         raise BadRequestError(
             f"no commit from --good {good} to --bad {bad} changes {PACKAGE}/", remedy="name other revisions"
         )
-    for option, sha in (("--good", ends[0]), ("--bad", listed[-1])):
+    for option, sha in (("--good", ends[0]), ("--bad", listed[-1].sha)):
         if not git(repo, "ls-tree", sha, f"{PACKAGE}/core/__init__.py"):
             raise BadRequestError(
                 f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy="name a checkout of Megatron-LM with --repo"
             )
-    return tuple(_revision(repo, sha) for sha in (ends[0], *listed))
+    return (*_listed(repo, "--max-count=1", ends[0]), *listed)
 
 
 def _sha(repo: Path, option: str, name: str) -> str:
@@ -65,9 +63,10 @@ def _sha(repo: Path, option: str, name: str) -> str:
         ) from error
 
 
-def _revision(repo: Path, sha: str) -> Revision:
-    subject = git(repo, "show", "-s", "--format=%s", sha).decode(errors="replace").strip()
-    return Revision(sha=sha, subject=on_one_line(subject)[:120])
+def _listed(repo: Path, *which: str) -> list[Revision]:
+    text = git(repo, "log", "--no-show-signature", "--format=%H %s", *which).decode(errors="replace")
+    commits = (line.partition(" ") for line in text.split("\n") if line)
+    return [Revision(sha=sha, subject=on_one_line(subject.strip())[:120]) for sha, _, subject in commits]
 
 
 def version_at(repo: Path, sha: str) -> str:
