@@ -46,6 +46,10 @@ class OptimizerSpec(Frozen):
     weight_decay: float = Field(default=0.01, ge=0)
     clip_grad: float = Field(default=1.0, ge=0)
 
+    @property
+    def is_muon(self) -> bool:
+        return "muon" in self.optimizer
+
 
 class DdpSpec(Frozen):
     """`DistributedDataParallelConfig` settings, and when the pipeline's stages start their collectives.

@@ -136,7 +136,7 @@ ASSUMPTIONS = (
     Assumption(
         "Muon: one momentum for each weight, Adam for embeddings and the output layer, which every stage is taken to "
         "have; five Newton-Schulz iterations in bf16",
-        lambda spec, _: "muon" in spec.optimizer.optimizer,
+        lambda spec, _: spec.optimizer.is_muon,
     ),
     Assumption(
         "fp16: no step is skipped; until the loss scale is found, steps are, and Adam's states are not there yet",

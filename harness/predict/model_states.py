@@ -175,13 +175,9 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "
     )
 
 
-def _is_muon(spec: ExperimentSpec) -> bool:
-    return "muon" in spec.optimizer.optimizer
-
-
 def _moments_beside_muon(spec: ExperimentSpec, parameters: Parameters) -> float:
     """Return the bytes of Adam's second moments beside Muon: of embeddings and the output layer, without norms."""
-    return _is_muon(spec) * _SIZE["fp32"] * min(parameters.dense, _outside_of_layers(spec)) / shards_of(spec)[0]
+    return spec.optimizer.is_muon * _SIZE["fp32"] * min(parameters.dense, _outside_of_layers(spec)) / shards_of(spec)[0]
 
 
 def _beside_step(spec: ExperimentSpec, parameters: Parameters, owned: tuple[float, float]) -> float:
@@ -196,7 +192,7 @@ def _beside_step(spec: ExperimentSpec, parameters: Parameters, owned: tuple[floa
     if spec.optimizer.optimizer_cpu_offload:
         masters = 4 * (1 - on_host(spec)) * (sum(whole) + sum(owned))
         return max(0, masters - state_bytes(spec).optimizer * sum(owned))
-    if not _is_muon(spec):
+    if not spec.optimizer.is_muon:
         return 0
     gathers = spec.optimizer.optimizer == "dist_muon"
     gathered = [2 * (all_of + own) for all_of, own in zip(whole, owned, strict=True) if gathers and own < all_of]

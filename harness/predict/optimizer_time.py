@@ -27,7 +27,7 @@ def optimizer_seconds(spec: ExperimentSpec, parameters: Parameters, bytes_per_s:
     moved = 2 * per.optimizer * sum(owned) + kept * (2 * (per.cast + per.widened) + per.gradient + 2)
     if quantises_on_arrival(spec):
         moved += (2 + 2 + 2) * (parameters.dense + parameters.expert)
-    muon = muon_flops(spec, owned) / flops_per_s if "muon" in spec.optimizer.optimizer else 0.0
+    muon = muon_flops(spec, owned) / flops_per_s if spec.optimizer.is_muon else 0.0
     return moved / bytes_per_s + muon + host_seconds(spec, sum(owned))
 
 

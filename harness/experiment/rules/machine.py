@@ -209,7 +209,7 @@ def _fewest_steps(skipped: float) -> int | None:
 
 def _trains_muon(s: Situation) -> bool:
     """Tell mbr-perf's own ranks, whose environment is known, from plans and from jobs of other launchers."""
-    return s.launcher == "mbr-perf" and s.rank_env is not None and "muon" in s.spec.optimizer.optimizer
+    return s.launcher == "mbr-perf" and s.rank_env is not None and s.spec.optimizer.is_muon
 
 
 CPU_RULES = (

@@ -21,13 +21,9 @@ def _has_sharded_optimizer(s: Situation) -> bool:
     return s.spec.optimizer.use_distributed_optimizer or s.spec.ddp.use_megatron_fsdp
 
 
-def _is_muon(s: Situation) -> bool:
-    return "muon" in s.spec.optimizer.optimizer
-
-
 def _muon_refuses(s: Situation) -> Values | None:
     """Return the first setting that Megatron-LM's launcher refuses beside Muon. From 0.17 on dist_muon overlaps."""
-    if not _is_muon(s):
+    if not s.spec.optimizer.is_muon:
         return None
     ddp, no_overlap = s.spec.ddp, s.spec.optimizer.optimizer == "muon" or s.mcore_before("0.17")
     asked = {
@@ -133,12 +129,12 @@ RULES = (
          "use optimizer.use_precision_aware_optimizer=false, or optimizer.optimizer=adam",
          "optimizer/optimizer_config.py:376", "run",
          "--use-precision-aware-optimizer only supported with adam"),
-    Rule("B23a", "error", lambda s: _is_muon(s) and s.spec.optimizer.use_distributed_optimizer,
+    Rule("B23a", "error", lambda s: s.spec.optimizer.is_muon and s.spec.optimizer.use_distributed_optimizer,
          "{s.spec.optimizer.optimizer} does not work with the distributed optimizer",
          "use optimizer.use_distributed_optimizer=false",
          "optimizer/muon.py:193", "source",
          "muon with dist optimizer is not supported.", until="0.18"),
-    Rule("B23b", "error", lambda s: _is_muon(s) and s.spec.compute_dtype == "fp16",
+    Rule("B23b", "error", lambda s: s.spec.optimizer.is_muon and s.spec.compute_dtype == "fp16",
          "{s.spec.optimizer.optimizer} has no loss scale, which fp16 needs",
          "use --compute_dtype bf16, or optimizer.optimizer=adam",
          "optimizer/muon.py:196", "source",
