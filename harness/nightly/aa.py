@@ -41,14 +41,21 @@ class AaRequest:
 
 def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
     """Return the problems of the request for cases with these ``names``; none are known if the suite has faults."""
-    found = list[BadRequestError]()
-    if asked is not None and not MIN_PAIRS <= asked.num_pairs <= MAX_PAIRS:
-        remedy = f"{MAX_PAIRS} pairs already find a difference of half the noise of one run"
-        found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy))
-    if asked is not None and asked.case and names and asked.case not in names:
+    if asked is None:
+        return []
+    remedy = f"{MAX_PAIRS} pairs already find a difference of half the noise of one run"
+    found = count_problems("--aa_pairs", asked.num_pairs, remedy)
+    if asked.case and names and asked.case not in names:
         remedy = nearest(asked.case, names)
         found.append(BadRequestError(f"--aa_case {asked.case}: not among the cases of this night", remedy=remedy))
     return found
+
+
+def count_problems(option: str, num_pairs: int, remedy: str) -> list[BadRequestError]:
+    """Return the problem of a number of pairs, if it has one."""
+    if MIN_PAIRS <= num_pairs <= MAX_PAIRS:
+        return []
+    return [BadRequestError(f"{option} {num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy)]
 
 
 def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
@@ -93,7 +100,8 @@ def _cost(case: PlannedCase) -> float:
     return spec.measure.max_steps * model_flops_per_step(spec) / peak
 
 
-_Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
+Sides = tuple[list[Metrics], list[Metrics]]
+"""Of the first label and of the second."""
 
 
 def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
@@ -102,12 +110,30 @@ def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
     fault = fault_of(runs, numbers)
     if fault:
         return AaVerdict(case.name, num_pairs, tuple(runs), doubts={"time": f"tonight's own A/A {fault}"})
-    records = {run.number: run.record for run in runs if run.record is not None}
-    by_label: dict[str, list[Metrics]] = {"A": [], "A'": []}
-    for place, number in enumerate(numbers):
-        by_label[aa_label(place)].append(derive(records[number]))
-    findings = tuple(_findings(case, records[numbers.start], (by_label["A"], by_label["A'"])))
+    like, sides = sides_of(runs, numbers)
+    findings = tuple(_findings(case, like, sides))
     return AaVerdict(case.name, num_pairs, tuple(runs), findings, _doubts(findings))
+
+
+def sides_of(runs: Sequence[CaseRun], numbers: range) -> tuple[RunRecord, Sides]:
+    """Return the first run, and the figures of both sides of complete pairs, which run as A A' A' A."""
+    records = {run.number: run.record for run in runs if run.record is not None}
+    sides: Sides = ([], [])
+    for place, number in enumerate(numbers):
+        sides[aa_label(place) != "A"].append(derive(records[number]))
+    return records[numbers.start], sides
+
+
+def judged_metrics(
+    case: Case, like: RunRecord, sides: Sides, num_timed: int
+) -> Iterable[tuple[Metric, list[float | None], list[float | None], float]]:
+    """Yield each gated metric that some run has, its figures on both sides, and the threshold of ``num_timed`` runs."""
+    for metric in METRICS:
+        first, second = ([metric.read(metrics) for metrics in side] for side in sides)
+        if metric.gate is None or all(value is None for value in (*first, *second)):
+            continue
+        limit = default_thresholds(like.spec, num_timed if metric.gate == "time" else len(first)).of(metric.gate)
+        yield metric, first, second, limit if metric.gate == "exact" else case.thresholds.get(metric.name, limit)
 
 
 def fault_of(runs: Sequence[CaseRun], numbers: range) -> str:
@@ -138,15 +164,8 @@ def _unusable(record: RunRecord, number: int) -> str:
     return f"is not usable: run {number}: {problem}" if problem else ""
 
 
-def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
-    for metric in METRICS:
-        first, second = ([metric.read(metrics) for metrics in side] for side in sides)
-        if metric.gate is None or all(value is None for value in (*first, *second)):
-            continue
-        num_runs = planned.repeats if metric.gate == "time" else len(first)
-        limit = default_thresholds(like.spec, num_runs).of(metric.gate)
-        if metric.gate != "exact":
-            limit = planned.thresholds.get(metric.name, limit)
+def _findings(planned: Case, like: RunRecord, sides: Sides) -> Iterable[AaFinding]:
+    for metric, first, second, limit in judged_metrics(planned, like, sides, planned.repeats):
         is_time = metric.gate == "time"
         yield _time(metric, first, second, limit) if is_time else _repeating(metric, second, sides, limit)
 
@@ -177,7 +196,7 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     )
 
 
-def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, limit: float) -> AaFinding:
+def _repeating(metric: Metric, second: Sequence[float | None], sides: Sides, limit: float) -> AaFinding:
     """Judge peaks and counted work: compare A' with the worst of A, as a case with its golden."""
     a, b = (metric.read(combine(side)) for side in sides)
     if a is None:

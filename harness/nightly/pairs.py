@@ -6,14 +6,14 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from harness.errors import BadRequestError
-from harness.judge.derive import combine, derive
-from harness.judge.gate import Verdict, compare_values, default_thresholds
+from harness.judge.derive import combine
+from harness.judge.gate import Finding, Verdict, compare_values
 from harness.judge.statistics import Welch
-from harness.nightly.aa import MAX_PAIRS, MIN_PAIRS, fault_of
+from harness.nightly.aa import Sides, count_problems, fault_of, judged_metrics, sides_of
 from harness.nightly.rules import SMALLEST_EFFECT, is_worse, judge_memory
 from harness.nightly.values import CaseFinding, CaseRun, PairFinding, PairsVerdict
-from harness.records.metrics import METRICS, Metric, Metrics
-from harness.records.night import NEW, OLD, Against, Case, pair_label
+from harness.records.metrics import Metric
+from harness.records.night import Against, Case
 from harness.records.run import RunRecord
 from harness.units import format_percent, format_share
 
@@ -23,10 +23,7 @@ PAIR_ALPHA = 0.005
 
 def pairs_problems(num_pairs: int) -> list[BadRequestError]:
     """Return the problem of the number of pairs, if it has one."""
-    if MIN_PAIRS <= num_pairs <= MAX_PAIRS:
-        return []
-    remedy = "5 pairs find a difference of three times the noise of one run"
-    return [BadRequestError(f"--pairs {num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy)]
+    return count_problems("--pairs", num_pairs, "5 pairs find a difference of three times the noise of one run")
 
 
 def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) -> PairsVerdict | None:
@@ -37,34 +34,22 @@ def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) ->
     verdict = PairsVerdict(against.source, against.num_pairs, tuple(runs))
     if fault := fault_of(runs, numbers):
         return replace(verdict, fault=f"the comparison with the old build {fault}")
-    records = {run.number: run.record for run in runs if run.record is not None}
-    sides: dict[str, list[Metrics]] = {OLD: [], NEW: []}
-    for place, number in enumerate(numbers):
-        sides[pair_label(place)].append(derive(records[number]))
-    findings = tuple(_findings(case, records[numbers.start], sides[OLD], sides[NEW]))
-    return replace(verdict, findings=findings)
+    like, sides = sides_of(runs, numbers)
+    return replace(verdict, findings=tuple(_findings(case, like, sides)))
 
 
-def _findings(case: Case, like: RunRecord, old: Sequence[Metrics], new: Sequence[Metrics]) -> Iterable[PairFinding]:
-    for metric in METRICS:
-        before, now = ([metric.read(metrics) for metrics in side] for side in (old, new))
-        if metric.gate is None or all(value is None for value in (*before, *now)):
-            continue
-        limit = default_thresholds(like.spec, len(now)).of(metric.gate)
-        if metric.gate != "exact":
-            limit = case.thresholds.get(metric.name, limit)
+def _findings(case: Case, like: RunRecord, sides: Sides) -> Iterable[PairFinding]:
+    for metric, before, now, limit in judged_metrics(case, like, sides, len(sides[1])):
         if metric.gate == "time":
             yield _time(metric, before, now, limit)
             continue
-        base = metric.read(combine(old))
-        together = metric.read(combine(new))
-        judged = compare_values(metric, together, base, limit)
-        if base is not None:
-            judged = judge_memory(metric, now, together, base, limit)
-        yield PairFinding(**{name: getattr(judged, name) for name in _SHARED})
-
-
-_SHARED = ("metric", "current", "golden", "change", "threshold", "verdict", "reason")
+        base, together = (metric.read(combine(side)) for side in sides)
+        judged: Finding = (
+            compare_values(metric, together, base, limit)
+            if base is None
+            else judge_memory(metric, now, together, base, limit)
+        )
+        yield PairFinding(**vars(judged))
 
 
 def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | None], threshold: float) -> PairFinding:
