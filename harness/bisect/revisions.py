@@ -64,8 +64,8 @@ def _sha(repo: Path, option: str, name: str) -> str:
 
 
 def _listed(repo: Path, *which: str) -> list[Revision]:
-    text = git(repo, "log", "--no-show-signature", "--format=%H %s", *which).decode(errors="replace")
-    commits = (line.partition(" ") for line in text.split("\n") if line)
+    text = git(repo, "log", "--no-show-signature", "--format=%H%x09%s", *which).decode(errors="replace")
+    commits = (line.partition("\t") for line in text.split("\n") if line)
     return [Revision(sha=sha, subject=on_one_line(subject.strip())[:120]) for sha, _, subject in commits]
 
 
