@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters, PassSizes
 from harness.predict.model_states import Adam, ModelStates, model_states
-from harness.predict.schedule import Event, Instant, Pass, Schedule, fullest_instants, schedule_of
+from harness.predict.schedule import Event, Load, Pass, Schedule, fullest_loads, schedule_of
 from harness.units import MIB, grouped
 
 KIB = 1024
@@ -221,27 +221,34 @@ def _moments(
     """
     beside = max(chunk.largest_unit for chunk in chunks) if schedule.extra_warmup else 0
     waiting = deferred_bytes(spec) if schedule.num_deferred else 0
-    saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
-    outputs = [int(keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
-    graphs = [(chunk.captured, chunk.pool, chunk.static) for chunk in chunks]
+    alike = _alike(chunks)
+    kinds = [chunks[i] for i in dict.fromkeys(alike)]
+    saved, with_loss = [kind.body.saved for kind in kinds], [kind.sizes.saved for kind in kinds]
+    outputs = [int(keeps_outputs(spec) and not kind.has_loss) for kind in kinds]
+    graphs = [(kind.captured, kind.pool, kind.static) for kind in kinds]
+    latest = [kind.latest for kind in kinds]
 
-    def moment(instant: Instant) -> Moment:
+    def moment(load: Load) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
-        event, running = instant.event, chunks[instant.event.chunk]
-        begins, again, left = event.direction == "forward", instant.ended[event.chunk], _left_behind(instant, chunks)
-        held = sum(map(mul, instant.in_flight, saved)) + begins * running.body.saved
-        of_loss = sum(map(mul, instant.in_flight, with_loss)) + begins * running.sizes.saved - held
-        buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
+        event, again, running = load.event, load.again, chunks[load.event.chunk]
+        begins = event.direction == "forward"
+        held = sum(map(mul, load.in_flight, saved)) + begins * running.body.saved
+        of_loss = sum(map(mul, load.in_flight, with_loss)) + begins * running.sizes.saved - held
+        buffers = event.buffers + sum(map(mul, load.in_flight, outputs))
+        # What backward passes of idle chunks left. Of layers that are not run again it belongs to the micro-batch that
+        # came last, which is then the last to finish.
+        left = sum(chunks[i].sizes.replaced if busy else chunks[i].sizes.lingering for i, busy in load.idle)
+        replaced = sum(map(mul, load.earlier, latest))  # routing of all micro-batches but the latest of each chunk
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
         in_graphs = [
-            sum(map(mul, instant.in_flight, of_chunks)) + begins * of_chunks[event.chunk]
-            for of_chunks in zip(*graphs, strict=True)
+            sum(map(mul, load.in_flight, of_kinds)) + begins * of_running
+            for *of_kinds, of_running in zip(*graphs, (running.captured, running.pool, running.static), strict=True)
         ]
-        logits = of_loss + max(0, sizes - body) + instant.deferred * waiting
+        logits = of_loss + max(0, sizes - body) + load.deferred * waiting
         in_layers = states.fetched + (0 if begins else states.queued)
         in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs
         return Moment(
-            activations=held + buffers * running.hidden_bytes + left - _replaced(instant, chunks),
+            activations=held + buffers * running.hidden_bytes + left - replaced,
             logits=logits,
             transient=min(body, sizes) + states.gathered + max(0, beside - running.has_loss * logits, in_layers),
             in_loss=running.has_loss,
@@ -251,7 +258,7 @@ def _moments(
             static=in_graphs[2],
         )
 
-    return tuple(map(moment, fullest_instants(schedule, _alike(chunks))))
+    return tuple(map(moment, fullest_loads(schedule, alike)))
 
 
 def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:
@@ -291,25 +298,6 @@ def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
     if event.direction == "forward":
         return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
     return sizes.backward_again if again else sizes.backward_peak
-
-
-def _replaced(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
-    """Return the bytes of routing of all micro-batches in flight but the latest of each chunk."""
-    begins = instant.event.chunk if instant.event.direction == "forward" else None
-    numbers = [number + (i == begins) for i, number in enumerate(instant.in_flight)]
-    return sum(max(0, number - 1) * chunk.latest for number, chunk in zip(numbers, chunks, strict=True))
-
-
-def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
-    """Return the bytes that backward passes of the idle chunks left.
-
-    Of layers that are not run again it belongs to the micro-batch that came last, which is then the last to finish.
-    """
-    left = 0
-    for i, ended in enumerate(instant.ended):
-        if ended and i != instant.event.chunk:
-            left += chunks[i].sizes.replaced if instant.in_flight[i] else chunks[i].sizes.lingering
-    return left
 
 
 def keeps_outputs(spec: ExperimentSpec) -> bool:

@@ -146,17 +146,53 @@ def _fullest(schedule: Schedule, alike: tuple[int, ...]) -> tuple[Instant, ...]:
     return tuple(instant for instant in instants(schedule) if instant in kept)
 
 
+class Load(NamedTuple):
+    """An instant of a rank some of whose chunks are alike; counts are by the first chunk of each kind, in their order.
+
+    ``earlier``: micro-batches that are not the latest of their chunk, the running one counted. ``idle``: for each chunk
+    that waits and whose latest pass was a backward one, its kind, and whether micro-batches of it are in flight.
+    """
+
+    event: Event
+    again: bool
+    in_flight: tuple[int, ...]
+    earlier: tuple[int, ...]
+    idle: tuple[tuple[int, bool], ...]
+    deferred: int
+
+
+@cache
+def fullest_loads(schedule: Schedule, alike: tuple[int, ...]) -> tuple[Load, ...]:
+    """Return :func:`fullest_instants` by kinds of chunks; ``alike`` as there."""
+    return tuple(_load(instant, alike) for instant in fullest_instants(schedule, alike))
+
+
+def _load(instant: Instant, alike: tuple[int, ...]) -> Load:
+    event, (kind, held) = instant.event, _held(instant, alike)
+    earlier = dict.fromkeys(alike, 0)
+    for chunk, (like, num) in enumerate(zip(alike, instant.in_flight, strict=True)):
+        earlier[like] += max(0, num - 1 + (chunk == event.chunk and event.direction == "forward"))
+    return Load(event, kind.again, held[2:], tuple(earlier.values()), kind.idle, instant.deferred)
+
+
+class _Kind(NamedTuple):
+    direction: Pass
+    chunk: int
+    again: bool
+    idle: tuple[tuple[int, bool], ...]
+
+
 _Held = tuple[int, ...]
 
 
-def _held(instant: Instant, alike: tuple[int, ...]) -> tuple[object, _Held]:
+def _held(instant: Instant, alike: tuple[int, ...]) -> tuple[_Kind, _Held]:
     """The kind of an instant, and what it holds: micro-batches in flight count together in chunks that are alike."""
     event, in_flight, idle = instant.event, dict.fromkeys(alike, 0), []
     for chunk, (like, num, ended) in enumerate(zip(alike, instant.in_flight, instant.ended, strict=True)):
         in_flight[like] += num
         if ended and chunk != event.chunk:
             idle.append((like, num > 0))
-    kind = event.direction, alike[event.chunk], instant.ended[event.chunk], tuple(sorted(idle))
+    kind = _Kind(event.direction, alike[event.chunk], instant.ended[event.chunk], tuple(sorted(idle)))
     return kind, (event.buffers, instant.deferred, *in_flight.values())
 
 

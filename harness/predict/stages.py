@@ -81,6 +81,10 @@ class Composer:
         """Return the layers of every chunk; LayoutError where the model cannot be cut as asked."""
         return chunks(self.spec.model, self.spec.parallelism)
 
+    @cached_property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        return self.spec.model.layer_kinds
+
     def cases(self) -> tuple[TraceCase, ...]:
         """Return all traces that :meth:`chunk_costs` reads."""
         recorder = Recorder()
@@ -95,8 +99,7 @@ class Composer:
         made: dict[object, ChunkCost] = {}
 
         def cost(chunk: Chunk, of_stage: frozenset[LayerKind]) -> ChunkCost:
-            kinds = self.spec.model.layer_kinds
-            layers = tuple(kinds[i] for i in chunk.layers)
+            layers = tuple(self.layer_kinds[i] for i in chunk.layers)
             settings = self.settings(chunk)
             alike = (layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage, settings)
             if alike not in made:
@@ -116,7 +119,7 @@ class Composer:
 
     def kinds(self, stage: tuple[Chunk, ...]) -> frozenset[LayerKind]:
         """Return the kinds of the decoder layers of a stage."""
-        return frozenset(self.spec.model.layer_kinds[i] for chunk in stage for i in chunk.layers)
+        return frozenset(self.layer_kinds[i] for chunk in stage for i in chunk.layers)
 
     def _cost(self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], book: Book) -> ChunkCost:
         kind = kind_of(self.spec.model, chunk, 0)
@@ -270,7 +273,7 @@ class Composer:
         return tuple(single(policy) if i < num else NoRecompute() for i in range(n + num_mtp))
 
     def _units(self, chunk: Chunk, settings: Settings, book: Book) -> list[Piece]:
-        policy, kinds = self.policy, [self.spec.model.layer_kinds[i] for i in chunk.layers]
+        policy, kinds = self.policy, [self.layer_kinds[i] for i in chunk.layers]
         again = [self._unit(kind, each, book) for kind, each in zip(kinds, settings, strict=True)]
         if not any(isinstance(each, FullRecompute) for each in settings):
             return _in_place(again, chunk)
