@@ -38,8 +38,8 @@ class ForeignOptions:
     log: Annotated[list[str] | None, option("FILE...", "Training logs of one job instead of A: files, folders, or - "
         "for stdin.")] = None
     foreign_golden: Annotated[Path | None, option("FILE", "B as an option.", "--golden")] = None
-    actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge, into "
-        "an existing file beside its other steps.")] = None
+    actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge. "
+        "Name all logs of a job.")] = None
     check_loss: Annotated[bool, flag("Also compare the loss curves.")] = False
     follow: Annotated[bool, flag("Compare again whenever the log grows, in one line, until the job ends.")] = False
 # fmt: on

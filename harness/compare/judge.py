@@ -6,8 +6,7 @@ from pathlib import Path
 from harness.compare.figures import ForeignComparison, judge_log
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.foreign.bridge_goldens import write_actuals
-from harness.foreign.golden import ForeignGolden
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.golden import ForeignGolden, read_foreign_golden
 from harness.foreign.log import ForeignLog
 from harness.foreign.logs.sources import log_sources
 from harness.imports.job import ending_failure, failure_sentence

@@ -1,96 +1,47 @@
-"""Golden files of Megatron-Bridge and Megatron-LM: their JSON and its values."""
+"""Golden files of mbr-perf, Megatron-Bridge and Megatron-LM: their form, and one reader for the three."""
 
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import MeasureSpec
 from harness.foreign.log import ForeignLog, LogFormat
 from harness.records.golden import GoldenRecord
+from harness.records.goldens import in_force, read_golden
 from harness.records.reading import read_text
 from harness.records.strict_json import parse_json
-from harness.units import shortened
+from harness.units import GB, counted, shortened
 
+LOSS, TIME_MS, THROUGHPUT = "lm loss", "elapsed time per iteration (ms)", "GPU utilization"
+MEMORY = {"alloc": "allocated_bytes", "max_alloc": "max_allocated_bytes", "max_reserved": "max_reserved_bytes"}
+# A number, because Megatron-Bridge ignores numbers that it does not know.
+OF_WHOLE_RUN = "mbr_perf_peaks_of_whole_run"
+
+_MAY_BE_NAN = (TIME_MS, THROUGHPUT)  # of some steps; a window that holds one is inconclusive
+_OF_MEGATRON_LM = ("iteration-time", "throughput", LOSS)
+_MEMORY_BY_STEP = {
+    "mem-allocated-bytes": "allocated_bytes",
+    "mem-max-allocated-bytes": "max_allocated_bytes",
+    "mem-reserved-bytes": "reserved_bytes",
+}
+_PEAKS = {"max_allocated_bytes": "peak_allocated_bytes", "max_reserved_bytes": "peak_reserved_bytes"}
+_WRAPPERS = ("baseline", "current")
+_INFERENCE = ("input_prompt", "generated_text")
+
+_STEP = re.compile(r"[0-9]{1,9}")
+_DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
+_MISSING = {"nan", "inf", "-inf"}
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
+_MAX_KEYS = 8
 _LARGEST, _SMALLEST = 1e18, 1e-100
 
-_NUMBER = re.compile(r"\d+")
-
 GoldenFormat = LogFormat | Literal["mbr-perf"]
-Keys = tuple[str, ...]
-
-
-class NotANumber:
-    """Stands for a NaN or Infinity in the file, so that an error can name its key."""
-
-    def __init__(self, written: str) -> None:
-        self.written = written
-
-
-def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object]:
-    """Read the JSON object in the file. BadRequestError if it is not strict JSON, too large, or holds NaN or Infinity.
-
-    Values of the keys ``may_be_nan`` may be NaN or Infinity; they become :class:`NotANumber`.
-    """
-    text = read_text(path, str(path), most_bytes=_MAX_BYTES)
-    document = parse_json(text, str(path), parse_constant=NotANumber)
-    refuse_non_numbers(path, document, may_be_nan)
-    return document
-
-
-def refuse_non_numbers(path: Path, document: Mapping[str, object], may_be_nan: Collection[str] = ()) -> None:
-    """Raise BadRequestError naming the first NaN or Infinity of each metric; 1e999 is an Infinity."""
-    found: dict[tuple[str, Keys], list[Keys]] = {}
-    waiting: list[tuple[Keys, object]] = [((), document)]
-    while waiting:
-        keys, value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(((*keys, name), inner) for name, inner in reversed(value.items()))
-        elif isinstance(value, list):
-            waiting.extend(((*keys, str(index)), inner) for index, inner in reversed(tuple(enumerate(value))))
-        elif isinstance(value, NotANumber) and keys[-1] not in may_be_nan:
-            found.setdefault((f"{value.written} is not a number", _metric(keys)), []).append(keys)
-        elif isinstance(value, float) and not math.isfinite(value):
-            found.setdefault(("the number is out of range", _metric(keys)), []).append(keys)
-    raise_all([problem(path, alike[0], what + _rest(alike)) for (what, _), alike in found.items()][:_MAX_PROBLEMS])
-
-
-def _metric(keys: Keys) -> Keys:
-    return tuple(key for key in keys if not _NUMBER.fullmatch(key))
-
-
-def _rest(alike: Sequence[Keys]) -> str:
-    return f"; the same at {len(alike) - 1} more steps of this metric" if len(alike) > 1 else ""
-
-
-def number(path: Path, keys: Keys, value: object, found: list[BadRequestError]) -> float | None:
-    """Return the number; NaN for a NaN in the file, None for null. Add anything else to ``found``."""
-    if value is None:
-        return None
-    if isinstance(value, NotANumber):
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        found.append(problem(path, keys, f"{shown(value)} is not a number"))
-        return None
-    if abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
-        found.append(problem(path, keys, "the number is out of range"))
-        return None
-    return float(value)
-
-
-def problem(path: Path, keys: Keys, what: str) -> BadRequestError:
-    """Build an error such as ``golden.json: 17: lm loss: ...``."""
-    return BadRequestError(": ".join((str(path), *keys, what)))
-
-
-def shown(value: object) -> str:
-    """Shorten a value for a message."""
-    return shortened(json.dumps(value, default=repr), 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +95,189 @@ class ForeignGolden:
     @property
     def has_loss(self) -> bool:
         return any(step.loss is not None for step in self.steps.values())
+
+
+def looks_like_bridge(document: Mapping[str, object]) -> bool:
+    """Return whether the keys are those of a known layout of Megatron-Bridge."""
+    return any(name in document for name in _WRAPPERS) or _has_steps(document) or bool(_dates(document))
+
+
+def looks_like_megatron_lm(document: Mapping[str, object]) -> bool:
+    """Return whether the document holds metrics with values by step."""
+    return any(isinstance(part, dict) and {"values", "start_step"} <= part.keys() for part in document.values())
+
+
+def read_foreign_golden(path: Path) -> ForeignGolden:
+    """Read the golden values in the file. BadRequestError names the file and the keys of invalid values."""
+    document = parse_json(read_text(path, str(path), most_bytes=_MAX_BYTES), str(path), parse_constant=float)
+    if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
+        return _of_mbr_perf(path, in_force(path, read_golden(path)))
+    parts = [document, *(part for part in document.values() if isinstance(part, dict))]
+    if found := next((name for part in parts for name in _INFERENCE if name in part), None):
+        raise BadRequestError(
+            f"{path}: golden values of an inference test of Megatron-LM ({found!r}), not of training",
+            remedy="name the golden values of a training test; they have 'iteration-time' or 'lm loss'",
+        )
+    reading = _Reading(path)
+    golden = (_of_megatron_lm if looks_like_megatron_lm(document) else _of_bridge)(reading, document)
+    raise_all([*reading.found.values()][:_MAX_PROBLEMS])
+    return golden
+
+
+class _Reading:
+    """Reads the values of a file; ``found`` has the first problem of each kind and metric."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[tuple[str, ...], BadRequestError] = {}
+
+    def refuse(self, *words: str) -> None:
+        kind = tuple(word for word in words if not word.isdecimal())
+        self.found.setdefault(kind, BadRequestError(": ".join((str(self.path), *words))))
+
+    def table(self, value: object, keys: tuple[str, ...], what: str) -> Mapping[str, object]:
+        if isinstance(value, dict):
+            return value
+        self.refuse(*keys, f"must be an object {what}, is {_shown(value)}")
+        return {}
+
+    def number(self, value: object, *keys: str) -> float | None:
+        """Return the number; NaN where the metric may have one, None for null and for anything else."""
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(*keys, f"{_shown(value)} is not a number")
+        elif keys[-1] in _MAY_BE_NAN and not math.isfinite(value):
+            return math.nan
+        elif math.isnan(value) or abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
+            self.refuse(*keys, "NaN is not a number" if math.isnan(value) else "the number is out of range")
+        else:
+            return float(value)
+        return None
+
+    def series(self, metric: object, name: str) -> dict[int, float]:
+        """Return the values of one of Megatron-LM's metrics by step, without those that it says it lacks."""
+        table = self.table(metric, (name,), "with values")
+        values, start, interval = table.get("values"), table.get("start_step"), table.get("step_interval")
+        if isinstance(values, list):
+            if isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0:
+                values = {str(start + index * interval): value for index, value in enumerate(values)}
+            else:
+                self.refuse(name, "a list of values needs start_step and step_interval")
+                return {}
+        found: dict[int, float] = {}
+        for key, value in self.table(values, (name, "values"), "of steps").items() if table else ():
+            if not _STEP.fullmatch(key):
+                self.refuse(name, "values", key, "not a step number")
+            elif not (isinstance(value, str) and value.lower() in _MISSING):
+                number = self.number(value, name, "values", key)
+                found |= {} if number is None else {int(key): number}
+        return dict(sorted(found.items()))
+
+
+def _shown(value: object) -> str:
+    return shortened(json.dumps(value, default=repr), 40)
+
+
+def _of_megatron_lm(reading: _Reading, document: Mapping[str, object]) -> ForeignGolden:
+    """Take metrics that logs print, and name the others in a note."""
+    known = (*_OF_MEGATRON_LM, *_MEMORY_BY_STEP)
+    series = {name: reading.series(document[name], name) for name in known if name in document}
+    of_steps = [series.get(name, {}) for name in _OF_MEGATRON_LM]
+    numbers = sorted({step for values in of_steps for step in values})
+    if not numbers and not reading.found:
+        listed = ", ".join(map(repr, list(document)[:_MAX_PROBLEMS]))
+        reading.refuse(f"neither {_OF_MEGATRON_LM[0]} nor {LOSS} has a value; its metrics: {listed}")
+    left_out = sorted(set(document) - set(known))
+    return ForeignGolden(
+        reading.path,
+        "megatron-lm",
+        "per metric",
+        {step: GoldenStep(*(values.get(step) for values in of_steps)) for step in numbers},
+        memory_by_iteration={
+            field: {step: round(value) for step, value in series[name].items()}
+            for name, field in _MEMORY_BY_STEP.items()
+            if name in series
+        },
+        notes=(f"not compared, because logs do not have them: {', '.join(left_out)}",) if left_out else (),
+    )
+
+
+def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGolden:
+    layout, inner, notes = _unwrapped(reading, document)
+    steps: dict[int, GoldenStep] = {}
+    for key in sorted(filter(_STEP.fullmatch, inner), key=int):
+        step = reading.table(inner[key], (key,), "of metrics")
+        seconds, tflops, loss = (reading.number(step.get(name), key, name) for name in (TIME_MS, THROUGHPUT, LOSS))
+        steps[int(key) + 1] = GoldenStep(None if seconds is None else seconds / 1000, tflops, loss)
+    sizes = {name: reading.number(inner.get(key), key) for key, name in MEMORY.items()}
+    if not steps and not reading.found:
+        reading.found["",] = _unknown_layout(reading.path, inner)
+    memory = {name: round(size * GB) for name, size in sizes.items() if size is not None}
+    whole = inner.get(OF_WHOLE_RUN) == 1
+    return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole, notes=notes)
+
+
+def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], tuple[str, ...]]:
+    """Return the name of the layout, the flat part of the file, and notes on the ignored parts."""
+    dates = {} if _has_steps(document) else _dates(document)
+    name = next((name for name in _WRAPPERS if name in document), max(dates, key=lambda name: dates[name], default=""))
+    if not name and not _has_steps(document):
+        raise _unknown_layout(reading.path, document)
+    inner = reading.table(document[name], (name,), "of steps") if name else document
+    layout = name if name in _WRAPPERS else f"snapshot {name}" if name else "flat"
+    note = f"{reading.path} holds {len(dates)} snapshots; mbr-perf reads the newest, {name}"
+    return layout, inner, (note,) if len(dates) > 1 and name in dates else ()
+
+
+def _has_steps(document: Mapping[str, object]) -> bool:
+    return any(map(_STEP.fullmatch, document))
+
+
+def _dates(document: Mapping[str, object]) -> dict[str, tuple[int, int, int]]:
+    found = {}
+    for match in filter(None, map(_DATE.fullmatch, document)):
+        first, second, third = map(int, match.groups())
+        found[match[0]] = (first, second, third) if len(match[1]) == 4 else (third % 100 + 2000, first, second)
+    return found
+
+
+def _unknown_layout(path: Path, document: Mapping[str, object]) -> BadRequestError:
+    keys = ", ".join(repr(key[:40]) for key in list(document)[:_MAX_KEYS]) or "none"
+    more = f" and {len(document) - _MAX_KEYS} more" if len(document) > _MAX_KEYS else ""
+    return BadRequestError(
+        f"{path}: unknown layout of golden values; its keys: {keys}{more}",
+        remedy="Megatron-Bridge: steps '0', '1', ... or baseline, current, MM.DD.YY around them; "
+        "Megatron-LM: metrics with start_step and values",
+    )
+
+
+def _of_mbr_perf(path: Path, golden: GoldenRecord) -> ForeignGolden:
+    """Take a golden of mbr-perf as `golden export` writes it. A log proves only the size of the job."""
+    values = {name: metric.value for name, metric in golden.metrics.items()}
+    step = GoldenStep(values.get("step_time_s"), values.get("tflops_per_gpu"))
+    if step == GoldenStep():
+        raise BadRequestError(
+            f"{path}: has neither throughput nor step time, so a log cannot be compared with it",
+            remedy="import the log, which also compares memory: mbr-perf import --log FILE -mr RECIPE -g GPU",
+        )
+    steps = dict.fromkeys(range(1, 1 + (golden.max_steps or MeasureSpec().max_steps)), step)
+    peaks = {key: round(values[name]) for key, name in _PEAKS.items() if name in values}
+    where = golden.measured_on
+    software = [f"{name} {version}" for name, version in where.versions.items() if version]
+    driver = [f"driver {where.driver_version}"] if where.driver_version else []
+    unproven = ", ".join([golden.recipe, golden.recompute, where.device_name or golden.gpu, *driver, *software])
+    notes = (
+        f"not checked, because a log does not prove them: hardware, software, and settings that it does not print. "
+        f"The golden is for {unproven}",
+        "the golden's throughput is by the formula of mbr-perf, the log's by that of its trainer",
+        *golden.caveats,
+    )
+    batch = golden.spec.get("batch")
+    size = batch.get("global_batch_size") if isinstance(batch, dict) else None
+    layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
+    return ForeignGolden(
+        path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus,
+        global_batch_size=size if isinstance(size, int) else None, gpu=golden.gpu,
+        compute_dtype=golden.compute_dtype, notes=notes, own=golden,
+    )  # fmt: skip

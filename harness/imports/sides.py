@@ -10,9 +10,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.failures.first_failure import FirstFailure, first_failure
-from harness.foreign.bridge_goldens import looks_like_bridge
-from harness.foreign.golden import ForeignGolden, GoldenStep
-from harness.foreign.golden_file import looks_like_megatron_lm
+from harness.foreign.golden import ForeignGolden, GoldenStep, looks_like_bridge, looks_like_megatron_lm
 from harness.foreign.log import ForeignLog, Iteration, RankMemory
 from harness.foreign.logs.sources import is_stream
 from harness.foreign.reader import opened_logs

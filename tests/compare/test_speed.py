@@ -7,8 +7,7 @@ import pytest
 
 from harness.compare.figures import judge_log
 from harness.compare.judge import OF_BRIDGE
-from harness.foreign.golden import ForeignGolden, GoldenStep
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.golden import ForeignGolden, GoldenStep, read_foreign_golden
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Verdict

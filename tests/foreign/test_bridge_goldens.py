@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
-from harness.foreign.bridge_goldens import actuals_of, downsample, merge, unwrap, write_actuals
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.bridge_goldens import actuals_of, write_actuals
+from harness.foreign.golden import read_foreign_golden
 from harness.foreign.reader import read_logs
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
@@ -44,36 +44,6 @@ def test_logs_say_what_megatron_bridge_reads_bound_to_their_iteration(case, tmp_
     }
 
 
-@pytest.mark.parametrize("case", CASES["unwrap"], ids=lambda case: case["name"])
-def test_wrappers_are_taken_off_as_upstream_does(case):
-    if "raises" in case["expected"]:
-        with pytest.raises(BadRequestError, match="baseline: must be an object of steps"):
-            unwrap(Path("g.json"), case["input"])
-    else:
-        assert unwrap(Path("g.json"), case["input"])[1] == case["expected"]
-
-
-@pytest.mark.parametrize("case", CASES["downsample"], ids=lambda case: str(case["n_steps"]))
-def test_long_goldens_are_thinned_as_upstream_does(case):
-    expected = case["expected"]
-    document = {str(step): {"lm loss": 1.0} for step in range(case["n_steps"])} | expected["scalars"]
-    kept = downsample(document, case["max_steps"])
-    steps = [int(key) for key in kept if key.isdecimal()]
-    assert (len(steps), steps[0], steps[-1], 49 in steps, steps[:5]) == (
-        expected["kept_steps"], expected["first"], expected["last"], expected["has_49"], expected["head"],
-    )  # fmt: skip
-    assert {key: value for key, value in kept.items() if not key.isdecimal()} == expected["scalars"]
-
-
-def test_segments_add_up_in_the_order_of_their_steps():
-    merged = merge(
-        {"1": {"a": 1}, "alloc": 5.0, "max_alloc": 6.0},
-        {"0": {"a": 0}, "10": {"a": 2}, "alloc": 7.0, "max_alloc": None},
-    )
-    assert list(merged) == ["0", "1", "10", "alloc", "max_alloc"]
-    assert (merged["alloc"], merged["max_alloc"]) == (7.0, 6.0)
-
-
 def test_steps_become_iterations_and_units_ours(read):
     golden = read(STEPS | {"alloc": 25.5, "max_alloc": 58.8, "max_reserved": 64.2, "job_id": 17})
     assert (golden.format, golden.layout, list(golden.steps)) == ("bridge", "flat", [1, 2, 3])
@@ -105,7 +75,7 @@ def test_layouts(read, document, layout):
         ('{"0": {"lm loss": NaN}}', "g.json: 0: lm loss: NaN is not a number"),
         (
             '{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}',
-            "g.json: 1: lm loss: NaN is not a number; the same at 2 more steps of this metric",
+            "g.json: 1: lm loss: NaN is not a number",
         ),
         ('{"0": {"lm loss": 1e999}}', "g.json: 0: lm loss: the number is out of range"),
         ('{"0": {"lm loss": 5e-324}}', "g.json: 0: lm loss: the number is out of range"),
@@ -133,16 +103,14 @@ def test_a_file_without_end_is_refused():
         read_foreign_golden(Path("/dev/zero"))
 
 
-def test_actuals_are_added_to_those_of_an_earlier_segment(tmp_path, read):
+def test_actuals_replace_an_earlier_golden_but_nothing_else(tmp_path, read):
     read({"current": {"0": {"lm loss": 12.0}, "2": {"lm loss": 1.0}}})
     (tmp_path / "run.log").write_text(CASES["logs"][1]["files"][0]["text"])
-    write_actuals(tmp_path / "g.json", read_logs([tmp_path / "run.log"]))
-    golden = read_foreign_golden(tmp_path / "g.json")
-    assert [step.loss for step in golden.steps.values()] == [11.89415, None, 11.0]
-
-
-def test_actuals_do_not_overwrite_what_is_no_golden(tmp_path):
-    (tmp_path / "notes.json").write_text('{"to": "do"}')
-    with pytest.raises(BadRequestError, match="unknown layout"):
-        write_actuals(tmp_path / "notes.json", read_logs([__file__]))
-    assert (tmp_path / "notes.json").read_text() == '{"to": "do"}'
+    log = read_logs([tmp_path / "run.log"])
+    write_actuals(tmp_path / "g.json", log)
+    assert [step.loss for step in read_foreign_golden(tmp_path / "g.json").steps.values()] == [11.89415, None, 11.0]
+    for text in ('{"to": "do"}', '{"lm loss": {"start_step": 1, "step_interval": 1, "values": [1.0]}}'):
+        (tmp_path / "notes.json").write_text(text)
+        with pytest.raises(BadRequestError):
+            write_actuals(tmp_path / "notes.json", log)
+        assert (tmp_path / "notes.json").read_text() == text

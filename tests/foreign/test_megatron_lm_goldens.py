@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.errors import BadRequestError
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.golden import read_foreign_golden
 
 
 def metric(values, start=1, interval=1):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.compare.figures import window_of
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.golden import read_foreign_golden
 from harness.judge.compare import WindowOptions
 from harness.records.goldens import golden_text
 from harness.records.store import write_record

@@ -11,7 +11,7 @@ from harness.compare.convergence import LossLimits, judge_loss
 from harness.compare.figures import judge_log
 from harness.compare.judge import OF_BRIDGE
 from harness.errors import BadRequestError
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.golden import read_foreign_golden
 from harness.foreign.reader import read_logs
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import comparison_outcome, overall

@@ -16,8 +16,8 @@ from harness.compare.figures import judge_log
 from harness.compare.judge import OF_BRIDGE, ForeignAnswer
 from harness.compare.show import foreign_document, foreign_page
 from harness.errors import BadRequestError
-from harness.foreign.bridge_goldens import actuals_of, bridge_text, downsample, merge, read_bridge
-from harness.foreign.golden_file import read_foreign_golden
+from harness.foreign.bridge_goldens import actuals_of, bridge_text
+from harness.foreign.golden import read_foreign_golden
 from harness.foreign.logs.lines import lines_of
 from harness.foreign.logs.sources import LogSource
 from harness.foreign.reader import LogReader
@@ -65,10 +65,7 @@ STEPS = [
     {"lm loss": 11.4, "elapsed time per iteration (ms)": 900.0},
     {"GPU utilization": 0.0},
 ]
-GOLDEN = read_bridge(
-    Path("g.json"),
-    {str(step): STEPS[step % 3] for step in range(5)} | {"alloc": 1.0, "max_alloc": 0.0, "max_reserved": 9.0},
-)
+VALUES = {str(step): STEPS[step % 3] for step in range(5)} | {"alloc": 1.0, "max_alloc": 0.0, "max_reserved": 9.0}
 
 
 def log_of(text):
@@ -95,8 +92,9 @@ def answered(log, golden):
 def any_log(text):
     log = log_of(text)
     assert all(earlier.number < later.number for earlier, later in pairwise(log.iterations))
-    answered(log, GOLDEN)
-    json.loads(bridge_text(downsample(merge(None, actuals_of(log)), 3)))
+    golden_path().write_text(json.dumps(VALUES))
+    answered(log, read_foreign_golden(golden_path()))
+    json.loads(bridge_text(actuals_of(log)))
 
 
 @cache
