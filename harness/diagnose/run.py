@@ -18,11 +18,10 @@ from harness.experiment.layout_text import LayoutError
 from harness.failures.classify import expandable_segments
 from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
-from harness.foreign.lines import WORDS
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sieve import Wanted
 from harness.foreign.logs.sources import Passage
-from harness.foreign.reader import LogReader
+from harness.foreign.reader import WORDS, LogReader
 from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle

@@ -1,28 +1,83 @@
-"""Reads training logs of Megatron-Bridge and Megatron-LM line by line into iterations and memory reports."""
+"""Reads training logs of Megatron-Bridge and Megatron-LM line by line into iterations and memory reports.
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+Bridge prints ``Step Time`` on rank 0, the line of an iteration on the last rank, and memory in GB of 10**9 bytes,
+rounded to five digits. Megatron-LM prints the throughput within the line of the iteration, and memory in MB of 2**20
+bytes.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 
-from harness.foreign.lines import IterationLine, MemoryLine, StepTimeLine, records_of
-from harness.foreign.log import (
-    Attempts,
-    ForeignLog,
-    Iteration,
-    LogFormat,
-    RankMemory,
-    StepTime,
-    WaitingStepTimes,
-    in_order,
-)
+from harness.foreign.log import ForeignLog, Iteration, LogFormat, RankMemory
 from harness.foreign.logs.lines import LogLine, log_lines
 from harness.foreign.logs.sources import log_sources
-from harness.units import counted
+from harness.units import GB, MIB, counted
 
 _ALL_RANKS = "allranks"
 # One report per rank and iteration. Later reports are left out, with a note.
 _MAX_MEMORY_REPORTS = 200_000
-_LOSSES = ("lm loss", "loss scale")
+_MAX_NOTES = 5
+_LARGEST = 1e100
+_MOST_MEMORY = 1e9  # GB or MB of one rank
+
+_ITERATION = re.compile(r"\biteration:?\s{1,20}(\d{1,9})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
+# NeMo 2 and Nanotron end the line without a bar, and count or name their fields in other ways.
+_UNCLOSED = re.compile(r"\bTraining epoch \d{1,9}, iteration |\biteration: ")
+_STEP_TIME = re.compile(
+    r"Step Time\s?:\s{0,20}(\d{1,12}(?:\.\d{1,9})?)s\s{1,20}"
+    r"GPU utilization:\s{0,20}([\d.]{1,24}|nan|-?inf)\s?(?:MODEL_)?TFLOP/s/GPU"
+)
+_MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory \((GB|MB)\)")
+_WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
+# Of Megatron, torchrun, Lightning, torchtitan, DeepSpeed's launcher, MLPerf and Hugging Face's trainer.
+_ENDS = re.compile(
+    r"after training is done|exiting program a(?:fter \S{1,30} minutes|t iteration)|AssertionError: no samples left "
+    r"to consume|worker group finished \(SUCCEEDED\)|worker group successfully finished"
+    r"|`Trainer\.fit` stopped: `max_|(?:^|INFO - )Training completed$|Process \d{1,10} exits successfully"
+    r"|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]"
+)
+_MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit",
+            "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
+_BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
+# Every line that holds a record has one of these.
+WORDS = (
+    "iteration", "Step Time", "memory (", "orld size:", "orld_size ...", "StopIteration", "Training starts",
+    "Running training", *_MAY_END,
+)  # fmt: skip
+
+
+def _count(value: float) -> int | None:
+    return int(value) if abs(value) < 1e15 else None
+
+
+_FIELDS: Mapping[str, tuple[str, Callable[[float], float | None]]] = {
+    "elapsed time per iteration (ms)": ("step_time_s", lambda milliseconds: milliseconds / 1000),
+    "train_step_timing in s": ("step_time_s", float),
+    "throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", float),
+    **dict.fromkeys(("lm loss", "lm_loss", "lm-loss", "reduced_train_loss"), ("loss", float)),
+    **dict.fromkeys(("grad norm", "grad_norm"), ("grad_norm", float)),
+    **dict.fromkeys(("consumed samples", "consumed_samples"), ("consumed_samples", _count)),
+    **dict.fromkeys(("global batch size", "global_batch_size"), ("global_batch_size", _count)),
+    "number of skipped iterations": ("skipped_iterations", _count),
+    "number of nan iterations": ("nan_iterations", _count),
+}
+"""By its name in the line of an iteration, the field of an Iteration, and how its number is read."""
+
+_MEMORY_FIELDS = {
+    "mem-allocated-gigabytes": "allocated_bytes",
+    "mem-max-allocated-gigabytes": "max_allocated_bytes",
+    "mem-reserved-gigabytes": "reserved_bytes",
+    "mem-max-reserved-gigabytes": "max_reserved_bytes",
+    "allocated": "allocated_bytes",
+    "max allocated": "max_allocated_bytes",
+    "reserved": "reserved_bytes",
+    "max reserved": "max_reserved_bytes",
+    "total device memory used": "device_used_bytes",
+}
 
 
 def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
@@ -62,45 +117,48 @@ class LogReader:
     def __init__(self) -> None:
         self.sources: list[str] = []
         self.notes: list[str] = []
-        self._attempts = Attempts()
-        self._waiting: dict[str, WaitingStepTimes] = {}
+        self._attempts = _Attempts()
+        self._waiting: dict[str, _StepTimes] = {}
         self._memory: list[RankMemory] = []
         self._num_memory = self._num_cut = self._num_lines = 0
-        self._names: set[str] = set()
+        self._has_other_losses = False
         self._first_cut = ""
-        self._first_time: str | None = None
-        self._last_time: str | None = None
+        self._times: list[str | None] = [None, None]
         self._total: int | None = None
         self._world_size: int | None = None
         self._ended = False
-        self._signs: dict[LogFormat, int] = {"bridge": 0, "megatron-lm": 0}
+        self._signs: set[LogFormat] = set()
 
     def feed(self, line: LogLine) -> None:
-        """Take one line of the log."""
+        """Take one line of the log. Most lines hold no record; a line may also hold several."""
         self._num_lines += 1
+        text = line.text
         if line.time:
-            self._first_time, self._last_time = self._first_time or line.time, line.time
-        for record in records_of(line.text):
-            match record:
-                case IterationLine():
-                    self._iteration(line, record)
-                case StepTimeLine():
-                    self._signs["bridge"] += 1
-                    self._waiting_in(line.source).add(StepTime(record, line.source, line.number))
-                case MemoryLine():
-                    self._memory_report(line, record)
-                case int():
-                    self._world_size = self._world_size or record
-                case _:
-                    self._ended = record == "end"
+            self._times = [self._times[0] or line.time, line.time]
+        if "iteration" in text:
+            self._iterations(line)
+            if text.startswith("iteration "):
+                return
+        for match in _STEP_TIME.finditer(text) if "Step Time" in text else ():
+            if (tflops := _number(match[2])) is not None:
+                self._signs.add("bridge")
+                self._steps_of(line).add(_StepTime(float(match[1]), tflops, line.source, line.number))
+        if "memory (" in text:
+            self._memory_reports(line)
+        if "world" in text and (size := _WORLD_SIZE.search(text)):
+            self._world_size = self._world_size or int(size[1] or size[2])
+        if (any(word in text for word in _MAY_END) and _ENDS.search(text)) or text.startswith("StopIteration"):
+            self._ended = True
+        elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
+            self._ended = False
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
-        iterations = self._with_lone_step_times(self._attempts.iterations())
+        iterations = self._with_lone_step_times(tuple(self._attempts.known.values()))
         times: list[str | None] = [iteration.time for iteration in iterations if iteration.time]
-        times = times or [self._first_time, self._last_time]
+        times = times or self._times
         return ForeignLog(
-            format=self._format(),
+            format="bridge" if "bridge" in self._signs else next(iter(self._signs), None),
             sources=tuple(self.sources),
             iterations=iterations,
             memory=tuple(self._memory),
@@ -111,98 +169,206 @@ class LogReader:
             num_lines=self._num_lines,
             first_time=times[0],
             last_time=times[-1],
-            has_other_losses=any("loss" in name and name not in _LOSSES for name in self._names),
-            notes=(*self.notes, *self._attempts.all_notes(), *self._notes_at_the_end()),
+            has_other_losses=self._has_other_losses,
+            notes=(*self.notes, *self._attempts.notes[:_MAX_NOTES], *self._notes_at_the_end()),
         )
 
-    def _iteration(self, line: LogLine, read: IterationLine) -> None:
-        self._total, self._ended = read.total, False
-        if read.is_cut:
-            self._num_cut += 1
-            self._first_cut = self._first_cut or line.where
-        if line.time and "." in line.time:
-            self._signs["megatron-lm"] += 1
-        self._names.update(read.fields)
-        milliseconds = read.fields.get("elapsed time per iteration (ms)")
-        seconds = read.fields.get("train_step_timing in s") if milliseconds is None else milliseconds / 1000
-        tflops = read.fields.get("throughput per GPU (TFLOP/s/GPU)")
-        step = self._waiting_in(line.source).take(seconds)
-        if tflops is None and step is not None:
-            tflops = step.line.tflops_per_gpu
-        self._attempts.add(
-            Iteration(
-                read.number,
-                line.where,
-                step_time_s=seconds,
-                tflops_per_gpu=tflops,
-                loss=read.fields.get("lm loss"),
-                grad_norm=read.fields.get("grad norm"),
-                consumed_samples=_count(read.fields.get("consumed samples")),
-                global_batch_size=_count(read.fields.get("global batch size")),
-                skipped_iterations=_count(read.fields.get("number of skipped iterations")) or 0,
-                nan_iterations=_count(read.fields.get("number of nan iterations")) or 0,
-                rank=line.rank,
-                time=line.time,
-                is_cut=read.is_cut,
-            )
-        )
+    def _iterations(self, line: LogLine) -> None:
+        text = line.text
+        is_unclosed = ("iteration: " in text or "Training epoch" in text) and _UNCLOSED.search(text) is not None
+        for match, body in _bodies("iteration", _ITERATION, text):
+            if int(match[1]) == 0:
+                continue
+            *whole, rest = f"{body}|".split("|") if is_unclosed else body.split("|")
+            values = self._values(whole)
+            self._total, self._ended = int(match[2]), False
+            if is_cut := ":" in rest:
+                self._num_cut += 1
+                self._first_cut = self._first_cut or line.where
+            if line.time and "." in line.time:
+                self._signs.add("megatron-lm")
+            step = self._steps_of(line).take(values.get("step_time_s"))
+            if step is not None:
+                values.setdefault("tflops_per_gpu", step.tflops_per_gpu)
+            more: dict[str, object] = {"rank": line.rank, "time": line.time, "is_cut": is_cut, **values}
+            self._attempts.add(Iteration(int(match[1]), line.where, **more))  # type: ignore[arg-type]
 
-    def _memory_report(self, line: LogLine, read: MemoryLine) -> None:
-        self._signs["bridge" if read.is_decimal else "megatron-lm"] += 1
-        self._num_memory += 1
-        if len(self._memory) < _MAX_MEMORY_REPORTS:
-            self._memory.append(RankMemory(read.rank, read.iteration, line.where, **read.bytes_of))
+    def _values(self, parts: Iterable[str]) -> dict[str, float]:
+        """Return the fields of an iteration; of a repeated one the first."""
+        values: dict[str, float] = {}
+        for part in parts:
+            name, _, written = part.partition(":")
+            if (number := _number(written)) is None:
+                continue
+            field, read = _FIELDS.get(name.strip(), ("", float))
+            if field and (value := read(number)) is not None:
+                values.setdefault(field, value)
+            elif "loss" in name and name.strip() != "loss scale":
+                self._has_other_losses = True
+        return values
 
-    def _waiting_in(self, source: str) -> WaitingStepTimes:
-        if source not in self._waiting:
-            self._waiting[source] = WaitingStepTimes()
-        return self._waiting[source]
+    def _memory_reports(self, line: LogLine) -> None:
+        for match, body in _bodies("[Rank ", _MEMORY, line.text):
+            unit = GB if match[3] == "GB" else MIB
+            *whole, last = body.split("|")
+            parts = [*whole, last] if re.search(r"\.\d", last) else whole  # no bar ends it: 592 may be 59235.00, cut
+            counters: dict[str, int] = {}
+            for part in parts:
+                name, _, written = part.partition(":")
+                value = _number(written)
+                if name.strip() in _MEMORY_FIELDS and value is not None and 0 <= value < _MOST_MEMORY:
+                    counters.setdefault(_MEMORY_FIELDS[name.strip()], round(value * unit))
+            self._signs.add("bridge" if unit == GB else "megatron-lm")
+            self._num_memory += 1
+            if len(self._memory) < _MAX_MEMORY_REPORTS:
+                self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
+
+    def _steps_of(self, line: LogLine) -> "_StepTimes":
+        return self._waiting.setdefault(line.source, _StepTimes())
 
     def _with_lone_step_times(self, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
         """Use rank 0's lines from a separate file only if every time agrees with the other rank's times."""
         if any(iteration.tflops_per_gpu is not None for iteration in iterations):
             return iterations
-        left = [waiting for waiting in self._waiting.values() if waiting.left()]
-        if len(left) != 1 or not iterations:
+        left = [steps for steps in self._waiting.values() if steps.waiting]
+        steps = left[0].waiting if len(left) == 1 and not left[0].num_lost else []
+        if not steps or len(steps) != len(iterations):
             return iterations
-        steps = list(left[0].left())
-        if left[0].unbound or not in_order(steps, [iteration.step_time_s for iteration in iterations]):
+        if not all(step.agrees(row.step_time_s) for step, row in zip(steps, iterations, strict=True)):
             return iterations
-        left[0].take(None)
-        left[0].unbound = 0
         self.notes.append(
             f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source} matched to iterations in order; every "
             f"time agrees"
         )
+        left[0].waiting = []
         return tuple(
-            replace(iteration, tflops_per_gpu=step.line.tflops_per_gpu)
-            for iteration, step in zip(iterations, steps, strict=True)
+            replace(row, tflops_per_gpu=step.tflops_per_gpu) for row, step in zip(iterations, steps, strict=True)
         )
 
-    def _format(self) -> LogFormat | None:
-        if self._signs["bridge"]:
-            return "bridge"
-        return "megatron-lm" if self._signs["megatron-lm"] else None
-
-    def _notes_at_the_end(self) -> list[str]:
-        notes = []
+    def _notes_at_the_end(self) -> Iterator[str]:
         if self._num_cut:
-            notes.append(f"{counted(self._num_cut, 'line')} of iterations cut short, first at {self._first_cut}")
+            yield f"{counted(self._num_cut, 'line')} of iterations cut short, first at {self._first_cut}"
         if len(self._memory) < self._num_memory:
-            notes.append(f"{self._num_memory - len(self._memory)} of {self._num_memory} memory reports left out")
-        lost = [
-            (waiting.unbound + len(waiting.left()), waiting.first_unbound or waiting.left()[0])
-            for waiting in self._waiting.values()
-            if waiting.unbound or waiting.left()
-        ]
-        if lost:
-            first = lost[0][1]
-            count = sum(number for number, _ in lost)
-            notes.append(
-                f"{counted(count, 'line')} of 'Step Time' without an iteration, first at {first.source}:{first.number}"
-            )
-        return notes
+            yield f"{self._num_memory - len(self._memory)} of {self._num_memory} memory reports left out"
+        for steps in self._waiting.values():
+            steps.lose(len(steps.waiting))
+        lost = [steps for steps in self._waiting.values() if steps.first_lost]
+        if lost and (first := lost[0].first_lost):
+            count = counted(sum(steps.num_lost for steps in lost), "line")
+            yield f"{count} of 'Step Time' without an iteration, first at {first.source}:{first.number}"
 
 
-def _count(value: float | None) -> int | None:
-    return int(value) if value is not None and abs(value) < 1e15 else None
+class _Attempts:
+    """The values of each iteration from the last attempt that trained it, in order of their numbers."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Iteration] = {}
+        self.restarts: list[int] = []
+        self.notes: list[str] = []
+
+    def add(self, new: Iteration) -> None:
+        """Add the line of an iteration.
+
+        A repeated iteration with the same figures comes from another rank or another file. With other figures, the job
+        went back to a checkpoint: drop the iterations that it had done from there on.
+        """
+        known = self.known.get(new.number)
+        if known is not None and _is_the_same(known, new):
+            missing = {name: getattr(new, name) for name in _ALL if getattr(known, name) is None}
+            self.known[new.number] = replace(known, **missing)
+            return
+        if self.known and new.number <= (last := next(reversed(self.known))):
+            self.restarts.append(new.number)
+            self.notes.append(f"the job restarted: from iteration {last} back to {new.number} ({new.where})")
+            while self.known and next(reversed(self.known)) >= new.number:
+                self.known.popitem()
+        self.known[new.number] = new
+
+
+_ALL = tuple(each.name for each in fields(Iteration))
+_figures = attrgetter("step_time_s", "loss", "grad_norm", "consumed_samples")
+
+
+def _is_the_same(known: Iteration, new: Iteration) -> bool:
+    both = [pair for pair in zip(_figures(known), _figures(new), strict=True) if None not in pair]
+    return bool(both) and all(left == right or (math.isnan(left) and math.isnan(right)) for left, right in both)
+
+
+# Rank 0 and the last rank time the same interval by their own clocks; Step Time has two decimals.
+_ROUNDING_S = 0.006
+_CLOCKS = 0.02
+# A single line directly before belongs to the iteration, unless the two times differ too much.
+_OTHER = 0.25
+_MAX_WAITING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTime:
+    """``Step Time : 8.92s GPU utilization: 744.1MODEL_TFLOP/s/GPU``. The line does not name its iteration."""
+
+    seconds: float
+    tflops_per_gpu: float
+    source: str
+    number: int
+
+    def agrees(self, seconds: float | None, *, within: float = _CLOCKS) -> bool:
+        """Return whether both can be the time of the same iteration."""
+        return seconds is not None and abs(self.seconds - seconds) <= _ROUNDING_S + within * seconds
+
+
+class _StepTimes:
+    """Step Time lines of one stream that wait for their iteration; the oldest of very many are lost."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_StepTime] = []
+        self.num_lost = 0
+        self.first_lost: _StepTime | None = None
+
+    def add(self, step: _StepTime) -> None:
+        self.waiting.append(step)
+        self.lose(len(self.waiting) - _MAX_WAITING)
+
+    def lose(self, count: int) -> None:
+        """Give up the oldest lines."""
+        if count > 0:
+            self.num_lost += count
+            self.first_lost = self.first_lost or self.waiting[0]
+            del self.waiting[:count]
+
+    def take(self, seconds: float | None) -> _StepTime | None:
+        """Take the line that agrees best with an iteration's time; lose the lines before it.
+
+        If several agree equally, take the oldest: rank 0 may be an iteration ahead of the rank that prints iterations.
+        """
+        if seconds is None:
+            chosen = self.waiting[-1:]
+        else:
+            within = _OTHER if len(self.waiting) == 1 else _CLOCKS
+            chosen = [step for step in self.waiting if step.agrees(seconds, within=within)]
+        best = min(chosen, key=lambda step: abs(step.seconds - (seconds or 0.0)), default=None)
+        self.lose(self.waiting.index(best) if best else len(self.waiting))
+        return self.waiting.pop(0) if best else None
+
+
+def _bodies(word: str, beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
+    last: re.Match[str] | None = None
+    at = text.find(word)
+    while at >= 0:
+        if match := beginning.match(text, at):
+            if last:
+                yield last, text[last.end() : at]
+            last = match
+        at = text.find(word, at + 1)
+    if last:
+        yield last, text[last.end() :]
+
+
+def _number(written: str) -> float | None:
+    """Parse a number, also NaN and infinity; None for other text. Numbers out of range become infinite."""
+    try:
+        value = float(written)
+    except ValueError:
+        return None
+    if "_" in written:  # of Python only
+        return None
+    return math.copysign(math.inf, value) if abs(value) > _LARGEST else value

@@ -2,8 +2,6 @@
 
 import pytest
 
-from harness.foreign.lines import _PLANS, records_of
-from harness.foreign.log import Attempts, Iteration
 from harness.foreign.reader import read_logs
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
@@ -107,14 +105,6 @@ def test_what_the_restarted_job_did_not_reach_again_is_gone(read):
     assert log.truncated == f"the log ends at iteration 5 of 9 ({log.sources[0]}:10)"
 
 
-def test_of_very_many_iterations_the_first_are_dropped_with_a_note():
-    attempts = Attempts(most=3)
-    for number in range(1, 11):
-        attempts.add(Iteration(number, "run.log:1", loss=float(number)))
-    assert [item.number for item in attempts.iterations()] == [8, 9, 10]
-    assert attempts.all_notes() == ["the log is very long; its first 7 iterations are left out"]
-
-
 def test_the_same_output_in_two_files_counts_once(read):
     text = bridge_log([700.0, 710.0])
     log = read(node0=text, node1=text)
@@ -159,23 +149,3 @@ def test_nemo_nanotron_and_neox_name_the_loss_in_their_own_way(read, line):
     log = read("\n".join(line.format(n=n) for n in (1, 2)))
     assert [(row.number, row.loss) for row in log.iterations] == [(1, 7.5), (2, 7.5)]
     assert (log.total, log.notes, log.has_other_losses) == (9, (), False)
-
-
-LINES = (
-    " iteration {n:8d}/ 200 | consumed samples: {n} | lm loss: {x:E} | grad norm: {x} |",
-    "iteration {n}/200 | lm loss: nan | field {n}: {n} | grad norm: inf |",
-    "iteration {n}/ 200 | lm loss: 1.0E+{n:03d} |",
-    "iteration {n}/ 200 | lm loss: {x} | lm loss: 9 | grad norm: 3",
-    "iteration {n}/ 200 | lm loss: 1_0 | grad norm: {n} |",
-)
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_a_line_reads_the_same_by_the_plan_of_an_earlier_one(line):
-    lines = [line.format(n=n, x=n / 3).strip() for n in (1, 7, 0, 10, 123, 110)]
-    planned = [list(records_of(text)) for text in lines]
-    alone = []
-    for text in lines:
-        _PLANS.clear()
-        alone.append(list(records_of(text)))
-    assert repr(planned) == repr(alone)

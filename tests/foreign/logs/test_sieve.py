@@ -6,9 +6,9 @@ import pytest
 
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
 from harness.failures.first_failure import first_failure
-from harness.foreign.lines import WORDS
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sieve import Sieve, Wanted, numbered_pieces
+from harness.foreign.reader import WORDS
 
 DULL = [f"step {n} is dull" for n in range(40_000)]  # about 700 kB, of which the beginning is read whole
 
