@@ -9,16 +9,17 @@ _MIN_LABELLED_SHARE = 0.9
 # torch's own prefix counts over the whole job; torchrun's [default3]: over the node, with --role trainer: [trainer3]:,
 # with --role node07: [node07:3]:. Open MPI's [1,3]<stdout>: counts over the job.
 _RANK = re.compile(
-    r"\s*\[(?:rank(\d{1,6})"
-    r"|(?:[A-Za-z_]{2,40}|(?!(?i:step|epoch|iter|batch|chunk|layer|pid|line)\w{0,20}:)[A-Za-z][\w-]{0,60}:)(\d{1,6})"
-    r"(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?"
+    r"\s*\[(?:rank(?P<job>\d{1,6})"
+    r"|(?:[A-Za-z_]{2,40}|(?!(?i:step|epoch|iter|batch|chunk|layer|pid|line)\w{0,20}:)[A-Za-z][\w-]{0,60}:)(?P<local>\d{1,6})"
+    r"(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(?P<mpi>\d{1,6})\]<std(?:out|err)>:[ ]?"
 )
-_NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
-_NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")
-_NEMO_RANK = re.compile(r"\brank:? ?(\d{1,6})\b")
+_NCCL = re.compile(r"(?P<nccl>[A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
+_NEMO = re.compile(
+    r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?:[^\]]{0,200}?\brank:? ?(?P<job>\d{1,6})\b)?[^\]]{0,200}\]\s?"
+)
 _TIME = re.compile(
-    r"\s*(\[)?(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d| [+-]\d\d:\d\d)?)(?(1)\])(?=\W|$)(?:: )?"
+    r"\s*(?P<open>\[)?(?P<time>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"(?:Z|[+-]\d\d:?\d\d| [+-]\d\d:\d\d)?)(?(open)\])(?=\W|$)(?:: )?"
 )
 # Ray's actors, SkyPilot's nodes (their "rank=1" counts nodes), NeMo-Run's and TorchX's roles, Kubernetes' pods,
 # Docker's services and syslog put a name before every line; mail and forums quote lines.
@@ -37,7 +38,7 @@ _LEVEL = r"(?:DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _LOGGER = re.compile(
     rf"\s*(?:{_LEVEL}:[\w.]{{1,200}}:|[-|] (?:[\w.]{{1,200}} [-|] )?{_LEVEL} {{0,8}}[-|] (?:[\w.:<>]{{1,200}} - )?)"
 )
-_LOGGER_STARTS = frozenset("-|DISWECF")  # how `_LOGGER` begins
+_BRACKETED, _DATED, _OTHERS = (_RANK, _NEMO, _TIME, _NAMED), (_TIME, _NCCL), (_LOGGER, _NCCL, _NAMED)
 _MOST_PREFIXES = 8
 
 
@@ -103,72 +104,33 @@ class _Peeled:
     host: str | None = None
     time: str | None = None
 
+    def take(self, name: str, value: str) -> None:
+        """Take a named group of a pattern; the groups of `_NAMED` are hosts."""
+        if name in ("job", "mpi"):
+            self.job_rank = int(value)
+        elif name == "local":
+            self.node_rank = int(value)
+        elif name == "time":
+            self.time = value
+        elif name == "nccl" or (name != "open" and not self.host):
+            self.host = value
+
 
 def _peeled(text: str) -> _Peeled:
+    """Remove the prefixes. The first character rules out most of them."""
     found = _Peeled(text)
     for _ in range(_MOST_PREFIXES):
-        if not _peel(found):
+        text = found.text.lstrip()
+        patterns = _BRACKETED if text[:1] == "[" else _DATED if text[:1].isdecimal() else _OTHERS
+        match = next(filter(None, (pattern.match(text) for pattern in patterns)), None)
+        if match is None:
             break
+        found.text = text[match.end() :]
+        for name, value in match.groupdict().items():
+            if value:
+                found.take(name, value)
     found.text = found.text.strip()
     return found
-
-
-_Match = re.Match[str] | None
-
-
-def _peel(found: _Peeled) -> bool:
-    """Remove one prefix; return False if there is none. The first character rules out most prefixes."""
-    text = found.text.lstrip()
-    first = text[:1]
-    if first == "[":
-        match = _rank(found, text) or _nemo(found, text) or _time(found, text) or _named(found, text)
-    elif first.isdecimal():
-        match = _time(found, text) or _nccl(found, text)
-    else:
-        logger = _LOGGER.match(text) if first in _LOGGER_STARTS else None
-        match = logger or _nccl(found, text) or _named(found, text)
-    if match is not None:
-        found.text = text[match.end() :]
-    return match is not None
-
-
-def _rank(found: _Peeled, text: str) -> _Match:
-    match = _RANK.match(text)
-    if match and match[2]:
-        found.node_rank = int(match[2])
-    elif match:
-        found.job_rank = int(match[1] or match[3])
-    return match
-
-
-def _nemo(found: _Peeled, text: str) -> _Match:
-    match = _NEMO.match(text)
-    if match:
-        found.time = match["time"]
-        if rank := _NEMO_RANK.search(match["rest"]):
-            found.job_rank = int(rank[1])
-    return match
-
-
-def _time(found: _Peeled, text: str) -> _Match:
-    match = _TIME.match(text)
-    if match:
-        found.time = match[2]
-    return match
-
-
-def _named(found: _Peeled, text: str) -> _Match:
-    match = _NAMED.match(text)
-    if match:
-        found.host = found.host or next((name for name in match.groups() if name), None)
-    return match
-
-
-def _nccl(found: _Peeled, text: str) -> _Match:
-    match = _NCCL.match(text) if "NCCL " in text else None
-    if match:
-        found.host = match[1]
-    return match
 
 
 def _is_hosted(lines: list[str]) -> bool:
