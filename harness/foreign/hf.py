@@ -95,7 +95,7 @@ def _untrained(label: str, names: Sequence[str]) -> BadRequestError:
 
 
 def _refuse_other_storage(config: HfConfig) -> None:
-    stored = hf_fields.typed(config, dict, "quantization_config")
+    stored = hf_fields.table(config, "quantization_config")
     method = hf_fields.text(config, "quantization_config.quant_method")
     if stored and method != config.keys.get("stored_as"):
         config.refuse(

@@ -5,8 +5,8 @@ models/*/*_bridge.py). An absent key has the default of its config class; a null
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from harness.foreign.hf_config import HfConfig
@@ -17,22 +17,18 @@ Settings = dict[str, Setting]
 
 _REMEDY = "write the value of the model's own file"
 _MOST_VOCAB_UNIT = 128
-_ROPE_KEYS = {
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor",),
-    "longrope": (),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
-"""Keys without which transformers refuses a scaled rotary embedding, by its type."""
+_ROPES = ("longrope", "linear", "dynamic", "yarn", "llama3")
 _MANY = 10_000  # a file may name any number of layers; the spec refuses more
 _KINDS: dict[type, str] = {
     bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "an object", tuple: "a list",
 }  # fmt: skip
 
 
-def typed(config: HfConfig, kind: type, *names: str) -> Any:
-    """Return the value of the first key that has one; None for null. Refuse one of another kind, and return None."""
+def typed(config: HfConfig, *names: str, kind: type) -> Any:
+    """Return the value of the first key that has one; None for null. Refuse one of another kind, and return None.
+
+    500000.0 is a whole number, and 1 is a number.
+    """
     value = config.value(*names)
     if isinstance(value, float) and kind is int and value.is_integer():
         value = int(value)
@@ -45,15 +41,12 @@ def typed(config: HfConfig, kind: type, *names: str) -> Any:
     return None
 
 
-def whole(config: HfConfig, *names: str) -> int | None:
-    """Return a whole number; 500000.0 is one."""
-    found: int | None = typed(config, int, *names)
-    return found
+whole, number, text, table, items = (partial(typed, kind=kind) for kind in (int, float, str, dict, tuple))
 
 
 def size(config: HfConfig, *names: str) -> int:
     """Return a whole number from 1; refuse another value, and return 1."""
-    value = whole(config, *names)
+    value: int | None = whole(config, *names)
     if value is not None and value >= 1:
         return value
     if value is not None or config.value(*names) is None:
@@ -62,37 +55,19 @@ def size(config: HfConfig, *names: str) -> int:
     return 1
 
 
-def number(config: HfConfig, *names: str) -> float | None:
-    """Return a number."""
-    found: float | None = typed(config, float, *names)
-    return found
-
-
 def number_or_0(config: HfConfig, *names: str) -> float:
     """Return a number; 0 for null."""
-    return number(config, *names) or 0.0
+    return float(number(config, *names) or 0.0)
 
 
-def whole_or_none(config: HfConfig, name: str) -> int | None:
+def whole_or_none(config: HfConfig, name: str) -> Value:
     """Return a whole number; None for 0."""
     return whole(config, name) or None
 
 
 def flag(config: HfConfig, name: str) -> bool:
     """Return true or false; null is false."""
-    return bool(typed(config, bool, name))
-
-
-def text(config: HfConfig, name: str) -> str | None:
-    """Return a text."""
-    found: str | None = typed(config, str, name)
-    return found
-
-
-def items(config: HfConfig, name: str) -> tuple[object, ...] | None:
-    """Return a list."""
-    found: tuple[object, ...] | None = typed(config, tuple, name)
-    return found
+    return bool(typed(config, name, kind=bool))
 
 
 def _layers(config: HfConfig) -> int:
@@ -154,28 +129,23 @@ def rotary(config: HfConfig, name: str) -> Setting:
 def rope(config: HfConfig) -> Settings:
     """Read how rotary frequencies are scaled; most scalings change neither memory nor time."""
     name = _rope_table(config)
-    table = typed(config, dict, name) or {}
-    if any(isinstance(each, dict) for each in table.values()):
+    inner = table(config, name) or {}
+    if any(isinstance(each, dict) for each in inner.values()):
         config.refuse(name, "a rotary embedding for each kind of layer", "mbr-perf knows one for all layers")
     own = text(config, f"{name}.rope_type") or text(config, f"{name}.type")
     kind = str(own or config.keys.get("rope_type") or "default")
-    if kind == "default" and "factor" in table:
-        config.refuse(f"{name}.rope_type", "missing, and factor belongs to a type", f"known: {', '.join(_ROPE_KEYS)}")
-    _refuse_missing(config, name, table, kind)
+    if kind == "default" and "factor" in inner:
+        config.refuse(f"{name}.rope_type", "missing, and factor belongs to a type", f"known: {', '.join(_ROPES)}")
+    if inner and kind in _ROPES[1:] and inner.get("factor") is None:
+        config.refuse(f"{name}.factor", f"missing, and {kind} needs it", _REMEDY)
     if kind == "llama3":
         where = f"{name}.factor"
         return {"model.rope_scaling_factor": Setting(number(config, where), config.place(where))}
     if kind == "yarn":
         return _yarn(config, name)
-    if kind not in ("default", *_ROPE_KEYS):
-        config.refuse(name, f"{kind}: mbr-perf does not know this rotary embedding", f"known: {', '.join(_ROPE_KEYS)}")
+    if kind not in ("default", *_ROPES):
+        config.refuse(name, f"{kind}: mbr-perf does not know this rotary embedding", f"known: {', '.join(_ROPES)}")
     return {}
-
-
-def _refuse_missing(config: HfConfig, name: str, table: Mapping[str, object], kind: str) -> None:
-    for key in _ROPE_KEYS.get(kind, ()) if table else ():
-        if number(config, f"{name}.{key}") is None and table.get(key) is None:
-            config.refuse(f"{name}.{key}", f"missing, and {kind} needs it", _REMEDY)
 
 
 def _yarn(config: HfConfig, name: str) -> Settings:
@@ -249,10 +219,10 @@ def expert_width(config: HfConfig, own: str, dense: str) -> int:
     return size(config, own if own in config.keys else dense)
 
 
-def shared_width(config: HfConfig, count: str, width: str) -> int | None:
+def shared_width(config: HfConfig, count: str, width: str) -> Value:
     """Return the inner width of all shared experts together."""
     if count in config.keys and (number_of := whole(config, count)):
-        return number_of * expert_width(config, "moe_intermediate_size", "intermediate_size")
+        return int(number_of) * expert_width(config, "moe_intermediate_size", "intermediate_size")
     return whole_or_none(config, width)
 
 
@@ -279,7 +249,8 @@ def expert_layers(config: HfConfig, first_dense: str, every: str, dense: str) ->
 def unless_greedy(config: HfConfig, name: str, method: str) -> int | None:
     """Return a number of expert groups; None where experts are chosen from all."""
     config.read.add(name)
-    return whole(config, name) if text(config, method) != "greedy" else None
+    found: int | None = whole(config, name)
+    return found if text(config, method) != "greedy" else None
 
 
 def groups(config: HfConfig) -> Settings:

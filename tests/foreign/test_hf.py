@@ -186,7 +186,6 @@ def test_the_keys_of_transformers_5_are_read(model):
         ({"mlp_bias": True}, "mlp_bias: biases only in the feed-forward blocks"),
         ({"rope_scaling": {"rope_type": "longer"}}, "rope_scaling: longer"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling.factor: missing, and llama3 needs it"),
-        ({"rope_scaling": LLAMA3_ROPE | {"low_freq_factor": "1"}}, 'rope_scaling.low_freq_factor: must be a number, is "1"'),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: missing, and linear needs it"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_parameters.factor: missing, and yarn needs it"),
         ({"rope_scaling": {"factor": 8.0}}, "rope_scaling.rope_type: missing, and factor belongs to a type"),
