@@ -38,15 +38,15 @@ _ENDS = re.compile(
     r"after training is done|exiting program a(?:fter \S{1,30} minutes|t iteration)|AssertionError: no samples left "
     r"to consume|worker group finished \(SUCCEEDED\)|worker group successfully finished"
     r"|`Trainer\.fit` stopped: `max_|(?:^|INFO - )Training completed$|Process \d{1,10} exits successfully"
-    r"|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]"
+    r"|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]|^StopIteration"
 )
 _MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit",
-            "Training completed", "successfully", "run_stop", "train_runtime")  # fmt: skip
+            "Training completed", "successfully", "run_stop", "train_runtime", "StopIteration", "Training starts",
+            "Running training")  # fmt: skip
 _BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
 # Every line that holds a record has one of these.
 WORDS = (
-    "iteration", "Step Time", "memory (", "orld size:", "orld_size ...", "StopIteration", "Training starts",
-    "Running training", *_MAY_END,
+    "iteration", "Step Time", "memory (", "orld size:", "orld_size ...", *_MAY_END,
 )  # fmt: skip
 
 
@@ -139,18 +139,14 @@ class LogReader:
             self._iterations(line)
             if text.startswith("iteration "):
                 return
-        for match in _STEP_TIME.finditer(text) if "Step Time" in text else ():
-            if (tflops := _number(match[2])) is not None:
-                self._signs.add("bridge")
-                self._steps_of(line).add(_StepTime(float(match[1]), tflops, line.source, line.number))
+        if "Step Time" in text:
+            self._step_times(line)
         if "memory (" in text:
             self._memory_reports(line)
         if "world" in text and (size := _WORLD_SIZE.search(text)):
             self._world_size = self._world_size or int(size[1] or size[2])
-        if (any(word in text for word in _MAY_END) and _ENDS.search(text)) or text.startswith("StopIteration"):
-            self._ended = True
-        elif ("Training starts" in text or "Running training" in text) and _BEGINS.search(text):
-            self._ended = False
+        if any(word in text for word in _MAY_END):
+            self._ended = bool(_ENDS.search(text) or (self._ended and not _BEGINS.search(text)))
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
@@ -172,6 +168,12 @@ class LogReader:
             has_other_losses=self._has_other_losses,
             notes=(*self.notes, *self._attempts.notes[:_MAX_NOTES], *self._notes_at_the_end()),
         )
+
+    def _step_times(self, line: LogLine) -> None:
+        for match in _STEP_TIME.finditer(line.text):
+            if (tflops := _number(match[2])) is not None:
+                self._signs.add("bridge")
+                self._steps_of(line).add(_StepTime(float(match[1]), tflops, line.source, line.number))
 
     def _iterations(self, line: LogLine) -> None:
         text = line.text
