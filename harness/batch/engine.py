@@ -232,5 +232,5 @@ def _not_writable(folder: Path, what: str, error: OSError) -> HarnessError:
         return disk_full(folder, folder / _LOCK)
     return BadRequestError(
         f"{folder}: cannot run the {what}: {error.strerror}: {error.filename or _LOCK}",
-        remedy="make the folder writable, or copy it to a writable place; reports need no write access",
+        remedy="make the folder writable, or copy it to a writable place",
     )

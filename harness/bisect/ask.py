@@ -22,8 +22,8 @@ class BisectOptions:
     good: Annotated[str, option("REV", "A commit before the change.")] = ""
     bad: Annotated[str, option("REV", "A later commit that has it.")] = ""
     repo: Annotated[Path | None, option("FOLDER", "A checkout of Megatron-LM. It is only read.")] = None
-    metric: Annotated[str | None, option("NAME", "recompute, memory or work "
-        "(by tracing, without a GPU), or time. Default: what differs in a trace, else time.")] = None
+    metric: Annotated[str | None, option("NAME", "recompute, memory, work (by tracing) or time. Default: what "
+                                                 "differs in a trace, else time.")] = None
     max_runs: Annotated[int, option("N", "End undecided after N runs of a bisect by time.")] = 150
     recipes_dir: Annotated[Path | None, option("DIR", "Directory of recipe families and of suites/.")] = None
     resume: Annotated[str | None, option("BISECT", "Continue: its folder or the start of its id.")] = None

@@ -130,14 +130,12 @@ def _slurm_params(text: str) -> Words:
     return tuple(words)
 
 
-_NO_DATA = "leave it out: mbr-perf trains on random tokens, which take the same memory and time"
+_NO_DATA = "leave it out: mbr-perf trains on random tokens"
 _NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
 _NO_KUBEFLOW = "run mbr-perf in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
 _TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
-_TO_COMPARE = (
-    "leave it out: `mbr-perf compare LOG FILE --check_loss` judges the loss by Megatron-Bridge's default limits"
-)
+_TO_COMPARE = "leave it out: use `mbr-perf compare LOG FILE --check_loss`"
 
 
 def _refused(text: str, *patterns: str) -> dict[str, Meaning]:
@@ -187,26 +185,26 @@ MEANINGS: Mapping[str, Meaning] = {
     "--offline": Meaning("accepted: mbr-perf downloads nothing", lambda _: ()),
     "--first_k_dense_replace": Meaning("use --set 'model.moe.moe_layer_freq=[0]*K+[1]*N' with N further layers"),
     "--deterministic": Meaning(
-        "use -E NCCL_ALGO=Ring -E NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 -E CUBLAS_WORKSPACE_CONFIG=:4096:8"
-        " --set kernels.cross_entropy_loss_fusion=false --set kernels.tp_comm_overlap=false, or a variant "
-        "library_deterministic"),
+        "use a variant library_deterministic, or -E NCCL_ALGO=Ring -E NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 "
+        "-E CUBLAS_WORKSPACE_CONFIG=:4096:8 --set kernels.cross_entropy_loss_fusion=false "
+        "kernels.tp_comm_overlap=false"),
     "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`, which lists variants"),
-    "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS, which ends a run that makes no progress"),
+    "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS"),
     "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node"),
-    "--record_memory_history": Meaning("use --memory_snapshot, which records one more step after the last one"),
+    "--record_memory_history": Meaning("use --memory_snapshot"),
     "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
     "--save_config_filepath": Meaning("leave it out: spec.json of the run's folder has every setting"),
-    "--dump_env": Meaning("leave it out: the run's folder records the environment, and --dryrun prints it"),
-    "--max_retries": Meaning("leave it out: a run starts once; `mbr-perf nightly` repeats runs that machines failed"),
+    "--dump_env": Meaning("leave it out: --dryrun prints the environment"),
+    "--max_retries": Meaning("leave it out: `mbr-perf nightly` repeats runs that machines failed"),
     "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
     "--is_long_convergence_run": Meaning("leave it out: mbr-perf measures speed and memory, not convergence"),
     "--gres": Meaning("use --slurm_gpus gres; --num_gpus and --gpus_per_node say how many"),
-    "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint; no free srun arguments"),
-    "--custom_bash_cmds": Meaning("put the commands in the image, or in a script that calls mbr-perf on the nodes"),
+    "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint"),
+    "--custom_bash_cmds": Meaning("put the commands in the image"),
     "--enable_pct_binding": Meaning("leave it out: mbr-perf does not bind ranks to cores"),
     "--preempt_time": Meaning("leave it out: use --time_limit; `--resume` continues a sweep that Slurm ended"),
     **_refused("leave it out: the learning rate is constant; use --set optimizer.lr=RATE", "min_lr", "warmup_iters"),
-    **_refused("leave it out: mbr-perf downloads nothing and needs no cache or token", "nemo_home", "hf_token"),
+    **_refused("leave it out: mbr-perf downloads nothing", "nemo_home", "hf_token"),
     **_refused(_NO_CHECKPOINT, "pretrained_checkpoint", "save_dir", "load_dir", "save_interval", "most_recent_k"),
     **_refused(_NO_DATA, "c4_*", "*dataset_*", "index_mapping_dir", "head_only"),
     "--packed_sequence": Meaning("leave it out: every sample has --seq_length tokens"),
@@ -311,7 +309,7 @@ def _override_remedy(word: str) -> str:
         return "use --recompute, --recompute_modules or --recompute_num_layers"
     ours = next((row.path for row in rows_of("bridge") if path in row.names), None)
     if ours is None:
-        return "use --set SECTION.FIELD=VALUE if mbr-perf has the setting: recipes/README.md lists them"
+        return "use --set SECTION.FIELD=VALUE (recipes/README.md lists the settings)"
     return f"use --set {shlex.quote(f'{ours}={value}')}"
 
 

@@ -68,7 +68,7 @@ def options(panel: str | Mapping[str, str] | None = None) -> Callable[[type[_Gro
 
 # fmt: off
 Json = Annotated[bool, flag("One JSON document on stdout.", "--json")]
-Explain = Annotated[bool, flag("Print where every setting comes from.", "--explain")]
+Explain = Annotated[bool, flag("Print the source of every setting.", "--explain")]
 GoldenDir = Annotated[Path | None, option("DIR", "Folder of goldens. Default: results/golden.", "--golden_dir")]
 Results = Annotated[Path | None, option("DIR", "Where results are kept. Default: results of the checkout, else "
     "./results.", "--results_dir")]
@@ -127,12 +127,12 @@ class ExperimentOptions:
     expert_tensor_parallel_size: Annotated[int | None, option("N", "Tensor parallelism of the experts (ETP). Default: "
         "as TP.", "-et")] = None
     memory_limit: Annotated[float | None, option("GIB", "Limit every rank to this much memory; one that needs more "
-        "runs out of memory (exit 4). On cpu steps 0 and 1 are watched for it: measure with --eval_time_start_step "
-        "2.")] = None
-    memory_snapshot: Annotated[bool | None, flag("On a GPU: run one more step and record it with torch's allocator: "
-        "ranks/snapshot_NNN.pickle, for `mbr-perf snapshot`.")] = None
-    snapshot_on_oom: Annotated[bool | None, flag("On a GPU: record all steps, and write that file when memory runs "
-        "out. Slows steps: the run is not judged.")] = None
+                                                        "runs out of memory (exit 4). On cpu, measure with "
+                                                        "--eval_time_start_step 2.")] = None
+    memory_snapshot: Annotated[bool | None, flag("On a GPU: record one more step for `mbr-perf snapshot`: "
+                                                 "ranks/snapshot_NNN.pickle.")] = None
+    snapshot_on_oom: Annotated[bool | None, flag("On a GPU: write that file when memory runs out. Slows all steps: "
+                                                 "the run is not judged.")] = None
     recompute_modules: Annotated[str | None, option("LIST|none", "Selective recompute of these modules: "
         f"{', '.join(MODULES)}. none keeps every activation.", completes=completion.modules)] = None
     recompute_num_layers: Annotated[int | None, option("N", "Full recompute of N layers; alone it means block, as in "
@@ -150,16 +150,15 @@ class ExperimentOptions:
     cuda_graph_impl: Annotated[str | None, option("IMPL", "none, local, transformer_engine or full_iteration.")] = None
     cuda_graph_scope: Annotated[str | None, option("LIST", "attn, mlp, moe, moe_router, moe_preprocess, mamba or "
         "full_iteration.")] = None
-    enable_nsys: Annotated[bool | None, flag("Record --profiling_ranks with Nsight Systems: "
-        "ranks/profile_NNN.nsys-rep. A profiled run is never compared.", "-en")] = None
-    pytorch_profiler: Annotated[bool | None, flag("Record --profiling_ranks with torch's profiler: "
-        "ranks/profile_NNN.json.gz, for Perfetto.", "-pyp")] = None
+    enable_nsys: Annotated[bool | None, flag("Record with Nsight Systems: ranks/profile_NNN.nsys-rep. A profiled "
+                                             "run is never compared.", "-en")] = None
+    pytorch_profiler: Annotated[bool | None, flag("Record with torch's profiler: ranks/profile_NNN.json.gz, for "
+                                                  "Perfetto.", "-pyp")] = None
     profiling_ranks: Annotated[str | None, option("LIST", "Ranks to record. Default: 0.")] = None
     profiling_start_step: Annotated[int | None, option("STEP", "First step to record. Default: 10.")] = None
     profiling_stop_step: Annotated[int | None, option("STEP", "One past the last step to record. Default: 11.")] = None
     nsys_trace: Annotated[str | None, option("LIST", "nsys --trace. Default: cuda,nvtx.")] = None
-    nsys_extra_args: Annotated[str | None, option("LIST", "More options for nsys. They replace mbr-perf's options of "
-        "the same name.")] = None
+    nsys_extra_args: Annotated[str | None, option("LIST", "More options for nsys; they replace mbr-perf's.")] = None
     profiling_gpu_metrics: Annotated[bool | None, flag("Let nsys sample the GPUs' counters.")] = None
     export_nsys_sqlite: Annotated[bool | None, flag("Let nsys also write SQLite.")] = None
     lock_gpu_freq: Annotated[int | None, option("MHZ", "Lock the clock of every GPU of the nodes during the run; needs "
@@ -174,8 +173,9 @@ ENGINES = ("mcore", "bridge")
 class EngineOptions:
     """Who trains."""
 
-    engine: Annotated[str | None, option("NAME", "mcore: mbr-perf's worker on megatron-core (default). bridge: "
-        "pretrain() of the installed Megatron-Bridge (0.3 or later), with --bridge_config or --bridge_recipe.")] = None
+    engine: Annotated[str | None, option("NAME", "mcore: mbr-perf's own loop (default). bridge: pretrain() of the "
+                                                 "installed Megatron-Bridge (0.3 or later), with --bridge_config or "
+                                                 "--bridge_recipe.")] = None
     bridge_recipe: Annotated[str | None, option("FUNCTION", "With --engine bridge: a recipe function of "
         "Megatron-Bridge: NAME or MODULE:FUNCTION.")] = None
     forward_step: Annotated[str | None, option("MODULE:FUNCTION", "With --engine bridge: the forward step. Default: "
@@ -269,8 +269,7 @@ class SlurmLaunchOptions:
     constraint: Annotated[str | None, option("FEATURES", "Slurm's --constraint.")] = None
     gpus: Annotated[str | None, option("HOW", "How to request GPUs: gpus-per-node (default), gres or none.",
         "--slurm_gpus")] = None
-    no_exclusive: Annotated[bool, flag("Share the nodes with other jobs, whose load the measurement then "
-        "includes.")] = False
+    no_exclusive: Annotated[bool, flag("Share the nodes with other jobs: the measurement includes their load.")] = False
     segment: Annotated[int | None, option("N", "Slurm's --segment: nodes per NVLink domain.")] = None
     container_image: Annotated[str | None, option("IMAGE", "Run in this container (pyxis), with results and the "
         "checkout mounted; --slurm_python must find mbr-perf there.", "-i")] = None

@@ -68,7 +68,7 @@ def _too_long(name: str, arguments: Sequence[str]) -> HarnessError:
     option = f"{before} " if before.startswith("-") else ""
     return BadRequestError(
         f"{option}{name[:40]}...: {len(name)} characters are too long for a name or path",
-        remedy="a file or run has a name of at most 255 characters, and a path of at most 4095",
+        remedy="use a name of at most 255 characters, and a path of at most 4095",
     )
 
 

@@ -19,7 +19,7 @@ def checked_minutes(given: SlurmLaunchOptions, local: Mapping[str, object]) -> i
     """
     problems = _value_problems(given)
     if names := [f"--{name}" for name, value in local.items() if value is not None]:
-        remedy = "leave them out: Slurm chooses the nodes; --num_gpus and --gpus_per_node decide how many"
+        remedy = "leave them out: --num_gpus and --gpus_per_node decide how many nodes"
         problems.insert(
             0, BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)
         )
@@ -39,9 +39,7 @@ def limit_minutes(text: str | None) -> int:
     """
     remedy = "--time_limit 30 (minutes) or 01:30:00"
     if text is None:
-        raise BadRequestError(
-            "--launcher slurm needs a time limit: a job without a limit may hold its nodes for ever", remedy=remedy
-        )
+        raise BadRequestError("--launcher slurm needs a time limit", remedy=remedy)
     match = _TIME.fullmatch(text)
     if match:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())

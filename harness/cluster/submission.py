@@ -98,7 +98,7 @@ def hand_over(
     controller = Slurm(host.shell)
     if controller.ignored:
         names = ", ".join(controller.ignored)
-        narrate(f"Note: mbr-perf ignores {names} of your shell. Use the options of mbr-perf instead")
+        narrate(f"Note: mbr-perf ignores {names} of your shell; use options of mbr-perf")
     job = prepare(asked.record(new_job_dir(asked.results, asked.label)), host)
     if not slurm.submit:
         display.prepared(job)

@@ -20,8 +20,8 @@ class CompareOptions:
     """The two sides to compare."""
 
     run: Annotated[str | None, typer.Argument(metavar="A", autocompletion=completion.runs,
-        help="A run (a folder, record.json, the start of its id, a --json document), a folder of runs of one setting, "
-        "or a training log, finished or not: a file, .gz, - or a folder of logs.")] = None
+        help="A run (a folder, record.json, the start of its id, a --json document), a folder of runs of one "
+             "setting, or a training log, finished or not (a file, .gz, -, a folder).")] = None
     golden: Annotated[str | None, typer.Argument(metavar="B", autocompletion=completion.runs_and_goldens,
         help="The reference: a golden of mbr-perf, Megatron-Bridge or Megatron-LM, a run or a log. Default: the golden "
         "of the run's settings.")] = None
@@ -41,7 +41,7 @@ class ForeignOptions:
     actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge. "
         "Name all logs of a job.")] = None
     check_loss: Annotated[bool, flag("Also compare the loss curves.")] = False
-    follow: Annotated[bool, flag("Compare again whenever the log grows, in one line, until the job ends.")] = False
+    follow: Annotated[bool, flag("Compare again whenever the log grows, until the job ends.")] = False
 # fmt: on
 
 

@@ -122,7 +122,7 @@ def _sentences(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
         rows = "; ".join(f"{row.settings or 'defaults'}: {format_bytes(row.fits_bytes)}" for row in found.trials)
         yield f"The allocator could have {available}; the first steps need, {found.source}: {rows}."
     if found.trials and found.trials[0].helps:
-        yield "The job fragments more than constant shapes do: sizes vary, or something else ran beside the steps."
+        yield "The job fragments more than constant shapes do: sizes vary, or other code ran."
     if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
         yield f"Tensors and the request need {format_bytes(found.needed_bytes)} of {available}: no setting of it helps."
     elif found.settings:

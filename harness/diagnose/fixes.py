@@ -102,9 +102,7 @@ def _try_splits(case: Case, settings: str) -> Fix:
 
 def _try_allocator(case: Case, rulings: Rulings) -> Fix:
     if case.expandable_segments:
-        text = (
-            "Expandable segments were already on. A snapshot of the allocator shows which tensors fragment the memory."
-        )
+        text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
         refusal = rulings.refusal(case.spec) if case.spec else ""
         return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
     text = "Try expandable segments first: run the same job without and with them, and change nothing else."

@@ -58,8 +58,8 @@ def diagnose(
 def _doubt(rulings: Rulings) -> str:
     """Say that a job that ended well had other software or settings than given."""
     return (
-        f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran all the same, so it had "
-        "other settings or another release of the software. mbr-perf ignores the settings as given."
+        f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran, so it had "
+        "other settings or software. mbr-perf ignores these."
     )
 
 

@@ -24,13 +24,13 @@ _WARM_UP_SHARE = 0.5
 _KILL_COUNT = "slurm_kill_count"
 _STAYED = (
     "training had ended, but the job had not: Slurm ended it at its time limit",
-    "Find the process that stays (ps, py-spy dump on the node): a profiler, a save in the background, a data loader "
-    "worker or a logger. See whether the last checkpoint is complete.",
+    "Find the process that stays (ps, py-spy dump): a profiler, a save in the background, a data loader or a "
+    "logger. See whether the last checkpoint is complete.",
 )
 _NO_END = "no line shows how the job ended"
 _STILL_RUNS = (
-    "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it ended, "
-    "ask the scheduler why (sacct -j JOB), and pass the logs of all ranks to their end."
+    "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it "
+    "ended, ask the scheduler why (sacct -j JOB), and pass all logs."
 )
 
 # Pools of their own memory, which expandable segments cannot come from: words of their lines, and what those then say.

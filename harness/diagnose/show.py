@@ -125,6 +125,6 @@ def _title(case: Case) -> str:
 def _nothing(answer: Diagnosis) -> str:
     if not answer.is_conclusive:
         if answer.case.origin == "run":
-            return "diagnose the run again when it has ended; until then, see the logs folder of the run"
+            return "diagnose it again when it has ended; until then, see its logs folder"
         return answer.case.verdict.advice or "pass the logs of all ranks, from the start to the end of the job"
     return "nothing to do" if answer.case.status == "ok" else answer.case.verdict.next_experiment

@@ -24,7 +24,7 @@ def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
     if verdict.oom_class != "capacity" or not verdict.has_activations or verdict.advice or after is None:
         return verdict, ""
     reports = _reports(log, first.failure.rank)
-    states = "the first iteration ran; its step created the optimizer's states, which then stay"
+    states = "the first step created the optimizer's states, which stay"
     reasons = {
         "growth": _growth(reports),
         "states": _states(reports, verdict.figures) or (states if after == 1 else ""),
@@ -86,4 +86,4 @@ def _unexplained(num: int, after: int) -> str:
     if after < _USUAL:
         return ""
     ran = f"{counted(num, 'reported iteration')} ran before" if num else f"iterations up to {after} ran"
-    return f"{ran}, so this one needed more: it may have the longest batch so far"
+    return f"{ran}, so this one may have the longest batch so far"

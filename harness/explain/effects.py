@@ -104,7 +104,7 @@ RESERVED = ("peak_reserved_bytes", *DEVICE)
 MEMORY = ("peak_allocated_bytes", *RESERVED)
 BOTH = (*TIME, *MEMORY)
 WORK = ("counted_flops_per_step", *BOTH)
-_UNKNOWN = "unknown: mbr-perf has no rule for them"
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class Effect:
 
 # Name, what it takes, what it moves, its usual effect, and what estimates it.
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    ("another GPU or CPU", "device:*", BOTH, "by the ratio of the peak FLOP/s, up to several times",
+    ("another GPU or CPU", "device:*", BOTH, "by the ratio of the peak FLOP/s",
      lambda ours, theirs: _by_peak(ours, theirs, ours)),
     ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times",
      recompute),
     ("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe", WORK,
-     "as the work changes; activations grow with the micro-batch", work),
+     "as the work changes", work),
     ("another precision", "settings:compute_dtype", BOTH, "time up to two times",
      lambda ours, theirs: _by_peak(ours, ours, theirs)),
     ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times"),
@@ -136,9 +136,9 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("other offloading", "settings:offload.*", BOTH, "tens of percent"),
     ("other kernels", "settings:kernels.*", BOTH, "up to tens of percent"),
     ("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH,
-     "time some percent; memory by the bytes of state per parameter"),
+     "time some percent; memory by the bytes of state"),
     ("another memory limit", "settings:measure.memory_limit_bytes", BOTH,
-     "slower near the limit, where the allocator frees blocks and waits for the GPU"),
+     "slower near the limit"),
     ("another seed", "settings:measure.seed", BOTH, "some percent with experts, otherwise none"),
     ("other settings", "settings:*", BOTH, _UNKNOWN),
     ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the SM clocks", clocks),
@@ -151,11 +151,11 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
      "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
      TIME, "some percent to several times"),
     ("another number of hardware queues", "environment:CUDA_DEVICE_MAX_CONNECTIONS", TIME,
-     "some percent; with 1, communication starts before the compute that it overlaps with"),
+     "some percent"),
     ("another attention or other switches of transformer-engine", "environment:NVTE_*", BOTH,
      "up to tens of percent"),
     ("other communication settings", "environment:NCCL_* environment:TORCH_NCCL_* environment:GLOO_* environment:UCX_*",
-     (*TIME, *DEVICE), "some percent; device memory by hundreds of MiB"),
+     (*TIME, *DEVICE), "some percent; device memory: hundreds of MiB"),
     ("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED),
      "reserved memory up to tens of percent"),
     ("other threads or memory of the host", "environment:OMP_* environment:MKL_* environment:*_NUM_THREADS "
@@ -166,13 +166,13 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("another megatron-core", "software:megatron-core", BOTH, "some percent"),
     ("another CUDA or communication library", "software:cuda software:cudnn software:nccl software:cublas",
      (*TIME, *DEVICE), "some percent"),
-    ("another container image", "software:container", BOTH, "some percent, through its libraries"),
+    ("another container image", "software:container", BOTH, "some percent"),
     ("other packages", "software:*", TIME, "usually none"),
     ("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent"),
-    ("another window", "window:*", TIME, "0 to a few percent; early steps contain warm-up"),
+    ("another window", "window:*", TIME, "0 to a few percent"),
     ("another number of CPUs", "place:cpus", TIME, "on a CPU, by the ratio of the numbers"),
     ("other hosts", "place:*", BOTH, "0 to a few percent"),
-    ("another formula", "formula:*", ("tflops_per_gpu",), "TFLOP/s by the ratio of the formulas, step times not"),
+    ("another formula", "formula:*", ("tflops_per_gpu",), "TFLOP/s by the ratio of the formulas"),
     ("other readings of memory", "memory:*", MEMORY, _UNKNOWN),
 )  # fmt: skip
 EFFECTS = tuple(Effect(*row) for row in _ROWS)

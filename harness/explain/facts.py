@@ -66,7 +66,7 @@ def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     )
 
 
-_BORROWED = "the source does not state all settings; calculations use the run's settings for the missing ones"
+_BORROWED = "calculations use the run's settings where the source states none"
 _LABELS = ("recipe", "task", "compute_dtype", "num_gpus")
 
 

@@ -80,10 +80,10 @@ def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: 
     is_unsure = any(change.is_noise or change.noise is None for change in changed)
     steps = (
         (is_unsure, "repeat the run at least three times, and compare with --repeat (nightly: --confirm)"),
-        (len(likely) < len(able), "first repeat the run on another node, or on this node when it is idle and cool"),
+        (len(likely) < len(able), "first repeat the run on another node, or when this one is idle and cool"),
         (bool(likely), f"undo one difference at a time, beginning with: {''.join(likely[:1])}"),
-        (not able, "repeat the run on another node; if the change stays, check what neither side recorded"),
-        (is_published, "promote a golden of your own runs: a published figure leaves out settings that may matter"),
+        (not able, "repeat the run on another node"),
+        (is_published, "promote a golden of your own runs: a published figure does not state all settings"),
     )
     return tuple(text for applies, text in steps if applies and changed)
 

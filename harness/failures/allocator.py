@@ -216,8 +216,8 @@ _CAUSES: tuple[tuple[OomClass, Callable[[_Device], bool], Callable[[_Device], tu
      lambda d: ("medium", f"{d.gap} are in use outside torch's allocator, more than the {d.reserved} that the "
                           "allocator holds")),
     ("other_process", lambda d: d.tried <= d.free and d.live < threshold("full_share"),
-     lambda d: ("low", f"{d.free} were free after the failure, enough for {d.tried}: another process held them before, "
-                       "or this process may not use all of the device (MIG, vGPU, WSL)")),
+     lambda d: ("low", f"{d.free} were free after the failure, enough for {d.tried}: another process held them, or "
+                       "this process may not use all of the device (MIG, vGPU, WSL)")),
 )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def moments() -> Mapping[str, Moment]:
             row["moment"],
             re.compile("|".join(row["frames"])),
             row.get("doing", ""),
-            row.get("next", ""),
+            row.get("next", "") + ("" if row.get("activations", True) else " Recompute frees no memory here."),
             row.get("lasts", False),
             row.get("activations", True),
         )

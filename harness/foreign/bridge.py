@@ -92,9 +92,7 @@ def _refuse_unfinished(container: Container) -> bool:
     places = [path for path in _COMPLETED if container.has(path) and container.peek(path) is None]
     places += ["mixed_precision"] if isinstance(container.peek("mixed_precision"), str) else []
     if places:
-        message = (
-            "Megatron-Bridge has not completed this file: precision, overlaps and sizes may not be those of the job"
-        )
+        message = "Megatron-Bridge has not completed this file: settings may not be those of the job"
         remedy = "give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run"
         container.refuse(places[0], message, remedy)
     return bool(places)

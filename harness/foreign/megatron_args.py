@@ -53,7 +53,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     _refuse_other_models(found, source)
     if found.num_gpus and found.num_gpus.value == 0:
         if request.num_gpus is None:
-            remedy = "add -ng; a script that counts the GPUs of its machine finds none here: set its number by hand"
+            remedy = "add -ng; a script that counts the GPUs of its machine finds none here"
             found.problems.add(f"{found.num_gpus.source}: starts no process", remedy)
         found.num_gpus = None
     _complete(found, request)

@@ -90,7 +90,7 @@ def list_goldens(
 @app.command()
 @answers_first
 def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> None:
-    """Show the values of a golden, where they were measured, and who promoted them and why."""
+    """Show a golden: its values, where they were measured, who promoted them and why."""
     from harness.golden.show import GoldenDocument, golden_page
     from harness.records.goldens import named_golden
 
@@ -110,7 +110,7 @@ def diff(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show how two goldens differ: values, settings, machine and software.
+    """Show how two goldens differ.
 
     REVISION:NAME is the golden at a git revision, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
     """
@@ -146,7 +146,7 @@ def retire(
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
-    """Retire a golden: move it to the folder `retired`. Runs of its settings then have no golden."""
+    """Retire a golden: move it to the folder `retired`."""
     from datetime import UTC, datetime
 
     from harness.golden.promote import author_or_default

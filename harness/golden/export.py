@@ -21,8 +21,8 @@ from harness.units import GB, counted
 
 _PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
 _NO_ALLOC = (
-    "no alloc, so Megatron-Bridge does not check memory: its max_alloc is that of a log's first report, but ours is "
-    "that of the whole run"
+    "no alloc, so Megatron-Bridge does not check memory: its max_alloc is of a log's first report, ours of the "
+    "whole run"
 )
 
 

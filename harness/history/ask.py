@@ -52,7 +52,7 @@ class HistoryOptions:
 @answers_first
 @takes(HistoryOptions)
 def show(asked: HistoryOptions) -> None:
-    """List all cases, one line each. For one case, show every night, its level changes and the newest night.
+    """List all cases. For one case, show every night and its level changes.
 
     A change point has three nights on either side. You may leave out `show`.
     """

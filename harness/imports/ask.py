@@ -16,8 +16,7 @@ class ImportOptions:
 
     log: Annotated[list[str], option("PATH...", "Logs of one job of Megatron: files or folders.")]
     started_at: Annotated[str | None, option("TIME", "Start of the job, ISO-8601, in UTC unless it names a zone. "
-        "Default: the times in the log. Without either, history shows the run at the time of its import, marked "
-        "?.")] = None
+                                                     "Default: the times in the log, else that of the import.")] = None
     results_dir: Results = None
     as_json: Json = False
 

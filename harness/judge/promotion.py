@@ -33,8 +33,8 @@ MOST_OF_THRESHOLD = 0.5
 
 
 _OF_SPREAD = (
-    "find out what disturbs the runs and repeat them, or store other metrics with --only; "
-    "--accept_spread promotes them anyway, and the golden records it"
+    "find out what disturbs the runs and repeat them, store other metrics with --only, or promote anyway with "
+    "--accept_spread"
 )
 _SIGNIFICANT_DIGITS = 6
 _SPEED = "tflops_per_gpu"

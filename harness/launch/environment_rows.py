@@ -122,7 +122,7 @@ def _of_hybrid_ep(value: Callable[[int, int], int]) -> Callable[[Asked], str | N
 # fmt: off
 ROWS: tuple[Row, ...] = (
     Row(ALLOCATOR, _with_nccl_ub(None, EXPANDABLE_SEGMENTS),
-        "less fragmentation; left out with nccl_ub, whose memory pools do not allow it (megatron-core DDP config)"),
+        "less fragmentation; nccl_ub excludes it (megatron-core DDP config)"),
     Row("CUDA_DEVICE_MAX_CONNECTIONS", max_connections,
         "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else Megatron-Bridge's value"),
     Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
@@ -148,8 +148,8 @@ ROWS: tuple[Row, ...] = (
     Row("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", always("5"), "seconds that torchrun gives ranks to end before SIGKILL"),
     Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run does not use this machine's GPUs", forced=True),
     Row("TORCHINDUCTOR_COMPILE_THREADS", on_gpu("1"),
-        "otherwise each rank starts a compiler process per core, which outlives a killed rank"),
-    Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "otherwise megatron's jit fuser compiles C++ in the first step"),
+        "no compiler processes that outlive a killed rank"),
+    Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "megatron's jit fuser would compile C++ in the first step"),
     Row("OMP_NUM_THREADS",
         lambda asked: None if asked.on_gpu else str(max(1, asked.num_cores // asked.local_ranks)),
         "ranks of this node share its cores evenly"),
@@ -159,7 +159,7 @@ ROWS: tuple[Row, ...] = (
     Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped again"),
     Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),
     Row("PYTHONUNBUFFERED", always("1"), "the log of a killed rank has its last output"),
-    Row("PYTHONSAFEPATH", always("1"), "a folder harness in your working folder does not shadow this program"),
+    Row("PYTHONSAFEPATH", always("1"), "no folder harness of yours shadows this program"),
     Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
 )
 # fmt: on
@@ -249,7 +249,7 @@ DEMANDS: tuple[Demand, ...] = (
     Demand(
         "CUDA_DEVICE_MAX_CONNECTIONS",
         lambda asked: "1" if asked.needs_one_connection else None,
-        "tensor or context parallelism before Blackwell needs kernels in one hardware queue (megatron arguments)",
+        "TP or CP before Blackwell needs one hardware queue (megatron arguments)",
     ),
     Demand(
         "NCCL_GRAPH_REGISTER",

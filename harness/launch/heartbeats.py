@@ -161,8 +161,8 @@ class Heartbeats:
 UNENDED = Ending(
     "ok",
     "",
-    note="all ranks finished and wrote their records, but some of their processes did not end; mbr-perf stopped them. "
-    "Their stacks are in the ranks' logs",
+    note="all ranks wrote their records, but some processes did not end; mbr-perf stopped them. Their stacks are in "
+    "the ranks' logs",
 )
 """The ending of a run that mbr-perf stopped after all measurements, because shutting down communication can hang."""
 

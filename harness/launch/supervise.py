@@ -94,7 +94,7 @@ def _require_locked(plan: LaunchPlan, sampler: subprocess.Popen[bytes]) -> None:
     why = plan.sampler_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise BadRequestError(
         f"the clocks of the GPUs cannot be locked: {why[-1] if why else 'no reason given'}",
-        remedy="locking needs root, as nvidia-smi -lgc does; or leave --lock_gpu_freq and --peak_mem_clk out",
+        remedy="locking needs root; or leave --lock_gpu_freq and --peak_mem_clk out",
     )
 
 

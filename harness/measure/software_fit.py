@@ -87,7 +87,7 @@ def _transformer_engine(version: str | None, declared: Declared) -> Line:
     low, end = low or "2.9.0a0", end or "2.12.0"  # what megatron-core 0.16 declares
     remedy = f"pip install --no-build-isolation '{name}[pytorch]>={low},<{end}'"
     if version is None:
-        found = "not installed: local layers run, but FP8 and the fused MLA and MoE kernels do not"
+        found = "not installed: only megatron-core's local layers run, without FP8"
         return Line(name, "warning", found, remedy)
     if not parse_version(low) <= parse_version(version) < parse_version(end):
         return Line(

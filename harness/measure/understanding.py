@@ -155,7 +155,7 @@ def _with_layers(settled: Settled) -> Settled:
     if is_cpu or settled.software.transformer_engine is None:
         layers = "local"
     if layers == "local" and not is_cpu:
-        notes += ("transformer-engine is not installed: megatron-core's local layers run, not the fused ones",)
+        notes += ("transformer-engine is not installed: megatron-core's local layers run",)
     spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": layers})})
     sources = settled.sources | {"kernels.transformer_impl": "gpu cpu" if is_cpu else "installed software"}
     return replace(settled, spec=spec, sources=sources, notes=notes)

@@ -48,8 +48,8 @@ class NightJudgeOptions:
     aa: Annotated[bool, flag("Run one case under two labels; judge times only if both are as fast.")] = False
     aa_case: Annotated[str, option("NAME", "The case that --aa runs. Default: that of least GPU time.")] = ""
     aa_pairs: Annotated[int | None, option("N", "Runs under each label of --aa, 3 to 50. Default: 4.")] = None
-    against: Annotated[str, option("ENVIRONMENT", "Decide a suspicious case by pairs: this environment's build (ENV, "
-        "ENV/bin/python, or last-good) and tonight's run in turn.")] = ""
+    against: Annotated[str, option("ENVIRONMENT", "Decide a suspicious case by pairs of runs, tonight's and this "
+                                                  "environment's build (ENV, ENV/bin/python, or last-good).")] = ""
     pairs: Annotated[int | None, option("N", "Pairs of --against, 3 to 50. Default: 5.")] = None
 
 

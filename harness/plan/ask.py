@@ -32,14 +32,13 @@ class PlanOptions:
     over: Annotated[list[str] | None, option("NAME=N,N...", "Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, "
         "sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
     lengths: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens of sequences that vary up to the sequence "
-        "length; a file has a length and its count on each line. Reserved bytes get the range of several "
-        "draws.")] = None
+                                                              "length; a file has a length and its count on each "
+                                                              "line.")] = None
     routing: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens that an expert gets of a micro-batch, where they "
         "vary: as --lengths.")] = None
-    search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch) and their settings; sizes "
-        "that you give stay. With --over ng=8,16,32: the fewest of these GPUs that anything fits into.")] = False
-    optimal: Annotated[bool, flag("Find the fastest plan of recompute by layer that fits, with a proof that none "
-        "is faster.")] = False
+    search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch); sizes that you give "
+                                 "stay. With --over ng=8,16,32: the fewest GPUs that anything fits into.")] = False
+    optimal: Annotated[bool, flag("Find the fastest recompute by layer that fits, with a proof.")] = False
     layers_too: Annotated[bool, flag("With --optimal: also move layers between pipeline stages, for at most ten "
         "seconds.")] = False
     plan_file: Annotated[Path | None, option("FILE", "Also write that plan: *.yaml for --recompute, *.py for "
@@ -50,14 +49,16 @@ class PlanOptions:
     only: Annotated[list[str] | None, option("SETTING...", "Plan only these settings, e.g. mlp full:uniform:1. The "
         "plan always includes none.", completes=completion.settings)] = None
     exact: Annotated[list[str] | None, option("[SETTING...]", "Also trace whole steps of these settings over "
-        "megatron-core's own schedule, e.g. mlp; asked: yours. Default: the recommended one.")] = None
+                                                              "megatron-core's schedule, e.g. mlp; asked: yours. "
+                                                              "Default: the recommended one.")] = None
     exact_timeout_s: Annotated[float, option("SECONDS", "Time limit for tracing the whole step of one setting.",
         "--exact_timeout")] = 300.0
     show_all: Annotated[bool, flag("Print all settings and columns.", "--all")] = False
     columns: Annotated[str | None, option("NAME,NAME,...", "Print these columns: peak, usable, step, cost, range, "
         "tflops, fits, reserved, device, hfu, stage.")] = None
-    calibrate: Annotated[list[str] | None, option("RUN|FILE...", "Fit the planner's constants to these runs (folders, "
-        "ids, sweeps) of one GPU type; FILE of `mbr-perf probe` fixes those that it measured.",
+    calibrate: Annotated[list[str] | None, option("RUN|FILE...", "Fit the planner's constants to these runs "
+                                                                 "(folders, ids, sweeps) of one GPU type; a file of "
+                                                                 "`mbr-perf probe` fixes those that it has.",
         completes=completion.stored)] = None
     out: Annotated[Path | None, option("PATH", "File for --calibrate. Default: results/calibration/<gpu>.json, which "
         "plans and runs use.")] = None
@@ -164,7 +165,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     if planned.optimal:
         from harness.plan.optimal import with_optimal
 
-        page = with_optimal(page, planned)
+        page = with_optimal(page, planned, how.plan_file)
     failed = end_of_log(request.asked.source)
     more: list[Block] = [Line(failed, "doubt")] * bool(failed)
     more += [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
 from harness.plan.run import Planned
-from harness.plan.show import size_in, size_unit
+from harness.plan.show import pasted, size_in, size_unit
+from harness.predict.advice import eager
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown
-from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, tabled
+from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
 from harness.show.svg import write_file
 from harness.units import counted, format_bytes, format_percent, format_seconds, sentence
 
@@ -38,14 +39,34 @@ def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
                 yield PlanRow(stage=stage, chunk=chunk, layers=group.layers, setting=group.setting)
 
 
-def with_optimal(page: Page, planned: Planned) -> Page:
-    """Return the page of a plan with the fastest plan by layer as its answer."""
-    found = planned.optimal
-    assert found
+def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
+    """Return the page of a plan with the fastest plan by layer as its answer. ``file``: where the plan is written."""
+    found, judged = planned.optimal, planned.judged
+    assert found and judged and judged.plan
     if found.row is None or found.row.prediction is None:
         why = Line(f"No plan by layer: {found.reason or 'it could not be predicted'}", "doubt")
         return replace(page, blocks=(why, *page.blocks))
-    return replace(page, answer=_answer(found, planned), blocks=(_section(found), GAP, *page.blocks))
+    blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
+    if _is_best(found):  # the words of the best setting for all layers are not the answer's
+        others = tuple(pasted(judged.plan.recommended or eager(judged.plan), judged.plan.spec))
+        blocks = (*(block for block in blocks if block not in others), GAP, _to_copy(found, file))
+    return replace(page, answer=_answer(found, planned), blocks=(_section(found), GAP, *blocks, notes))
+
+
+def _is_best(found: "Optimal") -> bool:
+    return found.best_uniform is None or found.is_faster
+
+
+def _to_copy(found: "Optimal", file: Path | None) -> Line:
+    """Return how to use the plan."""
+    split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
+    if file is None:
+        text = f"add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
+    elif file.suffix == ".py":
+        text = f"{file} sets it in Megatron-LM and Megatron-Bridge"
+    else:
+        text = f"mbr-perf: --recompute {file}{split}"
+    return Line(sentence(text) if file is None else text, whole=True)
 
 
 def _answer(found: "Optimal", planned: Planned) -> Line:
@@ -57,7 +78,7 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
     if uniform is None:
         faster = "; no setting for all layers fits"
-    elif not found.is_faster:
+    elif not _is_best(found):
         known = uniform.prediction.time if uniform.prediction else None
         most = max(SAME_COST, known.likely_s / found.bound - 1) if known else SAME_COST
         best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {most * 100:.2g} %"
@@ -71,7 +92,7 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
 
 def _proof(found: "Optimal") -> str:
     if found.is_proven:
-        return "none of its space is faster"
+        return "no other is faster"
     return f"none is faster by more than {max(0.0, found.seconds / found.bound - 1) * 100:.2g} %"
 
 
@@ -90,21 +111,15 @@ def _section(found: "Optimal") -> Section:
             ),
         ],
     )
-    space = f"Space: at most {found.most_settings} settings in a chunk, of those that no other beats on a layer"
-    proof = f"By these predictions {_proof(found)} ({found.solved_in_s:.1f} s)"
-    notes = [space, proof, *_split_texts(found)]
-    return Section("Plan by layer", (table, *(Line(sentence(text), "dim", hang=2) for text in notes)))
+    return Section("Plan by layer", (table,))
 
 
-def _split_texts(found: "Optimal") -> Iterator[str]:
-    """Say which split of the layers was found, how to ask for it, and how much faster another one can be."""
-    if found.layout:
-        yield f"Split of the layers: --set '{LAYOUT}={found.layout}'"
+def _notes(found: "Optimal") -> Iterator[str]:
+    """Say what was searched, and how much faster another split of the layers can be."""
+    yield f"Searched: plans with at most {found.most_settings} settings in a chunk ({found.solved_in_s:.1f} s)"
     if found.split_bound:
-        which = (
-            f"the best of {counted(found.num_splits, 'split')}" if found.layout else "no split that was tried is faster"
-        )
-        yield f"It is {which}; none is faster by more than {(found.seconds / found.split_bound - 1) * 100:.2g} %"
+        which = f"The best of {counted(found.num_splits, 'split')}" if found.layout else "No split tried is faster"
+        yield f"{which}; none is faster by more than {(found.seconds / found.split_bound - 1) * 100:.2g} %"
 
 
 def _chunk_text(chunk: PlannedChunk) -> str:

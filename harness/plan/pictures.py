@@ -173,9 +173,7 @@ def _layers(found: "Optimal", plan: Plan) -> Picture:
     )
     starts = accumulate((width + _GAP for width in widths[:-1]), initial=0.0)
     axis = Axis("Layers", {start: f"chunk {number}" for number, start in enumerate(starts)})
-    caption = (
-        "Each box is a layer in the colour of its setting. At the right is what the stage needs of the usable memory."
-    )
+    caption = "Each box is a layer in the colour of its setting. At the right: memory needed, of the usable."
     chart = Bars(axis, {name: (colour, "") for name, colour in looks.items()}, rows)
     return Picture("plan_by_layer", "Recompute by layer", caption, chart)
 
@@ -241,8 +239,8 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
     )  # fmt: skip
     caption = (
         f"Stage {row.prediction.worst.pp_rank} with {row.label}, the second step: peak {format_bytes(peak.allocated)}. "
-        f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests; it is not time. "
-        "Micro-batches that only repeat earlier ones are left out."
+        f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests, not time; "
+        "repeated micro-batches are left out."
     )
     return Picture("memory_step", "Memory over one step", caption + off, chart)
 

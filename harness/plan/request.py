@@ -111,7 +111,7 @@ def _check_search(request: PlanRequest, problems: Problems) -> None:
     ):
         if value:
             but = " of other names than ng" * (option == "--over")
-            excluded = f"--search tries every layout and setting, so it excludes {option}{but}"
+            excluded = f"--search excludes {option}{but}"
             problems.add(excluded, f"omit {option}, or --search")
 
 

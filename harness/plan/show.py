@@ -339,7 +339,7 @@ def _prices(plan: Plan) -> Iterator[str]:
     for worth in module_worths(plan):
         if worth.saved_bytes <= 0:
             more = f", needs {format_bytes(-worth.saved_bytes)} more" if worth.saved_bytes < 0 else ""
-            why = ": flash attention keeps no scores to free, and recompute also keeps its inputs"
+            why = ": flash attention keeps no scores to free"
             yield f"{worth.text} frees nothing{more}{why if worth.text == 'core_attn' else ''}"
         elif worth.extra_s is None or worth.saved_bytes < _WORTH_A_PRICE:
             yield f"{worth.text} {format_bytes(worth.saved_bytes)} freed"
@@ -371,10 +371,7 @@ def assumptions(plan: Plan) -> Details:
         rows = f" ({time.range_rows} measured steps of this class)" if time.range_rows else ""
         texts.append(f"a step without recompute: {' to '.join(map(format_seconds, time.range_s))}{rows}")
         if time.host_bound:
-            texts.append(
-                "host-bound: the host launches operations more slowly than the GPU runs them; recompute therefore "
-                "costs time for each operation that runs again"
-            )
+            texts.append("host-bound: the host launches operations more slowly than the GPU runs them")
     return details("assumption", texts, title="Assumptions")
 
 

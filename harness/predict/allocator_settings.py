@@ -61,8 +61,8 @@ class AllocatorSettings:
         if self.garbage_collection_threshold == 0 or self.collects:
             return None
         return (
-            "garbage_collection_threshold has no effect: torch collects only below a memory fraction; "
-            "add per_process_memory_fraction, or call torch.cuda.set_per_process_memory_fraction"
+            "garbage_collection_threshold has no effect without per_process_memory_fraction (or "
+            "torch.cuda.set_per_process_memory_fraction)"
         )
 
     def rounded(self, num_bytes: int) -> int:

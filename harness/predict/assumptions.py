@@ -57,23 +57,21 @@ def _offloads(spec: ExperimentSpec) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
-        "CUDA graphs: the peak is that of replayed steps without the graphs' private pools; Device has these, and "
-        "the eager steps and the capture before",
+        "CUDA graphs: the peak is of replayed steps without the graphs' private pools; Device also has these, the "
+        "eager steps and the capture",
         _graphs,
     ),
     Assumption(
-        "tp_comm_overlap: gathers through user buffers count as without overlap, which may be too much",
+        "tp_comm_overlap: gathers count as without overlap, which may be too much",
         lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(
-        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; outside Hopper transformer-engine "
-        "may use flash-attn (a few percent more memory) or unfused attention (much more); kernels.attention_backend "
-        "decides",
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: predicted with cuDNN's attention; transformer-engine may use "
+        "flash-attn (a few percent more memory) or unfused attention (much more); set kernels.attention_backend",
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
-        "context parallelism: cp_comm_type p2p. a2a keeps each layer's attention output twice, and all_gather holds "
-        "the keys and values of the whole sequence; neither is modelled",
+        "context parallelism: cp_comm_type p2p; a2a and all_gather need more memory and are not modelled",
         lambda spec, _: spec.parallelism.context_parallel_size > 1,
     ),
     Assumption(
@@ -81,46 +79,42 @@ ASSUMPTIONS = (
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),
     Assumption(
-        "flex dispatcher: tensors as with alltoall; buffers of DeepEP and HybridEP lie outside torch's allocator",
+        "flex dispatcher: tensors as with alltoall; DeepEP's and HybridEP's buffers are outside torch's allocator",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.has_flex_dispatcher,
         lower=0.05, higher=0.05,
     ),
     Assumption(
-        "overlap of expert-parallel communication: passes of two micro-batches alternate layer by layer; memory "
-        "counts one layer of each, seconds the messages beside the computation",
+        "overlap of expert-parallel communication: two micro-batches alternate layer by layer; memory counts one "
+        "layer of each",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.overlap_moe_expert_parallel_comm,
     ),
     Assumption(
         "shared experts overlap: predicted without separate streams",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_shared_expert_overlap, higher=0.01,
     ),
-    Assumption(
-        f"expert routing: equal shares of the tokens; the upper end of the range assumes {_BIASED:g} times that "
-        "share on the busiest rank, the seconds its average load",
-        lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
+    *(
+        Assumption(
+            f"expert routing: equal shares of the tokens; the upper end of the range assumes {factor:g} times that "
+            "share on the busiest rank",
+            lambda spec, impl, factor=factor: _moe(spec, impl) and imbalance_of(spec) == factor,
+        )
+        for factor in (_BIASED, _UNBIASED)
     ),
     Assumption(
-        "expert routing without a bias per expert: equal shares of the tokens; the upper end of the range assumes "
-        f"{_UNBIASED:g} times that share on the busiest rank, the seconds its average load",
-        lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
-    ),
-    Assumption(
-        "Megatron-FSDP: memory holds the shards and the whole weights and gradients that may queue, none of the "
-        "layers' at the loss; how far a slow link fills a queue is unknown",
+        "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that may queue",
         lambda spec, _: spec.ddp.use_megatron_fsdp,
     ),
     Assumption(
-        "layer-wise offloading: copies end when transformer-engine 2.11 waits for them; pinned host memory is not "
-        "counted",
+        "layer-wise offloading: pinned host memory is not counted",
         lambda spec, _: spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
-        "offload_modules: as in megatron-core 0.16.1, with instant copies in memory; pinned host memory is not "
-        "counted; MTP layers stay on the device",
+        "offload_modules: as in megatron-core 0.16.1; pinned host memory is not counted; MTP layers stay on the "
+        "device",
         lambda spec, _: bool(spec.offload.offload_modules),
     ),
     Assumption(
-        "offloading: copies run beside the computation of a pass, at 80 % of the link's rate in the data sheet",
+        "offloading: copies run beside the computation, at 80 % of the link's rate in the data sheet",
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is not None,
     ),
     Assumption(
@@ -128,18 +122,17 @@ ASSUMPTIONS = (
         lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is None,
     ),
     Assumption(
-        "optimizer states in host memory: as megatron-core 0.16.1's HybridDeviceOptimizer keeps them, in fp32 "
-        "whatever their dtypes; a node also holds the gradients there, whose pinned blocks torch rounds up to powers "
-        "of two; the processor updates 0.41e9 parameters a second with each thread of a rank (OMP_NUM_THREADS, or one)",
+        "optimizer states in host memory: in fp32, with the gradients in pinned blocks of powers of two; each "
+        "thread of a rank (OMP_NUM_THREADS, or one) updates 0.41e9 parameters a second",
         lambda spec, _: on_host(spec) > 0,
     ),
     Assumption(
-        "Muon: one momentum for each weight, Adam for embeddings and the output layer, which every stage is taken to "
-        "have; five Newton-Schulz iterations in bf16",
+        "Muon: one momentum for each weight; Adam for embeddings and the output layer; five Newton-Schulz "
+        "iterations in bf16",
         lambda spec, _: spec.optimizer.is_muon,
     ),
     Assumption(
-        "fp16: no step is skipped; until the loss scale is found, steps are, and Adam's states are not there yet",
+        "fp16: no step is skipped; real jobs skip steps until the loss scale is found",
         lambda spec, _: spec.compute_dtype == "fp16",
     ),
     Assumption(
@@ -147,30 +140,29 @@ ASSUMPTIONS = (
         lambda spec, _: spec.model.moe is not None and spec.model.moe.moe_router_load_balancing_type == "sinkhorn",
     ),
     Assumption(
-        "packed sequences: predicted as one sequence of full length, without metadata",
+        "packed sequences: predicted as one sequence of full length",
         lambda spec, _: spec.task != "pretrain",
     ),
     Assumption(
-        "transformer-engine: the tensors that its kernels save are known from its source, not measured",
+        "transformer-engine: its kernels' saved tensors follow from its source, not from measurement",
         lambda _, impl: impl == "transformer_engine",
     ),
     Assumption(
-        "peaks are tensors in torch's allocator; memory outside it follows from NCCL's source and from measured "
-        "jobs of up to 64 GPUs, and decides what fits",
+        "peaks are tensors in torch's allocator; memory outside it is estimated from NCCL's source and jobs of up "
+        "to 64 GPUs",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        "seconds: a roofline of operations and messages, and the host that launches them, fitted to measured steps; "
-        "trust ratios of settings more than seconds",
+        "seconds: a model fitted to measured steps; trust ratios of settings more than seconds",
         lambda spec, _: not spec.gpu_type.is_cpu,
     ),
     Assumption(
-        f"sequences of more than {_LONGEST} tokens: longer than in all measured steps; attention may take longer "
+        f"sequences of more than {_LONGEST} tokens: longer than all measured ones; attention may take longer "
         "than predicted",
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
     Assumption(
-        "Blackwell: most published steps took longer than the likely seconds; the range reaches that far",
+        "Blackwell: most published steps took longer than predicted; the range includes them",
         lambda spec, _: spec.gpu_type.is_at_least(10),
     ),
     Assumption(
@@ -181,8 +173,7 @@ ASSUMPTIONS = (
 
 
 TORCH_ADAM = Assumption(
-    "torch's AdamW, because transformer-engine is not installed: the optimizer step also holds the root of the "
-    "second moment, 4 bytes per parameter; Apex's fused optimizer does not",
+    "torch's AdamW, because transformer-engine is not installed: its step needs 4 more bytes per parameter than Apex's",
     lambda _spec, _implementation: True,
 )
 
@@ -193,13 +184,13 @@ def _fuses_accumulation(spec: ExperimentSpec, implementation: Implementation) ->
 
 
 APEX_THERE = Assumption(
-    "Apex's fused_weight_gradient_mlp_cuda is installed where the job runs, as in NVIDIA's images: the last stage "
-    "keeps a dummy gradient of the output layer's size; --assume apex=none plans without it",
+    "Apex is installed where the job runs, as in NVIDIA's images: its fused_weight_gradient_mlp_cuda keeps a dummy "
+    "gradient of the output layer's size; --assume apex=none plans without it",
     _fuses_accumulation,
 )
 APEX_MISSING = Assumption(
     "Apex's fused_weight_gradient_mlp_cuda is not installed: the output layer's backward pass allocates its weight "
-    "gradient; transformer-engine's layers add theirs inside the product",
+    "gradient",
     _fuses_accumulation,
 )
 

@@ -80,7 +80,7 @@ def determined(
         rest = {name: _without(column, axis) for name, column in rest.items()}
         chosen.append(best)
     few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to separate it from {', '.join(chosen)}"
-    alike = "its share of a step goes with another constant's in all runs: add runs of other shapes"
+    alike = "not separable from another constant: add runs of other shapes"
     return tuple(chosen), {
         name: few if len(chosen) == most and _largest(plain[name]) >= _LEAST_SLOPE else _reason(plain[name], alike)
         for name in rest

@@ -29,7 +29,7 @@ def list_recipes(
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """List every recipe with its size, and the GPU types, precisions and GPU counts of its operating points."""
+    """List every recipe with its size and its operating points."""
     from harness.recipes.rows import recipes_document
     from harness.recipes.show import recipes_page
 
@@ -64,9 +64,9 @@ def validate(
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """Check recipe files: every key, every value, every operating point, and the rules of megatron-core 0.16.1.
+    """Check recipe files: keys, values, operating points, and the rules of megatron-core 0.16.1.
 
-    Exits 2 with all problems. Lists a published point that breaks a rule, with the rule; `run` refuses that point.
+    Exits 2 with all problems. Lists published points that break a rule; `run` refuses them.
     """
     from harness.errors import raise_all
     from harness.recipes.rows import CheckedDocument, check_files
@@ -118,8 +118,8 @@ class ExportOptions:
         str,
         option(
             "FORM",
-            "bridge (Megatron-Bridge), megatron-lm, yaml for a recipe file, or python for the "
-            "file that sets a plan of recompute by layer in both.",
+            "bridge (Megatron-Bridge), megatron-lm, yaml (a recipe file), or python (a file that sets a plan by "
+            "layer in both).",
             "--as",
         ),
     ]
@@ -244,7 +244,7 @@ def show_rule(
     rule: Annotated[str, typer.Argument(metavar="ID", autocompletion=_rule_ids, help="A rule id, e.g. T08.")],
     as_json: Json = False,
 ) -> None:
-    """Explain a rule: its message, the fix, megatron-core's own message, the versions and the evidence."""
+    """Explain a rule: its message, fix, versions and evidence."""
     from harness.experiment.rules.rulebook import entries_named
     from harness.recipes.rows import RulesDocument
     from harness.recipes.show import rule_page

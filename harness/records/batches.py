@@ -126,7 +126,7 @@ def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
         return record
     raise BadRequestError(
         f"{path}: not a run of {entry.name}: {', '.join(names[:3])} {'and more ' * bool(names[3:])}differ",
-        remedy="put the run of the plan back, or delete this folder and use --resume, which runs it again",
+        remedy="put the run of the plan back, or delete this folder and use --resume",
     )
 
 

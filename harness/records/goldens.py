@@ -21,7 +21,7 @@ from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document, read_each
 
-MEND_GOLDEN = "restore the file from git, or delete it and write it again with mbr-perf golden promote RUN --reason ..."
+MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden promote RUN --reason ..."
 _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
 
 

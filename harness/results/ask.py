@@ -59,7 +59,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 @app.command()
 @answers_first
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """Show a run, sweep or night: its outcome, its metrics or its process, and its files, cells or cases."""
+    """Show a run, sweep or night: outcome, metrics or process, and files, cells or cases."""
     from harness.records import folders
     from harness.records.inventory import find_stored
     from harness.records.store import MEND_RECORD, read_run
@@ -78,9 +78,9 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
 @app.command()
 @answers_first
 def doctor(results_dir: Results = None, as_json: Json = False) -> None:
-    """Find problems: runs without a record, damaged records, incomplete files, files that mbr-perf did not write.
+    """Find problems: damaged or missing records, incomplete files, files that mbr-perf did not write.
 
-    Exits 0 without problems, else 6. Ignores folders that a running process is filling. Changes nothing.
+    Exits 0 without problems, else 6. Ignores folders of running processes.
     """
     from harness.errors import ExitCode
     from harness.records import folders
@@ -103,9 +103,9 @@ def archive(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Pack a run, sweep or night into a file that you can send, without secrets and home folders.
+    """Pack a run, sweep or night into a file, without secrets and home folders.
 
-    The same folder gives the same bytes. Refuses links that lead out of the folder, and runs that have not ended.
+    The same folder gives the same bytes. Refuses runs that have not ended.
     """
     from harness.results.archive import archive_stored
     from harness.show.page import Page, listing

@@ -115,7 +115,7 @@ class LogProgress:
         of = "" if passage.total_bytes is None else f" of {passage.total_bytes / 1e6:.0f} MB"
         waits = "" if passage.num_bytes else "; waiting for input"
         read = f"read {passage.num_bytes / 1e6:.0f} MB{of} in {now - self._began:.0f} s{waits}"
-        sys.stderr.write(f"{read}; Ctrl-C ends reading; the answer then uses the part read so far\n")
+        sys.stderr.write(f"{read}; Ctrl-C ends reading\n")
         sys.stderr.flush()
 
 

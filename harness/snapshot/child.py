@@ -29,7 +29,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> NoReturn:
         """Refuse objects outside the file."""
         del pid
-        raise RefusedPickleError("it refers to objects outside the file, but a snapshot holds only plain values")
+        raise RefusedPickleError("it refers to objects outside the file")
 
     def get_extension(self, code: int) -> NoReturn:
         """Refuse extension codes of Python's own unpickler; C's calls :meth:`find_class`, or finds no such code."""

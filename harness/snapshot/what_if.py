@@ -257,8 +257,8 @@ def _notes(history: _History, device: DeviceMemory) -> Iterator[str]:
     if history.num_before:
         blocks = counted(history.num_before, "block")
         yield (
-            f"The history begins in mid-run with {blocks}: earlier peaks and the gaps between them are unknown. "
-            "The replay packs them, so Reserved and Fits in may be too low."
+            f"The history begins in mid-run with {blocks}: earlier peaks and gaps are unknown, "
+            "so Reserved and Fits in may be too low."
         )
     if history.num_unknown_frees:
         yield f"{counted(history.num_unknown_frees, 'free')} in the history without a request: some events are missing."

@@ -36,10 +36,12 @@ _SWEEP = "Sweep"
 class SweepOptions:
     """What to vary, and how often."""
 
-    over: Annotated[list[str] | None, option("AXIS=V,V,...", "Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, "
-        "sl, ng, any long option, env.NAME or section.field. Write ; between values that contain commas: "
-        "recompute='none; mlp; core_attn,layernorm'. recompute=auto: every setting that differs in effect. Takes "
-        "several axes; repeatable.")] = None
+    over: Annotated[list[str] | None, option("AXIS=V,V,...", "Vary recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, "
+                                                             "ng, any long option, env.NAME or section.field. Write "
+                                                             "; between values that contain commas: "
+                                                             "recompute='none; mlp; core_attn,layernorm'. "
+                                                             "recompute=auto: every setting that differs in effect. "
+                                                             "Repeatable.")] = None
     file: Annotated[str | None, option("NAME|PATH", "A sweep file: a name in recipes/sweeps or a path. Options "
         "override it.", completes=completion.sweep_files)] = None
     grid: Annotated[bool, flag("Run every combination of the axes, not one change at a time.")] = False
@@ -49,8 +51,7 @@ class SweepOptions:
         "intervals need 3.")] = None
     max_minutes: Annotated[float | None, option("MINUTES", "Start no run that would end after this time; --resume does "
         "the rest.")] = None
-    no_prune: Annotated[bool, flag("Also run cells that would run out of memory, as predicted or after a smaller cell "
-        "did.")] = False
+    no_prune: Annotated[bool, flag("Also run cells that should run out of memory.")] = False
     margin: Annotated[float, option("FRACTION", "Share of the GPU's memory that must stay free.")] = 0.02
     no_warm: Annotated[bool, flag("Start every run in new processes, not from a warm parent.")] = False
     resume: Annotated[str | None, option("SWEEP", "Do the missing runs of a sweep, by its own settings: its folder or "

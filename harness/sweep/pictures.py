@@ -48,9 +48,8 @@ def _choice(verdict: SweepVerdict) -> Iterator[Picture]:
     x, y = Axis(f"Peak allocated at the worst rank ({unit})"), Axis("Throughput (tokens/s/GPU)")
     chart = Plane(x, y, _LOOKS, tuple(points), line, limits)
     caption = (
-        "Up and to the left is better. The numbers are those of the table. No other cell is shown to be faster than a "
-        "cell of the Pareto set without using more memory. Vertical lines: from the slowest to the fastest repeat. "
-        + _not_shown(verdict, [cell.name for cell, *_ in known])
+        "Up and to the left is better. The numbers are those of the table. Vertical lines: from the slowest to the "
+        "fastest repeat. " + _not_shown(verdict, [cell.name for cell, *_ in known])
     )
     yield Picture("memory_throughput", "Which setting: memory against throughput", caption.strip() + off, chart)
 

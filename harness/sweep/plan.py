@@ -222,7 +222,7 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
         axes = read_axes(request.over)
     given = [name for name in RECOMPUTE_OPTIONS if getattr(request.asked, name) is not None]
     if given and any(axis.target == RECOMPUTE for axis in axes):
-        problems.add(f"--{given[0]} and --over recompute both set recompute", "give all settings to --over recompute")
+        problems.add(f"--{given[0]} and --over recompute exclude each other", "give all settings to --over recompute")
     if problems.found:  # else the checks of every cell report them with all other problems
         with problems.collecting():
             raise_all(secrets_in(given_env(request.asked)))

@@ -119,7 +119,7 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     if rescaled:
         yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
     if verdict.has_repeats:
-        yield "Mean step: the mean over repeats of each run's median step, as in TFLOP/s/GPU, Pareto set and pictures"
+        yield "Mean step: the mean over repeats of each run's median step"
     if not changes:
         return
     if all(time.interval for time in changes):

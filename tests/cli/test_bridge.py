@@ -127,7 +127,7 @@ def test_options_of_slurm_do_nothing_where_nothing_starts(command, typed):
         ("--moe_flex_dispatcher_backend alltoall", "no such backend 'alltoall'", "deepep, hybridep or None"),
         ("--data c4", "only mock here, not 'c4'", "random tokens"),
         ("--additional_slurm_params nodelist=a,b", "no option for Slurm's 'nodelist'", "--reservation"),
-        ("-hf abc123", "-hf: an option of Megatron-Bridge", "needs no cache or token"),
+        ("-hf abc123", "-hf: an option of Megatron-Bridge", "downloads nothing"),
         ("--wandb_key abc123", "--wandb_key: an option", "harness/results/README.md"),
         ("--num_moe_experts", "--num_moe_experts: a value is needed", "--set model.moe.num_moe_experts=N"),
         ("--lr fast", "--lr: 'fast' is not a number", "e.g. 3e-4"),

@@ -28,7 +28,7 @@ def _answer():
 
 def test_a_job_that_ran_out_of_memory_cannot_have_settings_that_the_rules_refuse(case, answer):
     found = answer(case(FULL, CAPTURED, has_given_settings=True, paths=("job.log",)))
-    assert "G22: mlp: the capture fails" in found.fixes[0].text
+    assert "G22: mlp: transformer-engine 2.11 cannot capture" in found.fixes[0].text
     assert not [fix for fix in found.fixes if fix.command.startswith("mbr-perf")]
     assert found.symptoms == ()
 

@@ -128,7 +128,7 @@ def test_locked_clocks_reach_the_sampler_and_need_it(host, tmp_path):
         ({"nsys_trace": "cuda", "pytorch_profiler": True}, "--nsys_trace: only with --enable_nsys"),
         ({"profiling_ranks": "0,1", "profiling_stop_step": 3}, "--profiling_ranks, --profiling_stop_step: only with"),
         ({"profiling_ranks": "0,x", "pytorch_profiler": True}, "--profiling_ranks '0,x': no list of ranks"),
-        ({"profiling_ranks": "8", "pytorch_profiler": True}, "RUN09: the profiler is to record rank 8"),
+        ({"profiling_ranks": "8", "pytorch_profiler": True}, "RUN09: profiled rank 8"),
     ],
 )
 def test_profiling_that_cannot_be_is_refused(host, tmp_path, options, message):

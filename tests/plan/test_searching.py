@@ -174,9 +174,9 @@ def test_an_interrupted_search_keeps_what_it_knows():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--over", "tp=2"), "so it excludes --over"),
-        (("--only", "mlp"), "so it excludes --only"),
-        (("--exact",), "so it excludes --exact"),
+        (("--over", "tp=2"), "excludes --over"),
+        (("--only", "mlp"), "excludes --only"),
+        (("--exact",), "excludes --exact"),
         (("--html", "plan.html"), "--search writes no plan.html"),
         (("-pp", "3"), "none of 0 layouts of 64 GPUs can be planned: no sizes divide them"),
         (("--fit_into", "-1"), "must be above 0 GiB"),

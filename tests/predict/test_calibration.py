@@ -103,7 +103,7 @@ def test_constants_that_vary_together_in_all_runs_are_not_separated(observe):
     found = {c.name: c for c in fit("h100", alike)}
     assert found["gemm_bf16"].value is not None
     assert found["attention"].value is None
-    assert "goes with another constant's" in found["attention"].reason
+    assert "not separable from another constant" in found["attention"].reason
 
 
 def test_one_run_tells_one_efficiency(observe):

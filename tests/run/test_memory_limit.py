@@ -87,7 +87,7 @@ def test_a_limit_that_is_none_is_refused(mbr_perf, limit):
 def test_a_step_cannot_be_both_watched_and_measured(mbr_perf):
     answer = mbr_perf("run", *SMALL[:-1], "1", "--memory_limit", "1", "--dryrun")
     assert answer.code == 2
-    assert "CPU17: a memory limit slows steps 0 and 1, but the request measures step 1" in answer.err
+    assert "CPU17: a memory limit slows steps 0 and 1; the request measures step 1" in answer.err
 
 
 @pytest.mark.parametrize(

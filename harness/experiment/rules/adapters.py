@@ -40,7 +40,7 @@ def _checkpoint_without_gradient(s: Situation) -> Values | None:
 
 RULES = (
     Rule("LORA01", "error", lambda s: s.spec.task != "peft",
-         "the request sets adapters (peft), but task {s.spec.task} trains all weights",
+         "peft is set, but task {s.spec.task} trains all weights",
          "use --task peft, or drop the peft settings",
          "mbr-perf", "harness"),
     Rule("LORA02", "error", _uneven_dim,
@@ -49,7 +49,7 @@ RULES = (
          f"{_BRIDGE}; tensor_parallel/layers.py", "run",
          "is not divisible by"),
     Rule("LORA03", "error", lambda s: _lacks_qkv(s) and len(_targets(s)) == 1,
-         "no layer has a linear_qkv: nothing would be trained",
+         "no layer has a linear_qkv",
          "add linear_proj, linear_fc1 or linear_fc2 to peft.target_modules",
          "Megatron-Bridge peft/module_matcher.py", "source"),
     Rule("LORA04", "note", lambda s: _lacks_qkv(s) and len(_targets(s)) > 1,
@@ -66,8 +66,7 @@ RULES = (
          "use model.moe.moe_grouped_gemm=false, or adapt linear_qkv and linear_proj only",
          "transformer/moe/experts.py:120", "run", until="0.17"),
     Rule("LORA07", "error", _checkpoint_without_gradient,
-         "recompute of {module} fails, or trains nothing: in the first layer its input comes from frozen weights alone "
-         "and requires no gradient",
+         "recompute of {module} fails, or trains nothing: in the first layer its input requires no gradient",
          "recompute other modules or whole layers",
          "tensor_parallel/random.py:499; Megatron-Bridge peft/recompute.py", "run",
          "missing 1 required positional argument"),

@@ -10,8 +10,8 @@ def _overlap(condition: Predicate) -> Predicate:
 def _several_mtp_layers(s: Situation) -> Values | None:
     if (s.spec.model.mtp_num_layers or 0) < 2:
         return None
-    older = "MTP layernum only supports 1 when enabling overlap_moe_expert_parallel_comm."
-    newer = "MTP supports at most one layer when enabling overlap_moe_expert_parallel_comm."
+    older = "MTP layernum only supports 1 when enabling"
+    newer = "MTP supports at most one layer when enabling"
     return {"mcore": older if s.mcore_before("0.19") else newer}
 
 
@@ -59,11 +59,10 @@ def _groups_too_small(s: Situation) -> Values | None:
 
 RULES = (
     Rule("T30", "error", lambda s: s.moe is not None and s.tp > 1 and not s.spec.parallelism.sequence_parallel,
-         "MoE with TP {s.tp} needs sequence_parallel; without it the first training step fails",
+         "MoE with TP {s.tp} needs sequence_parallel",
          "set parallelism.sequence_parallel",
          "transformer/moe/moe_layer.py:379", "run",
-         "During training, performance may degrade if MoE and tensor parallelismare enabled without also enabling "
-         "sequence parallelism."),
+         "performance may degrade if MoE and tensor parallelismare enabled"),
     Rule("P17", "error", _shared_overlap_without_its_dispatcher,
          "moe_shared_expert_overlap does not work with the {s.spec.kernels.moe_token_dispatcher_type} dispatcher",
          "use kernels.moe_token_dispatcher_type=alltoall",
@@ -80,7 +79,7 @@ RULES = (
          "DeepEP, the default of the flex dispatcher, cannot pad experts to capacity",
          "use kernels.moe_flex_dispatcher_backend=hybridep, or no padding",
          f"{CONFIG}:1063", "run",
-         "Flex token dispatcher with deepep backend does not support moe_pad_expert_input_to_capacity"),
+         "Flex token dispatcher with deepep backend does not support"),
     Rule("P18c", "warning",
          lambda s: s.dispatcher in ("alltoall", "allgather") and s.spec.kernels.moe_flex_dispatcher_backend is not None,
          "moe_flex_dispatcher_backend {s.spec.kernels.moe_flex_dispatcher_backend} has no effect: the dispatcher is "
@@ -90,10 +89,10 @@ RULES = (
     Rule("P19", "error",
          lambda s: s.moe is not None and s.spec.kernels.moe_pad_expert_input_to_capacity
          and s.spec.kernels.moe_expert_capacity_factor is None,
-         "moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor, which is not set",
+         "moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor",
          "set kernels.moe_expert_capacity_factor",
          f"{CONFIG}:1105", "run",
-         "moe_expert_capacity_factor must be set to use moe_pad_expert_input_to_capacity"),
+         "moe_expert_capacity_factor must be set to use"),
     Rule("P20", "error",
          lambda s: s.moe is not None and s.moe.moe_router_topk == 1 and s.moe.moe_router_score_function == "softmax"
          and not s.moe.moe_router_pre_softmax,
@@ -103,12 +102,12 @@ RULES = (
          "Please use --moe-router-pre-softmax when topk is 1."),
     Rule("P21a", "error",
          lambda s: s.moe is not None and bool(s.moe.moe_router_group_topk) and s.moe.moe_router_num_groups is None,
-         "moe_router_group_topk needs moe_router_num_groups, which is not set",
+         "moe_router_group_topk needs moe_router_num_groups",
          "set model.moe.moe_router_num_groups",
          f"{CONFIG}:1643", "run",
-         "When using group limited routing, moe_router_num_groups must be specified."),
+         "When using group limited routing, moe_router_num_groups"),
     Rule("P21b", "error", _groups_uneven,
-         "{s.moe.num_moe_experts} experts cannot be split into {groups} routing groups",
+         "{s.moe.num_moe_experts} experts do not divide into {groups} routing groups",
          "use a number of groups that divides the experts",
          f"{CONFIG}:1643", "run",
          "num_moe_experts ({s.moe.num_moe_experts}) should be divisible by moe_router_num_groups ({groups})."),
@@ -135,7 +134,7 @@ RULES = (
          f"{CONFIG}:1588", "run",
          "Bias in Moe is only supported when ETP==1"),
     Rule("P23b", "error", lambda s: has_shared_experts(s) and s.spec.model.add_bias_linear,
-         "shared experts cannot have biases (add_bias_linear): megatron-core fails when it builds the model",
+         "shared experts cannot have biases (add_bias_linear)",
          "use model.add_bias_linear=false",
          "transformer/moe/shared_experts.py:47", "source",
          "bias is not supported in the shared experts, "),
@@ -143,13 +142,12 @@ RULES = (
          "moe_permute_fusion needs transformer-engine 2.1; found {found}",
          "upgrade transformer-engine, or use kernels.moe_permute_fusion=false",
          f"{CONFIG}:1834", "run",
-         "fused permutation is not available. Please install TE >= 2.1.0."),
+         "fused permutation is not available."),
     Rule("P28a", "error", _overlap(lambda s: s.pp > 1 and s.vp == 1),
          "overlap_moe_expert_parallel_comm with PP {s.pp} needs virtual stages",
          "set -vp, or drop the overlap",
          f"{CONFIG}:1856", "run",
-         "If enabling EP A2A overlap, virtual_pipeline_model_parallel_size must be specified when "
-         "pipeline_model_parallel_size > 1"),
+         "If enabling EP A2A overlap, virtual_pipeline"),
     Rule("P28b", "error", _overlap(lambda s: s.ep == 1),
          "overlap_moe_expert_parallel_comm needs expert parallelism; EP is 1",
          "set -ep, or drop the overlap",
@@ -159,17 +157,17 @@ RULES = (
          "overlap_moe_expert_parallel_comm does not work with the allgather dispatcher",
          "use kernels.moe_token_dispatcher_type=alltoall",
          f"{CONFIG}:1866", "run",
-         "overlap_moe_expert_parallel_comm is supported with alltoall/flex token dispatcher"),
+         "overlap_moe_expert_parallel_comm is supported with alltoall"),
     Rule("P28d", "error", _overlap(lambda s: s.spec.precision.params_dtype == "fp32"),
          "overlap_moe_expert_parallel_comm does not work in fp32",
          "use --compute_dtype bf16",
          f"{CONFIG}:1881", "run",
-         "overlap_moe_expert_parallel_comm is only supported with bf16 or fp16 model"),
+         "overlap_moe_expert_parallel_comm is only supported with bf16"),
     Rule("P28e", "error", _overlap(lambda s: s.spec.kernels.moe_shared_expert_overlap),
          "moe_shared_expert_overlap and overlap_moe_expert_parallel_comm exclude each other",
          "keep one of the two",
          f"{CONFIG}:1886", "run",
-         "disable moe_shared_expert_overlap when enabling overlap_moe_expert_parallel_comm"),
+         "disable moe_shared_expert_overlap when enabling"),
     Rule("P28f", "error", _overlap(_several_mtp_layers),
          "overlap_moe_expert_parallel_comm allows at most 1 MTP layer; the model has {s.spec.model.mtp_num_layers}",
          "use one MTP layer, or drop the overlap",
@@ -179,24 +177,23 @@ RULES = (
          "overlap_moe_expert_parallel_comm with an MTP layer needs pipeline parallelism; PP is 1",
          "use -pp 2 or more, or drop the overlap",
          f"{CONFIG}:1892", "run",
-         "Pipeline model parallel size must be larger than 1 when enabling overlap_moe_expert_parallel_comm with MTP "
-         "layer.", until="0.18"),
+         "Pipeline model parallel size must be larger than 1 when enabling overlap", until="0.18"),
     Rule("P28h", "warning", lambda s: s.moe is None and s.spec.kernels.overlap_moe_expert_parallel_comm,
          "overlap_moe_expert_parallel_comm on a dense model has no effect",
          "drop it",
          f"{CONFIG}:1852", "source"),
     Rule("L13", "error",
          lambda s: s.moe is not None and s.spec.model.add_bias_linear and not s.uses_te and s.ep == 1,
-         "experts with biases fail in the first forward pass of megatron-core's own layers at EP 1",
+         "megatron-core's own layers at EP 1 cannot train experts with biases",
          "use -ep 2 or more",
          "transformer/mlp.py:247", "run",
-         "Output 0 of _ReduceFromModelParallelRegion is a view and is being modified inplace."),
+         "Output 0 of _ReduceFromModelParallelRegion is a view"),
     Rule("L14", "error",
          lambda s: s.moe is not None and s.moe.moe_grouped_gemm and not s.uses_te and s.spec.model.add_bias_linear,
          "grouped experts of megatron-core's own layers have no biases",
          "set model.moe.moe_grouped_gemm=false",
          "transformer/moe/experts.py:82", "run",
-         "bias not supported in Grouped GEMM yet, please set '--disable-bias-linear' instead.", until="0.17"),
+         "bias not supported in Grouped GEMM yet", until="0.17"),
     Rule("L17", "error",
          lambda s: s.moe is not None and s.moe.moe_router_load_balancing_type == "sinkhorn"
          and s.moe.moe_aux_loss_coeff > 0,

@@ -56,7 +56,7 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
         text = "Token-drop MoE is temporarily not supported with activation offloading."
         return {"why": "the moe scope captures the modules to offload", "mcore": text}
     if s.graph.warmup_steps == 0:
-        text = "cuda_graph_warmup_steps must be greater than 0 when enabling fine-grained activation offloading."
+        text = "cuda_graph_warmup_steps must be greater than 0"
         return {"why": "cuda_graph.warmup_steps is 0", "mcore": text}
     if s.graphs_iteration:
         must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
@@ -71,10 +71,7 @@ def _graph_offload_conflict(s: Situation) -> Values | None:
 def _local_graph_offload_conflict(s: Situation) -> Values | None:
     """Return the refusal. Before 0.19 no module is allowed; later, modules in experts outside captured layers."""
     if s.mcore_before("0.19"):
-        text = (
-            "fine-grained activation offloading is only supported with transformer_engine CUDA graph implementation or "
-            "local CUDA graph implementation with full_iteration scope."
-        )
+        text = "fine-grained activation offloading is only supported with transformer_engine CUDA graph"
         return {"why": f"megatron-core {s.mcore_name} offloads with transformer_engine graphs only", "mcore": text}
     outside = sorted(_named(s) - _INSIDE_EXPERTS)
     if outside:
@@ -84,10 +81,7 @@ def _local_graph_offload_conflict(s: Situation) -> Values | None:
         )
         return {"why": f"local graphs do not allow {', '.join(outside)}", "mcore": text}
     if not s.graph.scope:
-        text = (
-            "fine-grained activation offloading with cuda_graph_impl='local' is not supported with whole-layer "
-            "CUDA graph capture."
-        )
+        text = "cuda_graph_impl='local' is not supported with whole-layer CUDA graph"
         return {"why": "whole layers are captured", "mcore": text}
     return None
 
@@ -104,12 +98,12 @@ RULES = (
          "{s.spec.model.num_layers}",
          "leave at least one layer on the device",
          f"{CONFIG}:1137", "run",
-         "CPU offloading can be done only for layers less than {s.spec.model.num_layers}"),
+         "CPU offloading can be done only for layers less than"),
     Rule("R18", "error", lambda s: _offloads_layers(s) and s.pp > 1,
          "offloading of layers does not work with pipeline parallelism; PP is {s.pp}",
          "use -pp 1, or name modules in offload.offload_modules",
          f"{CONFIG}:1144", "run",
-         "Currently there is no support for Pipeline parallelism with CPU offloading"),
+         "no support for Pipeline parallelism with CPU offloading"),
     Rule("R19", "error", lambda s: _offloads_layers(s) and s.te_is_missing and not s.gpu.is_cpu,
          "offloading of layers needs transformer-engine, and none is installed",
          "install transformer-engine",
@@ -124,20 +118,19 @@ RULES = (
          "offload_modules {unknown}: megatron-core {s.mcore_name} has no such module",
          "known: {known}",
          f"{CONFIG}:1273", "run",
-         "Invalid choices for offload_modules: {listed}. Allowed modules are: "),
+         "Invalid choices for offload_modules: {listed}."),
     Rule("F04", "error", lambda s: "attn_proj" in _named(s) and "core_attn" not in _named(s),
-         "offload_modules attn_proj needs core_attn: the output of core_attn is the input of attn_proj",
+         "offload_modules attn_proj needs core_attn",
          "add core_attn",
          f"{CONFIG}:1287", "run",
-         "attn_proj cannot be set to offload_modules alone without core_attn because the input of attn_proj is the "
-         "output of core_attn, which is needed in core_attn.backward()."),
+         "attn_proj cannot be set to offload_modules alone"),
     Rule("F05", "error", lambda s: bool(s.spec.offload.offload_modules) and not s.uses_te and not s.gpu.is_cpu,
          "offload_modules does not work with the local layers",
          "use kernels.transformer_impl=transformer_engine",
          "megatron/training/arguments.py at core_v0.16.1", "source",
-         "Fine-grained activation offloading is only supported with transformer_engine implementation"),
+         "Fine-grained activation offloading is only supported with"),
     Rule("F07", "warning", lambda s: "core_attn" in _named(s) and "core_attn" in s.modules,
-         "core_attn is in offload_modules and in recompute_modules: megatron-core recomputes it and never offloads it",
+         "core_attn is in offload_modules and recompute_modules: megatron-core only recomputes it",
          "keep one of the two",
          "transformer/attention.py:1134", "source"),
     Rule("F08", "warning", lambda s: bool(s.spec.offload.offload_modules) and s.full is not None,
@@ -152,8 +145,7 @@ RULES = (
          "{inside}: offloaded inside experts that moe recompute runs again",
          "drop moe, or do not offload {inside}",
          f"Megatron-LM main {CONFIG}:2165", "source",
-         "Cannot offload {listed} while recomputing the entire MoE layer. 'moe' in recompute_modules wraps the full "
-         "MoE forward in a checkpoint, so offloading activations inside it is redundant and will cause errors.",
+         "Cannot offload {listed} while recomputing the entire MoE layer.",
          since="0.19"),
     Rule("F11", "error", _graph_offload_conflict,
          "offload_modules with {s.graph.impl} CUDA graphs: {why}",
