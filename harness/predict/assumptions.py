@@ -55,6 +55,14 @@ def _offloads(spec: ExperimentSpec) -> bool:
     return bool(spec.offload.cpu_offloading_num_layers or spec.offload.offload_modules)
 
 
+def _routing(factor: float) -> Assumption:
+    return Assumption(
+        f"expert routing: equal shares of the tokens; the upper end of the range assumes {factor:g} times that share "
+        "on the busiest rank",
+        lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == factor,
+    )
+
+
 ASSUMPTIONS = (
     Assumption(
         "CUDA graphs: the peak is of replayed steps without the graphs' private pools; Device also has these, the "
@@ -92,14 +100,7 @@ ASSUMPTIONS = (
         "shared experts overlap: predicted without separate streams",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.moe_shared_expert_overlap, higher=0.01,
     ),
-    *(
-        Assumption(
-            f"expert routing: equal shares of the tokens; the upper end of the range assumes {factor:g} times that "
-            "share on the busiest rank",
-            lambda spec, impl, factor=factor: _moe(spec, impl) and imbalance_of(spec) == factor,
-        )
-        for factor in (_BIASED, _UNBIASED)
-    ),
+    *map(_routing, (_BIASED, _UNBIASED)),
     Assumption(
         "Megatron-FSDP: memory holds the shards, and the whole weights and gradients that may queue",
         lambda spec, _: spec.ddp.use_megatron_fsdp,
