@@ -38,6 +38,7 @@ class PlanOptions:
         "vary: as --lengths.")] = None
     search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch); sizes that you give "
                                  "stay. With --over ng=8,16,32: the fewest GPUs that anything fits into.")] = False
+    max_minutes: Annotated[float | None, option("MINUTES", "End the search then, with the best so far.")] = None
     optimal: Annotated[bool, flag("Find the fastest recompute by layer that fits, with a proof.")] = False
     layers_too: Annotated[bool, flag("With --optimal: also move layers between pipeline stages, for at most ten "
         "seconds.")] = False
@@ -140,7 +141,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         page = search_page(found, request, show_all=how.show_all)
         page = with_columns(page, _columns(how)) if how.columns else page
         show_page(replace(page, blocks=(*page.blocks, *nearest)))
-    if found.interrupted:
+    if found.interrupted and not found.is_time_up:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 

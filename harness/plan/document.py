@@ -205,11 +205,13 @@ class SearchedRow(Shown):
 class SearchDocument(Shown):
     """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set.
 
-    ``too_few``: numbers of GPUs into which nothing fits.
+    ``interrupted``: it ended early; ``is_time_up``: by `--max_minutes`. ``too_few``: numbers of GPUs into which nothing
+    fits.
     """
 
     num_layouts: int
     interrupted: bool
+    is_time_up: bool
     too_few: tuple[int, ...] = ()
     layouts: dict[str, int]
     best: tuple[SearchedRow, ...]

@@ -52,6 +52,7 @@ class PlanRequest:
     use_calibration: bool = True
     only: tuple[str, ...] = ()
     search: bool = False
+    max_minutes: float | None = None
     varied: Varied = CONSTANT
     optimal: bool = False
     layers_too: bool = False
@@ -88,6 +89,9 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
     if request.layers_too and not request.optimal:
         problems.add("--layers_too moves layers for the plan of --optimal", "add --optimal")
+    if request.max_minutes is not None and not (request.search and 0 < request.max_minutes < inf):
+        remedy = "name minutes above 0, e.g. 5" if request.search else "add --search"
+        problems.add(f"--max_minutes {request.max_minutes:g}: the time after which --search ends", remedy)
     if request.search:
         _check_search(request, problems)
     settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]

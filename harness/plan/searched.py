@@ -70,8 +70,8 @@ def _seconds(row: Row) -> float:
 class Searched:
     """What a search knows so far.
 
-    ``counts``: layouts by how they ended. ``interrupted``: the user stopped it early. ``too_few``: numbers of GPUs into
-    which nothing fits. ``sources``: as of `Planned`.
+    ``counts``: layouts by how they ended. ``interrupted``: it ended early, by the user or, where ``is_time_up``, by
+    `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``sources``: as of `Planned`.
     """
 
     base: Settled
@@ -80,6 +80,7 @@ class Searched:
     reasons: Counter[str] = field(default_factory=Counter)
     num_layouts: int = 0
     interrupted: bool = False
+    is_time_up: bool = False
     sources: tuple[str, ...] = ()
     fastest: float = inf
     too_few: tuple[int, ...] = ()

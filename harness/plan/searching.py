@@ -5,7 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from threading import Event
+from signal import SIGINT, pthread_kill
+from threading import Event, Timer, main_thread
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
@@ -79,12 +80,22 @@ def search(
         tracing = Tracing(host, cache, stop=stop, megatron_core=release, warm=warm)
         known = Searched(base, sources=source_notes(release, base.spec))
         run = _Run(request, base, recipe, space, tracing, known, news)
+
+        def end() -> None:
+            known.is_time_up = True
+            pthread_kill(main_thread().ident or 0, SIGINT)  # it may wait for a lock
+
+        timer = Timer(60 * (request.max_minutes or 0), end)
         try:
+            if request.max_minutes:
+                timer.start()
             run.coarse()
             run.fine()
         except KeyboardInterrupt:
             stop.set()
             run.known.interrupted = True
+        finally:
+            timer.cancel()
     if run.known.counts.keys() <= {_NOT_LEGAL} and not run.known.interrupted:
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in run.known.reasons.most_common(3))
         raise BadRequestError(

@@ -194,7 +194,8 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
 def _extent(found: Searched) -> tuple[str, str]:
     """Say how many layouts were tried, and of how many GPUs where fewer were too few."""
     done = f"{sum(found.counts.values())} of " if found.interrupted else ""
-    tried = f"{done}{counted(found.num_layouts, 'layout')}{' (interrupted)' if found.interrupted else ''}"
+    early = f" ({'time is up' if found.is_time_up else 'interrupted'})" if found.interrupted else ""
+    tried = f"{done}{counted(found.num_layouts, 'layout')}{early}"
     if not found.too_few:
         return tried, ""
     gpus, are = f"{found.base.spec.num_gpus} GPUs", "are" if len(found.too_few) > 1 else "is"

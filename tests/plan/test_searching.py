@@ -171,9 +171,18 @@ def test_an_interrupted_search_keeps_what_it_knows():
     assert 0 < len(found.tried) < found.num_layouts
 
 
+@pytest.mark.slow
+def test_a_search_ends_when_its_time_is_up(mbr_perf):
+    answer = mbr_perf("plan", *OPTIONS[:12], "--search", "--max_minutes", "0.01", "--json")
+    seen = json.loads(answer.out)["search"]
+    assert (answer.code, seen["interrupted"], seen["is_time_up"]) == (0, True, True)
+    assert sum(seen["layouts"].values()) < seen["num_layouts"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--max_minutes", "0"), "--max_minutes 0"),
         (("--over", "tp=2"), "excludes --over"),
         (("--only", "mlp"), "excludes --only"),
         (("--exact",), "excludes --exact"),
