@@ -89,9 +89,7 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
     if request.layers_too and not request.optimal:
         problems.add("--layers_too moves layers for the plan of --optimal", "add --optimal")
-    if request.max_minutes is not None and not (request.search and 0 < request.max_minutes < inf):
-        remedy = "name minutes above 0, e.g. 5" if request.search else "add --search"
-        problems.add(f"--max_minutes {request.max_minutes:g}: the time after which --search ends", remedy)
+    _check_time(request.max_minutes, problems, is_search=request.search)
     if request.search:
         _check_search(request, problems)
     settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
@@ -101,6 +99,12 @@ def check_plan(request: PlanRequest) -> None:
         except ValueError as error:
             problems.add(f"{option} {text}: {error}", _meant(text))
     problems.raise_if_any()
+
+
+def _check_time(minutes: float | None, problems: Problems, *, is_search: bool) -> None:
+    if minutes is not None and not (is_search and 0 < minutes < inf):
+        remedy = "name minutes above 0, e.g. 5" if is_search else "add --search"
+        problems.add(f"--max_minutes {minutes:g}: the time after which --search ends", remedy)
 
 
 def _check_search(request: PlanRequest, problems: Problems) -> None:
