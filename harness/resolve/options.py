@@ -96,19 +96,25 @@ def _memory_limit(request: Request) -> Layer:
     return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
 
 
-_OF_NSYS = ("nsys_trace", "nsys_extra_args", "profiling_gpu_metrics", "export_nsys_sqlite")
+_OF_NSYS = {
+    "nsys_trace": "--trace={}", "profiling_gpu_metrics": "--gpu-metrics-devices=all",
+    "export_nsys_sqlite": "--export=sqlite", "nsys_extra_args": "{}",
+}  # fmt: skip
 _OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step")
 
 
-def _profiling(request: Request) -> Layer:
+def _check_profiling(request: Request) -> None:
     problems = Problems()
     if request.enable_nsys and request.pytorch_profiler:
         problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")
     is_set = any(text.startswith("measure.profiler=") for text in request.set_values)
-    with_any = request.enable_nsys or request.pytorch_profiler or is_set
     for names, fits, wanted in (
         (_OF_NSYS, request.enable_nsys or is_set, "--enable_nsys"),
-        (_OF_PROFILERS, with_any, "--enable_nsys or --pytorch_profiler"),
+        (
+            _OF_PROFILERS,
+            request.enable_nsys or request.pytorch_profiler or is_set,
+            "--enable_nsys or --pytorch_profiler",
+        ),
     ):
         given = [f"--{name}" for name in names if getattr(request, name) is not None]
         if given and not fits:
@@ -117,26 +123,20 @@ def _profiling(request: Request) -> Layer:
     if ranks is not None and not re.fullmatch(r"\s*[0-9]{1,8}\s*(,\s*[0-9]{1,8}\s*)*", ranks):
         problems.add(f"--profiling_ranks {ranks!r}: no list of ranks", "e.g. 0,8")
     problems.raise_if_any()
-    return _profiler_settings(request)
 
 
-def _profiler_settings(request: Request) -> Layer:
+def _profiling(request: Request) -> Layer:
+    _check_profiling(request)
     settings: dict[str, Setting] = {}
-    if request.profiling_ranks is not None:
-        ranks = tuple(map(int, request.profiling_ranks.split(",")))
-        settings["measure.profiling_ranks"] = Setting(ranks, "--profiling_ranks")
-    if request.enable_nsys:
-        settings["measure.profiler"] = Setting("nsys", "--enable_nsys")
-    if request.pytorch_profiler:
-        settings["measure.profiler"] = Setting("pytorch", "--pytorch_profiler")
-    options = (
-        *([f"--trace={request.nsys_trace}"] if request.nsys_trace else []),
-        *(["--gpu-metrics-devices=all"] if request.profiling_gpu_metrics else []),
-        *(["--export=sqlite"] if request.export_nsys_sqlite else []),
-        *(request.nsys_extra_args.split(",") if request.nsys_extra_args else []),
-    )
+    if (ranks := request.profiling_ranks) is not None:
+        settings["measure.profiling_ranks"] = Setting(tuple(map(int, ranks.split(","))), "--profiling_ranks")
+    for option, profiler in (("enable_nsys", "nsys"), ("pytorch_profiler", "pytorch")):
+        if getattr(request, option):
+            settings["measure.profiler"] = Setting(profiler, f"--{option}")
+    options = [text.format(value) for name, text in _OF_NSYS.items() if (value := getattr(request, name))]
+    options[-1:] = options[-1].split(",") if request.nsys_extra_args else options[-1:]
     if options:
-        settings["measure.nsys_options"] = Setting(options, "--nsys_extra_args and the like")
+        settings["measure.nsys_options"] = Setting(tuple(options), "--nsys_extra_args and the like")
     return settings
 
 

@@ -1,17 +1,31 @@
 """Reads a file with a plan of recompute by layer, as `plan --optimal --plan_file` writes it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from harness.errors import BadRequestError, Problems
+from harness.errors import BadRequestError
 from harness.experiment.recompute_plan import LayerGroup, PlannedRecompute
+from harness.records.reading import FileModel
 from harness.records.strict_yaml import read_yaml
+from harness.units import grouped
 
-_KEYS = ("stage", "chunk", "layers", "setting")
-_REMEDY = 'as in recompute_plan: [{stage: 0, chunk: 0, layers: 2, setting: "full"}], one row for layers in a row'
 _MOST = 4096  # more stages or chunks than a job has
+
+
+class _Row(FileModel, LayerGroup):
+    """Layers in a row of one chunk."""
+
+    stage: int = Field(ge=0, lt=_MOST, description="count stages from 0")
+    chunk: int = Field(ge=0, lt=_MOST, description="count chunks from 0")
+
+
+class _PlanFile(FileModel):
+    """A whole file."""
+
+    recompute_plan: tuple[_Row, ...] = Field(
+        min_length=1, description="as in [{stage: 0, chunk: 0, layers: 2, setting: full}], one row for layers in a row"
+    )
 
 
 def is_plan_file(text: str) -> bool:
@@ -21,39 +35,17 @@ def is_plan_file(text: str) -> bool:
 
 def read_plan(path: Path) -> PlannedRecompute:
     """Return the plan of a file. BadRequestError with every problem of its rows."""
-    root = read_yaml(path, str(path)).value
-    rows = root.get("recompute_plan") if isinstance(root, Mapping) and len(root) == 1 else None
-    if not isinstance(rows, tuple) or not rows:
-        raise BadRequestError(f"{path}: needs the one key recompute_plan with a list of rows", remedy=_REMEDY)
-    problems, groups = Problems(), dict[tuple[int, int], list[LayerGroup]]()
-    for number, row in enumerate(rows):
-        if found := _row(row, f"{path}: recompute_plan[{number}]", problems):
-            groups.setdefault(found[0], []).append(found[1])
-    problems.raise_if_any()
+    file = read_yaml(path, str(path))
+    found = file.read(_PlanFile)
+    file.problems.raise_if_any()
+    assert found is not None  # a file without a plan has problems
+    rows = found.recompute_plan
+    groups = grouped(((row.stage, row.chunk), LayerGroup(layers=row.layers, setting=row.setting)) for row in rows)
     num_stages, num_chunks = (max(place[at] for place in groups) + 1 for at in (0, 1))
+    stages = (
+        tuple(tuple(groups.get((stage, chunk), ())) for chunk in range(num_chunks)) for stage in range(num_stages)
+    )
     try:
-        return PlannedRecompute(
-            stages=tuple(
-                tuple(tuple(groups.get((stage, chunk), ())) for chunk in range(num_chunks))
-                for stage in range(num_stages)
-            )
-        )
+        return PlannedRecompute(stages=tuple(stages))
     except ValidationError as error:
         raise BadRequestError(f"{path}: {error.errors()[0]['msg']}", remedy="write their row first") from error
-
-
-def _row(row: object, place: str, problems: Problems) -> tuple[tuple[int, int], LayerGroup] | None:
-    """Return stage and chunk of a row, and its layers; None with every problem of it."""
-    if not isinstance(row, Mapping) or {*row} != {*_KEYS}:
-        problems.add(f"{place}: needs {', '.join(_KEYS)}, and nothing else", _REMEDY)
-        return None
-    bad = [name for name in _KEYS[:2] if type(row[name]) is not int or not 0 <= row[name] < _MOST]
-    for name in bad:
-        problems.add(f"{place}.{name}: must be a number from 0 on, is {row[name]!r}", "count stages and chunks from 0")
-    try:
-        group = LayerGroup(layers=row["layers"], setting=row["setting"])
-    except ValidationError as error:
-        for fault in error.errors():
-            problems.add(f"{place}.{fault['loc'][0]}: {fault['msg']}, is {fault['input']!r}", _REMEDY)
-        return None
-    return None if bad else ((row["stage"], row["chunk"]), group)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -167,8 +168,7 @@ def read_recompute_text(value: PlainValue, place: str) -> Policy:
     )
 
 
-_GRANULARITIES = ("selective", "full", "none")
-_METHODS = ("uniform", "block")
+_KNOWN = {"recompute_granularity": ("selective", "full", "none"), "recompute_method": ("uniform", "block")}
 _FULL_ONLY = ("recompute_method", "recompute_num_layers", "distribute_saved_activations")
 _OPTIONS = ("recompute", "recompute_modules", "recompute_granularity", *_FULL_ONLY)
 
@@ -194,16 +194,16 @@ def recompute_policy(request: Request) -> Policy | None:
     given = _given(request)
     if not given:
         return None
-    _check_words(request)
+    _check_words(given)
     _check_combination(given)
     if request.recompute is not None:
         return policy_from_text(request.recompute, "--recompute")
-    if request.recompute_granularity == "none" or (request.recompute_modules or "").strip() == "none":
+    modules, granularity = request.recompute_modules, request.recompute_granularity
+    if granularity == "none" or (modules or "").strip() == "none":
         return NoRecompute()
-    if request.recompute_modules is not None:
-        return selective(request.recompute_modules.split(","), "--recompute_modules")
-    if request.recompute_granularity == "selective":
-        return selective(["core_attn"], "--recompute_granularity")
+    if modules is not None or granularity == "selective":
+        named = "--recompute_granularity" if modules is None else "--recompute_modules"
+        return selective(("core_attn" if modules is None else modules).split(","), named)
     assert request.recompute_num_layers is not None  # full recompute without it was refused
     return FullRecompute(
         method="uniform" if request.recompute_method == "uniform" else "block",
@@ -212,49 +212,39 @@ def recompute_policy(request: Request) -> Policy | None:
     )
 
 
-def _given(request: Request) -> dict[str, object]:
+def _given(request: Request) -> dict[str, Any]:
     options = {name: getattr(request, name) for name in _OPTIONS}
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _check_words(request: Request) -> None:
+def _check_words(given: Mapping[str, Any]) -> None:
     problems = Problems()
-    for option, value, known in (
-        ("--recompute_granularity", request.recompute_granularity, _GRANULARITIES),
-        ("--recompute_method", request.recompute_method, _METHODS),
-    ):
-        if value is not None and value not in known:
-            problems.add(f"{option}: no such value '{value}'", nearest(value, known))
-    if request.recompute_num_layers is not None and request.recompute_num_layers < 1:
-        problems.add(
-            f"--recompute_num_layers: must be 1 or more, is {request.recompute_num_layers}",
-            "--recompute_modules none keeps every activation",
-        )
+    for name, known in _KNOWN.items():
+        if (value := given.get(name, known[0])) not in known:
+            problems.add(f"--{name}: no such value '{value}'", nearest(value, known))
+    if (layers := given.get("recompute_num_layers", 1)) < 1:
+        remedy = "--recompute_modules none keeps every activation"
+        problems.add(f"--recompute_num_layers: must be 1 or more, is {layers}", remedy)
     problems.raise_if_any()
 
 
-def _check_combination(given: Mapping[str, object]) -> None:
-    problems = Problems()
-    for first, second in _contradictions(given):
-        problems.add(f"--{first} {given[first]} contradicts --{second} {given[second]}", "give one of them")
+def _check_combination(given: Mapping[str, Any]) -> None:
+    problems, granularity = Problems(), given.get("recompute_granularity")
+    of_full = [name for name in _FULL_ONLY if name in given]
+    excluded = {
+        "recompute": [name for name in given if name != "recompute"],
+        "recompute_modules": of_full + ["recompute_granularity"] * (granularity in ("full", "none")),
+        "recompute_granularity": of_full * (granularity in ("selective", "none")),
+    }
+    for first, others in excluded.items():
+        for second in others if first in given else ():
+            problems.add(f"--{first} {given[first]} contradicts --{second} {given[second]}", "give one of them")
     problems.raise_if_any()
-    granularity, remedy = given.get("recompute_granularity"), "as in --recompute full:uniform:1"
-    if granularity == "full":
-        for needed in ("recompute_method", "recompute_num_layers"):
-            if needed not in given:
-                problems.add(f"--recompute_granularity full needs --{needed}", remedy)
+    remedy = "as in --recompute full:uniform:1"
+    for name in ("recompute_method", "recompute_num_layers"):
+        if granularity == "full" and name not in given:
+            problems.add(f"--recompute_granularity full needs --{name}", remedy)
     if granularity is None and "recompute_num_layers" not in given:
-        for name in [n for n in _FULL_ONLY if n in given]:
+        for name in of_full:
             problems.add(f"--{name} needs --recompute_granularity full", remedy)
     problems.raise_if_any()
-
-
-def _contradictions(given: Mapping[str, object]) -> list[tuple[str, str]]:
-    pairs = [("recompute", name) for name in given if name != "recompute" and "recompute" in given]
-    if "recompute_modules" in given:
-        pairs += [("recompute_modules", name) for name in _FULL_ONLY if name in given]
-        if given.get("recompute_granularity") in ("full", "none"):
-            pairs.append(("recompute_modules", "recompute_granularity"))
-    if given.get("recompute_granularity") in ("selective", "none"):
-        pairs += [("recompute_granularity", name) for name in _FULL_ONLY if name in given]
-    return pairs
