@@ -151,25 +151,17 @@ def point_options(point: str, given: Mapping[str, Any]) -> dict[str, Any]:
     variants: tuple[str, ...] | None = None
     with suppress(BadRequestError):
         variants = variants_of(open_recipe(name, given.get("recipes_dir")).points)
+    known = {"task": TASKS, "gpu": tuple(GPUS), "compute_dtype": tuple(PRECISIONS), "variant": variants or ()}
     for part in parts:
-        kinds = {
-            "task": part in TASKS,
-            "gpu": part in GPUS,
-            "compute_dtype": part in PRECISIONS,
-            "num_gpus": part.isdecimal(),
-        }
-        kind = next((kind for kind, fits in kinds.items() if fits), "variant")
-        value = int(part) if kind == "num_gpus" else part
+        kind = "num_gpus" if part.isdecimal() else next((kind for kind in known if part in known[kind]), "variant")
         if kind == "variant" and variants is not None and part not in variants:
-            known = nearest(part, (*TASKS, *GPUS, *PRECISIONS, *variants))
-            problems.add(f"{point}: {part} is no task, GPU, precision, number of GPUs or variant of {name}", known)
+            what = f"{part} is no task, GPU, precision, number of GPUs or variant of {name}"
+            problems.add(f"{point}: {what}", nearest(part, sum(known.values(), ())))
             continue
         if kind in options:
-            problems.add(
-                f"{point}: {options[kind]} and {part} are both its {kind}",
-                "write RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT",
-            )
-        options[kind] = value
+            both = f"{options[kind]} and {part} are both its {kind}"
+            problems.add(f"{point}: {both}", "write RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT")
+        options[kind] = int(part) if kind == "num_gpus" else part
     for option, value in options.items():
         if given[option] not in (None, "", value):
             problems.add(f"{point} contradicts --{option} {given[option]}", "give one of them")

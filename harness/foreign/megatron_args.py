@@ -103,17 +103,6 @@ def read_arguments(source: ForeignSource) -> Arguments:
     return found
 
 
-def shows_start(source: ForeignSource) -> bool:
-    """Return whether the file starts a program, and so holds its environment; a log or bare arguments do not."""
-    text = _standard_input(sys.stdin) if source.path == STDIN else _head(source)
-    if any(begins_block(line) for line in text.splitlines()):
-        return False
-    if _MODEL_ARGS.search(text):
-        return True
-    commands = filter(_num_options, read_script(text, source.label).commands)
-    return any(not words[0].text.startswith("--") for words in commands)
-
-
 def _complete(found: Arguments, request: Request) -> None:
     """Add the sizes that no job lacks where the file leaves them to an option or to ``--set``."""
     asked = options_layer(request, Problems())  # what is wrong with options is reported with the other settings
@@ -138,7 +127,7 @@ def _of_yaml(text: str, label: str) -> Arguments:
         line = document.line(("MODEL_ARGS", option))
         words += [Word(each, line) for each in (option, *([] if value is True else written))]
     found = from_words(words, label)
-    found.is_test = True
+    found.is_test = found.is_started = True
     variables = cast(dict[str, object], sections["ENV_VARS"]).items()
     found.environment = _of_step((name, str(value), document.place(("ENV_VARS", name))) for name, value in variables)
     return found
@@ -235,6 +224,7 @@ def _given(words: list[Word], label: str) -> Arguments:
     found = from_words(words[start:], label)
     found.num_gpus = _num_gpus(words[:start], label)
     found.program = "" if program is None else words[program].text
+    found.is_started = start > 0
     if program is not None and _MODEL not in found.program:
         name = found.program.rpartition("/")[2]
         found.remark = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"

@@ -75,7 +75,7 @@ def open_foreign(source: ForeignSource, request: Request) -> Recipe:
 def launcher_of(source: ForeignSource) -> Launcher | None:
     """Return what starts a job whose file holds its environment; None for other files."""
     if source.kind == "megatron_args":
-        return "megatron-lm" if megatron_args.shows_start(source) else None
+        return "megatron-lm" if megatron_args.read_arguments(source).is_started else None
     return None if source.kind == "hf" else "bridge"
 
 

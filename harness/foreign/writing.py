@@ -8,7 +8,7 @@ from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import base_of_plan, megatron_fields
-from harness.experiment.recompute_plan import FULL, PlannedRecompute
+from harness.experiment.recompute_plan import PlannedRecompute
 from harness.foreign.container_fields import Disagreement, disagreements
 from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.foreign.megatron_fields import arguments_layer
@@ -16,7 +16,7 @@ from harness.foreign.settings import Row, rows_of
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import IDENTITY, at_path, nested
 from harness.resolve.writing import layer_pattern, scalar
-from harness.units import counted, ranks_text
+from harness.units import counted
 
 Values = dict[str, object]
 Words = tuple[str, ...]
@@ -60,11 +60,6 @@ def _of_cases(_spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 def _offloaded_layers(_spec: ExperimentSpec, row: Row, value: object) -> Values:
     return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
-
-
-def _deferred(spec: ExperimentSpec, row: Row, value: object) -> Values:
-    defers = spec.parallelism.defer_embedding_wgrad_compute
-    return {row.names[0]: value, "comm_overlap.wgrad_deferral_limit": value} if defers else {}
 
 
 def _recompute(spec: ExperimentSpec, row: Row, _value: object) -> Values:
@@ -148,7 +143,8 @@ WRITERS: Mapping[str, Write] = {
     "optimizer.overlap_cpu_optimizer_d2h_h2d": _of_optimizer,
     "ddp.grad_reduce_in_fp32": _reduced,
     "ddp.align_grad_reduce": _overlapped,
-    "parallelism.wgrad_deferral_limit": _deferred,
+    "parallelism.wgrad_deferral_limit": lambda spec, row, value: (
+        {row.names[0]: value} if spec.parallelism.defer_embedding_wgrad_compute else {}),
     "offload.cpu_offloading_num_layers": _offloaded_layers,
     "cuda_graph.impl": _graph,
     "kernels.attention_backend": lambda spec, _, value: _if(
@@ -243,7 +239,6 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
         yield f"{counted(spec.num_gpus, 'GPU')}: {start}"
     if isinstance(spec.recompute, PlannedRecompute):
         yield f"recompute by layer: start {_SCRIPT}, in place of pretrain_gpt.py"
-        yield from _of_ranks(spec, spec.recompute)
     if spec.env:
         yield f"environment: export {shlex.join(f'{name}={value}' for name, value in spec.env.items())}"
     if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
@@ -259,20 +254,6 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
 
 
 _SCRIPT = "the file that `mbr-perf recipes export ... --as python` prints"
-
-
-def _of_ranks(spec: ExperimentSpec, plan: PlannedRecompute) -> Iterator[str]:
-    """Yield each stage's arguments, for a plan that full recompute of the first layers of each chunk makes."""
-    num_ranks, found = spec.num_gpus // len(plan.stages), list[str]()
-    for stage, chunks in enumerate(plan.stages):
-        settings = [plan.settings(stage, chunk) for chunk in range(len(chunks))]
-        most = max(own.count(FULL) for own in settings)
-        if any(own != (FULL,) * min(most, len(own)) + ("none",) * (len(own) - most) for own in settings):
-            return
-        words = f"--recompute-granularity full --recompute-method block --recompute-num-layers {most}"
-        ranks = ranks_text(range(stage * num_ranks, (stage + 1) * num_ranks))
-        found.append(f"or without this file, recompute of {ranks}: {words if most else 'none'}")
-    yield from found
 
 
 def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
@@ -325,7 +306,7 @@ def _overrides(spec: ExperimentSpec, row: Row, wanted: set[str] | None) -> Value
     if value is None and row.path in _DERIVED and not (spec.model.mla and section == "model"):
         value = _DERIVED[row.path](spec)
     found = _write(spec, row, value)
-    return found | ({f"comm_overlap.{name}": value} if name in _OF_OVERLAP and value is not None else {})
+    return found | (_if(found and value is not None, **{f"comm_overlap.{name}": value}) if name in _OF_OVERLAP else {})
 
 
 _DERIVED: Mapping[str, Callable[[ExperimentSpec], int]] = {
@@ -334,7 +315,7 @@ _DERIVED: Mapping[str, Callable[[ExperimentSpec], int]] = {
     "parallelism.microbatch_group_size_per_vp_stage": lambda spec: spec.parallelism.pipeline_model_parallel_size,
 }
 _OF_OVERLAP = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather", "bucket_size",
-               "defer_embedding_wgrad_compute", "overlap_moe_expert_parallel_comm")  # fmt: skip
+               "defer_embedding_wgrad_compute", "wgrad_deferral_limit", "overlap_moe_expert_parallel_comm")  # fmt: skip
 """Fields that Megatron-Bridge copies from its own `comm_overlap` when it completes a configuration."""
 
 

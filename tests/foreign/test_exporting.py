@@ -336,29 +336,6 @@ def test_what_cannot_be_exported_is_refused(mbr_perf, words, message):
     assert (answer.code, message in answer.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "of_ranks"),
-    [
-        ("plan:2xfull/1xfull+1xnone;2xnone/2xnone", None),  # 2 layers of one chunk and 1 of the other
-        ("plan:1xfull+1xnone/1xfull+1xnone;2xnone/2xmlp", None),
-        (
-            "plan:1xfull+1xnone/1xfull+1xnone;2xnone/2xnone",
-            [
-                "rank 0: --recompute-granularity full --recompute-method block --recompute-num-layers 1",
-                "rank 1: none",
-            ],
-        ),
-    ],
-)
-def test_a_plan_of_equal_blocks_is_also_arguments_of_each_stage(text, of_ranks):
-    job = {"model_recipe_name": "llama3_8b", "gpu": "cpu", "num_gpus": 2, "num_layers": 8}
-    sizes = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
-    words, remarks = as_megatron(resolve(Request(**job, **sizes, recompute=text)).spec)
-    found = [each.partition(" recompute of ")[2] for each in remarks if " recompute of " in each]
-    assert found == (of_ranks or [])
-    assert not any(word.startswith("--recompute") for word in words)
-
-
 @pytest.mark.parametrize("form", ["bridge", "megatron-lm"])
 def test_a_plan_by_layer_is_exported_without_recompute_and_names_its_file(mbr_perf, form):
     job = ("-mr", "llama3_8b", "-g", "cpu", "-ng", "2", "-pp", "2", "--num_layers", "4")
