@@ -7,7 +7,7 @@ bytes.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 from harness.foreign.log import ForeignLog, Iteration, LogFormat, RankMemory
 from harness.foreign.logs.lines import LogLine, log_lines
 from harness.foreign.logs.sources import log_sources
+from harness.records.strict_yaml import table_in
 from harness.units import GB, MIB, counted
 
 _ALL_RANKS = "allranks"
@@ -23,61 +24,19 @@ _MAX_MEMORY_REPORTS = 200_000
 _MAX_NOTES = 5
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
+_MOST_COUNTED = 1e15
 
-_ITERATION = re.compile(r"\biteration:?\s{1,20}(\d{1,9})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
-# NeMo 2 and Nanotron end the line without a bar, and count or name their fields in other ways.
-_UNCLOSED = re.compile(r"\bTraining epoch \d{1,9}, iteration |\biteration: ")
-_STEP_TIME = re.compile(
-    r"Step Time\s?:\s{0,20}(\d{1,12}(?:\.\d{1,9})?)s\s{1,20}"
-    r"GPU utilization:\s{0,20}([\d.]{1,24}|nan|-?inf)\s?(?:MODEL_)?TFLOP/s/GPU"
+_TABLE = table_in(Path(__file__).with_name("lines.yaml"))
+_ITERATION, _UNCLOSED, _STEP_TIME, _MEMORY, _WORLD_SIZE, _BEGINS, _ENDS = map(
+    re.compile, (*_TABLE["patterns"].values(), "|".join(_TABLE["ends"]))
 )
-_MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory \((GB|MB)\)")
-_WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
-# Of Megatron, torchrun, Lightning, torchtitan, DeepSpeed's launcher, MLPerf and Hugging Face's trainer.
-_ENDS = re.compile(
-    r"after training is done|exiting program a(?:fter \S{1,30} minutes|t iteration)|AssertionError: no samples left "
-    r"to consume|worker group finished \(SUCCEEDED\)|worker group successfully finished"
-    r"|`Trainer\.fit` stopped: `max_|(?:^|INFO - )Training completed$|Process \d{1,10} exits successfully"
-    r"|\"run_stop\".{1,400}\"status\": \"success\"|\btrain_runtime['\" ]{0,40}[:=]|^StopIteration"
+_MAY_END = tuple(_TABLE["may_end"])
+WORDS = (*_TABLE["words"], *_MAY_END)
+"""Every line that holds a record has one of these."""
+_FIELDS, _COUNTERS = (
+    {name: field for field, names in _TABLE[group].items() for name in names} for group in ("fields", "counters")
 )
-_MAY_END = ("training is done", "exiting program", "no samples left", "orker group", "Trainer.fit",
-            "Training completed", "successfully", "run_stop", "train_runtime", "StopIteration", "Training starts",
-            "Running training")  # fmt: skip
-_BEGINS = re.compile(r"\*{5} Running training \*{5}|Training starts at step \d")
-# Every line that holds a record has one of these.
-WORDS = (
-    "iteration", "Step Time", "memory (", "orld size:", "orld_size ...", *_MAY_END,
-)  # fmt: skip
-
-
-def _count(value: float) -> int | None:
-    return int(value) if abs(value) < 1e15 else None
-
-
-_FIELDS: Mapping[str, tuple[str, Callable[[float], float | None]]] = {
-    "elapsed time per iteration (ms)": ("step_time_s", lambda milliseconds: milliseconds / 1000),
-    "train_step_timing in s": ("step_time_s", float),
-    "throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", float),
-    **dict.fromkeys(("lm loss", "lm_loss", "lm-loss", "reduced_train_loss"), ("loss", float)),
-    **dict.fromkeys(("grad norm", "grad_norm"), ("grad_norm", float)),
-    **dict.fromkeys(("consumed samples", "consumed_samples"), ("consumed_samples", _count)),
-    **dict.fromkeys(("global batch size", "global_batch_size"), ("global_batch_size", _count)),
-    "number of skipped iterations": ("skipped_iterations", _count),
-    "number of nan iterations": ("nan_iterations", _count),
-}
-"""By its name in the line of an iteration, the field of an Iteration, and how its number is read."""
-
-_MEMORY_FIELDS = {
-    "mem-allocated-gigabytes": "allocated_bytes",
-    "mem-max-allocated-gigabytes": "max_allocated_bytes",
-    "mem-reserved-gigabytes": "reserved_bytes",
-    "mem-max-reserved-gigabytes": "max_reserved_bytes",
-    "allocated": "allocated_bytes",
-    "max allocated": "max_allocated_bytes",
-    "reserved": "reserved_bytes",
-    "max reserved": "max_reserved_bytes",
-    "total device memory used": "device_used_bytes",
-}
+_COUNTED = ("consumed_samples", "global_batch_size", "skipped_iterations", "nan_iterations")
 
 
 def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
@@ -202,9 +161,13 @@ class LogReader:
             name, _, written = part.partition(":")
             if (number := _number(written)) is None:
                 continue
-            field, read = _FIELDS.get(name.strip(), ("", float))
-            if field and (value := read(number)) is not None:
-                values.setdefault(field, value)
+            field = _FIELDS.get(name.strip(), "")
+            if field == "milliseconds":
+                values.setdefault("step_time_s", number / 1000)
+            elif field in _COUNTED and abs(number) < _MOST_COUNTED:
+                values.setdefault(field, int(number))
+            elif field and field not in _COUNTED:
+                values.setdefault(field, number)
             elif "loss" in name and name.strip() != "loss scale":
                 self._has_other_losses = True
         return values
@@ -218,8 +181,8 @@ class LogReader:
             for part in parts:
                 name, _, written = part.partition(":")
                 value = _number(written)
-                if name.strip() in _MEMORY_FIELDS and value is not None and 0 <= value < _MOST_MEMORY:
-                    counters.setdefault(_MEMORY_FIELDS[name.strip()], round(value * unit))
+                if name.strip() in _COUNTERS and value is not None and 0 <= value < _MOST_MEMORY:
+                    counters.setdefault(_COUNTERS[name.strip()], round(value * unit))
             self._signs.add("bridge" if unit == GB else "megatron-lm")
             self._num_memory += 1
             if len(self._memory) < _MAX_MEMORY_REPORTS:

@@ -2,43 +2,15 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-# srun --label puts the task number on every line. It counts as a label only if (nearly) every line begins so.
-_LABEL = re.compile(r"\s*(\d{1,6}):(?: |$)")
-_MIN_LABELLED_SHARE = 0.9
-# torch's own prefix counts over the whole job; torchrun's [default3]: over the node, with --role trainer: [trainer3]:,
-# with --role node07: [node07:3]:. Open MPI's [1,3]<stdout>: counts over the job.
-_RANK = re.compile(
-    r"\s*\[(?:rank(?P<job>\d{1,6})"
-    r"|(?:[A-Za-z_]{2,40}|(?!(?i:step|epoch|iter|batch|chunk|layer|pid|line)\w{0,20}:)[A-Za-z][\w-]{0,60}:)(?P<local>\d{1,6})"
-    r"(?:\|\d{1,6})?)\]:[ ]?|\[\d+,(?P<mpi>\d{1,6})\]<std(?:out|err)>:[ ]?"
-)
-_NCCL = re.compile(r"(?P<nccl>[A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
-_NEMO = re.compile(
-    r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?:[^\]]{0,200}?\brank:? ?(?P<job>\d{1,6})\b)?[^\]]{0,200}\]\s?"
-)
-_TIME = re.compile(
-    r"\s*(?P<open>\[)?(?P<time>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d| [+-]\d\d:\d\d)?)(?(open)\])(?=\W|$)(?:: )?"
-)
-# Ray's actors, SkyPilot's nodes (their "rank=1" counts nodes), NeMo-Run's and TorchX's roles, Kubernetes' pods,
-# Docker's services and syslog put a name before every line; mail and forums quote lines.
-_NAMED = re.compile(
-    r"\((?:(?P<sky>[\w-]{1,100}), rank=\d{1,6}|[\w-]{1,100}(?:\([^()]{0,200}\))?),? pid=\d{1,10}"
-    r"(?:, ip=(?P<ip>[\w.:-]{1,100}))?\) ?"
-    r"|\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,100}\] ?"
-    r"|(?P<service>[A-Za-z][\w.-]{0,100}-\d{1,4}) {1,20}\| "
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[A-Za-z][\w.-]{0,253}) [\w./-]{1,100}(?:\[\d{1,10}\])?: ?"
-    r"|(?P<role>[A-Za-z][\w.-]{0,100}/\d{1,5}) (?=\[|Traceback |\s+File \"|[\w.]{1,100}Error: |\s*iteration )"
-    r"|std(?:out|err) [FP] |>(?: >)* "
-)
-# pdsh, clush and the MPI operator put "node07: " before every line. It counts only if (nearly) every line begins so.
-_HOST = re.compile(r"([A-Za-z][\w.-]{0,100}\d[\w.-]{0,20}): ")
-_LEVEL = r"(?:DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
-_LOGGER = re.compile(
-    rf"\s*(?:{_LEVEL}:[\w.]{{1,200}}:|[-|] (?:[\w.]{{1,200}} [-|] )?{_LEVEL} {{0,8}}[-|] (?:[\w.:<>]{{1,200}} - )?)"
+from harness.records.strict_yaml import table_in
+
+_LABEL, _HOST, _RANK, _NCCL, _NEMO, _TIME, _NAMED, _LOGGER = (
+    re.compile("|".join(patterns)) for patterns in table_in(Path(__file__).with_suffix(".yaml")).values()
 )
 _BRACKETED, _DATED, _OTHERS = (_RANK, _NEMO, _TIME, _NAMED), (_TIME, _NCCL), (_LOGGER, _NCCL, _NAMED)
+_MIN_LABELLED_SHARE = 0.9
 _MOST_PREFIXES = 8
 
 
