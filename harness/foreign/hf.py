@@ -4,7 +4,7 @@ Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,12 @@ from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.units import shortened
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """One model class of transformers: its config class, that class's defaults, and its readers.
-
-    ``chosen``: settings that follow from the architecture and have no key in the file. ``note``: where it differs.
-    """
-
-    config_class: str
-    defaults: Mapping[str, Any]
-    readers: tuple[str, ...]
-    chosen: Mapping[str, Value]
-    note: str = ""
-
-
 _TABLE = table_in(Path(__file__).with_name("hf_architectures.yaml"))
 _KNOWN = {name: (Unread(None),) for name in _TABLE["harmless"].split()}
 _UNKNOWN = "mbr-perf does not know the effect of this key"
+
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = _TABLE["architectures"]
+"""The model classes that mbr-perf can train, as `architectures` of a file names them; the table describes its keys."""
 
 _MISSING: Mapping[str, str] = _TABLE["missing"]
 _MODALITIES = ("vision_config", "audio_config", "thinker_config")
@@ -47,18 +35,17 @@ def read(source: ForeignSource, request: Request) -> Layer:
     The file has no batch, no parallel sizes and no precision: notes name the values that stand in for missing options.
     """
     config = read_config(Path(source.path), source.label)
-    architecture = _architecture(config)
-    config.class_name = architecture.config_class
+    row = _architecture(config)
+    config.class_name, config.keys = row["config_class"], row["defaults"]
     config.absent = f"{{label}}: {{name}} (absent: default of {config.class_name})"
-    config.defaults = {key: each for key, each in architecture.defaults.items() if not config.has(key)}
-    config.keys = architecture.defaults
+    config.defaults = {key: each for key, each in config.keys.items() if not config.has(key)}
     model: dict[str, Setting] = {}
-    for reader in architecture.readers:
+    for reader in row["readers"].split():
         model |= settings_in(config, rows_of_keys(reader), hf_fields)
         model |= getattr(hf_fields, reader, lambda _: {})(config)
     how = f"{config.label}: architectures"
-    model |= {path: Setting(value, how) for path, value in architecture.chosen.items()}
-    if notes := "; ".join(f"{config.label}: {text}" for text in (config.part, architecture.note) if text):
+    model |= {path: Setting(value, how) for path, value in row.get("chosen", {}).items()}
+    if notes := "; ".join(f"{config.label}: {text}" for text in (config.part, row.get("note")) if text):
         model["model.hidden_size"] = replace(model["model.hidden_size"], note=notes)
     _refuse_other_storage(config)
     step = _usual_step(config, model, request)
@@ -67,11 +54,11 @@ def read(source: ForeignSource, request: Request) -> Layer:
     return {**model, **step}
 
 
-def _architecture(config: HfConfig) -> Architecture:
+def _architecture(config: HfConfig) -> Mapping[str, Any]:
     inner = next((key for key in _MODALITIES if config.peek(key)), None)
     names, kind = hf_fields.items(config, "architectures") or (), hf_fields.text(config, "model_type")
     if not set(names) & ARCHITECTURES.keys() or kind == "kimi_k2":  # whose files name DeepSeek-V3's class
-        names = tuple(name for name, row in ARCHITECTURES.items() if row.defaults["model_type"] == kind)[:1] or names
+        names = tuple(name for name, row in ARCHITECTURES.items() if row["defaults"]["model_type"] == kind)[:1] or names
     known = [ARCHITECTURES[name] for name in map(str, names) if name in ARCHITECTURES]
     if len(known) == 1 and not inner:
         return known[0]
@@ -112,37 +99,18 @@ def _usual_step(config: HfConfig, model: Layer, request: Request) -> Layer:
     def usual(value: Value, what: str, option: str) -> Setting:
         return Setting(value, "usual for --hf", note=what, option=option)
 
-    longest = hf_fields.whole(config, "max_position_embeddings")
-    num_gpus = request.num_gpus or 1
-    samples = -(-_FEWEST_SAMPLES // num_gpus) * num_gpus * (request.micro_batch_size or 1)
-    length = min(_USUAL_LENGTH, max(longest or _USUAL_LENGTH, 2))
-    is_cpu = GPUS[request.gpu].is_cpu
-    precision = GPUS[request.gpu].default_compute_dtype
-    chosen: dict[str, Value] = {"ddp.overlap_grad_reduce": not is_cpu, "ddp.overlap_param_gather": not is_cpu}
-    if is_cpu:
-        chosen["kernels.gradient_accumulation_fusion"] = False
+    copies, row = request.num_gpus or 1, GPUS[request.gpu]
+    samples = -(-_FEWEST_SAMPLES // copies) * copies * (request.micro_batch_size or 1)
+    length = min(_USUAL_LENGTH, max(hf_fields.whole(config, "max_position_embeddings") or _USUAL_LENGTH, 2))
+    precision, on_gpu = row.default_compute_dtype, not row.is_cpu
+    chosen: dict[str, Value] = {"ddp.overlap_grad_reduce": on_gpu, "ddp.overlap_param_gather": on_gpu}
+    chosen |= {} if on_gpu else {"kernels.gradient_accumulation_fusion": False}
     if "model.moe.num_moe_experts" in model:
-        chosen |= {
-            "model.moe.moe_grouped_gemm": not is_cpu,
-            "kernels.moe_permute_fusion": not is_cpu,
-            "parallelism.expert_tensor_parallel_size": 1,
-        }
+        chosen |= {"model.moe.moe_grouped_gemm": on_gpu, "kernels.moe_permute_fusion": on_gpu}
+        chosen |= {"parallelism.expert_tensor_parallel_size": 1}
     return {
         "compute_dtype": usual(precision, precision, "-c"),
         "batch.micro_batch_size": usual(1, "micro 1", "-mb"),
         "batch.global_batch_size": usual(samples, f"global {samples}", "-gb"),
         "batch.seq_length": usual(length, f"{length} tokens", "-sl"),
     } | {path: Setting(value, "usual for --hf") for path, value in chosen.items()}  # fmt: skip
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    name: Architecture(
-        row["config_class"],
-        row["defaults"],
-        tuple(row["readers"].split()),
-        row.get("chosen", {}),
-        row.get("note", ""),
-    )
-    for name, row in _TABLE["architectures"].items()
-}
-"""The model classes that mbr-perf can train, as `architectures` of a file names them."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.errors import BadRequestError
-from harness.foreign.words import Given, Words
+from harness.foreign.words import Given, Words, plain
 from harness.records.reading import PlainValue, read_text
 from harness.records.strict_json import parse_json
 
@@ -36,7 +36,7 @@ def read_config(path: Path, label: str) -> HfConfig:
         )
     content = read_text(path, label).removeprefix("\ufeff")
     try:
-        values = {key: _plain(value) for key, value in parse_json(content, label).items()}
+        values = plain(parse_json(content, label))
     except BadRequestError as error:
         raise BadRequestError(error.message, remedy="give a model's config.json, with every key once") from error
     values, part = _language_model(values)
@@ -57,12 +57,3 @@ def _language_model(values: dict[str, PlainValue]) -> tuple[dict[str, PlainValue
     kept = {key: values[key] for key in ("tie_word_embeddings", "quantization_config") if key in values}
     part = f"{inner} is read, the language model without {', '.join(others) or 'other parts'}"
     return kept | cast(dict[str, PlainValue], values[inner]), part
-
-
-def _plain(value: object) -> PlainValue:
-    if isinstance(value, list):
-        return tuple(map(_plain, value))
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    assert value is None or isinstance(value, bool | int | float | str)
-    return value

@@ -24,7 +24,7 @@ from harness.foreign.megatron_arguments import (
     options,
     other_models,
 )
-from harness.foreign.megatron_fields import REQUIRED, arguments_layer, require_sizes
+from harness.foreign.megatron_fields import REQUIRED, arguments_layer
 from harness.foreign.other_commands import refuse_others
 from harness.foreign.shell_script import Word, read_script
 from harness.foreign.words import Given
@@ -61,8 +61,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
     if found.remark:
         layer["model.hidden_size"] = replace(layer["model.hidden_size"], note=found.remark)
     problems = Problems()
-    with problems.collecting():
-        require_sizes(found, layer)
+    if missing := [option for path, option in REQUIRED.items() if path not in layer]:
+        problems.add(f"{found.label}: no {', '.join(missing)}", "give all arguments of the job")
     if "model.vocab_size" not in layer and "model.vocab_size" not in found.settled:
         kind = found.peek("tokenizer_type")
         problems.add(

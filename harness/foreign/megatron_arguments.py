@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from harness.errors import BadRequestError
 from harness.foreign.shell_script import Word
-from harness.foreign.words import Given, Unread, Words, suggested, unread
+from harness.foreign.words import Given, Unread, Words, plain, suggested, unread
 from harness.records.reading import PlainValue
 from harness.records.strict_yaml import table_in
 from harness.units import shortened
@@ -50,7 +50,7 @@ def arguments() -> Mapping[str, Argument]:
         for name in group["names"].split()
     } | _table()["spelled"]
     return {
-        name: Argument(name, row["options"], _tuple(row.get("default", ())), "default" not in row)
+        name: Argument(name, row["options"], plain(row.get("default", ())), "default" not in row)
         for name, row in sorted(rows.items())
     }
 
@@ -78,10 +78,6 @@ def usual(name: str) -> tuple[PlainValue, ...]:
     """Return the values that change nothing: the defaults of all versions, or nothing."""
     own = arguments()[name].defaults if name in arguments() else ()
     return (*own, *((False,) if None in own else ()), None, (), "")
-
-
-def _tuple(items: Iterable[Any]) -> tuple[PlainValue, ...]:
-    return tuple(_tuple(each) if isinstance(each, list) else each for each in items)
 
 
 @cache
@@ -193,7 +189,7 @@ def literal(text: str) -> PlainValue:
             value = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return text
-        return _tuple(value) if isinstance(value, list | tuple) else text
+        return plain(value) if isinstance(value, list | tuple) else text
     return text
 
 
@@ -261,6 +257,6 @@ def from_mapping(values: Mapping[str, Any], label: str) -> Arguments:
             found.problems.add(f"{label}: --{name}: {UNKNOWN}", suggested(f"--{name}", options()))
         elif value is not None and value is not False:
             takes = argument.options[f"--{name}"]
-            written = _joined([value], takes) if isinstance(value, str) else _tuple([value])[0]
+            written = _joined([value], takes) if isinstance(value, str) else plain(value)
             found.given[argument.name] = Given(takes == "flag" if value is True else written, f"{label}: --{name}")
     return found

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.errors import BadRequestError
 from harness.foreign.conversions import listed
 from harness.foreign.megatron_arguments import Arguments, known
 from harness.foreign.settings import rows_of, settings_in
@@ -25,7 +24,7 @@ def arguments_layer(a: Arguments) -> Layer:
 
     BadRequestError with every argument that has no counterpart here, at its place.
     """
-    layer = readable_settings(a)
+    layer = settings_in(a, rows_of("megatron"))
     remarks = judge(a, known(), "no argument of Megatron-LM that mbr-perf knows", also=_missing_bytes(a))
     _refuse_context_communication(a)
     if remarks and "model.num_layers" in layer:
@@ -36,18 +35,6 @@ def arguments_layer(a: Arguments) -> Layer:
         layer["num_gpus"] = Setting(a.num_gpus.value, a.num_gpus.source)
     layer |= {f"env.{name}": Setting(str(given.value), given.source) for name, given in a.environment.items()}
     return layer
-
-
-def readable_settings(a: Arguments) -> dict[str, Setting]:
-    """Return the settings that the rows read, also if other arguments have no leaf. Problems stay in ``a``."""
-    return settings_in(a, rows_of("megatron"))
-
-
-def require_sizes(a: Arguments, layer: Layer) -> None:
-    """Raise BadRequestError with every size that is missing."""
-    missing = [option for path, option in REQUIRED.items() if path not in layer]
-    if missing:
-        raise BadRequestError(f"{a.label}: no {', '.join(missing)}", remedy="give all arguments of the job")
 
 
 # From this size on a note names what the predicted peak leaves out.

@@ -12,7 +12,7 @@ from harness.foreign.logs.lines import LogLine, log_lines
 from harness.foreign.logs.sieve import Wanted
 from harness.foreign.logs.sources import is_stream
 from harness.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block, tokens_in
-from harness.foreign.megatron_fields import readable_settings
+from harness.foreign.settings import rows_of, settings_in
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, settle
 from harness.resolve.options import LEAF_OF_OPTION
@@ -64,7 +64,7 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
     if found is None:
         return None
     place = next(iter(found.given.values())).source
-    settings = readable_settings(found)
+    settings = settings_in(found, rows_of("megatron"))
     if found.num_gpus:
         settings["num_gpus"] = Setting(found.num_gpus.value, found.num_gpus.source)
     return Logged(place.rpartition(": ")[0].rpartition(":")[0], settings)

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import get_args
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -13,32 +14,18 @@ from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setti
 from harness.resolve.recompute import policy_from_text, recompute_setting
 from harness.units import GIB
 
+_READ_BELOW = "measure.profiling_ranks"
 LEAF_OF_OPTION = {
     "gpus_per_node": "gpus_per_node",
-    "max_steps": "measure.max_steps",
-    "skip_first_percent_time": "measure.skip_first_percent_time",
-    "eval_time_start_step": "measure.eval_time_start_step",
-    "eval_time_end_step": "measure.eval_time_end_step",
-    "seed": "measure.seed",
-    "global_batch_size": "batch.global_batch_size",
-    "micro_batch_size": "batch.micro_batch_size",
-    "seq_length": "batch.seq_length",
-    "tensor_model_parallel_size": "parallelism.tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "parallelism.pipeline_model_parallel_size",
-    "context_parallel_size": "parallelism.context_parallel_size",
-    "virtual_pipeline_model_parallel_size": "parallelism.virtual_pipeline_model_parallel_size",
-    "expert_model_parallel_size": "parallelism.expert_model_parallel_size",
-    "expert_tensor_parallel_size": "parallelism.expert_tensor_parallel_size",
     "activation_offload_layers": "offload.cpu_offloading_num_layers",
     "cuda_graph_impl": "cuda_graph.impl",
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "memory_snapshot": "measure.memory_snapshot",
-    "snapshot_on_oom": "measure.snapshot_on_oom",
-    "profiling_start_step": "measure.profiling_start_step",
-    "profiling_stop_step": "measure.profiling_stop_step",
     "lock_gpu_freq": "measure.gpu_clock_mhz",
     "peak_mem_clk": "measure.memory_clock_mhz",
+} | {
+    field.name: path
+    for field in fields(Request)
+    for path in LEAVES
+    if path.rpartition(".")[1:] == (".", field.name) and path != _READ_BELOW
 }
 """Options that set one leaf, by the name of the Request field, which is also the long option."""
 

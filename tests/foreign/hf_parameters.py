@@ -27,5 +27,5 @@ if __name__ == "__main__":
 
     kept = json.loads(KEPT.read_text())
     for name, row in kept.items():
-        row["parameters"] = counted(name, str(ARCHITECTURES[name].defaults["model_type"]), row["config"])
+        row["parameters"] = counted(name, str(ARCHITECTURES[name]["defaults"]["model_type"]), row["config"])
     KEPT.write_text(json.dumps(kept, indent=1) + "\n")

@@ -245,7 +245,7 @@ NO_DEFAULT = {
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_file_with_nothing_but_an_architecture_is_a_whole_model(model, name):
     own = NO_DEFAULT.get(name, {})
-    model_type = ARCHITECTURES[name].defaults["model_type"]
+    model_type = ARCHITECTURES[name]["defaults"]["model_type"]
     assert model(own | {"architectures": [name]}) == model(own | {"model_type": model_type})
 
 
