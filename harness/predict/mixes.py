@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,10 +130,22 @@ def _ways(
         if num_full and FULL not in of_kind[layers[num_full - 1]]:
             return
         rest = Counter(layers[num_full:])
-        for chosen in product(*(combinations_with_replacement(kept[kind], count) for kind, count in rest.items())):
+        for chosen in _chosen(kept, [*rest.items()]):
             left = {kind: iter(each) for kind, each in zip(rest, chosen, strict=True)}
             front = (*(FULL,) * num_full, *(next(left[kind]) for kind in layers[num_full:]))
             yield from ((*front, *mtp) for mtp in last)
+
+
+def _chosen(
+    kept: Mapping[LayerKind, Sequence[str]], rest: Sequence[tuple[LayerKind, int]]
+) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yield the settings of the layers by kind. One at a time: `itertools.product` would hold all in memory."""
+    if not rest:
+        yield ()
+        return
+    (kind, count), *others = rest
+    for first in combinations_with_replacement(kept[kind], count):
+        yield from ((first, *more) for more in _chosen(kept, others))
 
 
 def arrays(costs: Sequence[ChunkCost]) -> dict[str, Numbers]:
