@@ -14,12 +14,16 @@ from traces import shipped
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import settled_implementation
+from harness.experiment.recompute import FullRecompute
 from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
+from harness.predict.allocator_settings import asked_settings
 from harness.predict.fastest import optimal
+from harness.predict.reserved import estimated
 from harness.predict.search import SAME_COST, Plan, Traces, judged
+from harness.predict.search import Row as PlanRow
 from harness.records.folders import results_dir
 from harness.records.store import write_atomically
 from harness.resolve.recipe import Request
@@ -94,11 +98,27 @@ def _rows(name: str, asked: Request, host: Host) -> Iterator[Row]:
         yield Row(name, 0, reason=error.message)
         return
     assert layout.plan and layout.traces and layout.settled
-    needs = {row.text: row.prediction.fits[2] for row in layout.plan.rows if row.prediction}
+    made = replace(layout.plan, rows=tuple(map(_estimated, layout.plan.rows)))
+    needs = {row.text: row.prediction.fits[2] for row in made.predicted if row.prediction and _is_by_layer(row)}
     low, high = min(needs.values()), needs.get("none", 0)
     for step in range(BUDGETS):
         budget = low + (high - low) * step // BUDGETS + MIB
-        yield _row(name, _within(layout.plan, budget), layout.traces, layout.settled.software)
+        yield _row(name, _within(made, budget), layout.traces, layout.settled.software)
+
+
+def _is_by_layer(row: PlanRow) -> bool:
+    """Return whether a plan by layer can do the same: it has no checkpoints over several layers."""
+    policy = row.candidate.spec.recompute
+    return not isinstance(policy, FullRecompute) or policy.method == "block" or policy.num_layers == 1
+
+
+def _estimated(row: PlanRow) -> PlanRow:
+    """Return the row with what its class of jobs needs, as plans by layer are judged; some settings are replayed."""
+    if (found := row.prediction) is None:
+        return row
+    settings, _ = asked_settings(found.spec)
+    held = tuple(estimated(found.spec, stage, settings) for stage in found.stages)
+    return replace(row, prediction=replace(found, held=held))
 
 
 def _within(plan: Plan, budget: int) -> Plan:
@@ -149,7 +169,8 @@ def page(rows: Sequence[Row]) -> Page:
 
 _NOTES = (
     "Written by `scripts/accuracy --optimal`. Jobs run without CUDA graphs. Budgets are what torch's allocator may use: ten equal "
-    "steps from what the smallest setting for all layers needs, with its whole range, to what no recompute needs. Gain is the "
+    "steps from what the smallest setting needs, with its whole range, to what no recompute needs. With less memory only "
+    "checkpoints over several layers fit (`full:uniform:N`), which plans by layer do not have. Gain is the "
     "share of the step that the plan saves; above 0.1 % it counts as faster. Times are predictions. The seconds of the search are those of a "
     "machine that also did other work.",
 )
