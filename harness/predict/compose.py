@@ -145,7 +145,7 @@ def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = Fa
     """Return one layer, from the traces of a chunk with one layer and of a chunk with two."""
     saved = double.saved_bytes - single.saved_bytes
     lingering = double.lingering_bytes - single.lingering_bytes
-    apart = single.backward_peak_bytes - saved + lingering
+    apart = single.backward_peak_bytes - saved + lingering + single.hidden_bytes
     return Piece(
         saved=saved,
         forward_over=single.forward_peak_bytes - single.saved_bytes,
@@ -300,10 +300,11 @@ def compose(
     ``window``: at most so many layers in a row, the running one the last, are on the device; None for all.
     """
     window = len(units) if window is None else window
+    received = 0 if ends.last else hidden_bytes
     parts = [frame, *units, *(end for end in (ends.first, ends.last) if end)]
     return ChunkCost(
-        sizes=_sizes(frame, units, ends, window),
-        body=_sizes(frame, units, Ends(first=ends.first), window),
+        sizes=_sizes(frame, units, ends, window, received),
+        body=_sizes(frame, units, Ends(first=ends.first), window, received),
         persistent=sum(part.persistent for part in parts[1:]),
         shared=frame.persistent,
         hidden_bytes=hidden_bytes,
@@ -319,15 +320,18 @@ def compose(
     )
 
 
-def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends, window: int) -> PassSizes:
-    """Forward: what was saved so far plus the running unit. Backward: in reverse order, the loss first."""
+def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends, window: int, received: int) -> PassSizes:
+    """Forward: what was saved so far plus the running unit. Backward: in reverse order, the loss first.
+
+    ``received``: bytes of the gradient that the backward pass begins with.
+    """
     tail = ends.last.saved if ends.last else 0
     left_by_loss = ends.last.lingering if ends.last else 0
     lingering = sum(unit.lingering for unit in units) + left_by_loss
     replaced = sum(unit.lingering for unit in units if unit.runs_again)
     away = _away(units, window)
     forward, saved = _forward_peaks(frame, units, ends, away, lingering)
-    backward = _backward_peaks(units, ends, away, left_by_loss, replaced)
+    backward = _backward_peaks(units, ends, away, left_by_loss, replaced, received)
     awaited = max((unit.awaited for unit in units), default=0)
     clean, again = (forward[0] + awaited, backward[0] + awaited), (forward[1] + awaited, backward[1] + awaited)
     return PassSizes(saved + tail, *clean, *again, lingering, replaced)
@@ -362,20 +366,24 @@ def _forward_peaks(
 
 
 def _backward_peaks(
-    units: Sequence[Piece], ends: Ends, away: Sequence[int], left_by_loss: int, replaced: int
+    units: Sequence[Piece], ends: Ends, away: Sequence[int], left_by_loss: int, replaced: int, received: int
 ) -> tuple[int, int]:
-    """Peaks without and with leftovers of the chunk's own earlier pass; those of this pass are in both."""
+    """Peaks without and with leftovers of the chunk's own earlier pass; those of this pass are in both.
+
+    The schedule holds the ``received`` gradient until the pass is over. What the last layer needs includes it; what an
+    earlier layer needs is beside it.
+    """
     tail = ends.last.saved if ends.last else 0
     clean = again = ends.last.backward_over if ends.last else 0
     again += replaced if ends.last else 0
-    after_units, left, shared = 0, left_by_loss, 0
+    after_units, left, shared, held = 0, left_by_loss, 0, 0
     for unit, gone in zip(reversed(units), reversed(away), strict=True):
         replaced -= unit.lingering if unit.runs_again else 0
         returned = away[-1] - gone
-        own = unit.backward_over - after_units + returned - tail + left - shared
+        own = unit.backward_over - after_units + returned - tail + left - shared + held
         clean, again = max(clean, own), max(again, own + replaced)
         after_units, left = after_units + unit.saved, left + unit.lingering
-        shared = unit.shared_behind
+        shared, held = unit.shared_behind, received
     if ends.first:
         last_out = units[0].saved if units else 0
         returned = away[-1] - away[0] if away else 0

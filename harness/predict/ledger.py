@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters, PassSizes
 from harness.predict.model_states import Adam, ModelStates, model_states
-from harness.predict.schedule import Event, Load, Pass, Schedule, fullest_loads, schedule_of
+from harness.predict.schedule import Event, Load, Pass, Schedule, fullest_loads, keeps_outputs, schedule_of
 from harness.units import MIB, grouped
 
 KIB = 1024
@@ -298,12 +298,6 @@ def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
     if event.direction == "forward":
         return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
     return sizes.backward_again if again else sizes.backward_peak
-
-
-def keeps_outputs(spec: ExperimentSpec) -> bool:
-    """Return whether sent outputs live until their backward pass: by request, or interleaving over gloo (config.py)."""
-    kept = not spec.parallelism.deallocate_pipeline_outputs and spec.parallelism.pipeline_model_parallel_size > 1
-    return kept or (spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1)
 
 
 def overhead_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:

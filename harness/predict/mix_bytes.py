@@ -11,10 +11,10 @@ import numpy as np
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters
-from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs, overhead_bytes
+from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, overhead_bytes
 from harness.predict.mixes import Mix, Numbers, arrays
 from harness.predict.model_states import Adam, model_states
-from harness.predict.schedule import Instant, fullest_instants, schedule_of
+from harness.predict.schedule import Instant, fullest_instants, keeps_outputs, schedule_of
 
 Routing = Literal["even", "uneven"]
 

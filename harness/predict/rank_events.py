@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.allocator_replay import Cycle, Request
 from harness.predict.allocator_settings import SMALL_BYTES
-from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, keeps_outputs
+from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts, state_bytes, state_parts
 from harness.predict.rank_parts import ChunkParts, Label, Unit, shared_by
-from harness.predict.schedule import Schedule, schedule_of
+from harness.predict.schedule import Schedule, keeps_outputs, schedule_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
 from harness.units import MIB
 

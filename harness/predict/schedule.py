@@ -35,7 +35,7 @@ class Schedule:
     ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch: a backward pass and
     the forward pass beside it then take turns layer by layer (`TransformerModelChunkSchedulePlan.run`).
     ``num_deferred``: micro-batches whose weight gradients of the output layer wait on this rank until all passes are
-    over.
+    over. ``keeps_outputs``: an output lives until its backward pass, as part of its micro-batch.
     """
 
     pp_size: int
@@ -45,6 +45,7 @@ class Schedule:
     group_size: int | None = None
     extra_warmup: int = 0
     num_deferred: int = 0
+    keeps_outputs: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -213,7 +214,15 @@ def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:
         group_size=parallelism.microbatch_group_size_per_vp_stage,
         extra_warmup=int(spec.model.moe is not None and spec.kernels.overlap_moe_expert_parallel_comm),
         num_deferred=min(limit, spec.num_microbatches) if defers else 0,
+        keeps_outputs=keeps_outputs(spec),
     )
+
+
+def keeps_outputs(spec: ExperimentSpec) -> bool:
+    """Return whether sent outputs live until their backward pass: by request, or interleaving over gloo (config.py)."""
+    p = spec.parallelism
+    kept = not p.deallocate_pipeline_outputs and p.pipeline_model_parallel_size > 1
+    return kept or (spec.gpu_type.is_cpu and num_virtual_stages(p) > 1)
 
 
 def _no_pipelining(schedule: Schedule) -> Iterator[Event]:
@@ -283,7 +292,7 @@ class _Interleaved:
             self._inputs += k < num_steady - 1 and self._receives(num_warmup + k, forward=True)
             if not s.extra_warmup:
                 ends_here = s.is_last and forward.chunk == s.vp_size - 1
-                yield self._backward(k, unsent_output=int(not ends_here))
+                yield self._backward(k, unsent_output=int(not (ends_here or s.keeps_outputs)))
             self._gradients += self._receives(k, forward=False)
         for k in range(num_steady, s.num_passes):
             yield self._backward(k, unsent_output=0)
