@@ -54,7 +54,7 @@ def test_three_layers_are_three_times_one():
 
 def test_recomputed_layers_behind_kept_ones_matter_only_once_the_kept_ones_are_gone():
     cost = compose(NOTHING, [AGAIN, KEPT], Ends(), hidden_bytes=16)
-    assert cost.sizes.backward_peak == 140 - 100
+    assert cost.sizes.backward_peak == 140 - 100 + 16  # and the gradient that the chunk received
     assert compose(NOTHING, [AGAIN], Ends(), hidden_bytes=16).sizes.backward_peak == 140
     assert compose(NOTHING, [], Ends(), hidden_bytes=16).sizes == sizes(0, 0, 0)
 
@@ -83,15 +83,16 @@ DISPATCHER = replace(AGAIN, lingering=32, runs_again=True)
 
 
 def test_a_gradient_counts_once_where_a_leftover_is_the_next_layer_s_own():
-    # the layer before runs while 16 bytes less are kept and 32 were left: 16 more, of which the trace shows 6
+    # the layer before runs while 16 bytes less are kept, 32 were left and the chunk's gradient of 16 is held: 32 more,
+    # of which the trace shows 6
     one = chunk(20, 32, 140, 8, 1)
     two = chunk(36, 48, 146, 8, 2).model_copy(update={"lingering_bytes": 32})
-    assert layer_piece(one, two).shared_behind == 10
+    assert layer_piece(one, two).shared_behind == 26
 
 
 def test_leftovers_of_layers_behind_count_in_a_backward_pass():
     cost = compose(NOTHING, [DISPATCHER] * 3, Ends(), hidden_bytes=16)
-    assert cost.sizes.backward_peak == 140 + 2 * (32 - 16)
+    assert cost.sizes.backward_peak == 140 + 2 * (32 - 16) + 16
     assert (cost.sizes.lingering, cost.sizes.replaced) == (96, 96)
 
 
@@ -116,8 +117,8 @@ def test_offloaded_layers_leave_only_as_many_on_the_device_as_are_not_offloaded(
     cost = compose(NOTHING, [GOES] * 4, Ends(), hidden_bytes=16, window=2)
     assert cost.sizes.saved == 4 * 10 + 2 * 90
     assert cost.sizes.forward_peak == cost.sizes.saved + 10
-    # backward: the layer that leaves makes room for the one that comes back
-    assert cost.sizes.backward_peak == 30
+    # backward: the layer that leaves makes room for the one that comes back, beside the chunk's gradient
+    assert cost.sizes.backward_peak == 30 - 100 + 90 + 16
 
 
 def test_leftovers_and_offloaded_layers_share_the_device_while_a_later_pass_begins():
