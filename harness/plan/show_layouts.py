@@ -1,5 +1,6 @@
 """Shows plans of several layouts, a row per layout, and the answer of `plan --search` with the Pareto set."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from harness.plan.request import PlanRequest
@@ -84,7 +85,7 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
     fastest = plan.seconds_per_token(row)
     shown = [
         Shown(
-            " ".join(word for word in name.split() if word not in same) + marks.get(name, ""),
+            (" ".join(word for word in name.split() if word not in same) or "vp=none") + marks.get(name, ""),
             row,
             plan.limits,
             plan.seconds_per_token(row) / fastest - 1 if fastest else None,
@@ -176,7 +177,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     return Page(
         (
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
-            *limit_lines(best[0][0].plan, found.base.notes),
+            *limit_lines(best[0][0].plan, _still_assumed(found)),
             GAP,
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),
@@ -189,6 +190,13 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
         ),
         answer=_answer(planned, of, fewest),
     )
+
+
+def _still_assumed(found: Searched) -> list[str]:
+    """Return the notes of the request without the micro-batch, which the search chose."""
+    micro = f"micro {found.base.spec.batch.micro_batch_size}"
+    notes = (re.sub(f"{micro}, |, {micro}(?=;)| -mb", "", note) for note in found.base.notes)
+    return [note for note in notes if micro not in note]
 
 
 def _extent(found: Searched) -> tuple[str, str]:
