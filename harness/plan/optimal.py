@@ -50,7 +50,11 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
     if _is_best(found):  # the words of the best setting for all layers are not the answer's
         others = tuple(pasted(judged.plan.recommended or eager(judged.plan), judged.plan.spec))
         blocks = (*(block for block in blocks if block not in others), GAP, _to_copy(found, file))
-    return replace(page, answer=_answer(found, planned), blocks=(_section(found), GAP, *blocks, notes))
+    return replace(
+        page,
+        answer=_answer(found, planned),
+        blocks=(_section(found), GAP, "One setting for all layers:", *blocks, notes),
+    )
 
 
 def _is_best(found: "Optimal") -> bool:

@@ -46,11 +46,13 @@ def pictured(planned: Planned, page: Page) -> Page:
     assert layout and layout.plan
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
     more = [_stages(layout.plan, by_layer), *([_step(layout.plan, *step)] if step else [])]
-    several, details = len(planned.layouts) > 1, [each for each in page.blocks if isinstance(each, Details)]
+    several = len(planned.layouts) > 1
+    asked = "Layout and recompute" if several else "Recompute by layer" if planned.optimal else "Recompute"
+    details = [each for each in page.blocks if isinstance(each, Details)]
     details.sort(key=lambda each: any(isinstance(inner, Section) for inner in each.blocks))
     return replace(
         page,
-        title=f"{'Layout and recompute' if several else 'Recompute'} for {rows['Recipe']}",
+        title=f"{asked} for {rows['Recipe']}",
         about=f"{counted(len(planned.layouts), 'layout')}; batch: {rows['Batch']}" if several else rows["Parallelism"],
         blocks=(
             *chief_pictures(planned),
@@ -214,8 +216,9 @@ def _stages(plan: Plan, chosen: Row | None) -> Picture:
     )
     parts = {part: (colour, "") for part, colour in (*_PARTS.items(), (_REST, look.GREY))}
     chart = Bars(Axis(f"Memory needed ({unit})"), parts, rows, limits)
+    name = "the plan by layer" if chosen else row.label
     caption = (
-        f"Each pipeline stage with {row.label}: the parts of its peak, and what torch's allocator needs beyond it. "
+        f"Each pipeline stage with {name}: the parts of its peak, and what torch's allocator needs beyond it. "
         "The line at the fullest stage is the range of what is needed."
     )
     return Picture("memory_stages", "Memory by stage and part", caption + off, chart)

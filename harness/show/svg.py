@@ -238,7 +238,7 @@ def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
 def _bars(chart: Bars, top: float) -> tuple[list[str], float]:
     """Return the parts, and the height."""
     ends = (end for bar in chart.rows for end in (*(bar.span or ()), *_ends(bar)))
-    x = _Scale(chart.axis, [*ends, *(limit.at for limit in chart.limits)], (0, 0.03))
+    x = _Scale(chart.axis, [*ends, *(limit.at for limit in chart.limits)], (0, 0.12 if chart.limits else 0.03))
     above, height = top + _LINE * len(chart.limits), _ROW * len(chart.rows) + 6
     body = [
         *(_line((at, 0), (at, height), "grid") for at in x.ticks),
