@@ -134,8 +134,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times"),
     ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time tens of percent; graphs keep their own buffers"),
     ("other kernels or offloading", "settings:kernels.* settings:offload.*", BOTH, "up to tens of percent"),
-    ("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH,
-     "time some percent; memory by the bytes of state"),
+    ("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH, "some percent"),
     ("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "slower near the limit"),
     ("other settings", "settings:*", BOTH, _UNKNOWN),
     ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the SM clocks", clocks),
@@ -151,10 +150,9 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("other switches of transformer-engine", "environment:NVTE_*", BOTH, "up to tens of percent"),
     ("other communication settings", "environment:NCCL_* environment:TORCH_NCCL_* environment:GLOO_* environment:UCX_*",
      (*TIME, *DEVICE), "some percent; device memory: hundreds of MiB"),
-    ("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED),
-     "reserved memory up to tens of percent"),
+    ("another allocator setting", "environment:PYTORCH_*ALLOC*", (*TIME, *RESERVED), "reserved: tens of percent"),
     ("other processors, threads or memory of the host", "place:cpus environment:OMP_* environment:MKL_* "
-     "environment:*_NUM_THREADS environment:MALLOC_* environment:LD_PRELOAD", TIME, "on a CPU, by the ratio of the numbers"),
+     "environment:*_NUM_THREADS environment:MALLOC_* environment:LD_PRELOAD", TIME, "on a CPU, by their ratio"),
     ("other environment variables", "environment:*", BOTH, _UNKNOWN),
     ("another transformer-engine", "software:transformer-engine", BOTH, "up to tens of percent"),
     ("other software", "software:torch software:megatron-core software:cuda "

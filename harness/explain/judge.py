@@ -36,10 +36,8 @@ def _change(metric: Metric, ours: Side, theirs: Side) -> Change:
 
 def _noise_of_changes(metric: Metric, ours: Side, theirs: Side) -> tuple[float | None, str]:
     """Return the difference that 19 of 20 pairs of equal runs stay within, and the source of the spread."""
-    known = [side for side in (ours, theirs) if metric.name in side.spreads]
-    if known:
-        side = max(known, key=lambda side: side.spreads[metric.name])
-        spread = side.spreads[metric.name]
+    side = max(ours, theirs, key=lambda side: side.spreads.get(metric.name, -1))
+    if (spread := side.spreads.get(metric.name)) is not None:
         error = spread * math.sqrt(1 / ours.num_runs + 1 / theirs.num_runs)
         return _TWO_SIGMA * error, f"the {side.num_runs} runs of the {side.kind} vary by {spread * 100:.2f} %"
     if metric.gate == "exact":

@@ -20,8 +20,7 @@ def explanation_page(found: Explanation) -> Page:
     likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
     has_moved = any(moved(change) for change in found.metrics)
     alone = f"Differences that {'cannot explain the change' if has_moved else 'changed no metric'}:"
-    other = "reference" if found.reference.kind == "run" else found.reference.kind
-    sides = ((found.run.kind, found.run), (other, found.reference))
+    sides = (("run", found.run), ("reference", found.reference))
     said = coverage(found.same, found.not_recorded)
     return Page(
         (

@@ -65,12 +65,12 @@ def _to_copy(found: "Optimal", file: Path | None) -> Line:
     """Return how to use the plan."""
     split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
     if file is None:
-        text = f"add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
-    elif file.suffix == ".py":
-        text = f"{file} sets it in Megatron-LM and Megatron-Bridge"
-    else:
-        text = f"mbr-perf: --recompute {file}{split}"
-    return Line(sentence(text) if file is None else text, whole=True)
+        use = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
+        return Line(use, whole=True)
+    is_script = file.suffix == ".py"
+    return Line(
+        f"{file} sets it in other programs" if is_script else f"mbr-perf: --recompute {file}{split}", whole=True
+    )
 
 
 def _answer(found: "Optimal", planned: Planned) -> Line:

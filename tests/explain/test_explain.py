@@ -13,7 +13,7 @@ def test_a_run_is_compared_with_the_stored_golden_of_its_settings(mbr_perf, run)
     assert done.code == 0
     assert f"Reference {PUBLISHED} (golden, published elsewhere)" in done.out.splitlines()
     assert "* calculated from the throughput with mbr-perf's formula; not stored" in done.out.splitlines()
-    assert done.out.count("Caveat, published: ") == 6
+    assert done.out.count("Caveat, reference: ") == 6
     assert "Next: promote a golden of your own runs" in done.out
 
 
