@@ -100,7 +100,9 @@ class Allocator:
 
     def releasable_bytes(self) -> int:
         """Return what :meth:`empty_cache` would give back of the default pool without waiting for events."""
-        blocks = (block for pool in self._pools[_DEFAULT_POOL] for block in pool.blocks())
+        pools = self._pools[_DEFAULT_POOL]
+        least = [self._page_bytes(pool) if self.settings.expandable_segments else SMALL_SEGMENT_BYTES for pool in pools]
+        blocks = (block for pool, num_bytes in zip(pools, least, strict=True) for block in pool.blocks(num_bytes))
         return sum(last - first for first, last in map(_releasable, blocks))
 
     # ---- private pools, of CUDA graphs and of MemPool
@@ -185,9 +187,10 @@ class Allocator:
         at = bisect.bisect_left(free, (size, -1))
         if at == len(free):
             return None
-        if self.settings.expandable_segments:
-            while at + 1 < len(free) and free[at + 1][2].reach_bytes < free[at][2].reach_bytes:
-                at += 1
+        if self.settings.expandable_segments and at + 1 < len(free):
+            reach = free[at][2].reach_bytes
+            while at + 1 < len(free) and (further := free[at + 1][2].reach_bytes) < reach:
+                at, reach = at + 1, further
         block, most = free[at][2], self.settings.max_split_bytes
         if size < most <= block.num_bytes:
             return None
@@ -206,7 +209,8 @@ class Allocator:
             return
         tail = Block(block.pool, block.stream, block.address + size, rest, block.expandable)
         block.num_bytes = size
-        link(block, tail, block.after)
+        link(tail, block.after)
+        link(block, tail)
         block.pool.put(tail)
 
     # ---- new memory
@@ -299,7 +303,8 @@ class Allocator:
             left = block.num_bytes - wanted
             rest = Block(pool, block.stream, block.address + wanted, left, block.expandable, is_mapped=False)
             block.num_bytes = wanted
-            link(block, rest, block.after)
+            link(rest, block.after)
+            link(block, rest)
             pool.put_unmapped(rest)
         self._count(block.address, wanted)
         self._merge(block)
@@ -331,7 +336,9 @@ class Allocator:
         for address, num_bytes in ((block.address, first - block.address), (last, end - last)):
             if num_bytes:
                 part = Block(pool, block.stream, address, num_bytes, block.expandable)
-                link(*((block, part, block.after) if address == last else (block.before, part, block)))
+                before, after = (block, block.after) if address == last else (block.before, block)
+                link(before, part)
+                link(part, after)
                 pool.put(part)
         block.address, block.num_bytes, block.is_mapped = first, last - first, False
         self.device.give_back(block.num_bytes)

@@ -6,7 +6,6 @@ Names of c10/cuda/CUDACachingAllocator.cpp: `Block`, `BlockPool`, `ExpandableSeg
 import bisect
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import attrgetter
 
 from harness.predict.allocator_settings import ROUND_LARGE_BYTES
@@ -45,7 +44,7 @@ class Block:
     @property
     def is_busy(self) -> bool:
         """Return whether a tensor or an unfinished stream still has it."""
-        return bool(self.is_allocated or self.num_events or self.uses)
+        return self.is_allocated or self.num_events > 0 or self.uses != ()
 
     @property
     def reach_bytes(self) -> int:
@@ -64,13 +63,12 @@ class Block:
         return self.before is None and self.after is None
 
 
-def link(*blocks: Block | None) -> None:
+def link(left: Block | None, right: Block | None) -> None:
     """Make the blocks neighbours in this order; None is an end."""
-    for left, right in pairwise(blocks):
-        if left:
-            left.after = right
-        if right:
-            right.before = left
+    if left:
+        left.after = right
+    if right:
+        right.before = left
 
 
 def mapped_run(head: Block) -> list[tuple[int, int, bool]]:
@@ -109,9 +107,9 @@ class Pool:
         """Add an unmapped range."""
         bisect.insort(self.unmapped.setdefault(block.stream, []), block, key=_address)
 
-    def blocks(self) -> list[Block]:
-        """Return the free blocks."""
-        return [entry[2] for free in self.free.values() for entry in free]
+    def blocks(self, num_bytes: int = 0) -> list[Block]:
+        """Return the free blocks of at least so many bytes."""
+        return [entry[2] for free in self.free.values() for entry in free[bisect.bisect_left(free, (num_bytes,)) :]]
 
 
 @dataclass

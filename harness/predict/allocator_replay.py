@@ -43,7 +43,8 @@ class Cycle(NamedTuple):
 class Outcome:
     """What the requests took. ``failed``: position in the sequence of the first request that failed; it ends there.
 
-    ``least_bytes``: the most that was not a cached segment at any of the fullest moments, looked at every 4 MiB.
+    ``least_bytes``: the most that was not a cached segment at any of the fullest moments; of those within 4 MiB the
+    first counts.
     ``is_exact``: whether every cycle was repeated as often as the job does, or until nothing changed any more.
     """
 
@@ -71,6 +72,8 @@ class _Replay:
         malloc, free = allocator.malloc, allocator.free
         for at, (key, num_bytes, stream) in enumerate(events[begin:end], begin):
             if num_bytes is None:
+                if allocator.allocated > self._looked_at:
+                    self.look()
                 free(addresses.pop(key))
                 continue
             try:
@@ -78,9 +81,11 @@ class _Replay:
             except OutOfDeviceMemoryError:
                 self.failed = at
                 return
-            if allocator.allocated > self._looked_at:
-                self._looked_at = allocator.allocated + _LOOK_EVERY_BYTES
-                self.least = max(self.least, allocator.reserved - allocator.releasable_bytes())
+
+    def look(self) -> None:
+        """Note what no cached segment is, where memory is as full as never before."""
+        self._looked_at = self.allocator.allocated + _LOOK_EVERY_BYTES
+        self.least = max(self.least, self.allocator.reserved - self.allocator.releasable_bytes())
 
     def repeat(self, events: Sequence[Request], cycle: Cycle) -> bool:
         """Repeat a cycle; skip what is left once every block is where an earlier repetition had it.
@@ -124,6 +129,8 @@ def replayed(
             break
     else:
         replay.run(events, at, len(events))
+    if not events or allocator.allocated == allocator.peak_allocated:  # nothing was given back since
+        replay.look()
     return Outcome(
         allocator.allocated, allocator.reserved, allocator.peak_allocated, allocator.peak_reserved,
         allocator.num_retries, replay.failed, replay.least, is_exact,
