@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, count
+from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import Chunk
@@ -11,11 +12,10 @@ from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.predict.stages import Composer
 from harness.predict.trace_cases import kind_of
-from harness.records.events import BEFORE, OWN, ChunkEvents, Part, freed, owner_of
+from harness.records.events import OWN, ChunkEvents, Part, freed, owner_of
 from harness.records.trace import TraceCase
 
 Label = tuple[str, ...]
-_USES = 2  # of the output layer under MTP
 Read = Callable[[TraceCase], ChunkEvents | None]
 
 
@@ -85,17 +85,18 @@ class ChunkParts:
 def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     """Chain the parts of a chunk. MissingEventsError where one is not known."""
     book = _Book(composer, read)
-    kinds = [composer.spec.model.layer_kinds[i] for i in chunk.layers]
+    kinds = [composer.layer_kinds[i] for i in chunk.layers]
     single = book.layers(kinds, composer.settings(chunk)[: len(kinds)])
     head, tail = book.ends(chunk)
     parts = (head.before, *(each.layer for each in single), tail.behind)
     begins = _end(head.before, ("embedding",) if chunk.has_embedding else ("layers", "input"))
     if chunk.has_embedding:
-        begins = _with_scratch(begins, composer.embedding_sums)
+        begins = _with_sums(begins, composer.embedding_sums)
     ends = _end(tail.behind, ("output layer",) if chunk.has_loss else ("layers", "output"))
-    if (gradient := composer.own_weight_gradient) in ends.stay:
-        ends = _without(ends, (gradient,))
-        ends = _with_waiting(ends, gradient) if chunk.mtp_layers else _with_scratch(ends, gradient)
+    gradient = composer.own_weight_gradient if composer.own_weight_gradient in ends.stay else 0
+    if chunk.has_loss:
+        uses = 1 + bool(chunk.mtp_layers)
+        ends = _with_loss(_without(ends, (gradient,)), gradient, composer.logits_bytes, composer.loss_scratch, uses)
     return ChunkParts(
         units=(begins, *_placed(composer.spec, book.units(single, kinds), chunk.layers), ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
@@ -119,6 +120,11 @@ def _placed(spec: ExperimentSpec, units: Iterable[Unit], numbers: Iterable[int])
 
 def _num_own_experts(spec: ExperimentSpec) -> int:
     return spec.model.moe.num_moe_experts // spec.parallelism.expert_model_parallel_size if spec.model.moe else 1
+
+
+def num_requests(spec: ExperimentSpec, kind: LayerKind, row: int) -> int:
+    """Return for how many requests of a layer a row of its part stands."""
+    return _num_own_experts(spec) if has_experts(kind) and row in _of_experts(spec)[2] else 1
 
 
 def _of_experts(spec: ExperimentSpec) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
@@ -171,14 +177,17 @@ class _Book:
         return [self._found(self.composer.make.layers(kind, policy, 3)) for kind, policy in each]
 
     def ends(self, chunk: Chunk) -> tuple[ChunkEvents, ChunkEvents]:
-        """Return the chunks that begin and end as this one. MTP layers have an embedding."""
+        """Return the chunks that begin and end as this one. MTP layers have an embedding, and run under a setting."""
         make, model, mtp = self.composer.make, self.composer.spec.model, bool(chunk.mtp_layers)
         plain = self._found(make.layers(kind_of(model, chunk, 0), NoRecompute(), 3))
         if not (chunk.has_embedding or chunk.has_loss or mtp):
             return plain, plain
-        whole = self._found(make.last(model.layer_kinds[-1], NoRecompute(), pre=chunk.has_embedding, mtp=mtp))
+        kind, policy = model.layer_kinds[-1], self.composer.settings(chunk)[-1] if mtp else NoRecompute()
+        head = self._found(make.last(kind, NoRecompute(), pre=chunk.has_embedding, mtp=mtp))
+        is_kept = isinstance(policy, NoRecompute)
+        tail = head if is_kept else self._found(make.last(kind, policy, pre=False, mtp=True))
         begins, ends = chunk.has_embedding or mtp, chunk.has_loss or mtp
-        return whole if begins else plain, whole if ends else plain
+        return head if begins else plain, tail if ends else plain
 
     def units(self, single: list[ChunkEvents], kinds: Sequence[LayerKind]) -> list[Unit]:
         """Return the layers as they run: by themselves, or several under one checkpoint."""
@@ -206,65 +215,66 @@ def _checkpointed(ran: list[ChunkEvents], kept: list[ChunkEvents]) -> Unit:
     return Unit(passes, tuple(size for each in ran for size in each.layer.stay), again)
 
 
-def _with_scratch(unit: Unit, num_bytes: int) -> Unit:
+class _Row(NamedTuple):
+    """A request of so many bytes and its name; 0: the end of the named one; below 0: a row as in the events."""
+
+    size: int
+    name: int
+
+
+def _edited(unit: Unit, edit: Callable[[list[_Row], list[_Row], dict[int, int]], None]) -> Unit:
+    """Let ``edit`` change the rows of the forward and the backward pass. It also gets the size of each request."""
+    (passes,) = unit.passes
+    numbers = count()
+
+    def named(row: int) -> _Row:
+        owner, what = (OWN, next(numbers)) if row > 0 else owner_of(row)
+        return _Row(max(row, 0), what) if owner == OWN else _Row(row, 0)
+
+    forward, backward = [*map(named, passes.forward)], [*map(named, passes.backward)]
+    edit(forward, backward, {row.name: row.size for row in (*forward, *backward) if row.size > 0})
+    places = {row.name: place for place, row in enumerate(row for row in (*forward, *backward) if row.size > 0)}
+    rows = (tuple(row.size or freed(OWN, places[row.name]) for row in each) for each in (forward, backward))
+    return replace(unit, passes=(Passes.of(Part(forward=next(rows), backward=next(rows))),))
+
+
+def _with_sums(unit: Unit, num_bytes: int) -> Unit:
     """Ask for bytes of a kernel, which no trace shows, for a moment: where the backward pass holds the most."""
-    if not num_bytes:
-        return unit
-    (passes,) = unit.passes
-    sizes = [row for row in (*passes.forward, *passes.backward) if row > 0]
-    held = [*accumulate(_change(row, sizes) for row in passes.backward)]
-    at = max(range(len(held)), key=held.__getitem__, default=-1) + 1
-    number = sum(row > 0 for row in (*passes.forward, *passes.backward[:at]))
-    later = tuple(_behind(row, number) for row in passes.backward[at:])
-    backward = (*passes.backward[:at], num_bytes, freed(OWN, number), *later)
-    return replace(unit, passes=(Passes.of(Part(forward=passes.forward, backward=backward)),))
+
+    def edit(_: list[_Row], backward: list[_Row], sizes: dict[int, int]) -> None:
+        changes = (
+            row.size if row.size > 0 else -(owner_of(row.size)[1] if row.size else sizes[row.name]) for row in backward
+        )
+        held = [*accumulate(changes)]
+        at = max(range(len(held)), key=held.__getitem__, default=-1) + 1
+        backward[at:at] = [_Row(num_bytes, -1), _Row(0, -1)]
+
+    return _edited(unit, edit) if num_bytes else unit
 
 
-def _with_waiting(unit: Unit, num_bytes: int) -> Unit:
-    """Let two products make own gradients of one weight; the first, of MTP's loss or the other, waits for the second.
+def _with_loss(unit: Unit, gradient: int, logits: int, scratch: int, num_uses: int) -> Unit:
+    """Ask for what no trace shows of the loss: ``scratch`` beside fp32 logits, and the own gradients of the weight.
 
-    A trace has the second alone, once logits are gone. Each is made beside the gradient of its logits, where the pass
-    first holds more than before and behind it; both go where the trace gives back its own.
+    The product that makes a ``gradient`` has that of the logits beside it. Each of the uses of the output layer makes
+    one; under MTP the first waits for the second.
     """
-    (passes,) = unit.passes
-    rows = _numbered(passes)
-    own = next((number for row, number in rows if row == num_bytes), -1)
-    tops = [at + 1 for at, ((row, _), (next_row, _)) in enumerate(pairwise(rows)) if row > 0 >= next_row]
-    if own < 0 or len(tops) < _USES:
-        return _with_scratch(unit, num_bytes)
-    changed, names, waiting = list[int](), {}, list[int]()
-    count = rows[0][1]
-    for at, (row, name) in enumerate(rows):
-        if at in tops[:_USES]:
-            changed.append(num_bytes)
-            waiting.append(count)
-            count += 1
-        if row > 0 and name == own:
-            continue
-        if row > 0:
-            names[name], count = count, count + 1
-            changed.append(row)
-        elif row == freed(OWN, own):
-            changed += [freed(OWN, each) for each in reversed(waiting)]
-        else:
-            owner, what = owner_of(row)
-            changed.append(freed(OWN, names.get(what, what)) if owner == OWN else row)
-    return replace(unit, passes=(Passes.of(Part(forward=passes.forward, backward=tuple(changed))),))
 
+    def edit(forward: list[_Row], backward: list[_Row], sizes: dict[int, int]) -> None:
+        for at in reversed([at for at, row in enumerate(forward) if row.size == scratch > 0]):
+            forward[at + 1 : at + 1] = [_Row(scratch, ~at), _Row(0, ~at)]
+        if not gradient:
+            return
+        ends = [row for row in backward if not row.size and sizes[row.name] == logits][:num_uses]
+        if len(ends) < num_uses:
+            raise MissingEventsError("the gradient of the logits")
+        if num_uses > 1:  # a trace has the second gradient, once logits are gone
+            traced = {row.name for row in backward if row.size == gradient} - {row.name for row in ends}
+            backward[:] = [row for row in backward if row.size < 0 or row.name not in traced]
+        made = [_Row(gradient, ~(len(forward) + use)) for use in range(num_uses)]
+        last = backward.index(ends[-1]) + 1
+        backward[last:last] = [_Row(0, row.name) for row in reversed(made)]
+        for end, row in zip(ends, made, strict=True):
+            at = backward.index(end)
+            backward.insert(max(n for n in range(at) if backward[n].size > 0) + 1, row)
 
-def _numbered(passes: Passes) -> list[tuple[int, int]]:
-    """Return each row of the backward pass with the number that the next request has there."""
-    numbers = accumulate((row > 0 for row in passes.backward), initial=sum(row > 0 for row in passes.forward))
-    return [*zip(passes.backward, numbers, strict=False)]
-
-
-def _change(row: int, sizes: list[int]) -> int:
-    """Return the bytes by which a row changes what a part and its neighbours hold."""
-    owner, what = owner_of(row)
-    return row if row > 0 else -(sizes[what] if owner == OWN else what)
-
-
-def _behind(row: int, number: int) -> int:
-    """Return a row after one more request of this number."""
-    owner, what = owner_of(row) if row <= 0 else (BEFORE, 0)
-    return freed(OWN, what + 1) if owner == OWN and what >= number else row
+    return _edited(unit, edit)

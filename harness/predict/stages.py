@@ -106,7 +106,8 @@ class Composer:
                 made[alike] = self._cost(chunk, settings, of_stage, book)
             return made[alike]
 
-        return tuple(tuple(cost(chunk, self.kinds(stage)) for chunk in stage) for stage in self.stages)
+        every = ((stage, self.kinds(stage)) for stage in self.stages)
+        return tuple(tuple(cost(chunk, of_stage) for chunk in stage) for stage, of_stage in every)
 
     def chunk_cost(
         self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], traces: Mapping[str, ChunkTrace]
@@ -322,22 +323,38 @@ class Composer:
     def _beside_logits(self, over: int, *, has_mtp: bool) -> tuple[int, int]:
         """Return what the loss adds to the forward peak, and the backward peak if it is ``over`` without own gradients.
 
-        Inductor writes the exponentials of megatron-core's fused loss into a second fp32 tensor. The product that makes
-        an own weight gradient has the gradient of logits beside it, and no fp32 logits any more; transformer-engine
-        turns logits into their gradient in place. Under MTP the first gradient waits for the second.
+        The product that makes an own weight gradient has the gradient of logits beside it, and no fp32 logits any more;
+        transformer-engine turns logits into their gradient in place. Under MTP the first gradient waits for the second.
         """
-        p, kernels, own = self.spec.parallelism, self.spec.kernels, self.own_weight_gradient
-        tp, stored = p.tensor_model_parallel_size, self.spec.precision.params_bytes
-        elements = self._num_tokens * self.spec.model.padded_vocab_size(tp) // tp
-        impl = kernels.cross_entropy_fusion_impl if self.implementation == "transformer_engine" else "native"
-        fused = impl if kernels.cross_entropy_loss_fusion else None
-        scratch = 4 * elements if fused == "native" and not self.spec.gpu_type.is_cpu else 0
+        p, own, scratch = self.spec.parallelism, self.own_weight_gradient, self.loss_scratch
         if not own:
             return scratch, over
-        saved = elements * (stored if fused == "te" else 4)
+        tp, stored = p.tensor_model_parallel_size, self.spec.precision.params_bytes
+        saved = self.logits_bytes if self._fused_loss == "te" else 4 * self._num_logits
         hidden = self._num_tokens * self.spec.model.hidden_size * stored
-        first = hidden + hidden // tp * p.sequence_parallel + elements * stored - saved + own
+        first = hidden + hidden // tp * p.sequence_parallel + self.logits_bytes - saved + own
         return scratch, max(over, first, (first - saved + own) * has_mtp)
+
+    @property
+    def _num_logits(self) -> int:
+        tp = self.spec.parallelism.tensor_model_parallel_size
+        return self._num_tokens * self.spec.model.padded_vocab_size(tp) // tp
+
+    @property
+    def logits_bytes(self) -> int:
+        """Return the bytes of a micro-batch's logits on one rank, and of their gradient."""
+        return self._num_logits * self.spec.precision.params_bytes
+
+    @property
+    def _fused_loss(self) -> str | None:
+        kernels = self.spec.kernels
+        impl = kernels.cross_entropy_fusion_impl if self.implementation == "transformer_engine" else "native"
+        return impl if kernels.cross_entropy_loss_fusion else None
+
+    @property
+    def loss_scratch(self) -> int:
+        """Return the bytes of the exponentials that Inductor writes beside fp32 logits in megatron-core's loss."""
+        return 4 * self._num_logits * (self._fused_loss == "native" and not self.spec.gpu_type.is_cpu)
 
     @property
     def _num_tokens(self) -> int:

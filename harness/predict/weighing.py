@@ -21,6 +21,7 @@ from harness.predict.reserved import Held, device_bytes, estimated, first_steps,
 from harness.predict.search import Plan, Row, Traces, judged, recommended, traced_policies
 from harness.predict.stages import Composer
 from harness.predict.step_history import StepHistory, step_history
+from harness.predict.step_modules import by_module
 from harness.predict.trace_cases import CaseMaker
 from harness.records.trace import TraceCase
 
@@ -62,6 +63,7 @@ def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | N
     own, place = composer_of(found.spec, software), found.stages.index(found.worst)
     try:
         steps = first_steps(own, found.worst, own.chunk_costs(traces.even)[place], traces.requests)
+        steps = steps._replace(labels=by_module(steps.labels, own, found.worst.pp_rank, traces.requests))
         return step_history(steps, asked_settings(found.spec)[1], device_bytes(found.spec), found.worst.total)
     except (MissingEventsError, OutOfDeviceMemoryError):
         return None
@@ -147,5 +149,8 @@ def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterato
     make, kinds = CaseMaker(spec, implementation), spec.model.layer_kinds
     for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
         yield make.layers(kind, policy, 3)
-    for pre, mtp in product((True, False), {False, bool(spec.model.mtp_num_layers)}):
+    has_mtp = bool(spec.model.mtp_num_layers)
+    for pre, mtp in product((True, False), {False, has_mtp}):
         yield make.last(kinds[-1], NoRecompute(), pre=pre, mtp=mtp)
+    for policy in traced_policies(spec, implementation) if has_mtp else ():
+        yield make.last(kinds[-1], policy, pre=False, mtp=True)

@@ -64,8 +64,13 @@ def _written(default: Path, content: bytes, folder: Path | None) -> Path:
 
 def requests(about: About, host: Host) -> Iterator[tuple[TraceCase, ChunkEvents]]:
     """Yield the requests of every case of the shipped points. Reuse those of an earlier call that was interrupted."""
-    due = {case.key: (kind, case) for spec in points(about) for kind in [settled_implementation(spec)]
-           for case in event_cases(spec, kind)}  # fmt: skip
+    due = {
+        case.key: (kind, case)
+        for spec in points(about)
+        for kind in [settled_implementation(spec)]
+        for case in event_cases(spec, kind)
+        if not spec.gpu_type.is_cpu  # no step of a CPU is composed
+    }
     yield from recorded(about, host, due)
 
 

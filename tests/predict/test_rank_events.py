@@ -15,7 +15,7 @@ from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts
 from harness.predict.rank_events import _Memory, _Requests, _step, _weights
-from harness.predict.rank_parts import ChunkParts, MissingEventsError, Passes, Unit, _with_waiting, chunk_parts
+from harness.predict.rank_parts import ChunkParts, MissingEventsError, Passes, Unit, _with_loss, chunk_parts
 from harness.predict.reserved import not_composed, ratios_of, replay
 from harness.predict.shipped_events import (
     ShippedEvents,
@@ -102,6 +102,13 @@ def test_a_composed_stage_holds_what_the_ledger_says(composed, stage, recompute)
         assert memory.total <= each.fits[1] + 1 <= each.reserved[1] + 1
         assert each.reserved[1] < 1.2 * memory.total
     assert held["expandable"].reserved[1] < held["native"].reserved[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["layernorm,moe,mla_up_proj", "full:uniform:1"])
+def test_mtp_layers_run_under_the_setting_of_the_others(composed, recompute):
+    memory, held = composed(point("deepseek_v3", 1024), 7, recompute, found=EXPANDABLE)
+    assert held["found"].fits[1] < 1.025 * memory.total
 
 
 def test_settings_of_the_allocator_decide_what_fits(composed):
@@ -323,14 +330,37 @@ def test_native_reserves_what_a_rank_without_expandable_segments_does(composed, 
     assert held.reserved[1] / 2**30 == pytest.approx(measured_gib, rel=0.01)
 
 
+def _loss(forward: tuple[int, ...], backward: tuple[int, ...], *asked: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    unit = Unit((Passes.of(Part(forward=forward, backward=backward)),))
+    (passes,) = _with_loss(unit, *asked).passes
+    return passes.forward, passes.backward
+
+
 def test_the_first_of_two_own_gradients_waits_for_the_second():
     """Two uses of an output layer under MTP: hidden gradients of 56 and 28 MiB, an own gradient of 892, logits of 510."""
     own, mib = 892 << 20, 1 << 20
     forward = (510 * mib, 510 * mib)
     backward = (56 * mib, 28 * mib, freed(OWN, 2), freed(OWN, 1), 56 * mib, 28 * mib, freed(OWN, 4), freed(OWN, 0), own, freed(OWN, 6))  # fmt: skip
-    (passes,) = _with_waiting(Unit((Passes.of(Part(forward=forward, backward=backward)),)), own).passes
-    assert passes.backward == (56 * mib, 28 * mib, own, freed(OWN, 2), freed(OWN, 1),
-                               56 * mib, 28 * mib, own, freed(OWN, 5), freed(OWN, 0), freed(OWN, 7), freed(OWN, 4))  # fmt: skip
+    found = _loss(forward, backward, own, 510 * mib, 0, 2)
+    assert found == (forward, (56 * mib, 28 * mib, own, freed(OWN, 2), freed(OWN, 1),
+                               56 * mib, 28 * mib, own, freed(OWN, 5), freed(OWN, 0), freed(OWN, 7), freed(OWN, 4)))  # fmt: skip
+
+
+def test_an_own_gradient_has_the_gradient_of_the_logits_beside_it_and_no_fp32_logits():
+    """As a scripted rank of Qwen3-Next asks (tests/scripted_cuda/one_rank.py); exponentials go beside fp32 logits."""
+    mib = 1 << 20
+    logits, wide, own = 2374 * mib, 4748 * mib, 593 * mib
+    backward = (logits, wide, freed(OWN, 3), freed(OWN, 1), 64 * mib, freed(OWN, 2))
+    found = _loss((logits, wide, freed(OWN, 0)), backward, own, logits, wide, 1)
+    assert found == (
+        (logits, wide, wide, freed(OWN, 2), freed(OWN, 0)),
+        (logits, wide, freed(OWN, 4), freed(OWN, 1), 64 * mib, own, freed(OWN, 3), freed(OWN, 6)),
+    )
+
+
+def test_where_the_gradient_of_the_logits_is_not_known_nothing_is_composed():
+    with pytest.raises(MissingEventsError, match="gradient of the logits"):
+        _loss((8 << 20,), (4 << 20, freed(OWN, 1)), 16 << 20, 8 << 20, 0, 1)
 
 
 def test_a_dummy_gradient_is_made_once_for_each_shape():
