@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, cycle
 from operator import itemgetter, lt
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.experiment.modules import MODULES
 from harness.experiment.recompute_plan import FULL
 from harness.plan.run import Planned
 from harness.plan.show import chief
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
 _REST = "allocator"
+# What layers keep by the module whose recompute would free it: lighter and darker than the rest of their requests.
+_MODULES = {f"layers, {name}": colour for name, colour in zip(MODULES, cycle(look.ORANGES), strict=False)}
 _GROUPS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "overhead": look.PALE,
-           "embedding": look.BROWN, "layers": look.ORANGE, "output layer": look.PURPLE,
+           "embedding": look.BROWN, "layers": look.ORANGE, **_MODULES, "output layer": look.PURPLE,
            "layers, recompute": look.YELLOW, "layers, backward": look.VERMILION, "transient": look.GREY}  # fmt: skip
 _BEST, _CONTROL, _OTHER, _FRONT = "use this", "no recompute", "others", "no other is better in both"
 _LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _OTHER: (look.SKY, "circle"),
@@ -243,7 +246,8 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
     caption = (
         f"Stage {row.prediction.worst.pp_rank} with {row.label}, the second step: peak {format_bytes(peak.allocated)}. "
         f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests, not time; "
-        "repeated micro-batches are left out."
+        "repeated micro-batches are left out. What layers keep from forward passes is split by the module whose "
+        "recompute would free it; MTP layers and layers under full recompute are not split."
     )
     return Picture("memory_step", "Memory over one step", caption + off, chart)
 

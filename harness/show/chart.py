@@ -9,6 +9,8 @@ from harness.units import GIB, MIB
 # Okabe and Ito's palette, "Color Universal Design" (2008), on white and on black paper.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#A6761D"
+# Beside ORANGE, neighbours apart.
+ORANGES = ("#8A5F00", "#FFD27A", "#B57D00", "#FFE4AE", "#6B4A00", "#F6BB45", "#A06E00", "#FFEFCF")
 GREY, PALE, INK = "#8A8A8A", "#BBBBBB", "var(--ink)"
 
 Look = tuple[str, str]

@@ -71,6 +71,7 @@ def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_
     assert "html" in viz.trace_plot(snapshot).lower()
     words = {frame["name"] for row in snapshot["device_traces"][0] for frame in row["frames"]}
     assert words >= {"weights", "micro-batch 1", "layers, backward", "layer 31"}
+    assert ("layers, mlp" in words) == (setting == "none")
 
 
 @pytest.mark.slow
@@ -101,7 +102,7 @@ def test_the_trace_for_perfetto_has_the_peak_of_the_plan_and_a_slice_for_every_p
 @pytest.mark.parametrize(
     ("setting", "more", "groups"),
     [
-        ("none", (), {"weights", "gradients", "optimizer", "overhead", "layers", "layers, backward", "output layer"}),
+        ("none", (), {"weights", "gradients", "optimizer", "overhead", "layers", "layers, mlp", "output layer"}),
         ("full:uniform:1", INTERLEAVED, {"transient", "output layer"}),
         ("none", NATIVE, {"layers"}),
     ],
