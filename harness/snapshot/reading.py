@@ -22,6 +22,7 @@ from harness.units import GIB
 _CAP_BYTES = 2 * GIB
 MB = 1_000_000
 _LOOK_EVERY_S = 0.2
+_PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot"
 
 
@@ -111,6 +112,9 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Questi
     command = [sys.executable, "-P", "-m", "harness.snapshot.child", str(path), str(num_bytes), str(limit)]
     command += [question.model_dump_json()] if question else []
     with path.open("rb") as file, counting(narration(), path.name) as show:
+        begin = os.pread(file.fileno(), 8, 0)
+        if packed := next((tool for magic, tool in _PACKED.items() if begin.startswith(magic)), None):
+            raise BadRequestError(f"{path}: is compressed", remedy=f"decompress it first: {packed} -dk {path}")
 
         def look(error_text: bytes) -> None:
             # The child reads from the same open file, so its place in it is known here. It writes a line for each row.

@@ -64,7 +64,7 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
 def _replayed(found: WhatIf, row: WhatIfRow) -> str:
     """Return ``expandable_segments:True: fits in 10.61 GiB``, or what fails on the device that was asked about."""
     name = f"{row.settings or 'defaults'}{row.without and f' without {row.without}'}"
-    if found.device_bytes is not None:
+    if found.device_bytes is not None and row.failure:
         return f"{name}: {_first_failure(row.failure).partition(':')[0]}"
     return f"{name}: fits in {format_bytes(row.fits_bytes or row.reserved_bytes)}"
 

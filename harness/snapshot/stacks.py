@@ -67,6 +67,8 @@ _KEPT_PARTS = 4
 # torch's recorder of stacks and its allocator, the innermost frames of a stack with C++.
 _RECORDER = re.compile(r"gather_with_cpp|CapturedTraceback::gather|torch::unwind|CUDACachingAllocator::")
 
+_OPERATION = re.compile(r"autograd::generated::(?P<node>\w+)::apply\b|\bat::_ops::(?P<operation>\w+)::")
+
 
 def module_of(frames: Iterable[Frame]) -> str:
     """Return the module of a stack (innermost frame first), with the allocation's purpose if the stack shows it.
@@ -80,7 +82,7 @@ def module_of(frames: Iterable[Frame]) -> str:
         if found is None or found.module == "mlp":
             found = _within(found, _row(frame))
     if found is None:
-        is_backward = any(_MCORE in frame.path and frame.function.endswith(_BACKWARD) for frame in frames)
+        is_backward = any(_runs_backward(frame) for frame in frames)
         return BACKWARD if is_backward else UNKNOWN
     if not found.is_model:
         return found.module
@@ -88,6 +90,11 @@ def module_of(frames: Iterable[Frame]) -> str:
         return f"{found.module} (recompute)"
     is_constructing = any(_is_megatron(frame) and frame.function in _CONSTRUCTING for frame in frames)
     return f"{found.module} (weights)" if is_constructing else found.module
+
+
+def _runs_backward(frame: Frame) -> bool:
+    node = _OPERATION.search(frame.function)
+    return bool(node and node["node"]) or (_MCORE in frame.path and frame.function.endswith(_BACKWARD))
 
 
 def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
@@ -105,15 +112,21 @@ def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
 
 
 def site_of(frames: Iterable[Frame]) -> str:
-    """Return ``file:line function`` of the innermost frame above libraries; empty without a stack."""
+    """Return ``file:line function`` of the innermost frame above libraries; empty without a stack.
+
+    Where a stack with C++ has none, the node of autograd that runs, or the operation: ``MmBackward0``, ``at::bmm``.
+    """
     first: Frame | None = None
+    operation = ""
     for frame in frames:
+        if found := _OPERATION.search(frame.function):
+            operation = found["node"] or operation or f"at::{found['operation']}"
         if not frame.path or frame.path == "??":
             continue
         first = first or frame
         if frame.path.endswith(".py") and not _LIBRARIES.search(frame.path):
             return _text(frame)
-    return _text(first) if first else ""
+    return operation or (_text(first) if first else "")
 
 
 def _is_recomputing(frames: Iterable[Frame]) -> bool:

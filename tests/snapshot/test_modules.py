@@ -60,6 +60,16 @@ def test_a_site_is_the_innermost_line_above_torch_and_the_kernels():
     assert site_of(stack) == "megatron/core/transformer/mlp.py:7 forward"
 
 
+def test_a_stack_without_a_line_of_python_names_the_operation_and_what_autograd_runs():
+    operation = Frame("RegisterCUDA.cpp", 0, "at::(anonymous namespace)::create_out(c10::ArrayRef<long>)")
+    product = Frame("??", 0, "at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)")
+    node = Frame("Functions.cpp", 0, "torch::autograd::generated::BmmBackward0::apply(std::vector<at::Tensor>&&)")
+    forward = Frame("/home/me/model.py", 22, "forward")
+    assert (site_of([operation, product]), module_of([operation, product])) == ("at::bmm", UNKNOWN)
+    assert (site_of([operation, product, node]), module_of([operation, product, node])) == ("BmmBackward0", BACKWARD)
+    assert site_of([operation, product, forward]) == "/home/me/model.py:22 forward"
+
+
 def test_the_recorder_of_stacks_is_never_charged():
     recorder = [
         {"filename": "torch/csrc/profiler/combined_traceback.cpp", "line": 1, "name": "torch::CapturedTraceback::gather(bool, bool, bool)"},

@@ -1,5 +1,7 @@
 """Files from anywhere are opened without running or breaking anything."""
 
+import gzip
+import lzma
 import os
 import pickle
 import subprocess
@@ -63,6 +65,8 @@ CONTENTS = {
     "one byte": (b"\x80", DAMAGED),
     "only a head": (b"\x80\x04.", ""),
     "text": (b"not a pickle at all", DAMAGED),
+    "gzip": (gzip.compress(pickle.dumps({})), "is compressed"),
+    "xz": (lzma.compress(pickle.dumps({})), "is compressed"),
     "a frame without content": (b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f", ""),
     "no end": (b"\x80\x04K\x01", DAMAGED),
     "an unknown memo": (b"\x80\x04h\x05.", DAMAGED),

@@ -41,7 +41,7 @@ def test_line_1_answers_the_question(tmp_path, capsys):
     path = str(written(tmp_path / "a.pickle", holes().snapshot()))
     with pytest.raises(SystemExit):
         main(["snapshot", path, "--what_if", "expandable_segments:True", "--device_gib", "5", "-q"])
-    assert capsys.readouterr().out == "defaults: request 121 fails; expandable_segments:True: no request fails.\n"
+    assert capsys.readouterr().out == "defaults: request 121 fails; expandable_segments:True: fits in 3.91 GiB.\n"
 
 
 def test_the_first_request_that_fails_on_the_device_is_named(asked):
