@@ -62,6 +62,16 @@ class Block:
         """Return whether it is all of its segment."""
         return self.before is None and self.after is None
 
+    def releasable(self) -> tuple[int, int]:
+        """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
+        end = self.address + self.num_bytes
+        if not self.expandable:
+            return self.address if self.is_whole else end, end
+        base, page = self.expandable
+        first = -(-(self.address - base) // page) * page + base
+        last = (end - base) // page * page + base
+        return first, max(first, last)
+
 
 def link(left: Block | None, right: Block | None) -> None:
     """Make the blocks neighbours in this order; None is an end."""
@@ -69,6 +79,15 @@ def link(left: Block | None, right: Block | None) -> None:
         left.after = right
     if right:
         right.before = left
+
+
+def insert(block: Block, left: Block | None, right: Block | None) -> None:
+    """Put the block between two."""
+    block.before, block.after = left, right
+    if left:
+        left.after = block
+    if right:
+        right.before = block
 
 
 def mapped_run(head: Block) -> list[tuple[int, int, bool]]:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from harness.experiment.software import Software
 from harness.predict.shipped_traces import (
+    RECORDER,
     About,
     address_of,
     code_digest,
     made_here,
     shipped_file,
+    sources_digest,
     why_not,
 )
 from harness.records.events import ChunkEvents, Part
 from harness.records.trace import TraceCase
-
-_RECORDER = ("engine/trace_events.py", "engine/tracing/recording.py", "records/events.py")
 
 
 def events_file(megatron_core: str) -> Path:
@@ -33,7 +33,7 @@ def events_file(megatron_core: str) -> Path:
 
 @cache
 def _recorder_code() -> str:
-    return code_digest(_RECORDER)
+    return code_digest(RECORDER)
 
 
 def events_made_here() -> About:
@@ -79,4 +79,5 @@ def find_events(megatron_core: str, installed: Software) -> ShippedEvents | None
         return None
     tracer, _, recorder = about.tracer.partition("-")
     known = about.model_copy(update={"tracer": tracer})
-    return None if recorder != _recorder_code() or why_not(known, installed) else ShippedEvents(path)
+    is_same = about.sources == sources_digest() or recorder == _recorder_code()
+    return ShippedEvents(path) if is_same and not why_not(known, installed) else None

@@ -31,6 +31,10 @@ _PACKAGE = Path(harness.__file__).parent
 _TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py",
            "engine/adapters.py")  # fmt: skip
 _REQUESTS = ("experiment/experiment.py", "experiment/model.py", "experiment/gpu.py", "experiment/recompute.py")
+_STAND_IN, RECORDER = (
+    ("engine/stand_in",),
+    ("engine/trace_events.py", "engine/tracing/recording.py", "records/events.py"),
+)
 _NOT_OF_CHUNKS = frozenset({"whole_step.py", "recording.py"})
 # What megatron-core's layers, ends of the model and their communication consist of.
 _LAYERS = ("*.py", "transformer/**/*.py", "models/gpt/**/*.py", "models/common/**/*.py", "tensor_parallel/**/*.py",
@@ -43,7 +47,7 @@ class About(Frozen):
     """What made the traces of a file: releases, and fingerprints of sources.
 
     ``tracer`` and ``stand_in``: of their code, without comments, docstrings and texts of errors. ``layers``: of the
-    files of megatron-core's own layers.
+    files of megatron-core's own layers. ``sources``: of the same code as bytes; where they agree, nothing is parsed.
     """
 
     megatron_core: str
@@ -51,6 +55,7 @@ class About(Frozen):
     tracer: str
     stand_in: str
     layers: str
+    sources: str = ""
 
 
 def made_here() -> About:
@@ -62,6 +67,7 @@ def made_here() -> About:
         tracer=tracer_code(),
         stand_in=stand_in_code(),
         layers=layers_digest() or "",
+        sources=sources_digest(),
     )
 
 
@@ -83,7 +89,8 @@ def why_not(about: About, installed: Software) -> str:
 
     Without megatron-core of that release here, only the tracer can differ.
     """
-    if (about.tracer, about.stand_in) != (tracer_code(), stand_in_code()):
+    is_same = about.sources == sources_digest() or (about.tracer, about.stand_in) == (tracer_code(), stand_in_code())
+    if not is_same:
         return "another version of the tracer made them"
     if installed.megatron_core != about.megatron_core:
         return ""
@@ -92,6 +99,15 @@ def why_not(about: About, installed: Software) -> str:
     if layers_digest() != about.layers:
         return f"the installed megatron-core {about.megatron_core} differs from the released one"
     return ""
+
+
+@cache
+def sources_digest() -> str:
+    """Return a fingerprint of all these sources as they are."""
+    digest = hashlib.sha256()
+    for file in _files((*_TRACER, *_REQUESTS, *_STAND_IN, *RECORDER)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 @cache
@@ -104,7 +120,7 @@ def tracer_code() -> str:
 @cache
 def stand_in_code() -> str:
     """Return a fingerprint of the code that replaces transformer-engine and other compiled kernels."""
-    return code_digest(("engine/stand_in",))
+    return code_digest(_STAND_IN)
 
 
 def code_digest(parts: Iterable[str]) -> str:
@@ -128,12 +144,15 @@ def layers_digest() -> str | None:
     return None
 
 
+def _files(parts: Iterable[str]) -> Iterator[Path]:
+    """Yield the files, and those in the folders that decide about chunks."""
+    for root in (_PACKAGE / part for part in parts):
+        inside = sorted(root.rglob("*.py")) if root.is_dir() else []
+        yield from (file for file in inside if file.name not in _NOT_OF_CHUNKS) if inside else (root,)
+
+
 def _trees(parts: Iterable[str]) -> Iterator[ast.AST]:
-    for part in parts:
-        root = _PACKAGE / part
-        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
-            if file.name not in _NOT_OF_CHUNKS:
-                yield ast.parse(file.read_bytes())
+    return (ast.parse(file.read_bytes()) for file in _files(parts))
 
 
 def _called(callers: Iterable[ast.AST], trees: Iterable[ast.AST]) -> list[ast.AST]:

@@ -56,6 +56,7 @@ ROWS = tuple(
 _RECOMPUTING = _MCORE + "tensor_parallel/random.py"
 _BACKWARD = ("backward", "_back")
 _CONSTRUCTING = ("__init__", "reset_parameters")
+_PREDICTED = "predicted"  # the file in frames that `plan --step_trace` writes
 UNKNOWN, BACKWARD = "not in a module", "backward pass"
 
 _LIBRARIES = re.compile(
@@ -74,9 +75,12 @@ def module_of(frames: Iterable[Frame]) -> str:
     """Return the module of a stack (innermost frame first), with the allocation's purpose if the stack shows it.
 
     ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
-    A backward function of megatron-core is called by autograd, so the frames above it do not name its module.
+    A backward function of megatron-core is called by autograd, so the frames above it do not name its module. In a
+    predicted step, the part.
     """
     frames = tuple(frames)
+    if frames and frames[0].path == _PREDICTED:
+        return frames[0].function
     found: ModuleRow | None = None
     for frame in frames:
         if found is None or found.module == "mlp":

@@ -61,6 +61,7 @@ def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_
     answer = json.loads(answer.out)
     (shown,) = answer["devices"]
     assert (shown["reserved_bytes"], shown["allocated_bytes"]) == (reserved, sum(there.values()))
+    assert {"weights", "gradients", "optimizer"} <= {holder["module"] for holder in shown["holders"]}
     own, expandable = (answer["what_if"]["rows"][at] for at in (0, -1))
     assert own["reserved_bytes"] == pytest.approx(reserved, rel=1e-3)
     assert (expandable["reserved_bytes"] < own["reserved_bytes"]) == (more == NATIVE)
