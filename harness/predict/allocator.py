@@ -9,16 +9,7 @@ import bisect
 import math
 from collections import deque
 
-from harness.predict.allocator_blocks import (
-    Block,
-    Device,
-    OutOfDeviceMemoryError,
-    Pool,
-    Segment,
-    insert,
-    link,
-    mapped_run,
-)
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, link, segments_of
 from harness.predict.allocator_settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
@@ -112,7 +103,7 @@ class Allocator:
         is_expandable, pools = self.settings.expandable_segments, self._pools[_DEFAULT_POOL]
         least = (self._page_bytes(pool) if is_expandable else SMALL_SEGMENT_BYTES for pool in pools)
         blocks = (block for pool, num_bytes in zip(pools, least, strict=True) for block in pool.blocks(num_bytes))
-        return sum(last - first for first, last in map(Block.releasable, blocks))
+        return sum(last - first for first, last in map(_releasable, blocks))
 
     # ---- private pools, of CUDA graphs and of MemPool
 
@@ -218,7 +209,7 @@ class Allocator:
             return
         tail = Block(block.pool, block.stream, block.address + size, rest, block.expandable)
         block.num_bytes = size
-        insert(tail, block, block.after)
+        tail.insert(block, block.after)
         block.pool.put(tail)
 
     # ---- new memory
@@ -311,7 +302,7 @@ class Allocator:
             left = block.num_bytes - wanted
             rest = Block(pool, block.stream, block.address + wanted, left, block.expandable, is_mapped=False)
             block.num_bytes = wanted
-            insert(rest, block, block.after)
+            rest.insert(block, block.after)
             pool.put_unmapped(rest)
         self._count(block.address, wanted)
         self._merge(block)
@@ -336,14 +327,14 @@ class Allocator:
     def _unmap(self, block: Block) -> None:
         """`unmap_block`: whole pages; what is left of a page at either end stays a free block."""
         pool, end = block.pool, block.address + block.num_bytes
-        first, last = block.releasable()
+        first, last = _releasable(block)
         if last == first:
             return
         pool.take(block)
         for address, num_bytes in ((block.address, first - block.address), (last, end - last)):
             if num_bytes:
                 part = Block(pool, block.stream, address, num_bytes, block.expandable)
-                insert(part, *((block, block.after) if address == last else (block.before, block)))
+                part.insert(*((block, block.after) if address == last else (block.before, block)))
                 pool.put(part)
         block.address, block.num_bytes, block.is_mapped = first, last - first, False
         self.device.give_back(block.num_bytes)
@@ -393,7 +384,15 @@ class Allocator:
         blocks = [block for pools in self._pools.values() for pool in pools for block in pool.blocks()]
         blocks += [*self._allocated.values(), *self._deferred]
         blocks += [block for events in self._events.values() for _, block in events]
-        heads = {id(block): block for block in blocks if not (block.before and block.before.is_mapped)}
-        return sorted(
-            (head.address, sum(part[1] for part in run), run) for head in heads.values() if (run := mapped_run(head))
-        )
+        return segments_of(blocks)
+
+
+def _releasable(block: Block) -> tuple[int, int]:
+    """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
+    end = block.address + block.num_bytes
+    if not block.expandable:
+        return block.address if block.is_whole else end, end
+    base, page = block.expandable
+    first = -(-(block.address - base) // page) * page + base
+    last = (end - base) // page * page + base
+    return first, max(first, last)

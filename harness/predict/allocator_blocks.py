@@ -5,6 +5,7 @@ Names of c10/cuda/CUDACachingAllocator.cpp: `Block`, `BlockPool`, `ExpandableSeg
 
 import bisect
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -62,15 +63,13 @@ class Block:
         """Return whether it is all of its segment."""
         return self.before is None and self.after is None
 
-    def releasable(self) -> tuple[int, int]:
-        """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
-        end = self.address + self.num_bytes
-        if not self.expandable:
-            return self.address if self.is_whole else end, end
-        base, page = self.expandable
-        first = -(-(self.address - base) // page) * page + base
-        last = (end - base) // page * page + base
-        return first, max(first, last)
+    def insert(self, left: "Block | None", right: "Block | None") -> None:
+        """Put the block between two."""
+        self.before, self.after = left, right
+        if left:
+            left.after = self
+        if right:
+            right.before = self
 
 
 def link(left: Block | None, right: Block | None) -> None:
@@ -81,16 +80,7 @@ def link(left: Block | None, right: Block | None) -> None:
         right.before = left
 
 
-def insert(block: Block, left: Block | None, right: Block | None) -> None:
-    """Put the block between two."""
-    block.before, block.after = left, right
-    if left:
-        left.after = block
-    if right:
-        right.before = block
-
-
-def mapped_run(head: Block) -> list[tuple[int, int, bool]]:
+def _mapped_run(head: Block) -> list[tuple[int, int, bool]]:
     """Return address, bytes and whether it is busy, of the block and all mapped ones behind it."""
     run: list[tuple[int, int, bool]] = []
     block: Block | None = head
@@ -98,6 +88,14 @@ def mapped_run(head: Block) -> list[tuple[int, int, bool]]:
         run.append((block.address, block.num_bytes, block.is_busy))
         block = block.after
     return run
+
+
+def segments_of(blocks: Iterable[Block]) -> list[Segment]:
+    """Return every run of mapped blocks as a snapshot lists it: address, bytes, and its blocks likewise."""
+    heads = {id(block): block for block in blocks if not (block.before and block.before.is_mapped)}
+    return sorted(
+        (head.address, sum(part[1] for part in run), run) for head in heads.values() if (run := _mapped_run(head))
+    )
 
 
 @dataclass(eq=False)
