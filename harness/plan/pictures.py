@@ -246,8 +246,8 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
     caption = (
         f"Stage {row.prediction.worst.pp_rank} with {row.label}, the second step: peak {format_bytes(peak.allocated)}. "
         f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests, not time; "
-        "repeated micro-batches are left out. What layers keep from forward passes is split by the module whose "
-        "recompute would free it; MTP layers and layers under full recompute are not split."
+        "repeated micro-batches are left out. What layers keep is split by the module whose recompute would free "
+        "it; MTP layers and full recompute are not split."
     )
     return Picture("memory_step", "Memory over one step", caption + off, chart)
 

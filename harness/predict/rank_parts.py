@@ -253,28 +253,30 @@ def _with_sums(unit: Unit, num_bytes: int) -> Unit:
 
 
 def _with_loss(unit: Unit, gradient: int, logits: int, scratch: int, num_uses: int) -> Unit:
-    """Ask for what no trace shows of the loss: ``scratch`` beside fp32 logits, and the own gradients of the weight.
-
-    The product that makes a ``gradient`` has that of the logits beside it. Each of the uses of the output layer makes
-    one; under MTP the first waits for the second.
-    """
+    """Ask for what no trace shows of the loss: ``scratch`` beside fp32 logits, and own gradients of the weight."""
 
     def edit(forward: list[_Row], backward: list[_Row], sizes: dict[int, int]) -> None:
         for at in reversed([at for at, row in enumerate(forward) if row.size == scratch > 0]):
             forward[at + 1 : at + 1] = [_Row(scratch, ~at), _Row(0, ~at)]
-        if not gradient:
-            return
-        ends = [row for row in backward if not row.size and sizes[row.name] == logits][:num_uses]
-        if len(ends) < num_uses:
-            raise MissingEventsError("the gradient of the logits")
-        if num_uses > 1:  # a trace has the second gradient, once logits are gone
-            traced = {row.name for row in backward if row.size == gradient} - {row.name for row in ends}
-            backward[:] = [row for row in backward if row.size < 0 or row.name not in traced]
-        made = [_Row(gradient, ~(len(forward) + use)) for use in range(num_uses)]
-        last = backward.index(ends[-1]) + 1
-        backward[last:last] = [_Row(0, row.name) for row in reversed(made)]
-        for end, row in zip(ends, made, strict=True):
-            at = backward.index(end)
-            backward.insert(max(n for n in range(at) if backward[n].size > 0) + 1, row)
+        if gradient:
+            ends = [row for row in backward if not row.size and sizes[row.name] == logits][:num_uses]
+            if len(ends) < num_uses:
+                raise MissingEventsError("the gradient of the logits")
+            _make_gradients(backward, ends, [_Row(gradient, ~(len(forward) + use)) for use in range(num_uses)])
 
     return _edited(unit, edit)
+
+
+def _make_gradients(backward: list[_Row], ends: list[_Row], made: list[_Row]) -> None:
+    """Let a product make each own gradient beside that of its logits, before its end; under MTP the first waits.
+
+    A trace under MTP has the second own gradient, once logits are gone.
+    """
+    if len(made) > 1:
+        traced = {row.name for row in backward if row.size == made[0].size} - {row.name for row in ends}
+        backward[:] = [row for row in backward if row.size < 0 or row.name not in traced]
+    last = backward.index(ends[-1]) + 1
+    backward[last:last] = [_Row(0, row.name) for row in reversed(made)]
+    for end, row in zip(ends, made, strict=True):
+        at = backward.index(end)
+        backward.insert(max(n for n in range(at) if backward[n].size > 0) + 1, row)

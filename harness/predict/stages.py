@@ -330,20 +330,16 @@ class Composer:
         if not own:
             return scratch, over
         tp, stored = p.tensor_model_parallel_size, self.spec.precision.params_bytes
-        saved = self.logits_bytes if self._fused_loss == "te" else 4 * self._num_logits
+        saved = self.logits_bytes if self._fused_loss == "te" else 4 * self.logits_bytes // stored
         hidden = self._num_tokens * self.spec.model.hidden_size * stored
         first = hidden + hidden // tp * p.sequence_parallel + self.logits_bytes - saved + own
         return scratch, max(over, first, (first - saved + own) * has_mtp)
 
     @property
-    def _num_logits(self) -> int:
-        tp = self.spec.parallelism.tensor_model_parallel_size
-        return self._num_tokens * self.spec.model.padded_vocab_size(tp) // tp
-
-    @property
     def logits_bytes(self) -> int:
         """Return the bytes of a micro-batch's logits on one rank, and of their gradient."""
-        return self._num_logits * self.spec.precision.params_bytes
+        tp = self.spec.parallelism.tensor_model_parallel_size
+        return self._num_tokens * self.spec.model.padded_vocab_size(tp) // tp * self.spec.precision.params_bytes
 
     @property
     def _fused_loss(self) -> str | None:
@@ -354,7 +350,8 @@ class Composer:
     @property
     def loss_scratch(self) -> int:
         """Return the bytes of the exponentials that Inductor writes beside fp32 logits in megatron-core's loss."""
-        return 4 * self._num_logits * (self._fused_loss == "native" and not self.spec.gpu_type.is_cpu)
+        is_there = self._fused_loss == "native" and not self.spec.gpu_type.is_cpu
+        return 4 * self.logits_bytes // self.spec.precision.params_bytes * is_there
 
     @property
     def _num_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from difflib import SequenceMatcher
-from itertools import groupby
+from itertools import chain, groupby
 
 from harness.experiment.model import LayerKind
 from harness.experiment.modules import MODULES
@@ -42,21 +42,23 @@ def _modules(composer: Composer, kind: LayerKind, policy: RecomputePolicy, read:
     own = read(composer.make.layers(kind, policy, 3))
     if own is None or isinstance(policy, FullRecompute):
         return ()
-    kept = _kept(own.layer)
-    names = dict.fromkeys(range(sum(row > 0 for row in own.layer.forward)), "")
-    active = policy.modules if isinstance(policy, SelectiveRecompute) else ()
+    sizes = [row for row in own.layer.forward if row > 0]
+    names, active = [""] * len(sizes), policy.modules if isinstance(policy, SelectiveRecompute) else ()
     for module in (each for each in _INNER_FIRST if each not in active):
         others = (name for name in active if MODULES[name].inside != module)
         more = read(composer.make.layers(kind, SelectiveRecompute(modules=(*others, module)), 3))
-        if more is None:
-            continue
-        changes = SequenceMatcher(None, [*kept.values()], [*_kept(more.layer).values()], autojunk=False).get_opcodes()
-        gone = (
-            number for tag, begin, end, *_ in changes if tag in ("delete", "replace") for number in [*kept][begin:end]
-        )
-        names |= {number: module for number in gone if not names[number]}
-    sizes = [row for row in own.layer.forward if row > 0]
-    return tuple(names[n] for n, size in enumerate(sizes) for _ in range(num_requests(composer.spec, kind, size)))
+        for number in _gone(own.layer, more.layer) if more else ():
+            names[number] = names[number] or module
+    times = (num_requests(composer.spec, kind, size) for size in sizes)
+    return tuple(chain.from_iterable([name] * num for name, num in zip(names, times, strict=True)))
+
+
+def _gone(own: Part, more: Part) -> Iterator[int]:
+    """Yield the numbers of what ``more`` does not keep."""
+    kept = _kept(own)
+    changes = SequenceMatcher(None, [*kept.values()], [*_kept(more).values()], autojunk=False).get_opcodes()
+    for tag, begin, end, *_ in changes:
+        yield from [*kept][begin:end] if tag in ("delete", "replace") else ()
 
 
 def _kept(part: Part) -> dict[int, int]:

@@ -164,8 +164,9 @@ def test_a_default_that_has_changed_since_is_no_match(point, written, tmp_path):
     ("changes", "reason"),
     [
         ({}, ""),
-        ({"tracer": "0"}, "another version of the tracer"),
-        ({"stand_in": "0"}, "another version of the tracer"),
+        ({"tracer": "0", "sources": ""}, "another version of the tracer"),
+        ({"stand_in": "0", "sources": ""}, "another version of the tracer"),
+        ({"sources": ""}, ""),
         ({"layers": "0"}, "differs from the released one"),
         ({"torch": "2.0"}, "torch 2.0 made them, torch"),
     ],
@@ -180,7 +181,13 @@ def test_traces_of_something_else_are_not_used(changes, reason):
 def test_only_the_tracer_must_agree_where_megatron_core_is_not_installed():
     about = made_here().model_copy(update={"layers": "0", "torch": "2.0"})
     assert why_not(about, Software()) == ""
-    assert "tracer" in why_not(about.model_copy(update={"tracer": "0"}), Software())
+    assert "tracer" in why_not(about.model_copy(update={"tracer": "0", "sources": ""}), Software())
+
+
+def test_where_the_sources_are_the_same_bytes_nothing_is_parsed(monkeypatch):
+    about = made_here()
+    monkeypatch.setattr("harness.predict.shipped_traces.ast.parse", None)
+    assert why_not(about, Software()) == ""
 
 
 def test_a_release_without_traces_names_those_that_have_some():
