@@ -8,6 +8,8 @@ from typing import Any
 
 from page import Page, plain, signed, table
 
+from harness.experiment.recompute_plan import is_plan
+
 # A difference above both is large, and the page names its cause.
 _SHARE, _BYTES = 0.002, 100 << 20
 
@@ -46,7 +48,7 @@ _NOTES = (
     "cuDNN allocate outside torch.",
     "",
     "Jobs have two micro-batches per pipeline stage, and routing to experts is even. The stages are the first, the last and "
-    "the one with the highest prediction. Apex is missing, and predictions are for a machine without it.",
+    "the one with the highest prediction; of a plan by layer all. Apex is missing, and predictions are for a machine without it.",
 )
 
 
@@ -124,7 +126,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["point"], row["setting"], row["stage"]
+    return row["point"], "a plan by layer" if is_plan(row["setting"]) else row["setting"], row["stage"]
 
 
 def _gib(num_bytes: int) -> str:

@@ -22,6 +22,7 @@ from harness.cli.options import JudgeOptions, LaunchOptions
 from harness.cli.requests import run_request
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute_plan import is_plan
 from harness.launch.environment import Host
 from harness.measure.understanding import settle
 from harness.plan.document import SettingRow
@@ -49,6 +50,13 @@ UNEVEN = (
     ("deepseek_v3_pretrain_bf16_1024_library", 0, "4096,1600"), ("deepseek_v3_pretrain_bf16_1024_library", 15, "4096,1600"),
     ("deepseek_v3_pretrain_bf16_256_library_32nodes", 7, "4096,1600"),
 )  # fmt: skip
+# A plan by layer, measured on every stage: what `plan --optimal --fit_into 56 --assume apex=none` finds for this point.
+BY_LAYER = {
+    "llama3_70b_sft_bf16_32": "plan:3xfull+1xmlp/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/2xmlp+2xnone;"
+    "3xfull+1xmlp/1xmlp+3xnone/1xfull+2xmlp+1xnone/1xmlp+3xnone/1xfull+2xmlp+1xnone;"
+    "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/4xnone;"
+    "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/4xnone"
+}
 UNEVEN_FILE = FOLDER / "uneven" / "routing.json"
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
@@ -94,16 +102,20 @@ class Point:
 
 
 def points(host: Host, names: Sequence[str]) -> Iterator[Point]:
-    """Yield the H100 points that the rules let run; of those named, where ``names`` has any."""
+    """Yield the H100 points that the rules let run, with those by layer; of those named, where ``names`` has any."""
     for _, asked in shipped():
         parts = (asked[each] for each in ("model_recipe_name", "task", "compute_dtype", "num_gpus", "variant"))
         name = "_".join(str(each) for each in parts if each)
-        if asked["gpu"] != "h100" or (names and name not in names):
+        if asked["gpu"] != "h100":
             continue
-        try:
-            yield _runnable(name, asked, host)
-        except BadRequestError as error:
-            narrate(f"{name}: cannot run: {error.message}")
+        jobs = {name: asked, f"{name}_by_layer": asked | {"recompute": BY_LAYER.get(name)}}
+        for job, options in jobs.items():
+            if (names and job not in names) or (job != name and name not in BY_LAYER):
+                continue
+            try:
+                yield _runnable(job, options, host)
+            except BadRequestError as error:
+                narrate(f"{job}: cannot run: {error.message}")
 
 
 def _runnable(name: str, asked: dict[str, Any], host: Host) -> Point:
@@ -139,9 +151,14 @@ def planned(point: Point, kept: Iterable[str], *, only_own: bool) -> list[Settin
 
 
 def due(point: Point, setting: SettingRow, kept: Iterable[int] = ()) -> list[Row]:
-    """Return rows without measurement: the first stage, the last one, the one predicted fullest, and those ``kept``."""
+    """Return rows without measurement: the first stage, the last one, the one predicted fullest, and those ``kept``.
+
+    Under a plan by layer every stage has a row.
+    """
     totals = [stage.total for stage in setting.stages]
     stages = sorted({0, len(totals) - 1, totals.index(max(totals)), *kept})
+    if is_plan(setting.recompute):
+        stages = [*range(len(totals))]
     held = (setting.peak_bytes or 0) + setting.graph_pool_bytes if setting.graph_pool_bytes else None
     return [
         Row(

@@ -46,6 +46,31 @@ def test_offloaded_activations_lie_in_host_memory(machine, offload, peak, host, 
     assert chunk.copied == copied
 
 
+# Llama 3 70B on 32 GPUs at TP 4 and PP 4: what `plan --optimal --fit_into 56` finds.
+PLAN = (
+    "plan:3xfull+1xmlp/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/2xmlp+2xnone;"
+    "3xfull+1xmlp/1xmlp+3xnone/1xfull+2xmlp+1xnone/1xmlp+3xnone/1xfull+2xmlp+1xnone;"
+    "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/4xnone;"
+    "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/4xnone"
+)
+
+
+@pytest.mark.long  # four ranks of 40 s each
+def test_every_stage_of_a_plan_by_layer_holds_what_is_predicted_at_full_size(machine):
+    settings = "cuda_graph.impl=none kernels.tp_comm_overlap=false parallelism.defer_embedding_wgrad_compute=false"
+    job = {
+        "model_recipe_name": "llama3_70b", "task": "sft", "gpu": "h100", "compute_dtype": "bf16", "num_gpus": "32",
+        "global_batch_size": "32", "recompute": PLAN, "set": settings,
+    }  # fmt: skip
+    spec = spec_of(job)
+    traces = Tracing(this_host(), None).traces(Composer(spec, "transformer_engine").cases(), "transformer_engine")
+    software = Software(megatron_core="0.16.1", transformer_engine="2.11.0", apex=False)
+    predicted = predict(spec, "transformer_engine", traces.even, software=software)
+    for stage in predicted.stages:
+        rank = found(machine, stage.pp_rank * 8, 3, job)
+        assert max(rank["peak_allocated_bytes"]) == pytest.approx(stage.total, rel=1e-4)
+
+
 ON_HOST = (
     "kernels.transformer_impl=transformer_engine cuda_graph.impl=none optimizer.use_precision_aware_optimizer=true "
     "optimizer.optimizer_cpu_offload=true ddp.grad_reduce_in_fp32=false model.vocab_size=32000 "
