@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.errors import BadRequestError
-from harness.foreign.words import Given, Words, plain
+from harness.foreign.words import Given, Words
 from harness.records.reading import PlainValue, read_text
 from harness.records.strict_json import parse_json
+from harness.records.strict_yaml import plain
 
 FILE = "config.json"
 _LANGUAGE = ("text_config", "llm_config", "language_config")

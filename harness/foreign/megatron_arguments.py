@@ -15,9 +15,9 @@ from typing import Any, Literal, cast
 
 from harness.errors import BadRequestError
 from harness.foreign.shell_script import Word
-from harness.foreign.words import Given, Unread, Words, plain, suggested, unread
+from harness.foreign.words import Given, Unread, Words, suggested, unread
 from harness.records.reading import PlainValue
-from harness.records.strict_yaml import table_in
+from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
 
 Takes = Literal["flag", "off", "one", "many"]

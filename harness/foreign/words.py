@@ -105,13 +105,6 @@ class Words:
         return value == wanted or (value is not None and _last_part(value) == _last_part(wanted))
 
 
-def plain(value: Any) -> Any:
-    """Return a value with tuples in place of its lists."""
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
-
-
 def _last_part(value: PlainValue) -> str:
     text = str(value).replace("float32", "fp32").replace("bfloat16", "bf16")
     return text.rpartition(".")[2] if isinstance(value, str) else text

@@ -32,6 +32,13 @@ def table_in(path: Path) -> Any:
     return _LOADER(path.read_bytes()).get_single_data()
 
 
+def plain(value: Any) -> Any:
+    """Return a value with tuples in place of its lists."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
 class ScalarError(ValueError):
     """A plain scalar that is no value of a file: readers of YAML disagree on it, or it is out of bounds."""
 
