@@ -51,57 +51,41 @@ def effective_values(spec: ExperimentSpec) -> dict[str, object]:
         if path in NOT_IN_CONTAINERS or path == "env" or (section in SECTION_MODELS and at_path(spec, section) is None):
             continue
         values[path] = at_path(spec, path)
-    return values | _of_model(spec) | _of_cut(spec) | _of_kernels(spec)
+    return values | {path: value for path, value in _used(spec).items() if path in values}
 
 
-def _of_model(spec: ExperimentSpec) -> dict[str, object]:
-    model, tensor_parallel = spec.model, spec.parallelism.tensor_model_parallel_size
-    values: dict[str, object] = {
+def _used(spec: ExperimentSpec) -> dict[str, object]:
+    model, cut, ddp, kernels, graph = spec.model, spec.parallelism, spec.ddp, spec.kernels, spec.cuda_graph
+    layout, whole_step = cut.pipeline_model_parallel_layout, captures_iteration(graph)
+    impl = kernels.transformer_impl
+    return _of_parts(spec) | {
         "model.num_query_groups": None if model.mla else model.query_groups,
         "model.kv_channels": None if model.mla else model.head_dim,
-        "model.make_vocab_size_divisible_by": f"{model.padded_vocab_size(tensor_parallel)} padded",
+        "model.make_vocab_size_divisible_by": f"{model.padded_vocab_size(cut.tensor_model_parallel_size)} padded",
+        "model.moe.moe_layer_freq": model.moe_layer_pattern,
+        "model.linear_attention.linear_attention_freq": model.linear_attention_pattern,
+        "model.mtp_loss_scaling_factor": model.mtp_loss_scaling_factor if model.mtp_num_layers else None,
         "recompute": canonical_text(spec.recompute),
-    }
-    if model.moe:
-        values["model.moe.moe_layer_freq"] = model.moe_layer_pattern
-    if model.window_size:
-        values["model.window_attn_skip_freq"] = model.window_pattern
-    if model.linear_attention:
-        values["model.linear_attention.linear_attention_freq"] = model.linear_attention_pattern
-    if not model.mtp_num_layers:
-        values["model.mtp_loss_scaling_factor"] = None
-    return values
-
-
-def _of_cut(spec: ExperimentSpec) -> dict[str, object]:
-    cut, ddp = spec.parallelism, spec.ddp
-    text = cut.pipeline_model_parallel_layout
-    return {
         "parallelism.deallocate_pipeline_outputs": cut.deallocate_pipeline_outputs
         or cut.pipeline_model_parallel_size == 1,
-        "parallelism.expert_tensor_parallel_size": cut.expert_tensor_size if spec.model.moe else None,
+        "parallelism.expert_tensor_parallel_size": cut.expert_tensor_size if model.moe else None,
         "parallelism.virtual_pipeline_model_parallel_size": cut.num_virtual_stages,
         "parallelism.microbatch_group_size_per_vp_stage": cut.microbatch_group_size_per_vp_stage
         or cut.pipeline_model_parallel_size,
-        "parallelism.pipeline_model_parallel_layout": None if text is None else parse_layout(text),
+        "parallelism.pipeline_model_parallel_layout": None if layout is None else parse_layout(layout),
         "ddp.align_grad_reduce": ddp.align_grad_reduce and ddp.overlap_grad_reduce,
         "ddp.align_param_gather": ddp.align_param_gather and ddp.overlap_param_gather,
         "ddp.bucket_size": ddp.bucket_size if ddp.overlap_grad_reduce else None,
-    }
-
-
-def _of_kernels(spec: ExperimentSpec) -> dict[str, object]:
-    kernels, graph = spec.kernels, spec.cuda_graph
-    whole_step = captures_iteration(graph)
-    values: dict[str, object] = {
-        "kernels.transformer_impl": "transformer_engine"
-        if kernels.transformer_impl == "auto"
-        else kernels.transformer_impl,
+        "kernels.transformer_impl": "transformer_engine" if impl == "auto" else impl,
         "cuda_graph.impl": "full_iteration" if whole_step else graph.impl,
         "cuda_graph.scope": () if whole_step or graph.impl == "none" else tuple(sorted(graph.scope)),
     }
-    if spec.model.moe and not kernels.has_flex_dispatcher:
-        values["kernels.moe_flex_dispatcher_backend"] = None
-    if not kernels.cross_entropy_loss_fusion:
-        values["kernels.cross_entropy_fusion_impl"] = None
-    return values
+
+
+def _of_parts(spec: ExperimentSpec) -> dict[str, object]:
+    found: dict[str, object] = (
+        {"model.window_attn_skip_freq": spec.model.window_pattern} if spec.model.window_size else {}
+    )
+    if spec.model.moe and not spec.kernels.has_flex_dispatcher:
+        found["kernels.moe_flex_dispatcher_backend"] = None
+    return found if spec.kernels.cross_entropy_loss_fusion else found | {"kernels.cross_entropy_fusion_impl": None}

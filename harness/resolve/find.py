@@ -1,7 +1,6 @@
 """Finds the file of a recipe, suite or sweep name, without parsing any file."""
 
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +53,10 @@ NOT_BUILT = {
 """Models of Megatron-Bridge's performance recipes without a recipe here: patterns of their names, and why."""
 
 
-def find_recipe_file(name: str, directory: Path | None = None, family: str | None = None) -> RecipeFile:
+def find_recipe_file(name: str, directory: Path | None = None) -> RecipeFile:
     """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml).
 
-    Raises BadRequestError with the nearest name for an unknown recipe or family, and for a path that leaves the
+    Raises BadRequestError with the nearest name for an unknown recipe, and for a path that leaves the
     recipe directory through a link.
     """
     if _is_path(name):
@@ -76,19 +75,8 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
                 fix = "`mbr-perf recipes list` names the models that it builds"
                 raise BadRequestError(f"recipe '{name}': {reason}", remedy=fix)
         raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, files))
-    if family is not None:
-        _check_family(family.strip().lower(), files[name], files.values())
     _require_inside(directory, files[name].path, f"-mr {name}")
     return files[name]
-
-
-def _check_family(wanted: str, file: RecipeFile, files: Iterable[RecipeFile]) -> None:
-    families = sorted({str(file.family) for file in files})
-    if wanted not in families:
-        raise BadRequestError(f"unknown model family '{wanted}'", remedy=nearest(wanted, families))
-    if wanted != file.family:
-        message = f"-m {wanted}: recipe '{file.name}' is of family '{file.family}'"
-        raise BadRequestError(message, remedy=f"-m {file.family}")
 
 
 def _require_inside(root: Path, path: Path, asked: str) -> None:
@@ -102,7 +90,7 @@ def _is_path(name: str) -> bool:
 
 def open_recipe(name: str, directory: Path | None = None, family: str | None = None) -> Recipe:
     """Find and read a recipe; a recipe of the directory must have the name of its file and folder."""
-    file = find_recipe_file(name, directory, family)
+    file = find_recipe_file(name, directory)
     _refuse_configuration(file)
     recipe = load_recipe(file.path, file.label)
     check_names(recipe, file)

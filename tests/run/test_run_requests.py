@@ -13,7 +13,7 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
     ("arguments", "message"),
     [
         (("-mr", "llama3_8bb"), "unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?"),
-        (("-mr", "llama3_8b", "-m", "lama"), "unknown model family 'lama'\n  did you mean 'llama'?"),
+        (("-mr", "llama3_8b", "-m", "lama"), "-m lama: recipe 'llama3_8b' is of family 'llama'\n  -m llama"),
         (("-mr", "llama3_8b", "-m", "mixtral"), "-m mixtral: recipe 'llama3_8b' is of family 'llama'\n  -m llama"),
         ((*RECIPE, "--recompute_modules", "core_atn"), "module 'core_atn'\n  did you mean 'core_attn'?"),
         ((*RECIPE, "--recompute_granularity", "selectiv"), "'selectiv'\n  did you mean 'selective'?"),
