@@ -148,51 +148,26 @@ UNUSUAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        UNUSUAL,
-        {"compute_dtype": "fp8_sc", "recompute": "full:block:3", "ddp": {"use_megatron_fsdp": True}},
-        {"compute_dtype": "nvfp4", "cuda_graph": {"impl": "local", "scope": ("full_iteration",)}},
-        {"compute_dtype": "fp8_ds", "offload": {"cpu_offloading_num_layers": 2}},
-        {
-            "kernels": {
-                "transformer_impl": "local",
-                "attention_backend": "unfused",
-                "gradient_accumulation_fusion": False,
-            }
-        },
-        {"compute_dtype": "fp16", "optimizer": {"loss_scale": 4096.0}},
-        {
-            "compute_dtype": "fp16",
-            "ddp": {"grad_reduce_in_fp32": False},
-            "model": {"gated_linear_unit": False, "activation_func": "squared_relu"},
-        },
-        {"optimizer": {"optimizer": "sgd", "sgd_momentum": 0.0, "use_distributed_optimizer": False}},
-        {"optimizer": {"optimizer": "dist_muon", "use_distributed_optimizer": False}},
-        {
-            "optimizer": {
-                "use_precision_aware_optimizer": True,
-                "optimizer_cpu_offload": True,
-                "optimizer_offload_fraction": 0.25,
-                "overlap_cpu_optimizer_d2h_h2d": True,
-            }
-        },
-    ],
-    ids=[
-        "many",
-        "fsdp",
-        "whole step",
-        "layers offloaded",
-        "local",
-        "fp16",
-        "squared relu",
-        "sgd",
-        "muon",
-        "on the host",
-    ],
-)
-def test_settings_that_no_point_has_come_back_from_arguments_too(changes):
+ON_HOST = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.25, "overlap_cpu_optimizer_d2h_h2d": True}
+LOCAL = {"transformer_impl": "local", "attention_backend": "unfused", "gradient_accumulation_fusion": False}
+CHANGES = {
+    "many": UNUSUAL,
+    "fsdp": {"compute_dtype": "fp8_sc", "recompute": "full:block:3", "ddp": {"use_megatron_fsdp": True}},
+    "whole step": {"compute_dtype": "nvfp4", "cuda_graph": {"impl": "local", "scope": ("full_iteration",)}},
+    "layers offloaded": {"compute_dtype": "fp8_ds", "offload": {"cpu_offloading_num_layers": 2}},
+    "local": {"kernels": LOCAL},
+    "fp16": {"compute_dtype": "fp16", "optimizer": {"loss_scale": 4096.0}},
+    "squared relu": {"compute_dtype": "fp16", "ddp": {"grad_reduce_in_fp32": False},
+                     "model": {"gated_linear_unit": False, "activation_func": "squared_relu"}},
+    "sgd": {"optimizer": {"optimizer": "sgd", "sgd_momentum": 0.0, "use_distributed_optimizer": False}},
+    "muon": {"optimizer": {"optimizer": "dist_muon", "use_distributed_optimizer": False}},
+    "on the host": {"optimizer": {"use_precision_aware_optimizer": True} | ON_HOST},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_settings_that_no_point_has_come_back_from_arguments_too(name):
+    changes = CHANGES[name]
     model = small_spec().model.model_dump() | changes.get("model", {})
     spec = small_spec(**changes | {"model": model})
     words, _ = as_megatron(spec)

@@ -15,19 +15,6 @@ from harness.resolve.resolve import resolve
 from tests.foreign.test_megatron_args import SMALLEST, messages
 
 
-@pytest.fixture
-def resolved(tmp_path):
-    """What a text resolves to."""
-
-    def resolving(text, **asked):
-        path = tmp_path / "train.sh"
-        path.write_text(text)
-        request = {"gpu": "h100", "num_gpus": 8} | asked
-        return resolve(Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), **request))
-
-    return resolving
-
-
 @pytest.mark.parametrize(
     ("script", "line"),
     [

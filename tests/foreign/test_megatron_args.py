@@ -27,19 +27,6 @@ def block(name):
 
 
 @pytest.fixture
-def resolved(tmp_path):
-    """What a text resolves to."""
-
-    def resolving(text, **asked):
-        path = tmp_path / "train.sh"
-        path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
-        request = {"gpu": "h100", "num_gpus": 8} | asked
-        return resolve(Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), **request))
-
-    return resolving
-
-
-@pytest.fixture
 def spec(resolved):
     return lambda text, **asked: resolved(text, **asked).spec
 
