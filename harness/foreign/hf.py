@@ -13,13 +13,13 @@ from harness.experiment.gpu import GPUS
 from harness.foreign import hf_fields
 from harness.foreign.hf_config import HfConfig, read_config
 from harness.foreign.settings import rows_of_keys, settings_in
-from harness.foreign.words import Unread, judge
+from harness.foreign.words import judge, unread
 from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.units import shortened
 
 _TABLE = table_in(Path(__file__).with_name("hf_architectures.yaml"))
-_KNOWN = {name: (Unread(None),) for name in _TABLE["harmless"].split()}
+_KNOWN = unread(_TABLE["known"])
 _UNKNOWN = "mbr-perf does not know the effect of this key"
 
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = _TABLE["architectures"]
@@ -49,7 +49,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
         model["model.hidden_size"] = replace(model["model.hidden_size"], note=notes)
     _refuse_other_storage(config)
     step = _usual_step(config, model, request)
-    judge(config, _KNOWN, _UNKNOWN)
+    judge(config, {key: rows for key, rows in _KNOWN.items() if rows[0].values is None or key in config.read}, _UNKNOWN)
     config.problems.raise_if_any()
     return {**model, **step}
 

@@ -75,9 +75,8 @@ def _layers(config: HfConfig) -> int:
 
 
 def core(config: HfConfig) -> Settings:
-    """Refuse other activations, and note sizes that the file leaves to its config class."""
-    if (kind := text(config, "hidden_act")) not in ("silu", "swish"):
-        config.refuse("hidden_act", f"{kind}: mbr-perf reads models with silu only", "use a model with silu")
+    """Note sizes that the file leaves to its config class."""
+    config.read.add("hidden_act")
     sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
     absent = [key for key in sizes if not config.has(key)]
     if not absent:
@@ -102,9 +101,6 @@ def heads(config: HfConfig) -> Settings:
     """Read biases of attention and of the feed-forward blocks."""
     bias = "qkv_bias" if "qkv_bias" in config.keys else "attention_bias"
     has_bias, mlp_bias = flag(config, bias), flag(config, "mlp_bias")
-    if mlp_bias and not has_bias:
-        remedy = "use biases in all linear layers or in none, as megatron-core does"
-        config.refuse("mlp_bias", "biases only in the feed-forward blocks", remedy)
     is_noted = has_bias and not mlp_bias and config.has(bias) and config.class_name in ("LlamaConfig", "Qwen3Config")
     note = f"{config.label}: {bias}: as in Megatron-Bridge, the attention's output projection has no bias" * is_noted
     return {
@@ -236,10 +232,8 @@ def expert_layers(config: HfConfig, first_dense: str, every: str, dense: str) ->
     """Return which layers have experts: all after the first dense ones, or every n-th but for those named."""
     layers = _layers(config)
     if first_dense in config.keys:
+        config.read.add("moe_layer_freq")
         first = min(max(whole(config, first_dense) or 0, 0), layers)
-        step = whole(config, "moe_layer_freq")
-        if step not in (None, 1):
-            config.refuse("moe_layer_freq", f"{step}: experts in every {step}th layer", "mbr-perf knows only 1")
         return Setting((0,) * first + (1,) * (layers - first) if first else 1, config.place(first_dense))
     step, named = max(whole(config, every) or 1, 1), items(config, dense) or ()
     pattern = tuple(int(i not in named and (i + 1) % step == 0) for i in range(layers))
@@ -253,20 +247,9 @@ def unless_greedy(config: HfConfig, name: str, method: str) -> int | None:
     return found if text(config, method) != "greedy" else None
 
 
-def groups(config: HfConfig) -> Settings:
-    """Refuse unknown ways to choose experts."""
-    method = text(config, "topk_method")
-    if method not in (None, "greedy", "group_limited_greedy", "noaux_tc"):
-        known = "greedy, group_limited_greedy or noaux_tc"
-        config.refuse("topk_method", f"{method}: no such way to choose experts", known)
-    return {}
-
-
 def latents(config: HfConfig) -> Settings:
-    """Refuse biases in the projections of latent attention, which have no counterpart."""
-    if flag(config, "attention_bias"):
-        config.refuse("attention_bias", "biases in multi-latent attention", "megatron-core has none there")
-    config.read |= {"num_key_value_heads", "head_dim", "qk_head_dim", "mlp_bias"}
+    """Read latent attention, whose sizes other keys repeat."""
+    config.read |= {"num_key_value_heads", "head_dim", "qk_head_dim", "mlp_bias", "attention_bias"}
     return {"model.mla.rotary_scaling_factor": Setting(1.0, config.place("rope_scaling"))}
 
 
