@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -17,10 +18,11 @@ from harness.experiment.recompute import (
     WrittenRecompute,
     parse_recompute,
 )
-from harness.experiment.recompute_plan import PlannedRecompute, is_plan
-from harness.records.reading import PlainValue, faults, in_words
-from harness.resolve.plan_file import is_plan_file, read_plan
+from harness.experiment.recompute_plan import LayerGroup, PlannedRecompute, is_plan
+from harness.records.reading import FileModel, PlainValue, faults, in_words
+from harness.records.strict_yaml import read_yaml
 from harness.resolve.recipe import Request, Setting
+from harness.units import grouped
 
 Policy = UniformRecompute | PlannedRecompute
 
@@ -51,8 +53,8 @@ def policy_from_text(text: str, where: str = "") -> Policy:
     text = text.strip()
     if text == "none":
         return NoRecompute()
-    if is_plan_file(text):
-        return read_plan(Path(text))
+    if text.endswith((".yaml", ".yml")):
+        return _read_plan(Path(text))
     if text != "full" and not text.startswith("full:") and not is_plan(text):
         return selective(text.split(","), where)
     try:
@@ -62,6 +64,41 @@ def policy_from_text(text: str, where: str = "") -> Policy:
             f"{where}: {error}" if where else str(error),
             remedy="write full:uniform:1, full:block:4, a module list or none",
         ) from error
+
+
+_MOST_PLACES = 4096  # more stages or chunks than a job has
+
+
+class _Row(FileModel, LayerGroup):
+    """Layers in a row of one chunk."""
+
+    stage: int = pydantic.Field(ge=0, lt=_MOST_PLACES, description="count stages from 0")
+    chunk: int = pydantic.Field(ge=0, lt=_MOST_PLACES, description="count chunks from 0")
+
+
+class _PlanFile(FileModel):
+    """A whole file."""
+
+    recompute_plan: tuple[_Row, ...] = pydantic.Field(
+        min_length=1, description="as in [{stage: 0, chunk: 0, layers: 2, setting: full}], one row for layers in a row"
+    )
+
+
+def _read_plan(path: Path) -> PlannedRecompute:
+    file = read_yaml(path, str(path))
+    found = file.read(_PlanFile)
+    file.problems.raise_if_any()
+    assert found is not None  # a file without a plan has problems
+    rows = found.recompute_plan
+    groups = grouped(((row.stage, row.chunk), LayerGroup(layers=row.layers, setting=row.setting)) for row in rows)
+    num_stages, num_chunks = (max(place[at] for place in groups) + 1 for at in (0, 1))
+    stages = (
+        tuple(tuple(groups.get((stage, chunk), ())) for chunk in range(num_chunks)) for stage in range(num_stages)
+    )
+    try:
+        return PlannedRecompute(stages=tuple(stages))
+    except ValidationError as error:
+        raise BadRequestError(f"{path}: {error.errors()[0]['msg']}", remedy="write their row first") from error
 
 
 _NAMES = ("granularity", "method", "num_layers", "modules", "distribute_saved_activations")
