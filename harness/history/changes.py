@@ -1,20 +1,19 @@
 """Level changes in a series of measurements."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 from harness.history.series import Night
 from harness.judge.differences import Difference, differences
-from harness.judge.statistics import levels, t_quantile, welch
-from harness.nightly.known_noise import known_noise
+from harness.judge.levels import DEVIATIONS, MIN_NIGHTS, levels, spread_around
+from harness.judge.statistics import welch
 from harness.records.metrics import Better
 from harness.show.json import Shown
 
-MIN_NIGHTS = 3
+LEAST_OF_LEVEL = 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ChangePoint:
 
 def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
     """Return the steps of ``values``, one per night, as the gate finds them; each level has three nights."""
-    places = [place for place in levels(values) if len(place) >= MIN_NIGHTS]
+    places = [place for place in levels(values) if len(place) >= LEAST_OF_LEVEL]
     sides = [(place.start, [values[i] for i in place]) for place in places]
     return tuple(
         ChangePoint(start, fmean(before), fmean(after), welch(before, after).p_value)
@@ -105,9 +104,8 @@ def _short(name: str, value: str | None) -> str:
 
 TrendWord = Literal["new", "steady", "better", "worse", "other"]
 
-# The level comes from this many nights before the newest; the noise needs at least so many of them.
-LOOK_BACK, _LEAST = 20, 3
-_CONFIDENCE = 0.99
+LOOK_BACK = 20
+"""The level comes from so many nights before the newest."""
 _SMALLEST = 0.002
 
 
@@ -127,18 +125,19 @@ class Trend:
 def trend(values: Sequence[float], better: Better) -> Trend:
     """Compare the last of ``values``, one per night, with up to :data:`LOOK_BACK` before it; ValueError without values.
 
-    Level and noise are those that the gate takes from history: since the last step, if there is one. A value within the
-    99 % prediction interval of Student's t is steady, as is any change below 0.2 %.
+    Level and spread are those since the last step. As in the gate, they need five nights, and a change within three
+    spreads is noise; so is any below 0.2 %.
     """
     if not values:
         raise ValueError("no values")
-    known = known_noise([(value,) for value in values[-LOOK_BACK - 1 : -1]])
-    if known is None or known.level is None or known.night_df < _LEAST - 1:
+    known = values[-LOOK_BACK - 1 : -1]
+    if len(known) < MIN_NIGHTS:
         return Trend("new")
-    change = (values[-1] - known.level) / known.level
-    quantile = t_quantile((1 + _CONFIDENCE) / 2, known.night_df)
-    allowed = max(_SMALLEST, quantile * known.night_sd * math.sqrt(1 + 1 / known.num_nights))
-    return Trend(_word(change, allowed, better), known.level, change, allowed)
+    parts = levels(known)
+    level = median(known[parts[-1].start :])
+    change = values[-1] / level - 1
+    allowed = max(_SMALLEST, DEVIATIONS * spread_around(known, parts))
+    return Trend(_word(change, allowed, better), level, change, allowed)
 
 
 def _word(change: float, allowed: float, better: Better) -> TrendWord:

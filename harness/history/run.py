@@ -15,7 +15,7 @@ from harness.history.cases import (
     golden_band,
     named_case,
 )
-from harness.history.changes import MIN_NIGHTS, ChangePoint, change_points, trend
+from harness.history.changes import LEAST_OF_LEVEL, ChangePoint, change_points, trend
 from harness.history.chart import trend_picture
 from harness.history.record import HistoryRecord, started
 from harness.history.series import Series, series_of
@@ -125,7 +125,7 @@ def _since(series: Series, when: datetime | None) -> Series:
 
 def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
     values = [value for _, value in measured]
-    least = 2 * MIN_NIGHTS
+    least = 2 * LEAST_OF_LEVEL
     if len(values) < least:
         return (), f"No change points: they need {least} nights with this metric ({len(values)} so far)."
     return change_points(values), ""

@@ -152,11 +152,10 @@ def compare_values(metric: Metric, current: float | None, golden: float | None, 
             return Finding(metric.name, current, golden, None, threshold, verdict, reason)
     assert current is not None and golden is not None
     change = (current - golden) / golden
-    worsening = abs(change) if metric.better == "equal" else change if metric.better == "lower" else -change
     beyond = abs(change) > threshold and not math.isclose(abs(change), threshold, rel_tol=_ROUNDING)
     verdict = Verdict.PASS
     if beyond:
-        verdict = Verdict.REGRESSION if worsening > 0 else Verdict.IMPROVEMENT
+        verdict = Verdict.REGRESSION if metric.worsening(change) > 0 else Verdict.IMPROVEMENT
     return Finding(metric.name, current, golden, change, threshold, verdict)
 
 

@@ -1,4 +1,4 @@
-"""Welch's test, the steps of a series, and the change of a cell's time against its control."""
+"""Welch's test, and the change of a cell's time against its control."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -31,13 +31,6 @@ def t_upper_tail(t: float, degrees: float) -> float:
     from scipy.special import ndtr, stdtr
 
     return float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
-
-
-def f_upper_tail(ratio: float, degrees: float, degrees_below: float) -> float:
-    """Return the share of the F distribution above ``ratio``: 0.05 at 6.39 with 4 and 4 degrees of freedom."""
-    from scipy.special import fdtrc
-
-    return float(fdtrc(degrees, degrees_below, ratio))
 
 
 MIN_RUNS = 3  # per side, for an interval: from two runs the 95 % quantile is 4 to 13 standard errors wide
@@ -92,51 +85,6 @@ def of_variances(difference: float, parts: Iterable[tuple[float, float]]) -> Wel
 def half_width(left: Sequence[float], right: Sequence[float]) -> float | None:
     """Return half of Welch's 95 % interval; None below :data:`MIN_RUNS` values on a side."""
     return None if min(len(left), len(right)) < MIN_RUNS else welch(left, right).half_width()
-
-
-# Probability of finding a step in a series without one; the search tries every place, which share it.
-_STEP_ALPHA = 0.01
-_FURTHER_STEP_ALPHA = 0.0001  # drifting values look like many steps, which would hide their noise
-_MIN_FOR_STEP, _MIN_FOR_FURTHER_STEP = 4, 5
-
-
-def levels(values: Sequence[float]) -> list[range]:
-    """Return the places of each level, in order: one step as :func:`step_before` has it, further ones if clear."""
-    step = step_before(values)
-    if not step:
-        return [range(len(values))]
-    return [*_split(values, 0, step), *_split(values, step, len(values))]
-
-
-def _split(values: Sequence[float], start: int, end: int) -> list[range]:
-    step = step_before(values[start:end], _FURTHER_STEP_ALPHA)
-    if min(step, end - start - step) < _MIN_FOR_FURTHER_STEP:
-        return [range(start, end)]
-    return [*_split(values, start, start + step), *_split(values, start + step, end)]
-
-
-def step_before(values: Sequence[float], alpha: float = _STEP_ALPHA) -> int:
-    """Return the index of the first value after the one step in ``values``; 0 where there is none.
-
-    The split that leaves the least variance, by Student's t of its two sides (a side may have one value, of which
-    Welch's test knows no variance), at ``alpha`` over all splits (Bonferroni).
-    """
-    n = len(values)
-    if n < _MIN_FOR_STEP:
-        return 0
-    middle = math.fsum(values) / n
-    squares = math.fsum((x - middle) ** 2 for x in values)
-    best, explained, left = 0, 0.0, 0.0
-    for i in range(1, n):
-        left += values[i - 1] - middle
-        gain = left * left * n / (i * (n - i))
-        if gain > explained:
-            best, explained = i, gain
-    rest = squares - explained
-    if rest <= squares * 1e-12:
-        return best if explained > 0 else 0
-    t = math.sqrt(explained * (n - 2) / rest)
-    return best if 2 * t_upper_tail(t, n - 2) * (n - 1) <= alpha else 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from harness.judge.derive import combine, derive
 from harness.judge.gate import Verdict, default_thresholds
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import of_variances
-from harness.nightly.rules import SMALLEST_EFFECT, judge_memory
+from harness.nightly.memory import judge_memory
 from harness.nightly.values import AA_ALPHA, AaFinding, AaVerdict, CaseRun
 from harness.predict.flops import model_flops_per_step
 from harness.records.metrics import BY_NAME, METRICS, GateKind, Metric, Metrics
@@ -25,6 +25,9 @@ MAX_PAIRS = 50
 
 MIN_PAIRS = 3
 """Fewer find only gross differences: two pairs find ten times the noise."""
+
+SMALLEST_EFFECT = 0.02
+"""A smaller difference of two builds does not matter, however sure it is; a threshold below it takes its place."""
 
 _PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
 

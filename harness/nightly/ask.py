@@ -28,7 +28,7 @@ class SuiteOptions:
     only: Annotated[list[str] | None, option("PATTERN", "Only cases whose names match, e.g. 'llama3_*'. "
         "Repeatable.")] = None
     shard: Annotated[str, option("I/N", "Only the I-th of N parts of the suite.")] = ""
-    confirm: Annotated[int, option("N", "Run a case that looks like a regression N more times.")] = 2
+    confirm: Annotated[int, option("N", "Run a case that looks like a regression N more times.")] = 3
     retries: Annotated[int, option("N", "Retry a case at most N times after a known infrastructure fault.")] = 1
     resume: Annotated[str | None, option("NIGHT", "Do the missing runs of a night, by its own settings: its folder or "
         "the start of its id.", completes=completion.nights)] = None
@@ -77,9 +77,9 @@ def nightly(
     If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports
     one. You can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
 
-    A case is a regression if it is slower than the threshold and noise would cause that in fewer than 1 of 100
-    nights. Once history has five nights of the case, 2 % is enough. Slower than the threshold without that evidence
-    is inconclusive: use more repeats. Peak memory is a regression if every run exceeds its threshold.
+    A case is suspicious if the median of its runs is worse than the threshold, and than three spreads of its nights. It
+    then runs again: a regression if these runs agree, else inconclusive with the reason. A second such night is always
+    a regression. Peak memory is a regression if every run exceeds its threshold.
 
     With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are
     inconclusive if the labels differ by more than noise explains, if one of these runs fails, or if they vary too

@@ -1,7 +1,7 @@
-"""Judges one case of a night by its metrics, and by the noise of earlier nights in history."""
+"""Judges one case of a night by its metrics and by the nights in history."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
@@ -12,12 +12,11 @@ from harness.judge.derive import derive
 from harness.judge.differences import Difference, differences
 from harness.judge.gate import Comparison, Finding, Verdict, default_thresholds
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
-from harness.nightly.evidence import Reference
-from harness.nightly.known_noise import KnownNoise, known_noise
+from harness.nightly.memory import judge_memory
 from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
 from harness.nightly.pairs import decided, judge_pairs
-from harness.nightly.rules import NightBefore, TimeLimits, is_suspicious, judge_memory, judge_time
-from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
+from harness.nightly.rule import Night, Reference, accident_in, judge_time
+from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn
@@ -105,7 +104,7 @@ def suspected(verdict: CaseVerdict, against: Against | None = None) -> bool:
 def _looks_worse(finding: CaseFinding) -> bool:
     metric = BY_NAME[finding.metric]
     if metric.gate == "time":
-        return is_suspicious(metric, finding)
+        return finding.evidence is not None and finding.evidence.is_suspicious
     return metric.gate == "memory" and finding.verdict is Verdict.REGRESSION
 
 
@@ -116,7 +115,8 @@ def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -
     options = GateOptions(accept_differences=accept, require_golden=case.planned.is_golden_required)
     metrics, comparison = compare_runs(counted, search, options)
     each, golden, alike = [derive(record) for record in counted], comparison.golden, comparison.likeness
-    refined = (_refined(finding, each, metrics, golden, case, rules) for finding in comparison.findings)
+    runs = list(zip(counted, each, strict=True))
+    refined = (_refined(finding, runs, metrics, golden, case, rules) for finding in comparison.findings)
     pairs = judge_pairs(case.planned, case.pair_runs, rules.against)
     spec, unmeasured = counted[0].spec, (note for record in counted for note in record.unmeasured)
     found = replace(
@@ -135,14 +135,14 @@ def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
     """Make a verdict inconclusive if the night's A/A puts its kind of metric in doubt."""
     gate = BY_NAME[finding.metric].gate
     doubt = rules.doubts.get(gate) if gate else None
-    if doubt is None or finding.verdict not in _JUDGED:
+    if doubt is None or not (finding.verdict in _JUDGED or finding.evidence):
         return finding
     return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=doubt)
 
 
 def _refined(
     plain: Finding,
-    each: Sequence[Metrics],
+    each: Sequence[tuple[RunRecord, Metrics]],
     together: Metrics,
     golden: GoldenRecord | None,
     case: CaseMaterial,
@@ -152,16 +152,34 @@ def _refined(
     metric = BY_NAME[plain.metric]
     if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
         return CaseFinding(**vars(plain))
-    like = next(run.record for run in case.runs if run.record and run.record.status == "ok")
-    values = [metric.read(metrics) for metrics in each]
+    like = each[0][0]
+    values = [metric.read(metrics) for _, metrics in each]
     threshold = _threshold(metric, case, golden, len(each), like)
     if metric.gate != "time":
         return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
     nights = nights_of(case.history, metric.name, like, golden.promoted_at, rules.before)
-    present = [value for value in values if value is not None]
-    limits = TimeLimits(threshold, rules.alpha)
-    return judge_time(metric, present, reference, noise_in(nights), limits, _night_before(nights))
+    confirming = {run.record.run_id for run in case.runs if run.record and run.purpose == "confirm"}
+    sides: tuple[list[float], list[float]] = ([], [])
+    for (record, _), value in zip(each, values, strict=True):
+        if value is not None:
+            sides[record.run_id in confirming].append(value)
+    return judge_time(metric, sides, reference, nights, threshold, rules.accident)
+
+
+def worst_accident(cases: Sequence[CaseMaterial], before: str | None) -> Accident | None:
+    """Return the worst single night that any of the cases had lately, by its throughput."""
+    metric, worst = BY_NAME[SPEED], None
+    for case in cases:
+        golden = case.golden.golden
+        like = next((run.record for run in case.runs if run.record and run.record.status == "ok"), None)
+        if like is None or golden is None:
+            continue
+        nights = nights_of(case.history, metric.name, like, golden.promoted_at, before)
+        found = accident_in(nights, _threshold(metric, case, golden, len(case.runs), like))
+        if found is not None and (worst is None or abs(found) > abs(worst.change)):
+            worst = Accident(case.planned.name, found)
+    return worst
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
@@ -195,31 +213,8 @@ def _how_it_ended(run: CaseRun) -> str:
     return f"run {run.number}: {named}{first_line(failure, 'no failure recorded')}"
 
 
-# Nights with a regression have another level. Failed nights have no measurements.
-_USABLE = ("pass", "improvement", "inconclusive")
-_MEASURED = (*_USABLE, "regression")
-
-
-@dataclass(frozen=True)
-class Night:
-    """The figures of a case's runs in one night. ``is_older``: it began before the golden was promoted."""
-
-    values: list[float]
-    outcome: CaseOutcome | None
-    is_older: bool
-
-
-def noise_in(nights: Sequence[Night]) -> KnownNoise | None:
-    """Return the noise of nights whose case was no regression; None below two runs."""
-    usable = [night for night in nights if night.outcome in _USABLE]
-    return known_noise([night.values for night in usable], sum(night.is_older for night in usable))
-
-
-def _night_before(nights: Sequence[Night]) -> NightBefore | None:
-    """Return the last night since the golden, also one with a regression."""
-    if not nights or nights[-1].is_older:
-        return None
-    return NightBefore(nights[-1].values, noise_in(nights[:-1]))
+_MEASURED = ("pass", "improvement", "inconclusive", "regression")
+"""Outcomes of nights that measured something."""
 
 
 def nights_of(
@@ -228,20 +223,22 @@ def nights_of(
     """Return the nights that measured ``metric`` with the settings, device and software of ``like``, oldest first.
 
     Only runs that ended well and are not suspect count, of nights whose own A/A held. ``since``: when the golden was
-    promoted; older nights count for the noise, not for the level. ``before``: when tonight began (UTC ISO-8601, None:
+    promoted. ``before``: when tonight began (UTC ISO-8601, None:
     no limit).
     """
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    nights: dict[tuple[str, str], Night] = {}  # cases that share settings keep their own histories
+    nights: dict[
+        tuple[str, str], tuple[list[float], bool, bool]
+    ] = {}  # cases that share settings keep their own histories
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
         if figure is None or figure.value <= 0 or metric in record.voided:
             continue
         if not _is_measured(record, like) or (end is not None and when >= end):
             continue
-        new = Night([], record.outcome, when < promoted)
-        nights.setdefault((record.night_id, record.suite_case), new).values.append(figure.value)
-    return list(nights.values())
+        new = (list[float](), when < promoted, record.outcome == "regression")
+        nights.setdefault((record.night_id, record.suite_case), new)[0].append(figure.value)
+    return [Night(*night) for night in nights.values()]
 
 
 def _is_measured(record: HistoryRecord, like: RunRecord) -> bool:

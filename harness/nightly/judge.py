@@ -6,18 +6,18 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from statistics import median
 
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import CaseOutcome, HistoryRecord, case_of
 from harness.history.store import read_history
 from harness.judge.gate import Verdict
 from harness.nightly.aa import judge_aa
-from harness.nightly.case import MACHINE, judge_case, suspected
-from harness.nightly.outcome import WORST_FIRST, case_runs, exit_code_of, figures_outcome
+from harness.nightly.case import judge_case, suspected, worst_accident
+from harness.nightly.outcome import WORST_FIRST, case_runs, exit_code_of
 from harness.nightly.outlook import CaseOutlook
 from harness.nightly.values import (
+    SPEED,
     AaVerdict,
-    CaseFinding,
     CaseMaterial,
     CaseVerdict,
     NightVerdict,
@@ -25,7 +25,7 @@ from harness.nightly.values import (
     is_open,
     rules_of,
 )
-from harness.nightly.words import SPEED, finding_of
+from harness.nightly.words import finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightPlan
 from harness.units import utc_now
@@ -48,12 +48,9 @@ def judge_night(
     The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are
     still due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
     """
-    aa = _aa(plan, cases)
-    rules = replace(rules_of(plan, today), doubts=aa.doubts if aa else {})
+    aa, rules = _aa(plan, cases), rules_of(plan, today)
+    rules = replace(rules, doubts=aa.doubts if aa else {}, accident=worst_accident(cases, rules.before))
     verdicts = tuple(judge_case(case, rules) for case in cases)
-    shared = _shared(verdicts)
-    if shared and shared.is_doubt:
-        verdicts = tuple(_in_doubt(case, shared) if is_slower(case) else case for case in verdicts)
     outcomes: set[CaseOutcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}
     if is_open(num_due, aa):
         outcomes.add("inconclusive")
@@ -67,54 +64,20 @@ def judge_night(
         finished_at=finished_at,
         num_due=num_due,
         aa=aa,
-        shared=shared,
+        shared=_shared(verdicts),
     )
-
-
-def is_slower(case: CaseVerdict) -> bool:
-    """Return whether the case's throughput is worse, by enough to matter if it were no noise."""
-    finding = finding_of(case, SPEED)
-    if finding is None or finding.evidence is None or finding.verdict not in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        return False
-    return finding.change is not None and finding.change < -(finding.evidence.smallest_change or 0.0)
 
 
 def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
-    """Return what most cases lost: in doubt until a confirming run, another night, software or driver explains it."""
-    judged = [case for case in cases if (found := finding_of(case, SPEED)) and found.evidence]
-    slower = [case for case in judged if is_slower(case)]
-    if len(slower) < _MANY_CASES or len(slower) < _MOST_OF_CASES * len(judged):
+    """Return what most cases lost: one finding. In doubt while no case is red."""
+    judged = [found for case in cases if (found := finding_of(case, SPEED)) and found.evidence]
+    bad = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
+    slower = [found for found in judged if found.verdict in bad and found.evidence and found.evidence.is_suspicious]
+    changes = [found.change for found in slower if found.change is not None and found.change < 0]
+    if len(changes) < _MANY_CASES or len(changes) < _MOST_OF_CASES * len(judged):
         return None
-    findings = [finding for case in slower if (finding := finding_of(case, SPEED))]
-    repeated = sum(map(_is_repeated, slower, findings))
-    changes = [finding.change for finding in findings if finding.change is not None]
-    changed = any(difference.name in MACHINE for case in slower for difference in case.drift)
-    return SharedChange(median(changes), len(slower), len(judged), not (changed or 2 * repeated >= len(slower)))
-
-
-def _is_repeated(case: CaseVerdict, finding: CaseFinding) -> bool:
-    is_confirmed = any(run.purpose == "confirm" and run.record for run in case.runs)
-    is_paired = case.pairs is not None and not case.pairs.fault
-    return is_confirmed or is_paired or bool(finding.evidence and finding.evidence.is_repeated)
-
-
-def _in_doubt(case: CaseVerdict, shared: SharedChange) -> CaseVerdict:
-    """Make a regression of throughput inconclusive that most cases share and nothing repeats."""
-    reason = (
-        f"{shared.num_cases} of {shared.num_judged} cases are slower tonight, the median by "
-        f"{abs(shared.change) * 100:.1f} %: the machines may be the cause; a regression if the next night agrees"
-    )
-    findings = tuple(
-        replace(finding, verdict=Verdict.INCONCLUSIVE, reason=reason)
-        if finding.metric == SPEED and finding.verdict is Verdict.REGRESSION
-        else finding
-        for finding in case.findings
-    )
-    if case.outcome != "regression":
-        return replace(case, findings=findings)
-    outcome, why = figures_outcome(findings)
-    code = ExitCode.OK if case.is_expected else exit_code_of(outcome)
-    return replace(case, findings=findings, outcome=outcome, reason=why, exit_code=code)
+    is_doubt = not any(found.verdict is Verdict.REGRESSION for found in slower)
+    return SharedChange(median(changes), len(changes), len(judged), is_doubt)
 
 
 def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:

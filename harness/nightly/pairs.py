@@ -9,8 +9,8 @@ from harness.errors import BadRequestError
 from harness.judge.derive import combine
 from harness.judge.gate import Finding, Verdict, compare_values
 from harness.judge.statistics import Welch
-from harness.nightly.aa import Sides, count_problems, fault_of, judged_metrics, sides_of
-from harness.nightly.rules import SMALLEST_EFFECT, is_worse, judge_memory
+from harness.nightly.aa import SMALLEST_EFFECT, Sides, count_problems, fault_of, judged_metrics, sides_of
+from harness.nightly.memory import judge_memory
 from harness.nightly.values import CaseFinding, CaseRun, PairFinding, PairsVerdict
 from harness.records.metrics import Metric
 from harness.records.night import Against, Case
@@ -66,7 +66,7 @@ def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | Non
     found = Welch(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
     change, half = math.expm1(found.difference), found.half_width(1 - 2 * PAIR_ALPHA)
     p_value = found.p_value / 2
-    worse = abs(change) if is_worse(metric, change) else -abs(change)
+    worse = metric.worsening(change)
     verdict, reason = Verdict.PASS, ""
     if worse > min(SMALLEST_EFFECT, threshold) and p_value <= PAIR_ALPHA:
         verdict = Verdict.REGRESSION

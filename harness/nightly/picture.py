@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from harness.nightly.values import NightVerdict
-from harness.nightly.words import SPEED, finding_of, threshold_text
+from harness.nightly.values import SPEED, NightVerdict
+from harness.nightly.words import finding_of, threshold_text
 from harness.records.metrics import BY_NAME
 from harness.show import chart as look
 from harness.show.chart import Axis, Bar, Bars

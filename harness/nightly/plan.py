@@ -46,7 +46,7 @@ class NightRequest:
     suite: str
     only: tuple[str, ...] = ()
     shard: str = ""
-    confirm: int = 2
+    confirm: int = 3
     retries: int = 1
     launch: BatchLaunch = field(default_factory=BatchLaunch)
     slurm: SlurmOptions | None = None

@@ -12,8 +12,8 @@ from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
 from harness.nightly.picture import night_picture
 from harness.nightly.show import night_page
-from harness.nightly.values import CaseRun, NightDocument, NightVerdict
-from harness.nightly.words import SPEED, answer
+from harness.nightly.values import SPEED, CaseRun, NightDocument, NightVerdict
+from harness.nightly.words import answer
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
 from harness.records.metrics import BY_NAME

@@ -10,9 +10,8 @@ from harness.errors import ExitCode
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import aa_lines, further_command, next_steps, story
-from harness.nightly.values import CaseFinding, CaseVerdict, NightDocument, NightVerdict, PairsVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightDocument, NightVerdict, PairsVerdict
 from harness.nightly.words import (
-    SPEED,
     about,
     answer,
     change_text,

@@ -18,26 +18,24 @@ from harness.records.run import REPLAYED, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
 from harness.units import format_percent
 
+SPEED = "tflops_per_gpu"
+
 
 @dataclass(frozen=True)
 class Evidence:
-    """How certain a change of one metric is. Figures are relative; None if unknown.
+    """What a time is compared with: ``level``, the median of ``num_nights``, or the golden if that is 0.
 
-    ``p_value``: one-sided, of a change at least this large where nothing changed. ``noise``: the relative standard
-    deviation of one run, ``basis``: where it comes from (these repeats, the golden's, history). ``smallest_change``:
-    the relative change beyond which evidence makes a verdict. ``p_if_nights_differ``: the part of ``p_value`` that
-    assumes that nights differ by 1 %; None where enough nights of the case are known. ``is_repeated``: earlier nights
-    show the same change.
+    ``spread``: what nights, or runs, differ by, relative. ``limit``: a relative change beyond it is suspicious;
+    ``is_suspicious``: tonight's is, or that of three nights together.
     """
 
-    p_value: float | None
-    noise: float | None
-    basis: str
+    level: float
+    spread: float
+    limit: float
+    num_nights: int
     num_runs: int
     num_golden_runs: int
-    smallest_change: float | None = None
-    p_if_nights_differ: float | None = None
-    is_repeated: bool = False
+    is_suspicious: bool
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,18 @@ class CaseFinding(Finding):
     """One metric of a case, over all its runs, with the evidence."""
 
     evidence: Evidence | None = None
+
+
+@dataclass(frozen=True)
+class Accident:
+    """A single night of a case that the next night did not repeat: ``change`` from its level."""
+
+    case: str
+    change: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.case} lately had a single night of {format_percent(self.change)}"
 
 
 @dataclass(frozen=True)
@@ -203,10 +213,6 @@ class NightVerdict:
     shared: SharedChange | None = None
 
 
-FALSE_ALARMS_PER_NIGHT = 0.01
-"""The chance that a night in which nothing changed calls any of its cases slower; the cases share it evenly."""
-
-
 @dataclass(frozen=True)
 class CaseMaterial:
     """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
@@ -227,32 +233,24 @@ class CaseMaterial:
 class NightRules:
     """How strictly to judge. ``today``: the day (UTC) that decides whether a failure is still expected.
 
-    ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to
-    there, so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be
-    concluded of it tonight. ``against``: the old build, if suspicious cases run pairs with it.
+    ``before``: UTC ISO-8601; history counts up to there, so that a night that is judged again later says the same.
+    ``doubts``: by kind of metric, why nothing may be concluded of it tonight. ``against``: the old build, if suspicious
+    cases run pairs with it. ``accident``: the worst single night of a case of the suite lately.
     """
 
     today: date
-    num_cases: int = 1
     before: str | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     doubts: Mapping[GateKind, str] = field(default_factory=dict)
     against: Against | None = None
-
-    @property
-    def alpha(self) -> float:
-        """Return the largest p-value that is evidence in one case."""
-        return FALSE_ALARMS_PER_NIGHT / self.num_cases
+    accident: Accident | None = None
 
 
 def rules_of(plan: NightPlan, today: date) -> NightRules:
-    """Return the rules of a planned night. Shards of one suite share the false alarms of the whole suite."""
-    runnable = sum(not case.refused for case in plan.cases)
-    shards = int(plan.shard.partition("/")[2] or 1)
+    """Return the rules of a planned night."""
     return NightRules(
         today=today,
-        num_cases=max(1, runnable) * shards,
         before=plan.started_at,
         accept_differences=plan.accept_differences,
         fail_on_improvement=plan.fail_on_improvement,
@@ -325,8 +323,8 @@ class RunRow(Shown):
 class CaseRow(Shown):
     """One case; a figure that is no finite number is null.
 
-    ``speed`` is what the reports show and the gate compares: the mean step time over the runs, and the rates at it.
-    ``metrics`` summarises the same runs by the median, which is what `golden promote` stores.
+    ``metrics`` has the medians of the runs, which the gate compares and `golden promote` stores; ``speed`` the mean
+    step time.
     """
 
     name: str = at("planned", "name")

@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 
 from harness.errors import ExitCode
 from harness.judge.gate import Verdict
-from harness.nightly.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, Evidence, NightVerdict
 from harness.records.metrics import BY_NAME
 from harness.show.figures import ABSENT, figure
-from harness.units import counted, format_percent, format_share
+from harness.units import counted, format_percent
 
-SPEED = "tflops_per_gpu"
 MUST_EQUAL = "must be equal"
 # Below this a p-value is a statement about the tails of a distribution that nobody has measured.
 _LEAST_P = 1e-9
@@ -148,7 +147,8 @@ def unjudged_time(case: CaseVerdict) -> str:
         return "no throughput was measured"
     if case.is_golden_damaged:
         return "the golden cannot be read"
-    if finding.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE):
+    is_open = finding.verdict is Verdict.INCONCLUSIVE and not (finding.evidence and finding.evidence.is_suspicious)
+    if is_open or finding.verdict is Verdict.NOT_GATED:
         return one_line(finding.reason) or "no reason is recorded"
     return ""
 
@@ -165,17 +165,15 @@ def worst_memory(case: CaseVerdict) -> CaseFinding | None:
 
 
 def change_text(finding: CaseFinding | None) -> str:
-    """Return ``-3.4 %, p 2e-5, 7 runs, golden 5``; absent without two numbers."""
+    """Return ``-3.4 %, 7 runs, 12 nights``; absent without two numbers."""
     if finding is None or finding.change is None:
         return ABSENT
-    return ", ".join([format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())])
+    return ", ".join([format_percent(finding.change), *([_evidence(finding.evidence)] if finding.evidence else [])])
 
 
 def evidence_text(finding: CaseFinding | None) -> str:
-    """Return ``p 2e-5, 7 runs, golden 5``; absent without a test."""
-    if finding is None or finding.change is None or finding.evidence is None:
-        return ABSENT
-    return ", ".join(_evidence(finding.evidence))
+    """Return ``7 runs, 12 nights``; absent where nothing was compared."""
+    return ABSENT if finding is None or finding.evidence is None else _evidence(finding.evidence)
 
 
 def finding_text(finding: CaseFinding) -> str:
@@ -183,19 +181,18 @@ def finding_text(finding: CaseFinding) -> str:
     metric = BY_NAME[finding.metric]
     values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
-    reason = f". {one_line(finding.reason)}" if finding.reason else _noise(finding.evidence)
+    reason = f". {one_line(finding.reason)}" if finding.reason else ""
     return f"{values}{change}{_threshold(finding)}{reason}"
 
 
 def threshold_text(finding: CaseFinding) -> str:
-    """Return ``5 %, or 2 % with evidence``: the threshold, and the smaller change that evidence makes a verdict."""
+    """Return ``5 %``, or the three spreads of the case's nights, where these are more."""
     if finding.threshold is None:
         return ABSENT
     if BY_NAME[finding.metric].better == "equal":
         return MUST_EQUAL
-    least = finding.evidence.smallest_change if finding.evidence else None
-    shown = f", or {least * 100:.2g} % with evidence" if least is not None and least < finding.threshold else ""
-    return f"{finding.threshold * 100:.3g} %{shown}"
+    limit = finding.evidence.limit if finding.evidence else finding.threshold
+    return f"{limit * 100:.3g} %"
 
 
 def one_line(text: str) -> str:
@@ -210,10 +207,9 @@ def _span(start: str, end: str) -> str:
     return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
 
 
-def _evidence(evidence: Evidence) -> Iterable[str]:
-    if evidence.p_value is not None:
-        yield p_text(evidence.p_value)
-    yield f"{counted(evidence.num_runs, 'run')}, golden {evidence.num_golden_runs}"
+def _evidence(evidence: Evidence) -> str:
+    runs = counted(evidence.num_runs, "run")
+    return f"{runs}, {counted(evidence.num_nights, 'night')}" if evidence.num_nights else f"{runs}, golden only"
 
 
 def p_text(p_value: float) -> str:
@@ -221,12 +217,6 @@ def p_text(p_value: float) -> str:
     if p_value < _LEAST_P:
         return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
     return f"p {p_value:.2g}" if p_value >= _SMALL_P else f"p {p_value:.0e}".replace("e-0", "e-")
-
-
-def _noise(evidence: Evidence | None) -> str:
-    if evidence is None or evidence.noise is None:
-        return ""
-    return f"; one run varies by {format_share(evidence.noise)}{f' ({evidence.basis})' if evidence.basis else ''}"
 
 
 def _threshold(finding: CaseFinding) -> str:

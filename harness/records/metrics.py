@@ -109,6 +109,10 @@ class Metric:
         """Return the kind of figure. Rows without a gate are the throughput in other units."""
         return self.gate or "time"
 
+    def worsening(self, change: float) -> float:
+        """Return by how much a relative change is a worsening; below 0 for an improvement."""
+        return abs(change) if self.better == "equal" else change if self.better == "lower" else -change
+
     def read(self, metrics: Metrics) -> float | None:
         """Return the median of steps, or the peak of ranks; None where a figure is absent."""
         figures = [_number(getattr(metrics, name)) for name in self.of or (self.name,)]

@@ -1,147 +1,102 @@
-"""Judges cases as a night does, and counts the regressions."""
+"""Judges simulated suites by the rule, as a night does, and counts nights that are red and changes that are found."""
 
-import math
-import statistics
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cache
 
-from gate_draws import Drawn, Scenario, draws
-from scipy.stats import binomtest
+import numpy as np
+from gate_draws import Drawn, Scenario
 
-from harness.judge.gate import Verdict, compare_values
-from harness.nightly.known_noise import KnownNoise, known_noise
-from harness.nightly.rules import SMALLEST_EFFECT, SUSPICION_SHARE, NightBefore, TimeLimits, is_suspicious, judge_time
-from harness.nightly.values import FALSE_ALARMS_PER_NIGHT
-from harness.records.metrics import METRICS
+from harness.judge.gate import Verdict
+from harness.nightly.rule import Night, Reference, accident_in, judge_time
+from harness.nightly.values import Accident, CaseFinding
+from harness.records.metrics import BY_NAME
 
-CASES_PER_NIGHT = 50
 THRESHOLD = 0.05
-_LIMITS = TimeLimits(THRESHOLD, FALSE_ALARMS_PER_NIGHT / CASES_PER_NIGHT)
-_THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
+CHANGES = {"minus_8_first_night": (-0.08, 1), "minus_6_second_night": (-0.06, 2), "minus_5_third_night": (-0.05, 3)}
+"""A true change, and the night by which it counts as found."""
+_THROUGHPUT = BY_NAME["tflops_per_gpu"]
 
 
 @dataclass(frozen=True)
-class Rate:
-    """``count`` of ``num``, with Wilson's 95 % interval."""
+class Rates:
+    """Shares: nights without a change with a red case, and with a yellow one; true changes that are found."""
 
-    count: int
-    num: int
-
-    @property
-    def value(self) -> float:
-        return self.count / self.num
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return Wilson's interval (1927), which also holds for counts near zero."""
-        found = binomtest(self.count, self.num).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
-
-    def document(self) -> dict[str, object]:
-        """Return the rate for JSON."""
-        low, high = self.interval
-        return {**asdict(self), "rate": self.value, "interval_95": [round(low, 6), round(high, 6)]}
+    false_red: float
+    yellow: float
+    minus_8_first_night: float
+    minus_6_second_night: float
+    minus_5_third_night: float
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One case: the verdict with confirmation, whether it was asked for, and what 5 % on the first run alone says."""
+class Trial:
+    """Drawn suites of one scenario."""
 
-    verdict: Verdict
-    was_confirmed: bool
-    is_plain_regression: bool
+    def __init__(self, scenario: Scenario, drawn: Drawn) -> None:
+        self.scenario, self.drawn = scenario, drawn
+        self.accident = cache(self._accident)
+        self._medians = np.median(drawn.history, axis=-1)
+        self._unclear = np.nonzero(~self._clear())[0]
 
+    def rates(self, suites: int) -> Rates:
+        """Judge one night of every suite without a change, then one case of each with the changes."""
+        verdicts = [self.night(suite) for suite in range(suites)]
+        shares = [np.mean([wanted in night for night in verdicts]) for wanted in ("regression", "inconclusive")]
+        shares += [np.mean([self.is_found(i, *change) for i in range(suites)]) for change in CHANGES.values()]
+        return Rates(*(round(float(share), 4) for share in shares))
 
-def judged(drawn: Drawn, repeats: int) -> Judged:
-    """Judge as a night does: the repeats, and the further runs only where these look like a regression."""
-    if _is_clear(drawn, repeats):
-        return Judged(Verdict.PASS, was_confirmed=False, is_plain_regression=_is_plain_regression(drawn, drawn.values))
-    before = None
-    if len(drawn.nights) > drawn.num_before_golden:
-        before = NightBefore(drawn.nights[-1], known_noise(drawn.nights[:-1], drawn.num_before_golden))
-    return _judged(drawn, drawn.values, repeats, drawn.history, before)
+    def _clear(self) -> np.ndarray:
+        """Return which cases pass tonight, whatever their noise: they need no judging.
 
+        A level is the golden or a median of at least five nights, so at most the third highest of them.
+        """
+        highest, both = np.median(self.drawn.golden, axis=-1), [self.drawn.repeats, self.drawn.confirming]
+        if self.scenario.history >= 5:
+            highest = np.maximum(highest, np.sort(self._medians, axis=1)[:, -3])
+        now = np.minimum(*(np.median(runs[:, 0], axis=-1) for runs in (both[0], np.concatenate(both, axis=-1))))
+        clear: np.ndarray = now >= highest * (1 - THRESHOLD / 2)
+        return clear
 
-def judged_next(drawn: Drawn, repeats: int) -> Judged:
-    """Judge the night after, with tonight among the nights before it."""
-    nights = [*drawn.nights, drawn.values]
-    before = NightBefore(drawn.values, drawn.history)
-    return _judged(drawn, drawn.next_values, repeats, known_noise(nights, drawn.num_before_golden), before)
+    def night(self, suite: int) -> set[Verdict]:
+        """Return the verdicts on the cases of tonight that are not clearly a pass."""
+        first, last = np.searchsorted(self._unclear, [suite * self.scenario.cases, (suite + 1) * self.scenario.cases])
+        return {self._judged(case, 0, 0.0, self._nights(case))[0].verdict for case in self._unclear[first:last]}
 
+    def is_found(self, suite: int, change: float, within: int) -> bool:
+        """Return whether the first case of the suite, so much slower from tonight on, is red in time."""
+        case = suite * self.scenario.cases
+        nights = self._nights(case)
+        for night in range(within):
+            found, values = self._judged(case, night, change, nights)
+            if found.verdict is Verdict.REGRESSION:
+                return True
+            nights.append(Night(values))
+        return False
 
-def _judged(
-    drawn: Drawn, values: list[float], repeats: int, history: KnownNoise | None, before: NightBefore | None
-) -> Judged:
-    first = judge_time(_THROUGHPUT, values[:repeats], drawn.golden, history, _LIMITS, before)
-    confirms = len(values) > repeats and is_suspicious(_THROUGHPUT, first)
-    last = judge_time(_THROUGHPUT, values, drawn.golden, history, _LIMITS, before) if confirms else first
-    return Judged(last.verdict, confirms, _is_plain_regression(drawn, values))
+    def _nights(self, case: int) -> list[Night]:
+        older = self.scenario.before_golden
+        return [Night(runs, is_older=i < older) for i, runs in enumerate(self.drawn.history[case].tolist())]
 
+    def _judged(self, case: int, night: int, change: float, nights: list[Night]) -> tuple[CaseFinding, list[float]]:
+        repeats, confirming = (
+            (side[case, night] * (1 + change)).tolist() for side in (self.drawn.repeats, self.drawn.confirming)
+        )
+        golden = self._golden(case)
+        found = judge_time(_THROUGHPUT, (repeats, []), golden, nights, THRESHOLD)
+        if not found.evidence or not found.evidence.is_suspicious:
+            return found, repeats
+        found = judge_time(_THROUGHPUT, (repeats, confirming), golden, nights, THRESHOLD)
+        if found.verdict is Verdict.REGRESSION and (accident := self.accident(case // self.scenario.cases)):
+            found = judge_time(_THROUGHPUT, (repeats, confirming), golden, nights, THRESHOLD, accident)
+        return found, [*repeats, *confirming]
 
-def _is_plain_regression(drawn: Drawn, values: list[float]) -> bool:
-    return compare_values(_THROUGHPUT, values[0], drawn.golden.value, THRESHOLD).verdict is Verdict.REGRESSION
+    def _golden(self, case: int) -> Reference:
+        runs = self.drawn.golden[case]
+        spread = float(runs.std(ddof=1) / runs.mean()) if len(runs) > 1 else None
+        return Reference(float(np.median(runs)), spread, len(runs))
 
-
-def _is_clear(drawn: Drawn, repeats: int) -> bool:
-    """Return whether the case passes, whatever its noise: it is not worse than the golden or any night by half of the least effect.
-
-    Saves the search for steps and odd nights in most cases.
-    """
-    highest = max([drawn.golden.value, *(math.fsum(night) / len(night) for night in drawn.nights)])
-    least = min(statistics.harmonic_mean(drawn.values[:repeats]), statistics.harmonic_mean(drawn.values))
-    return least > highest * (1 - SMALLEST_EFFECT * SUSPICION_SHARE)
-
-
-@dataclass(frozen=True)
-class FalseAlarms:
-    """Nights of :data:`CASES_PER_NIGHT` cases in which nothing changed."""
-
-    false_alarm: Rate
-    inconclusive: Rate
-    plain_gate_false_alarm: Rate
-    confirmed_cases_per_night: float
-
-
-def false_alarms(scenario: Scenario, nights: int, confirm: int, seed: int) -> FalseAlarms:
-    """Count the nights with a case called a regression, or inconclusive, although nothing changed."""
-    cases = draws(scenario, 0.0, nights * CASES_PER_NIGHT, confirm, seed)
-    found = [[judged(next(cases), scenario.repeats) for _ in range(CASES_PER_NIGHT)] for _ in range(nights)]
-    return FalseAlarms(
-        _rate(any(case.verdict is Verdict.REGRESSION for case in night) for night in found),
-        _rate(any(case.verdict is Verdict.INCONCLUSIVE for case in night) for night in found),
-        _rate(any(case.is_plain_regression for case in night) for night in found),
-        round(sum(case.was_confirmed for night in found for case in night) / nights, 4),
-    )
-
-
-@dataclass(frozen=True)
-class Detection:
-    """Cases that are slower by ``-change``: found tonight or by the next night, at least not passed, found on one run by 5 %."""
-
-    change: float
-    regression: Rate
-    by_second_night: Rate
-    not_passed: Rate
-    plain_gate: Rate
-
-
-def detection(scenario: Scenario, change: float, cases: int, confirm: int, seed: int) -> Detection:
-    """Count the cases with that true change that are found."""
-    drawn = list(draws(scenario, change, cases, confirm, seed))
-    found = [judged(case, scenario.repeats) for case in drawn]
-    later = [
-        first.verdict is Verdict.REGRESSION or judged_next(case, scenario.repeats).verdict is Verdict.REGRESSION
-        for case, first in zip(drawn, found, strict=True)
-    ]
-    return Detection(
-        change,
-        _rate(case.verdict is Verdict.REGRESSION for case in found),
-        _rate(later),
-        _rate(case.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) for case in found),
-        _rate(case.is_plain_regression for case in found),
-    )
-
-
-def _rate(hits: Iterable[bool]) -> Rate:
-    listed = list(hits)
-    return Rate(sum(listed), len(listed))
+    def _accident(self, suite: int) -> Accident | None:
+        """Return which case of the suite had the worst single night, as the night's judge does."""
+        cases = range(suite * self.scenario.cases, (suite + 1) * self.scenario.cases)
+        found = (accident_in(self._nights(case), THRESHOLD) for case in cases)
+        worst = max((change for change in found if change is not None), key=abs, default=None)
+        return None if worst is None else Accident("another case", worst)

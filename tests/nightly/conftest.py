@@ -76,9 +76,7 @@ def build_findings(metrics: Any, change: float, num_runs: int) -> tuple[CaseFind
             continue
         bad, good = change < -0.02, change > 0.02
         verdict = Verdict.REGRESSION if bad else Verdict.IMPROVEMENT if good else Verdict.PASS
-        evidence = Evidence(
-            2e-5 if bad or good else 0.31, 0.0093, "these repeats, the golden's, 19 nights", num_runs, 5, 0.02
-        )
+        evidence = Evidence(value / (1 + change), 0.0093, 0.05, 19, num_runs, 5, bad)
         findings.append(CaseFinding(metric.name, value, value / (1 + change), change, 0.05, verdict, "", evidence))
     return tuple(findings)
 

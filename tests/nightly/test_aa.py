@@ -54,7 +54,11 @@ def _material(make_spec, make_record, make_golden):
         return record.model_copy(update={"ranks": tuple(ranks)})
 
     def build(seconds=1.0, slower=1.0, heavier=1.0, noise=0.001, ends=None, numbers=NUMBERS, **case):
-        runs = [CaseRun(i, "repeat", "", Path("runs"), record(i, seconds, 0.001)) for i in range(3)]
+        purposes = ("repeat", "repeat", "confirm")
+        runs = [
+            CaseRun(i, what, "", Path("runs"), record(i, seconds, 0.001, run_id=f"run{i}"))
+            for i, what in enumerate(purposes)
+        ]
         labelled = [(number, aa_label(number - NUMBERS.start)) for number in numbers]
 
         def seconds_and_peak(label):

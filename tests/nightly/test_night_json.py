@@ -23,7 +23,7 @@ def test_a_case_carries_its_evidence_its_runs_and_what_differs(night):
 
     assert (speed["verdict"], speed["change"]) == ("regression", -0.034)
     assert speed["evidence"].items() >= {
-        "p_value": 2e-5, "noise": 0.0093, "basis": "these repeats, the golden's, 19 nights", "num_runs": 7,
+        "spread": 0.0093, "num_nights": 19, "is_suspicious": True, "num_runs": 7,
         "num_golden_runs": 5,
     }.items()  # fmt: skip
     assert [run["purpose"] for run in case["runs"]] == ["repeat"] * 5 + ["confirm"] * 2

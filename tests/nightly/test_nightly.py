@@ -125,7 +125,7 @@ def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path)
     kept = [record for record in read_history(tmp_path / "results") if record.night_id == night]
     assert [(record.suite_case, record.purpose, record.outcome) for record in kept] == [
         *[("dense", "repeat", "regression")] * 3,
-        *[("dense", "confirm", "regression")] * 2,
+        *[("dense", "confirm", "regression")] * 3,
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_night_that_was_killed_anywhere_and_resumed_equals_an_unbroken_one(mea
     stage.record("second", 1)
     unbroken = cases_of(nightly(stage, "--json"))
     whole = stage.newest()
-    assert len(whole.events) == 8
+    assert len(whole.events) == 9
     for num_events in range(len(whole.events)):
         copy = tmp_path / "results" / "nights" / f"cut-{num_events}"
         cut_short(whole.night_dir, num_events, copy)

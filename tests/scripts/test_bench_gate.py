@@ -1,63 +1,79 @@
 """scripts/bench-gate: its goals on fewer draws, and what it draws."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from harness.judge.gate import Verdict
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("bench.d", "bench_gate.d")
 
 
-@pytest.mark.slow
-def test_no_more_than_one_night_in_a_hundred_has_a_false_alarm(module):
-    alarms = module("gate_trials").false_alarms(module("gate_rows").USUAL, nights=100, confirm=2, seed=1)
-    assert alarms.false_alarm.count <= 1
-    assert alarms.confirmed_cases_per_night < 1
+@pytest.fixture(name="trial")
+def _trial(module):
+    def build(suites, **changes):
+        draws = module("gate_draws")
+        scenario = draws.Scenario("x", **changes)
+        return module("gate_trials").Trial(scenario, draws.draw(scenario, suites, seed=1))
+
+    return build
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("change", "goal"), [(-0.05, 0.99), (-0.03, 0.90)])
-def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change, goal):
-    found = module("gate_trials").detection(module("gate_rows").USUAL, change, cases=1000, confirm=2, seed=2)
-    assert found.regression.interval[1] >= goal
-    assert found.regression.value >= goal - 0.02
+def test_changes_are_found_and_no_night_without_one_is_red(trial):
+    rates = trial(40, noise=0.01).rates(40)
+    assert (rates.false_red, rates.yellow) == (0, 0)
+    assert rates.minus_8_first_night == 1 and rates.minus_6_second_night >= 0.95
+    assert rates.minus_5_third_night >= 0.8
 
 
 @pytest.mark.slow
-def test_five_percent_on_one_run_misses_most_of_a_true_three_percent(module):
-    found = module("gate_trials").detection(module("gate_rows").USUAL, -0.03, cases=500, confirm=2, seed=3)
-    assert (found.plain_gate.value < 0.25, found.regression.value > 0.85) == (True, True)
+def test_accidents_of_other_cases_make_the_first_bad_night_yellow(trial):
+    calm, shaken = (trial(10, accidents=share) for share in (0.0, 0.03))
+    assert sum(calm.is_found(suite, -0.08, 1) for suite in range(10)) == 10
+    assert sum(shaken.is_found(suite, -0.08, 1) for suite in range(10)) == 0
+    assert sum(shaken.is_found(suite, -0.08, 2) for suite in range(10)) >= 7
+
+
+@pytest.mark.slow
+def test_a_case_that_is_skipped_as_clear_would_pass(trial):
+    found = trial(2, night_noise=0.02, night_degrees=3, before_golden=20)
+    clear = [case for case in range(100) if case not in found._unclear]
+    assert 20 < len(clear) < 100
+    verdicts = {found._judged(case, 0, 0.0, found._nights(case))[0].verdict for case in clear}
+    assert verdicts <= {Verdict.PASS, Verdict.IMPROVEMENT}
 
 
 @pytest.mark.slow
 def test_draws_are_the_same_every_time_and_of_the_noise_they_claim(module):
-    gate_draws = module("gate_draws")
-    scenario = gate_draws.Scenario("x", noise=0.02, heavy_tails=True)
-    first, again = (list(gate_draws.draws(scenario, -0.1, 400, 2, seed=5)) for _ in range(2))
-    assert first == again
-    assert {len(drawn.values) for drawn in first} == {7}
-    mean = sum(value for drawn in first for value in drawn.values) / 2800
-    assert mean == pytest.approx(630, rel=0.005)
-    within = sum(drawn.history.within_sd for drawn in first) / 400
-    assert within == pytest.approx(0.02, rel=0.1)
+    draws = module("gate_draws")
+    scenario = draws.Scenario("x", noise=0.02, night_noise=0.03, heavy_tails=True, redrawn=1.0)
+    first, again = (draws.draw(scenario, 4, seed=5) for _ in range(2))
+    assert (first.history == again.history).all()
+    assert first.history.shape == (200, 40, 5)
+    assert first.history.std(axis=-1, ddof=1).mean() == pytest.approx(0.02, rel=0.15)
+    assert first.history.mean(axis=-1).std() == pytest.approx(0.031, rel=0.05)
+    same = draws.draw(replace(scenario, redrawn=0.0), 4, seed=5)
+    moved = [abs(each.confirming.mean(axis=-1) - each.repeats.mean(axis=-1)).mean() for each in (first, same)]
+    assert moved[0] > 2 * moved[1]
 
 
-@pytest.mark.slow
-def test_a_case_that_is_skipped_as_clear_would_pass(module):
-    trials, draws = module("gate_trials"), module("gate_draws")
-    scenario = draws.Scenario("x", night_noise=0.01, night_degrees=3, nights_before_golden=10)
-    clear = [drawn for drawn in draws.draws(scenario, 0.0, 60, 2, seed=7) if trials._is_clear(drawn, 5)]
-    assert 5 <= len(clear) < 50
-    for drawn in clear:
-        found = trials._judged(drawn, drawn.values, 5, drawn.history, None)
-        assert (found.verdict.value in ("pass", "improvement"), found.was_confirmed) == (True, False)
+def test_recorded_series_give_the_changes_of_nights_from_their_level(module, tmp_path):
+    rows = [f"a,{value}" for value in (1.0, 1.0, 1.1, 1.0, 1.0)] + [f"b,{value}" for value in [2.0] * 6 + [1.0] * 6]
+    (tmp_path / "x.csv").write_text("series,throughput_relative_to_median\n" + "\n".join(rows))
+    found = module("gate_draws").read_series(tmp_path / "x.csv")
+    assert found == (pytest.approx((0, 0, 0.1, 0, 0)), (0,) * 12)
 
 
-def test_the_kept_result_meets_every_goal():
+def test_the_kept_result_names_every_goal_that_is_missed():
     kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
-    usual = kept["rows"][0]
-    assert (usual["scenario"]["noise"], usual["scenario"]["repeats"], usual["confirm"]) == (0.01, 5, 2)
-    assert usual["nights_without_change"]["false_alarm"]["num"] >= 1500
-    assert [goal["name"] for goal in kept["goals"] if goal["verdict"] != "met"] == []
-    assert len(kept["goals"]) == 8
+    assert kept["suites"] >= 500
+    for row in kept["rows"]:
+        is_quiet = row.get("night_noise", 0) <= 0.013 and "recorded" not in row["name"]
+        found = [name for name, goal in kept["goals"].items() if name != "false_red" and is_quiet and row[name] < goal]
+        assert row["missed"] == found + ["false_red"] * (row["false_red"] > kept["goals"]["false_red"])
+    met = {row["name"] for row in kept["rows"] if not row["missed"]}
+    assert {"runs vary by 1 %", "nights differ by 1 %", "nights differ by 1.3 %"} <= met
