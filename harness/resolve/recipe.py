@@ -128,7 +128,7 @@ def nested(layer: Layer) -> dict[str, object]:
 
 def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
     path = path_text(fault.keys)
-    leaf = next((known for known in layer if path == known or path.startswith(f"{known}.")), None)
+    leaf = next((known for known in layer if path == known or path.startswith((f"{known}.", f"{known}["))), None)
     if leaf is None and fault.is_missing:
         return f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
     if leaf is None:  # values of a section do not fit together

@@ -135,7 +135,7 @@ def test_set_reaches_any_field(load, assignment, read, value):
          ["--tensor_model_parallel_size contradicts --set parallelism.tensor_model_parallel_size"]),
         ({"env": ("1A=2",)}, ["--env 1A: no name of an environment variable"]),
         ({"env": ("A",)}, ["--env A: no '='"]),
-        ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope: no such value 'atn'", "did you mean 'attn'?"]),
+        ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope[0]: no such value 'atn'", "did you mean 'attn'?"]),
         ({"cuda_graph_impl": "none", "cuda_graph_scope": "attn"}, ["--cuda_graph_impl none contradicts --cuda_graph_scope attn"]),
         ({"seq_length": 1}, ["--seq_length: must be greater than or equal to 2, is 1"]),
         ({"hidden_size": 66}, ["model: hidden_size 66 is not a multiple of num_attention_heads 4", "(given: --hidden_size)"]),
