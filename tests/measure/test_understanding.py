@@ -127,7 +127,7 @@ def test_locked_clocks_reach_the_sampler_and_need_it(host, tmp_path):
         ({"enable_nsys": True, "pytorch_profiler": True}, "exclude each other"),
         ({"nsys_trace": "cuda", "pytorch_profiler": True}, "--nsys_trace: only with --enable_nsys"),
         ({"profiling_ranks": "0,1", "profiling_stop_step": 3}, "--profiling_ranks, --profiling_stop_step: only with"),
-        ({"profiling_ranks": "0,x", "pytorch_profiler": True}, "--profiling_ranks[1]: must be an integer, is 'x'"),
+        ({"profiling_ranks": "0,x", "pytorch_profiler": True}, r"--profiling_ranks\[1\]: must be an integer, is 'x'"),
         ({"profiling_ranks": "8", "pytorch_profiler": True}, "RUN09: profiled rank 8"),
     ],
 )
