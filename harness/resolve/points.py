@@ -1,6 +1,6 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest
@@ -192,6 +192,9 @@ def _refusal(point: OperatingPoint) -> BadRequestError:
     )
 
 
+_MOST_LISTED = 8
+
+
 def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
     """Return the one runnable point on a GPU that fits the options of a request without GPU type.
 
@@ -205,13 +208,19 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
     matching = [point for point in matching if point.key.num_gpus == request.num_gpus] or matching
     choices = dict.fromkeys(_choosing(point, request) for point in matching)
     if len(choices) > 1:
-        task = wanted.get("task")
+        points, shown = f"{len(choices)} GPU operating points that match", tuple(choices)
+        if len(choices) > _MOST_LISTED:
+            shown = _first_of_each_gpu(choices)
+            points += f" (all: mbr-perf recipes show {request.model_recipe_name})"
         raise SeveralMatchError(
-            f"recipe '{recipe.header.name}' has {len(choices)} GPU operating points that match"
-            f"{f' ({task})' if task else ''}, and this machine has no GPU: choose a point yourself",
-            choices=tuple(choices),
+            f"recipe '{recipe.header.name}' has {points}, and this machine has no GPU: choose one", choices=shown
         )
     return matching[0] if request.num_gpus is None else with_num_gpus(matching, request.num_gpus, ()).point
+
+
+def _first_of_each_gpu(choices: Collection[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    first = {choice[:2]: choice for choice in reversed([*choices])}
+    return tuple(choice for choice in choices if first[choice[:2]] == choice)
 
 
 def _wanted(request: Request, points: list[OperatingPoint]) -> dict[str, str]:

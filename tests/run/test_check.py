@@ -95,6 +95,12 @@ def test_without_a_gpu_the_only_gpu_point_of_the_recipe_is_checked_and_named(mbr
     assert (shown.code, document["notes"][0].lower() in " ".join(shown.out.lower().split())) == (0, True)
 
 
+def test_of_many_points_the_first_of_each_gpu_is_a_command_to_copy(mbr_perf):
+    said, _, *commands = mbr_perf("check", "-mr", "llama3_8b", "--no_megatron").err.splitlines()
+    gpus = [line.split(" -g ")[1].split()[0] for line in commands]
+    assert gpus == ["h100", "b200", "b300", "gb200", "gb300"] and "recipes show llama3_8b" in said
+
+
 def test_without_a_gpu_each_of_several_points_is_a_command_to_copy(mbr_perf):
     asked = ("check", "-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs", "-E", "A=b c", "--no_megatron")
     answer = mbr_perf(*asked)
