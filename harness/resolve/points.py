@@ -1,6 +1,6 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Collection, Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Protocol, TypeVar
 
 from rich.markup import escape
@@ -29,21 +29,18 @@ def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
 
     A bar on a terminal; nothing elsewhere.
     """
-    if not console.is_terminal:
-        yield _silent
-        return
     with _bars(console) as bar:
         yield _shown(bar, bar.add_task("starting", total=num_steps, eta=""))
 
 
-def _silent(_phase: str, _step: int | None, _last_step_s: float | None, _eta_s: float | None) -> None:
-    pass
-
-
-def _bars(console: Console) -> Bar:
+@contextmanager
+def _bars(console: Console) -> Iterator[Bar]:
+    """Yield bars, which only a terminal shows."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[eta]}"))  # fmt: skip
-    return Bar(*columns, console=console, transient=True)
+    bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with bar if console.is_terminal else nullcontext():
+        yield bar
 
 
 def _shown(bar: Bar, task: TaskID, before: str = "") -> Show:
@@ -69,9 +66,6 @@ class Counting(Protocol):
 @contextmanager
 def counting(console: Console, title: str) -> Iterator[Counting]:
     """Show a bar on a terminal, from the first call on; nothing elsewhere."""
-    if not console.is_terminal:
-        yield lambda done, of, text="": None  # noqa: ARG005
-        return
     with _bars(console) as bar:
         task = bar.add_task(title, total=None, visible=False, eta="")
         yield lambda done, of, text="": bar.update(task, completed=done, total=of, visible=True, eta=text)
@@ -137,48 +131,15 @@ def cell_progress(
     console: Console, num_runs: int, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[CellProgress]:
     """Show two bars on a terminal; elsewhere a line per finished run with -v. ``num_runs``: runs still to be done."""
-    if not console.is_terminal:
-        yield _Lines(console, num_runs, clock)
-        return
     with _bars(console) as bar:
         yield _Bars(bar, num_runs, clock)
 
 
-class _Pace:
-    """Seconds that are left at the mean pace of the runs so far."""
-
-    def __init__(self, num_runs: int, clock: Callable[[], float]) -> None:
-        self.num_runs, self.num_done, self._clock, self._began = num_runs, 0, clock, clock()
-
-    def done(self) -> str:
-        """Count a run; how long the others will take."""
-        self.num_done += 1
-        left = max(0, self.num_runs - self.num_done)
-        seconds = (self._clock() - self._began) / self.num_done * left
-        return f"{format_seconds(seconds)} left" if left else ""
-
-
-class _Lines:
-    def __init__(self, console: Console, num_runs: int, clock: Callable[[], float]) -> None:
-        self._console, self._pace, self._title = console, _Pace(num_runs, clock), ""
-
-    def start(self, title: str, num_steps: int) -> Show:  # noqa: ARG002 (as the bars take it)
-        self._title = title
-        return _silent
-
-    def finish(self, line: str) -> None:
-        left = self._pace.done()
-        if AMOUNT.get() == "all":
-            place = f"[{self._pace.num_done}/{self._pace.num_runs}]"
-            self.note(f"{place} {self._title}: {line}{f' ({left})' if left else ''}")
-
-    def note(self, line: str) -> None:
-        self._console.print(on_one_line(line), markup=False, soft_wrap=True)
-
-
 class _Bars:
+    """Bars of all runs and of the one that is at work, and a line for each that has ended."""
+
     def __init__(self, bar: Bar, num_runs: int, clock: Callable[[], float]) -> None:
-        self._bar, self._pace = bar, _Pace(num_runs, clock)
+        self._bar, self._num_runs, self._num_done, self._clock, self._began = bar, num_runs, 0, clock, clock()
         self._all = bar.add_task("runs", total=num_runs, eta="")
         self._run: TaskID | None = None
         self._title = ""
@@ -192,8 +153,17 @@ class _Bars:
         if self._run is not None:
             self._bar.remove_task(self._run)
             self._run = None
-        self.note(f"{self._title}: {line}")
-        self._bar.update(self._all, advance=1, eta=self._pace.done())
+        eta = self._counted()
+        if self._bar.console.is_terminal or AMOUNT.get() == "all":
+            place = f"[{self._num_done}/{self._num_runs}]"
+            self.note(f"{place} {self._title}: {line}{f' ({eta})' if eta else ''}")
+        self._bar.update(self._all, advance=1, eta=eta)
+
+    def _counted(self) -> str:
+        """Count a run; return how long the others take at the mean pace so far."""
+        self._num_done += 1
+        left = max(0, self._num_runs - self._num_done)
+        return f"{format_seconds((self._clock() - self._began) / self._num_done * left)} left" if left else ""
 
     def note(self, line: str) -> None:
         self._bar.console.print(on_one_line(line), markup=False, soft_wrap=True)

@@ -97,7 +97,6 @@ def _shown(text: str) -> str:
 
 
 MOST_HOLDERS = 1000  # rows of a device; the rest becomes one row
-DONE = "replayed\n"  # a line of standard error for every replayed row
 REST = Owner("others", "")
 
 
@@ -166,7 +165,7 @@ def main() -> int:
             from harness.snapshot.what_if import answered
 
             question = Question.model_validate_json(sys.argv[4])
-            what_if = answered(content_of(content), summary.fullest, question, done=lambda: sys.stderr.write(DONE))
+            what_if = answered(content_of(content), summary.fullest, question)
             summary = summary.model_copy(update={"what_if": what_if})
         answer, code = summary.model_dump_json(), 0
     except (RefusedPickleError, SnapshotFormatError) as error:

@@ -4,24 +4,18 @@ import os
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.records.quoting import quoted_error
-from harness.show.progress import counting
 from harness.show.terminal import narration
 from harness.snapshot.values import DeviceMemory, Question, SnapshotSummary
 from harness.units import GIB
 
 _CAP_BYTES = 2 * GIB
-MB = 1_000_000
-_LOOK_EVERY_S = 0.2
 _PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot"
 
@@ -111,48 +105,22 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Questi
     # -P: Python imports nothing from the current folder.
     command = [sys.executable, "-P", "-m", "harness.snapshot.child", str(path), str(num_bytes), str(limit)]
     command += [question.model_dump_json()] if question else []
-    with path.open("rb") as file, counting(narration(), path.name) as show:
+    with path.open("rb") as file, narration().status(f"Reading {path.name}"):
         begin = os.pread(file.fileno(), 8, 0)
         if packed := next((tool for magic, tool in _PACKED.items() if begin.startswith(magic)), None):
             raise BadRequestError(f"{path}: is compressed", remedy=f"decompress it first: {packed} -dk {path}")
-
-        def look(error_text: bytes) -> None:
-            # The child reads from the same open file, so its place in it is known here. It writes a line for each row.
-            done = os.lseek(file.fileno(), 0, os.SEEK_CUR) + error_text.count(b"\n") * num_bytes
-            show(done // MB, (1 + num_rows) * num_bytes // MB)
-
         try:
-            code, out, err = _waited(subprocess.Popen(command, stdin=file, stdout=PIPE, stderr=PIPE), seconds, look)
+            done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired as error:
             message = f"{path}: reading it took more than {seconds:.0f} s"
             raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
-    answer = out.decode("utf-8", "replace").strip()
+    code, answer = done.returncode, done.stdout.decode("utf-8", "replace").strip()
     if code == 2 and answer:
         raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)
     if code != 0:
         what = f"exit code {code}" if code > 0 else f"signal {-code}"
         raise BadRequestError(
-            f"{path}: reading it ended with {what} ({quoted_error(err)}; it may take {limit / 1e9:.1f} GB)",
+            f"{path}: reading it ended with {what} ({quoted_error(done.stderr)}; it may take {limit / 1e9:.1f} GB)",
             remedy=_NOT_A_SNAPSHOT,
         )
     return answer
-
-
-def _waited(
-    child: "subprocess.Popen[bytes]", seconds: float, look: Callable[[bytes], None]
-) -> tuple[int, bytes, bytes]:
-    """Return the exit code and both outputs; ``look`` gets standard error so far. TimeoutExpired after ``seconds``."""
-    until = time.monotonic() + seconds
-    with child:
-        try:
-            while True:
-                try:
-                    outputs = child.communicate(timeout=min(_LOOK_EVERY_S, max(0.0, until - time.monotonic())))
-                except subprocess.TimeoutExpired as error:
-                    if time.monotonic() >= until:
-                        raise
-                    look(error.stderr or b"")
-                else:
-                    return child.returncode, *outputs
-        finally:
-            child.kill()  # does nothing to a process that has ended

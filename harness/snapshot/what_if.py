@@ -1,6 +1,6 @@
 """Replays the history of a snapshot under other settings of torch's allocator, or with modules recomputed."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -50,13 +50,8 @@ def question_of(settings: Sequence[str], device_gib: float | None, without: Sequ
 
 
 @torchs_layout()
-def answered(
-    content: dict[Any, Any], device: DeviceMemory, question: Question, done: Callable[[], object] = lambda: None
-) -> WhatIf:
-    """Return what the device's history takes under each setting. SnapshotFormatError if it has no history.
-
-    Calls ``done`` after each row.
-    """
+def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) -> WhatIf:
+    """Return what the device's history takes under each setting. SnapshotFormatError if it has no history."""
     traces = content.get("device_traces") or ()
     entries: Entries = (traces[device.device] or ()) if device.device < len(traces) else ()
     if not any(entry["action"] == "alloc" for entry in entries):
@@ -73,7 +68,6 @@ def answered(
         for each in asked:
             row = _row(changed, entries, each, question.device_bytes)
             rows.append(row.model_copy(update={"without": modules, "num_recomputed": num_blocks}))
-            done()
     return WhatIf(
         device_bytes=question.device_bytes,
         num_requests=sum(event.num_bytes is not None for event in history.events) - history.num_before,
