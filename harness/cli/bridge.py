@@ -188,12 +188,12 @@ MEANINGS: Mapping[str, Meaning] = {
         "use a variant library_deterministic, or -E NCCL_ALGO=Ring -E NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 "
         "-E CUBLAS_WORKSPACE_CONFIG=:4096:8 --set kernels.cross_entropy_loss_fusion=false "
         "kernels.tp_comm_overlap=false"),
-    "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`, which lists variants"),
+    "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`"),
     "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS"),
     "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node"),
     "--record_memory_history": Meaning("use --memory_snapshot"),
     "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
-    "--save_config_filepath": Meaning("leave it out: spec.json of the run's folder has every setting"),
+    "--save_config_filepath": Meaning("leave it out: the run's spec.json has every setting"),
     "--dump_env": Meaning("leave it out: --dryrun prints the environment"),
     "--max_retries": Meaning("leave it out: `mbr-perf nightly` repeats runs that machines failed"),
     "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
@@ -202,7 +202,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint"),
     "--custom_bash_cmds": Meaning("put the commands in the image"),
     "--enable_pct_binding": Meaning("leave it out: mbr-perf does not bind ranks to cores"),
-    "--preempt_time": Meaning("leave it out: use --time_limit; `--resume` continues a sweep that Slurm ended"),
+    "--preempt_time": Meaning("use --time_limit; `--resume` continues a sweep that Slurm ended"),
     **_refused("leave it out: the learning rate is constant; use --set optimizer.lr=RATE", "min_lr", "warmup_iters"),
     **_refused("leave it out: mbr-perf downloads nothing", "nemo_home", "hf_token"),
     **_refused(_NO_CHECKPOINT, "pretrained_checkpoint", "save_dir", "load_dir", "save_interval", "most_recent_k"),

@@ -106,7 +106,7 @@ def test_without_a_gpu_each_of_several_points_is_a_command_to_copy(mbr_perf):
     answer = mbr_perf(*asked)
     said, head, *commands = answer.err.splitlines()
     assert (answer.code, answer.out, head) == (2, "", "  copy one of these commands:")
-    assert said.startswith("error: recipe 'llama3_70b' has 3 GPU operating points that match (sft), ")
+    assert said.startswith("error: recipe 'llama3_70b' has 3 GPU operating points that match, ")
     assert [shlex.split(line)[:-4] for line in commands] == [["mbr-perf", *asked]] * 3
     assert {tuple(shlex.split(line)[-4:]) for line in commands} == {
         ("-g", gpu, "-ng", "32") for gpu in ("h100", "gb200", "gb300")
