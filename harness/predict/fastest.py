@@ -9,7 +9,7 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRe
 from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
-from harness.predict.mixes import Mixer
+from harness.predict.mixes import Made, Mixer
 from harness.predict.model_states import Adam
 from harness.predict.optimal import Planner, Solution
 from harness.predict.prediction import BUILT_IN, Constants, Prediction
@@ -75,8 +75,12 @@ def optimal(
     implementation: Implementation,
     software: Software,
     constants: Constants = BUILT_IN,
+    mixes: Made | None = None,
 ) -> Optimal:
-    """Return the fastest plan for the layout of ``made``, whose rows are the settings that a layer may have."""
+    """Return the fastest plan for the layout of ``made``, whose rows are the settings that a layer may have.
+
+    ``mixes``: those of the same request in another budget or split, to which this adds.
+    """
     began, budget = time.monotonic(), made.limits.budget_bytes
     rows = made.predicted
     fitting = [row for row in rows if row.verdict == "FITS"]
@@ -85,7 +89,7 @@ def optimal(
         return none_yet
     composer = Composer(made.spec, implementation, apex=software.apex is not False).with_recompute(NoRecompute())
     clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
-    mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven)
+    mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven, {} if mixes is None else mixes)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
     for tried in range(_MOST_TRIES):
         try:

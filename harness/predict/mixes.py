@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement
 from typing import Any, NamedTuple
@@ -40,29 +40,32 @@ class Mix(NamedTuple):
     returning: float
 
 
+Made = dict[object, tuple[Mix, ...]]
+
+
 @dataclass(frozen=True)
 class Mixer:
-    """Makes the mixes of a request. ``settings``: what a layer may have, the one that keeps the most last."""
+    """Makes the mixes of a request. ``settings``: what a layer may have, the one that keeps the most last.
+
+    ``made``: mixes by kind of chunk, which budgets and splits of one request may share.
+    """
 
     composer: Composer
     clock: Clock | None
     settings: tuple[str, ...]
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
-
-    @cached_property
-    def _made(self) -> dict[object, tuple[Mix, ...]]:
-        return {}
+    made: Made = field(default_factory=dict)
 
     def mixes(self, stage: tuple[Chunk, ...], chunk: Chunk) -> tuple[Mix, ...]:
         """Return the mixes of a chunk; chunks that are alike have the same ones."""
         of_stage, kinds = self.composer.kinds(stage), self.composer.spec.model.layer_kinds
         layers = tuple(kinds[i] for i in chunk.layers)
-        alike = layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage
-        if alike not in self._made:
+        alike = layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage, self.most_settings
+        if alike not in self.made:
             every = self._ways(layers, chunk.mtp_layers, self.most_settings)
-            self._made[alike] = tuple(self._mix(chunk, settings, of_stage) for settings in every)
-        return self._made[alike]
+            self.made[alike] = tuple(self._mix(chunk, settings, of_stage) for settings in every)
+        return self.made[alike]
 
     @cached_property
     def allowed(self) -> dict[LayerKind, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from harness.experiment.layout_text import Chunk
 from harness.experiment.recompute import NoRecompute
 from harness.experiment.software import Software
 from harness.predict.fastest import Optimal, optimal
-from harness.predict.mixes import Mixer
+from harness.predict.mixes import Made, Mixer
 from harness.predict.prediction import Constants
 from harness.predict.search import Plan, Traces
 from harness.predict.stages import Composer
@@ -70,7 +70,7 @@ class Splits:
     def _solved(self, sizes: Sizes) -> Optimal:
         made = replace(self.made, spec=self._with(sizes))
         try:
-            return optimal(made, self.traces, self.implementation, self.software, self.constants)
+            return optimal(made, self.traces, self.implementation, self.software, self.constants, self._mixes)
         except MissingTraceError as error:
             return Optimal(None, reason=str(error))
 
@@ -84,6 +84,10 @@ class Splits:
         }
         own = self.made.spec.parallelism.model_copy(update=changes)
         return self.made.spec.model_copy(update={"parallelism": own})
+
+    @cached_property
+    def _mixes(self) -> Made:
+        return {}
 
     @cached_property
     def _flat(self) -> tuple[Chunk, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
+import optimal_time
 from page import Page, plain, table
 from traces import shipped
 
@@ -21,6 +22,7 @@ from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.fastest import optimal
+from harness.predict.mixes import Made
 from harness.predict.reserved import estimated
 from harness.predict.search import SAME_COST, Plan, Traces, judged
 from harness.predict.search import Row as PlanRow
@@ -65,7 +67,9 @@ class Row:
 
 
 def write(host: Host, names: Sequence[str]) -> Page:
-    """Plan the named points (default: all), and write all rows with a page."""
+    """Plan the named points (default: all), and write all rows with a page. ``time`` names what is measured here."""
+    if "time" in names:
+        optimal_time.measure(host)
     path = FOLDER / "optimal.json"
     kept: dict[str, list[Row]] = (
         {row["point"]: [] for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
@@ -101,9 +105,10 @@ def _rows(name: str, asked: Request, host: Host) -> Iterator[Row]:
     made = replace(layout.plan, rows=tuple(map(_estimated, layout.plan.rows)))
     needs = {row.text: row.prediction.fits[2] for row in made.predicted if row.prediction and _is_by_layer(row)}
     low, high = min(needs.values()), needs.get("none", 0)
+    mixes: Made = {}
     for step in range(BUDGETS):
         budget = low + (high - low) * step // BUDGETS + MIB
-        yield _row(name, _within(made, budget), layout.traces, layout.settled.software)
+        yield _row(name, _within(made, budget), layout.traces, layout.settled.software, mixes)
 
 
 def _is_by_layer(row: PlanRow) -> bool:
@@ -128,8 +133,8 @@ def _within(plan: Plan, budget: int) -> Plan:
     return replace(plan, limits=limits, rows=rows)
 
 
-def _row(name: str, made: Plan, traces: Traces, software: Software) -> Row:
-    found = optimal(made, traces, settled_implementation(made.spec), software)
+def _row(name: str, made: Plan, traces: Traces, software: Software, mixes: Made) -> Row:
+    found = optimal(made, traces, settled_implementation(made.spec), software, mixes=mixes)
     row = Row(name, made.limits.budget_bytes or 0, reason=found.reason)
     if (best := found.best_uniform) and best.prediction and best.prediction.time:
         row = replace(row, uniform=best.text, uniform_s=best.prediction.time.likely_s)
@@ -163,7 +168,7 @@ def page(rows: Sequence[Row]) -> Page:
             (name, f"{sum(row in faster for row in own)} of {sum(bool(row.optimal_s) for row in own)}",
              plain(median(row.gain for row in own)), plain(max(row.gain for row in own)), f"{max(row.gap for row in own):.2%}",
              f"{max(row.solved_in_s for row in own):.1f}") for name, own in answered.items()))],
-        [*details, *(["", "## Points without a plan", "", *without] if without else [])],
+        [*optimal_time.section(), *details, *(["", "## Points without a plan", "", *without] if without else [])],
     )  # fmt: skip
 
 
