@@ -21,6 +21,7 @@ from harness.predict.fastest import Optimal, optimal
 from harness.predict.mixes import Made, Mixer
 from harness.predict.prediction import Constants
 from harness.predict.search import Plan, Traces
+from harness.predict.split_bound import SplitBound
 from harness.predict.stages import Composer
 from harness.predict.time_model import Clock
 from harness.predict.trace_book import MissingTraceError
@@ -63,7 +64,7 @@ class Splits:
                 best, sizes = found, other
         return replace(
             best, layout=layout_text(self._flat, sizes) if sizes != first else "", num_splits=len(tried),
-            split_bound=self._bound(sizes), best_uniform=of_request.best_uniform,
+            split_bound=self._bound(sizes, best), best_uniform=of_request.best_uniform,
             solved_in_s=of_request.solved_in_s + time.monotonic() - began,
         )  # fmt: skip
 
@@ -141,8 +142,11 @@ class Splits:
             order = sorted(range(self._pp), key=found.stage_s.__getitem__)
             yield from _moves(self._flat, sizes, self._pp, order[-1], order[:-1][:_TAKERS])
 
-    def _bound(self, sizes: Sizes) -> float:
-        """Return the least seconds of any split: stages that are all as fast, without recompute and exchanges."""
+    def _bound(self, sizes: Sizes, best: Optimal) -> float:
+        """Return the least seconds of any split without recompute and exchanges; whole layers where that is known."""
+        bound = SplitBound(self._mixer, self._flat, self._pp, best.seconds)
+        if best.row and bound.is_known:
+            return bound.seconds()
         total, vp = sum(self._of_ranks(sizes)), len(sizes) // self._pp
         fixed = self._mixer.clock.efficiency.step_s if self._mixer.clock else 0.0
         return total * (self.made.spec.num_microbatches / self._pp + (self._pp - 1) / vp / self._pp) + fixed

@@ -86,9 +86,9 @@ def section() -> list[str]:
     return [
         "", "## Measured on a processor", "",
         f"`mbr-perf run {found['job']} --memory_limit {found['limit_gib']}`: of the settings for all layers only those "
-        f"fit that recompute every layer. The plan by layer has {signed(flops)} FLOPs and a step that is "
-        f"{signed(by_layer['time_change'])} as long ({signed(low)} to {signed(high)}; {found['repeats']} runs of each, in turn). "
-        f"Ranks share {cores} cores, so a step takes what all stages need together. Other work had a load of {load[0]} "
-        f"when it began, so the seconds are those of this machine alone.", "",
+        f"fit that recompute every layer. The plan by layer has {signed(flops)} FLOPs, and its step takes "
+        f"{signed(by_layer['time_change'])} time (95 % interval: {signed(low)} to {signed(high)}; {found['repeats']} runs of "
+        f"each, in turn). Ranks share {cores} cores, so a step takes what all stages need together. Other work on the machine "
+        f"made a load of {load[0]}, so only the two settings compare.", "",
         *table("setting | step s: | peak MiB: | predicted MiB:", rows), "", f"The plan: `{found['plan']}`.",
     ]  # fmt: skip

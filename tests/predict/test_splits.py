@@ -53,3 +53,12 @@ def test_a_split_is_written_as_megatron_core_reads_it():
 def test_layers_move_only_for_a_plan_by_layer(mbr_perf):
     done = mbr_perf("plan", "-mr", "llama3_8b", "-g", "cpu", "--layers_too")
     assert (done.code, "--optimal" in done.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_with_enough_memory_the_bound_of_all_splits_is_what_the_best_one_takes():
+    plan, traces = planned("two stages")
+    made = with_budget(plan, 500)
+    found = splits(made, traces).best(solved(made, traces))
+    exchanged = found.row.prediction.time.reduction_s + found.row.prediction.time.optimizer_s
+    assert found.split_bound <= found.seconds <= found.split_bound + exchanged
