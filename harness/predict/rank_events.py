@@ -7,15 +7,17 @@ first step; optimizer states come at its end and settle in segments of activatio
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.optimizer_states import shards_of
 from harness.predict.allocator_replay import Cycle, Request
 from harness.predict.allocator_settings import SMALL_BYTES
-from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes
-from harness.predict.model_states import ModelStates, StateBytes, owned_parts, state_bytes, state_parts
+from harness.predict.compose import ChunkCost
+from harness.predict.ledger import StageMemory, deferred_bytes, gathered_inputs_bytes, library_bytes
+from harness.predict.model_states import ModelStates, StateBytes, model_states, owned_parts, state_bytes, state_parts
 from harness.predict.rank_parts import ChunkParts, Label, Unit, shared_by
 from harness.predict.schedule import Schedule, keeps_outputs, schedule_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
@@ -233,28 +235,11 @@ class _Chunk:
         return own
 
 
-@dataclass(frozen=True)
-class RankSettings:
-    """What a rank asks for beside its chunks, in bytes.
-
-    ``states`` as in the ledger, ``workspaces`` of libraries, ``hidden``: of the states between stages.
-    ``num_elements``: of all parameters, ``gradient_bytes`` of each one's gradient. ``shards``: over how many ranks the
-    states of dense parameters and of experts are spread.
-    """
-
-    states: ModelStates
-    workspaces: int
-    hidden: int
-    num_elements: int
-    gradient_bytes: int
-    shards: tuple[int, int]
-
-
 def rank_steps(
     spec: ExperimentSpec,
-    pp_rank: int,
+    stage: StageMemory,
+    costs: tuple[ChunkCost, ...],
     chunks: Sequence[ChunkParts],
-    settings: RankSettings,
     draw: "Draw | None" = None,
 ) -> Steps:
     """Return the requests of the first rank of a stage from its build to the end of its second step, or of a draw's.
@@ -264,30 +249,31 @@ def rank_steps(
     """
     memory, shared = _Memory(draw), shared_by(parts.shared for parts in chunks)
     chunks = [parts.without(shared) for parts in chunks]
-    owned = _build(spec, pp_rank, chunks, memory, settings)
+    owned = _build(spec, stage, chunks, memory)
     master, in_step = state_parts(spec)
     memory.take_all((size * master for sizes in owned for size in sizes), "optimizer")
-    keeps = settings.hidden if keeps_outputs(spec) else 0
+    hidden, workspaces = costs[0].hidden_bytes, library_bytes(spec, costs)
+    keeps = hidden if keeps_outputs(spec) else 0
     running = [
         _Chunk(parts, memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1))
         for n, parts in enumerate(chunks)
     ]
-    schedule = schedule_of(spec, pp_rank)
+    schedule, states = schedule_of(spec, stage.pp_rank), model_states(spec, stage.parameters)
     num_left = 0
     if schedule.num_deferred:  # the gradients of all of these wait
         memory.take_all([gathered_inputs_bytes(spec)], "overhead", "gathered inputs")
     else:
         num_left = max(0, schedule.num_microbatches - _enough(schedule, repeats=not draw))
         schedule = replace(schedule, num_microbatches=schedule.num_microbatches - num_left)
-    pieces = range(0, settings.workspaces, _WORKSPACE_BYTES)
-    due: list[float] = [min(_WORKSPACE_BYTES, settings.workspaces - at) for at in pieces]
+    pieces = range(0, workspaces, _WORKSPACE_BYTES)
+    due: list[float] = [min(_WORKSPACE_BYTES, workspaces - at) for at in pieces]
     due = [*shared, *due]  # what all layers share, and workspaces of libraries
     for step in range(draw.num_steps if draw else _NUM_STEPS):
         memory.step = step + 1
-        _run_passes(spec, schedule, running, memory, settings.hidden, due)
+        _run_passes(spec, schedule, running, memory, hidden, due)
         memory.repeat(num_left)
         memory.mark("optimizer")
-        _step(memory, settings.states, owned, in_step if step == 0 else (), state_bytes(spec))
+        _step(memory, states, owned, in_step if step == 0 else (), state_bytes(spec))
     return memory.steps(num_left)
 
 
@@ -343,7 +329,7 @@ def _run_passes(
 
 
 def _build(
-    spec: ExperimentSpec, pp_rank: int, chunks: Sequence[ChunkParts], memory: _Memory, settings: RankSettings
+    spec: ExperimentSpec, stage: StageMemory, chunks: Sequence[ChunkParts], memory: _Memory
 ) -> list[list[float]]:
     """Make the parameters and DDP's buffers; return the elements of each parameter that an optimizer of the rank has.
 
@@ -355,15 +341,15 @@ def _build(
     stored = sum(size for parts in chunks for size in (*parts.parameters, *parts.experts))
     owned: list[list[float]] = [[], []]
     # rounded: states of exactly the size of a parameter settle in the segment that it leaves
-    bytes_per_element = round(stored / settings.num_elements, 2)
+    bytes_per_element = round(stored / (stage.parameters.dense + stage.parameters.expert), 2)
     for number, (parts, keys) in enumerate(zip(chunks, made, strict=True)):
         for is_expert, sizes in enumerate((parts.parameters, parts.experts)):
             elements = [size / bytes_per_element for size in sizes]
             moved = keys[is_expert] if spec.optimizer.use_distributed_optimizer else []
             if sizes:
-                _make_buffers(memory, moved, round(sum(elements) * settings.gradient_bytes))
-            has_buckets = spec.ddp.overlap_grad_reduce and not pp_rank and not number
-            owned[is_expert] += owned_parts(elements, settings.shards[is_expert], has_buckets=has_buckets)
+                _make_buffers(memory, moved, round(sum(elements) * state_bytes(spec).gradient))
+            has_buckets = spec.ddp.overlap_grad_reduce and not stage.pp_rank and not number
+            owned[is_expert] += owned_parts(elements, shards_of(spec)[is_expert], has_buckets=has_buckets)
     return owned if spec.parallelism.expert_model_parallel_size > 1 else [[*chain.from_iterable(owned)]]
 
 

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.optimizer_states import shards_of
 from harness.predict.allocator_replay import fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
-from harness.predict.ledger import StageMemory, library_bytes
-from harness.predict.model_states import model_states, state_bytes
+from harness.predict.ledger import StageMemory
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import RankSettings, Steps, rank_steps
+from harness.predict.rank_events import Steps, rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
@@ -186,22 +184,10 @@ def first_steps(
     name = (composer.spec.recompute.text, stage.pp_rank, seed)
     if name not in known:
         parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
-        known[name] = rank_steps(composer.spec, stage.pp_rank, parts, _settings(composer, stage, chunks), draw)
+        known[name] = rank_steps(composer.spec, stage, chunks, parts, draw)
     return known[name]
 
 
 def device_bytes(spec: ExperimentSpec) -> int:
     """Return the memory of a GPU, which decides how long the ranges of expandable segments are."""
     return spec.gpu_type.memory_bytes or 80 * GIB
-
-
-def _settings(composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...]) -> RankSettings:
-    spec, parameters = composer.spec, stage.parameters
-    return RankSettings(
-        states=model_states(spec, parameters),
-        workspaces=library_bytes(spec, chunks),
-        hidden=chunks[0].hidden_bytes,
-        num_elements=parameters.dense + parameters.expert,
-        gradient_bytes=state_bytes(spec).gradient,
-        shards=shards_of(spec),
-    )

@@ -44,7 +44,7 @@ def _modules(composer: Composer, kind: LayerKind, policy: RecomputePolicy, read:
         return ()
     sizes = [row for row in own.layer.forward if row > 0]
     names, active = [""] * len(sizes), policy.modules if isinstance(policy, SelectiveRecompute) else ()
-    for module in (each for each in _INNER_FIRST if each not in active):
+    for module in sorted({*_INNER_FIRST} - {*active}, key=_INNER_FIRST.index):
         others = (name for name in active if MODULES[name].inside != module)
         more = read(composer.make.layers(kind, SelectiveRecompute(modules=(*others, module)), 3))
         for number in _gone(own.layer, more.layer) if more else ():
