@@ -20,7 +20,7 @@ from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, C
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn
-from harness.records.metrics import BY_NAME, Metric, Metrics, speed_of
+from harness.records.metrics import BY_NAME, Metric, Metrics
 from harness.records.night import Against
 from harness.records.run import Provenance, RunRecord
 from harness.units import first_line, utc_time
@@ -118,13 +118,12 @@ def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -
     runs = list(zip(counted, each, strict=True))
     refined = (_refined(finding, runs, metrics, golden, case, rules) for finding in comparison.findings)
     pairs = judge_pairs(case.planned, case.pair_runs, rules.against)
-    spec, unmeasured = counted[0].spec, (note for record in counted for note in record.unmeasured)
+    unmeasured = (note for record in counted for note in record.unmeasured)
     found = replace(
         verdict,
         findings=tuple(decided(_unless_in_doubt(finding, rules), pairs) for finding in refined),
         pairs=pairs,
         metrics=metrics,
-        speed=speed_of(each, spec.tokens_per_step / spec.num_gpus),
         drift=drift_of(counted, golden, alike) if golden else (),
         caveats=(*alike.caveats, *dict.fromkeys(unmeasured)),
     )

@@ -28,7 +28,7 @@ LOOK_BACK = 40
 """Nights that count. Where one of N nights has an accident, 40 nights without one and then one are seen in at most 9 of
 1,000 nights, whatever N is: (1 - 1/N) ** 40 / N."""
 
-UNKNOWN_SPREAD = 0.0133
+UNKNOWN_SPREAD = 0.0125
 """Nights of one machine commonly differ by about 1 %. It counts until enough nights show how much they do."""
 
 GROSS_THRESHOLDS = 2

@@ -15,7 +15,6 @@ from harness.nightly.words import (
     about,
     answer,
     change_text,
-    evidence_text,
     finding_of,
     headline,
     is_red,
@@ -24,7 +23,7 @@ from harness.nightly.words import (
     threshold_text,
     worst_memory,
 )  # fmt: skip
-from harness.records.metrics import BY_NAME, cell_figure
+from harness.records.metrics import BY_NAME
 from harness.records.night import NightPlan
 from harness.show import json
 from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
@@ -130,8 +129,6 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
         (Column("TFLOP/s/GPU", right=True), _speed),
         (Column("Golden", right=True, drop=2, detail=True, lost=True), _golden),
         (Column("Change", right=True), _change),
-        (Column("Evidence", drop=4, detail=True, optional=True, whole=True, lost=True),
-         lambda case: evidence_text(finding_of(case, SPEED))),
         (Column("Peak memory", right=True, drop=1, lost=True), _memory),
         (Column("SM clock", right=True, drop=3, detail=True, optional=True, lost=True),
          lambda case: clock_figure(case.metrics.clocks if case.metrics else None)),
@@ -154,7 +151,7 @@ def remark_text(case: CaseVerdict) -> str:
 
 def _speed(case: CaseVerdict) -> str:
     finding, metric = finding_of(case, SPEED), BY_NAME[SPEED]
-    return figure(metric, finding.current if finding else cell_figure(metric, case.metrics, case.speed))
+    return figure(metric, finding.current if finding else metric.read(case.metrics) if case.metrics else None)
 
 
 def _golden(case: CaseVerdict) -> str:

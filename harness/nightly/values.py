@@ -12,7 +12,7 @@ from harness.judge.differences import Difference
 from harness.judge.gate import Finding, Verdict
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
-from harness.records.metrics import GateKind, Metrics, Speed
+from harness.records.metrics import GateKind, Metrics
 from harness.records.night import Against, Case, ExpectedFailureRecord, NightPlan, NightRun
 from harness.records.run import REPLAYED, RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
@@ -102,8 +102,8 @@ class CaseVerdict:
     """How a case ended. ``is_expected``: the suite expected the outcome, so the case is not red.
 
     ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from
-    the golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures, ``speed`` their
-    mean, as every report shows it; ``metrics`` their median. ``is_infrastructure``: a named infrastructure fault that
+    the golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures, ``metrics``
+    their median, as every report shows it. ``is_infrastructure``: a named infrastructure fault that
     retries did not cure. ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
     ``pairs``: the comparison with the old build that decided a suspicion; None where none ran.
     """
@@ -121,7 +121,6 @@ class CaseVerdict:
     pairs: PairsVerdict | None = None
     drift: tuple[Difference, ...] = ()
     caveats: tuple[str, ...] = ()
-    speed: Speed | None = None
     is_expected: bool = False
     is_infrastructure: bool = False
     remark: str = ""
@@ -321,11 +320,7 @@ class RunRow(Shown):
 
 
 class CaseRow(Shown):
-    """One case; a figure that is no finite number is null.
-
-    ``metrics`` has the medians of the runs, which the gate compares and `golden promote` stores; ``speed`` the mean
-    step time.
-    """
+    """One case; a figure that is no finite number is null. ``metrics``: medians of the runs."""
 
     name: str = at("planned", "name")
     outcome: CaseOutcome
@@ -347,7 +342,6 @@ class CaseRow(Shown):
     drift: tuple[Difference, ...]
     caveats: tuple[str, ...]
     metrics: Metrics | None
-    speed: Speed | None
     runs: tuple[RunRow, ...]
 
     @classmethod

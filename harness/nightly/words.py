@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from harness.errors import ExitCode
 from harness.judge.gate import Verdict
-from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, Evidence, NightVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
 from harness.records.metrics import BY_NAME
 from harness.show.figures import ABSENT, figure
 from harness.units import counted, format_percent
@@ -168,12 +168,11 @@ def change_text(finding: CaseFinding | None) -> str:
     """Return ``-3.4 %, 7 runs, 12 nights``; absent without two numbers."""
     if finding is None or finding.change is None:
         return ABSENT
-    return ", ".join([format_percent(finding.change), *([_evidence(finding.evidence)] if finding.evidence else [])])
-
-
-def evidence_text(finding: CaseFinding | None) -> str:
-    """Return ``7 runs, 12 nights``; absent where nothing was compared."""
-    return ABSENT if finding is None or finding.evidence is None else _evidence(finding.evidence)
+    evidence = finding.evidence
+    if evidence is None:
+        return format_percent(finding.change)
+    against = counted(evidence.num_nights, "night") if evidence.num_nights else "golden only"
+    return f"{format_percent(finding.change)}, {counted(evidence.num_runs, 'run')}, {against}"
 
 
 def finding_text(finding: CaseFinding) -> str:
@@ -205,11 +204,6 @@ def _span(start: str, end: str) -> str:
     first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
     day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
     return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
-
-
-def _evidence(evidence: Evidence) -> str:
-    runs = counted(evidence.num_runs, "run")
-    return f"{runs}, {counted(evidence.num_nights, 'night')}" if evidence.num_nights else f"{runs}, golden only"
 
 
 def p_text(p_value: float) -> str:

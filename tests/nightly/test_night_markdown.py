@@ -23,13 +23,6 @@ def test_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(make_night,
     assert [line[:3] for line in text.splitlines() if line.startswith("#")] == ["## ", "###", "###"]
 
 
-def test_every_case_is_a_row_and_every_red_one_a_heading(night):
-    text = night_markdown(night)
-
-    assert len([line for line in text.splitlines() if line.startswith("|")]) == 2 + len(night.cases)
-    assert text.count("\n#### ") == 6
-
-
 @pytest.mark.parametrize(("room", "begins"), [(60_000, "## "), (1_000, "**FAILED in 3 of 9 cases: ")])
 def test_a_summary_is_appended_whole_or_as_its_answer(tmp_path, night, room, begins):
     path = tmp_path / "summary.md"

@@ -97,7 +97,7 @@ def test_five_nights_take_the_place_of_the_golden():
 
 
 def test_before_five_nights_a_change_must_exceed_what_nights_commonly_differ_by():
-    assert [verdict(level, level, [night(1.0)] * 4) for level in (0.945, 0.943)] == ["inconclusive", "regression"]
+    assert [verdict(level, level, [night(1.0)] * 4) for level in (0.948, 0.946)] == ["inconclusive", "regression"]
     noisy = Reference(700.0, 0.04, 5)
     assert verdict(0.92, 0.92, [], golden=noisy) == "inconclusive"
 
