@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from harness.experiment.effective import Implementation
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, simplest
@@ -120,12 +121,21 @@ def _solved(due: Iterable[Room], mixer: Mixer, adam: Adam, allocator_bytes: int)
 
 
 def _less(room: Room, found: Prediction) -> list[Room]:
-    """Return the rooms without a plan that does not fit: every plan that fits is lower in one of both peaks."""
+    """Return two rooms that hold every plan that fits, and not this one, which does not fit.
+
+    Below some peak of uneven routing, or above it: then the budget leaves less for the other peak. Half way between
+    the peak of this plan and what its other peak would leave for it, both rooms are smaller.
+    """
     peak, uneven = room.most
-    return [
-        replace(room, most=(min(peak, found.peak_bytes - 1), uneven)),
-        replace(room, most=(peak, min(uneven, found.uneven_bytes - 1))),
-    ]
+    left = (room.budget_bytes - room.peak * found.peak_bytes) / room.uneven if room.uneven and room.peak else inf
+    if left >= found.uneven_bytes:  # another rule than the room's says that it does not fit
+        return [
+            replace(room, most=(min(peak, found.peak_bytes - 1), uneven)),
+            replace(room, most=(peak, min(uneven, found.uneven_bytes - 1))),
+        ]
+    middle = (left + found.uneven_bytes) / 2
+    beside = (room.budget_bytes - room.uneven * middle) / room.peak
+    return [replace(room, most=(min(peak, beside), uneven)), replace(room, most=(peak, min(uneven, middle)))]
 
 
 def _seconds(row: Row) -> tuple[float, int]:
