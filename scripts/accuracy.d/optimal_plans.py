@@ -82,7 +82,12 @@ def write(host: Host, names: Sequence[str]) -> Page:
         kept[name] = list(_rows(name, request, host))
         rows = [row for point in sorted(kept) for row in kept[point]]
         write_atomically(path, json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-    made = page([row for point in sorted(kept) for row in kept[point]])
+    due = [
+        Row(name, 0, reason=f"not searched yet; minutes for `scripts/accuracy --optimal {name}`")
+        for name, _ in _points([])
+        if name not in kept
+    ]
+    made = page([*(row for point in sorted(kept) for row in kept[point]), *due])
     write_atomically(FOLDER / "README.md", made.markdown())
     return made
 
@@ -161,14 +166,18 @@ def page(rows: Sequence[Row]) -> Page:
         f"{max(row.gap for row in solved):.2%}. The slowest took {max(row.solved_in_s for row in solved):.1f} s."
     )
     details = [line for name in answered if name.startswith(_NAMED) for line in _of_point(name, answered[name])]
-    without = [f"* {name}: {own[0].reason}" for name, own in by_point.items() if name not in answered]
+    without = [
+        f"* {name}: {why} ({sum(row.reason == why for row in own)} of {len(own)} budgets)"
+        for name, own in by_point.items()
+        for why in dict.fromkeys(row.reason for row in own if row.reason)
+    ]
     return Page(
         "The fastest plan by layer", headline, {},
         [*_NOTES, "", *table("point | faster in: | median gain: | largest gain: | largest gap: | slowest s:", (
             (name, f"{sum(row in faster for row in own)} of {sum(bool(row.optimal_s) for row in own)}",
              plain(median(row.gain for row in own)), plain(max(row.gain for row in own)), f"{max(row.gap for row in own):.2%}",
              f"{max(row.solved_in_s for row in own):.1f}") for name, own in answered.items()))],
-        [*optimal_time.section(), *details, *(["", "## Points without a plan", "", *without] if without else [])],
+        [*optimal_time.section(), *details, *(["", "## Points and budgets without a plan", "", *without] if without else [])],
     )  # fmt: skip
 
 
