@@ -179,7 +179,7 @@ def _optimal(request: PlanRequest, planned: Planned) -> "Optimal | None":
     spec = layout.plan.spec
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
     asked = layout.plan, layout.traces, settled_implementation(spec), layout.settled.software, constants
-    found = optimal(*asked)
+    found = optimal(*asked, mixes={})
     return Splits(*asked).best(found) if request.layers_too else found
 
 

@@ -76,7 +76,8 @@ def optimal(
     implementation: Implementation,
     software: Software,
     constants: Constants = BUILT_IN,
-    mixes: Made | None = None,
+    *,
+    mixes: Made,
 ) -> Optimal:
     """Return the fastest plan for the layout of ``made``, whose rows are the settings that a layer may have.
 
@@ -90,7 +91,7 @@ def optimal(
         return none_yet
     composer = Composer(made.spec, implementation, apex=software.apex is not False).with_recompute(NoRecompute())
     clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
-    mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven, {} if mixes is None else mixes)
+    mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven, mixes)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
     for tried in range(_MOST_TRIES):
         try:

@@ -71,7 +71,7 @@ class Splits:
     def _solved(self, sizes: Sizes) -> Optimal:
         made = replace(self.made, spec=self._with(sizes))
         try:
-            return optimal(made, self.traces, self.implementation, self.software, self.constants, self._mixes)
+            return optimal(made, self.traces, self.implementation, self.software, self.constants, mixes=self._mixes)
         except MissingTraceError as error:
             return Optimal(None, reason=str(error))
 

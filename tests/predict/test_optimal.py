@@ -49,7 +49,7 @@ def planned(name, fit_into_gib=None):
 
 
 def solved(plan, traces):
-    return optimal(plan, traces, settled_implementation(plan.spec), SOFTWARE)
+    return optimal(plan, traces, settled_implementation(plan.spec), SOFTWARE, mixes={})
 
 
 def with_budget(plan, gib):
