@@ -20,6 +20,7 @@ def num_inputs(target: str, seconds: float, seed: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_second_of_damaged_snapshots():
     assert num_inputs("snapshots", 1, 1) > 10
 

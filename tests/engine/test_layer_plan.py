@@ -18,7 +18,7 @@ PLANS = {
 
 @pytest.mark.train
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", ["two stages", *(pytest.param(name, marks=pytest.mark.long) for name in [*PLANS][1:])])
 def test_a_mixed_plan_is_measured_as_predicted_on_every_rank(name, mbr_perf, tmp_path):
     pp, vp, layers, plan, num_full, modules = PLANS[name]
     done = mbr_perf(

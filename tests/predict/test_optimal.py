@@ -84,7 +84,9 @@ def every_plan(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * name.startswith(("experts", "inter"))) for name in INSTANCES]
+)
 def test_the_plan_equals_brute_force_at_every_budget(name):
     plan, traces = planned(name)
     every = every_plan(name)
