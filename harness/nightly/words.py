@@ -180,7 +180,7 @@ def finding_text(finding: CaseFinding) -> str:
     metric = BY_NAME[finding.metric]
     values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
-    reason = f". {one_line(finding.reason)}" if finding.reason else ""
+    reason = f"; {one_line(finding.reason)}" if finding.reason else ""
     return f"{values}{change}{_threshold(finding)}{reason}"
 
 
