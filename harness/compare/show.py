@@ -93,9 +93,9 @@ def _log_line(log: ForeignLog) -> str:
 
 def _golden_line(judged: ForeignComparison) -> str:
     golden, window = judged.golden, judged.window
-    count, what = len(window.iterations), "Reference" if golden.log else "Golden"
+    count, (what, of) = len(window.iterations), ("Reference", "") if golden.log else ("Golden", f", {golden.layout}")
     return (
-        f"{what} {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
+        f"{what} {golden.path}: {_NAMES[golden.format]}{of}, {counted(len(golden.steps), 'step')}; "
         f"window: {counted(count, 'step')}, [{window.start}, {window.end})"
     )
 
