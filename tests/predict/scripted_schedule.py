@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.model_parallel_config import ModelParallelConfig
 from megatron.core.pipeline_parallel import schedules
+from megatron.core.process_groups_config import ProcessGroupCollection
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -80,6 +81,11 @@ class Messages:
     def __init__(self, vp_size, config):
         self.pp_group = dist.group.WORLD
         self.virtual_pipeline_model_parallel_size, self.config = vp_size, config
+        self.current_stage, self.total_stages = dist.get_rank(), dist.get_world_size()
+        self.is_pp_first_stage, self.is_pp_last_stage = (
+            self.current_stage == 0,
+            self.current_stage == self.total_stages - 1,
+        )
 
     def recv_forward(self, shape, is_first_stage):
         return as_asked(shape, None if is_first_stage else hidden(requires_grad=True))
@@ -123,7 +129,7 @@ def passes(pp_size: int, pp_rank: int, vp_size: int, num_microbatches: int, grou
     last = pp_rank == pp_size - 1
     chunks = [ChunkModel(config, v, last and v == vp_size - 1) for v in range(vp_size)]
     one = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
-    groups = SimpleNamespace(tp=one, cp=one, embd=None, pp=None, pos_embd=None, dp_cp=one)
+    groups = ProcessGroupCollection(tp=one, cp=one, embd=None, pp=None, pos_embd=None, dp_cp=one)
 
     def step(_data, model, *_):
         return model(), lambda loss: (loss, {})
