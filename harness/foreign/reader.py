@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from harness.foreign.log import ForeignLog, Iteration, LogFormat, RankMemory
 from harness.foreign.logs.lines import LogLine, log_lines
@@ -141,7 +142,7 @@ class LogReader:
             if int(match[1]) == 0:
                 continue
             *whole, rest = f"{body}|".split("|") if is_unclosed else body.split("|")
-            values = self._values(whole)
+            values: dict[str, Any] = self._values(whole)
             self._total, self._ended = int(match[2]), False
             if is_cut := ":" in rest:
                 self._num_cut += 1
@@ -151,8 +152,8 @@ class LogReader:
             step = self._steps_of(line).take(values.get("step_time_s"))
             if step is not None:
                 values.setdefault("tflops_per_gpu", step.tflops_per_gpu)
-            more: dict[str, object] = {"rank": line.rank, "time": line.time, "is_cut": is_cut, **values}
-            self._attempts.add(Iteration(int(match[1]), line.where, **more))  # type: ignore[arg-type]
+            new = Iteration(int(match[1]), line.where, rank=line.rank, time=line.time, is_cut=is_cut, **values)
+            self._attempts.add(new)
 
     def _values(self, parts: Iterable[str]) -> dict[str, float]:
         """Return the fields of an iteration; of a repeated one the first."""
