@@ -59,7 +59,7 @@ class Mixer:
 
     def mixes(self, stage: tuple[Chunk, ...], chunk: Chunk) -> tuple[Mix, ...]:
         """Return the mixes of a chunk; chunks that are alike have the same ones."""
-        of_stage, kinds = self.composer.kinds(stage), self.composer.spec.model.layer_kinds
+        of_stage, kinds = self.composer.kinds(stage), self.composer.layer_kinds
         layers = tuple(kinds[i] for i in chunk.layers)
         alike = layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage, self.most_settings
         if alike not in self.made:
@@ -70,7 +70,7 @@ class Mixer:
     @cached_property
     def allowed(self) -> dict[LayerKind, tuple[str, ...]]:
         """Return the settings that a layer of each kind may have: without those that another one beats on one layer."""
-        kinds, found = self.composer.spec.model.layer_kinds, dict[LayerKind, tuple[str, ...]]()
+        kinds, found = self.composer.layer_kinds, dict[LayerKind, tuple[str, ...]]()
         for kind in dict.fromkeys(kinds):
             one = Chunk((kinds.index(kind),))
             # Of those that do the same on such a layer, the one with the fewest modules comes first, and is kept.
@@ -83,7 +83,7 @@ class Mixer:
     @cached_property
     def most_settings(self) -> int:
         """Return how many different settings a chunk may use: all, or so few that the mixes can be made."""
-        kinds = self.composer.spec.model.layer_kinds
+        kinds = self.composer.layer_kinds
         chunks = {
             (tuple(kinds[i] for i in chunk.layers), chunk.mtp_layers)
             for stage in self.composer.stages
@@ -97,14 +97,12 @@ class Mixer:
 
     def _ways(self, layers: Sequence[LayerKind], num_mtp: int, most: int) -> list[tuple[str, ...]]:
         """Return the settings of the layers of every mix of at most so many settings; of too many, one too many."""
-        parts = [self.allowed[kind] for kind in layers] + [
-            self.allowed[self.composer.spec.model.layer_kinds[-1]]
-        ] * num_mtp
+        parts = [self.allowed[kind] for kind in layers] + [self.allowed[self.composer.layer_kinds[-1]]] * num_mtp
         here = [setting for setting in self.settings if any(setting in part for part in parts)]
         found: dict[tuple[str, ...], None] = {}
         for chosen in combinations(here, min(most, len(here))):
             of_kind = {kind: tuple(each for each in own if each in chosen) for kind, own in self.allowed.items()}
-            for way in _ways(layers, num_mtp, of_kind, of_kind[self.composer.spec.model.layer_kinds[-1]]):
+            for way in _ways(layers, num_mtp, of_kind, of_kind[self.composer.layer_kinds[-1]]):
                 found[way] = None
                 if len(found) > MOST_MIXES and most > 2:
                     return [*found]

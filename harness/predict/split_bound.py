@@ -33,7 +33,7 @@ class SplitBound:
     @property
     def is_known(self) -> bool:
         """Return whether the model has one kind of layers, or few of a second one."""
-        return len(set(self._of_layers)) <= 2 and len(self._kinds[0]) <= _MOST_RARE
+        return len(set(self.mixer.composer.layer_kinds)) <= 2 and len(self._kinds[0]) <= _MOST_RARE
 
     def seconds(self) -> float:
         """Return a bound of the seconds of a step. The slowest rank decides, and all count in the bubble.
@@ -83,14 +83,11 @@ class SplitBound:
         return self.known_s / self._num
 
     @cached_property
-    def _of_layers(self) -> tuple[object, ...]:
-        return self.mixer.composer.spec.model.layer_kinds
-
-    @cached_property
     def _kinds(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the layers of the rarer kind, and those of the most frequent one."""
-        usual = max(set(self._of_layers), key=self._of_layers.count)
-        both = [tuple(i for i, kind in enumerate(self._of_layers) if (kind == usual) == same) for same in (False, True)]
+        kinds = self.mixer.composer.layer_kinds
+        usual = max(set(kinds), key=kinds.count)
+        both = [tuple(i for i, kind in enumerate(kinds) if (kind == usual) == same) for same in (False, True)]
         return both[0], both[1]
 
 

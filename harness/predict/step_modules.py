@@ -28,7 +28,7 @@ def by_module(labels: dict[int, Label], composer: Composer, pp_rank: int, read: 
 
 def _layers(composer: Composer, pp_rank: int, read: Read) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the name of each layer, and the module of each request of its forward pass; empty where none is known."""
-    known, kinds = dict[tuple[LayerKind, str], tuple[str, ...]](), composer.spec.model.layer_kinds
+    known, kinds = dict[tuple[LayerKind, str], tuple[str, ...]](), composer.layer_kinds
     for chunk in composer.stages[pp_rank]:
         for layer, policy in zip(chunk.layers, composer.settings(chunk), strict=False):  # those of MTP layers are last
             alike = kinds[layer], policy.text
