@@ -22,10 +22,15 @@ _ROUNDING = 1e-9  # of equal values
 _MIN_FOR_STEP, _MIN_FOR_FURTHER_STEP = 4, 5
 
 
+def changes_around(values: Sequence[float], parts: Sequence[range]) -> list[float]:
+    """Return the relative change of each of ``values`` from the median of its level."""
+    middles = [(median(values[part.start : part.stop]), part) for part in parts]
+    return [values[i] / middle - 1 for middle, part in middles for i in part]
+
+
 def spread_around(values: Sequence[float], parts: Sequence[range]) -> float:
     """Return the relative spread of ``values`` around the median of their level, robust against single odd ones."""
-    middles = [(median(values[part.start : part.stop]), part) for part in parts]
-    return MAD_TO_SD * median(abs(values[i] / middle - 1) for middle, part in middles for i in part)
+    return MAD_TO_SD * median(map(abs, changes_around(values, parts)))
 
 
 def levels(values: Sequence[float]) -> list[range]:

@@ -19,7 +19,7 @@ from functools import cached_property
 from statistics import median
 
 from harness.judge.gate import Verdict, compare_values
-from harness.judge.levels import DEVIATIONS, MIN_NIGHTS, levels, spread_around
+from harness.judge.levels import DEVIATIONS, MIN_NIGHTS, changes_around, levels, spread_around
 from harness.nightly.values import Accident, CaseFinding, Evidence
 from harness.records.metrics import Metric
 from harness.units import format_percent, format_share
@@ -99,11 +99,15 @@ def level_of(nights: Sequence[Night], golden: Reference) -> Level:
     series = [night.value for night in usable]
     series.insert(place, golden.value)
     parts = levels(series)
-    spread = max(spread_around(series, parts), median(night.error for night in usable))
+    spread = _spread(series, parts, usable)
     own = [series[i] for part in parts if place in part for i in part if i != place]
     if len(own) < MIN_NIGHTS:
         return Level(golden.value, math.sqrt(2) * max(spread, golden.error), 0)
     return Level(median(own), spread, len(own))
+
+
+def _spread(series: Sequence[float], parts: Sequence[range], nights: Sequence[Night]) -> float:
+    return max(spread_around(series, parts), median(night.error for night in nights))
 
 
 @dataclass(frozen=True)
@@ -252,9 +256,8 @@ def accident_in(nights: Sequence[Night], threshold: float) -> float | None:
     if len(series) < MIN_NIGHTS or max(series) / min(series) - 1 <= threshold:
         return None
     parts = levels(series)
-    limit = max(threshold, DEVIATIONS * max(spread_around(series, parts), median(night.error for night in last)))
-    middles = [(median(series[part.start : part.stop]), part) for part in parts]
-    changes = [series[i] / middle - 1 for middle, part in middles for i in part]
+    limit = max(threshold, DEVIATIONS * _spread(series, parts, last))
+    changes = changes_around(series, parts)
     far = [abs(change) > limit for change in changes]
     single = [change for i, change in enumerate(changes[:-1]) if far[i] and not far[i + 1] and not (i and far[i - 1])]
     return max(single, key=abs, default=None)

@@ -1,14 +1,12 @@
 """Simulated suites: for every case a golden, earlier nights and three new ones, drawn from a noise whose truth is known."""
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
-from harness.judge.levels import levels
+from harness.judge.levels import changes_around, levels
 from harness.units import grouped
 
 CASES_PER_NIGHT = 50
@@ -115,8 +113,4 @@ def read_series(path: Path) -> tuple[tuple[float, ...], ...]:
     """Read ``series,...,throughput...`` rows in order of time; return by series each night's change from its level."""
     with path.open(newline="", encoding="utf-8") as file:
         values = grouped((row["series"], float(row["throughput_relative_to_median"])) for row in csv.DictReader(file))
-    return tuple(_changes(series) for series in values.values())
-
-
-def _changes(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(values[i] / median(values[k] for k in part) - 1 for part in levels(values) for i in part)
+    return tuple(tuple(changes_around(series, levels(series))) for series in values.values())

@@ -7,6 +7,7 @@ import numpy as np
 from gate_draws import Drawn, Scenario
 
 from harness.judge.gate import Verdict
+from harness.judge.levels import MIN_NIGHTS
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import Accident, CaseFinding
 from harness.records.metrics import BY_NAME
@@ -50,7 +51,7 @@ class Trial:
         A level is the golden or a median of at least five nights, so at most the third highest of them.
         """
         highest, both = np.median(self.drawn.golden, axis=-1), [self.drawn.repeats, self.drawn.confirming]
-        if self.scenario.history >= 5:
+        if self.scenario.history >= MIN_NIGHTS:
             highest = np.maximum(highest, np.sort(self._medians, axis=1)[:, -3])
         now = np.minimum(*(np.median(runs[:, 0], axis=-1) for runs in (both[0], np.concatenate(both, axis=-1))))
         clear: np.ndarray = now >= highest * (1 - THRESHOLD / 2)
