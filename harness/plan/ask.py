@@ -32,8 +32,7 @@ class PlanOptions:
     over: Annotated[list[str] | None, option("NAME=N,N...", "Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, "
         "sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
     lengths: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens of sequences that vary up to the sequence "
-                                                              "length; a file has a length and its count on each "
-                                                              "line.")] = None
+                                                              "length; a file has TOKENS,COUNT on each line.")] = None
     routing: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens that an expert gets of a micro-batch, where they "
         "vary: as --lengths.")] = None
     search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch); sizes that you give "

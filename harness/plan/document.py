@@ -26,7 +26,7 @@ from harness.predict.advice import (
 from harness.predict.device import DeviceNeeds
 from harness.predict.ledger import PeakName, StageMemory
 from harness.predict.prediction import Verdict
-from harness.predict.reserved import Held
+from harness.predict.reserved import Drawn, Held
 from harness.predict.search import Plan, Row
 from harness.records.calibration import Calibration
 from harness.records.prediction import Source, StagePrediction
@@ -77,6 +77,7 @@ class SettingRow(Shown):
     fits_bytes: int | None
     fits_range_bytes: tuple[int, int] | None
     reserved_source: Source | None = at("prediction", "reserved_source")
+    drawn: Drawn | None = at("prediction", "drawn")
     device_bytes: int | None
     device_range_bytes: tuple[int, int] | None
     worst_stage: int | None = at("prediction", "worst", "pp_rank")

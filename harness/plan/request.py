@@ -37,7 +37,7 @@ class PlanRequest:
 
     ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
-    ``varied``: sizes that vary.
+    ``varied``: sizes that vary. ``step_trace``: where to write a step.
     """
 
     asked: Request
@@ -56,6 +56,7 @@ class PlanRequest:
     varied: Varied = CONSTANT
     optimal: bool = False
     layers_too: bool = False
+    step_trace: Path | None = None
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
-from harness.experiment.experiment import CudaGraphSpec
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
@@ -14,11 +14,11 @@ from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports
 from harness.plan.nearest import Nearest, nearest_golden, nearest_published
 from harness.plan.request import PlanRequest, check_plan
-from harness.predict.draws import CONSTANT, NUM_DRAWS, Varied
+from harness.predict.draws import CONSTANT, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
-from harness.predict.reserved import not_known
+from harness.predict.reserved import not_composed, not_known
 from harness.predict.search import (
     Candidates,
     Plan,
@@ -30,7 +30,7 @@ from harness.predict.search import (
 )
 from harness.predict.step_history import StepHistory
 from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache, trace_kind
-from harness.predict.weighing import row_history, with_replays
+from harness.predict.weighing import row_history, with_replays, with_sought
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
 
@@ -57,14 +57,19 @@ class Layout:
 
         None where their requests are not known.
         """
-        if self.plan is None or self.traces is None or self.settled is None:
+        row = self.stepped
+        found = row_history(row, self.traces, self.settled.software) if row and self.traces and self.settled else None
+        return (row, found) if row and found else None
+
+    @property
+    def stepped(self) -> Row | None:
+        """Return the setting whose steps are to be shown."""
+        if self.plan is None or self.settled is None:
             return None
         rows = {row.text: row for row in self.plan.predicted}
         is_asked = self.settled.sources.get("recompute", "").startswith("-")
         asked = rows.get(self.plan.spec.recompute.text) if is_asked else None
-        row = asked or self.plan.recommended or next(iter(rows.values()), None)
-        found = row_history(row, self.traces, self.settled.software) if row else None
-        return (row, found) if row and found else None
+        return asked or self.plan.recommended or next(iter(rows.values()), None)
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,7 @@ class Planned:
     def notes(self) -> tuple[str, ...]:
         """Notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
         settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
-        whole = "peaks, seconds and the step's picture are of whole sequences and even routing"
-        vary = f"{' '.join(self.varied.options)}: ranges of Reserved and Fits hold {NUM_DRAWS} draws; {whole}"
-        return (*settled, *self.sources, *((vary,) if self.varied.options else ()))
+        return (*settled, *self.sources)
 
 
 def plan_request(
@@ -152,6 +155,7 @@ def plan_request(
         *others, last = dict.fromkeys(problems)
         explained = BadRequestError(last, remedy="`mbr-perf check` explains each rule")
         raise_all([*map(BadRequestError, others), explained])
+    _check_varied(request.varied, [layout.settled.spec for layout in legal])
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
     traced = tracing.by_kind(layout.needed for layout in legal)
@@ -162,10 +166,18 @@ def plan_request(
     )
     if len(found) == 1:
         planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
-    planned = _with_replays(planned, request.varied)
+    planned = _with_replays(planned, request)
     if request.optimal:
         planned = replace(planned, optimal=_optimal(request, planned))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def _check_varied(varied: Varied, specs: list[ExperimentSpec]) -> None:
+    """Raise BadRequestError, before anything is traced, for sizes that some layout cannot have, or none can use."""
+    if varied.options and all(map(not_composed, specs)):
+        raise not_known(varied.options[0], specs[0])
+    for spec in specs:
+        varied.check(spec)
 
 
 def _optimal(request: PlanRequest, planned: Planned) -> "Optimal | None":
@@ -183,19 +195,21 @@ def _optimal(request: PlanRequest, planned: Planned) -> "Optimal | None":
     return Splits(*asked).best(found) if request.layers_too else found
 
 
-def _with_replays(planned: Planned, varied: Varied) -> Planned:
+def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     """Replay the first steps of the best layout; of the first one planned where there is no best.
 
-    BadRequestError for ``varied`` sizes that no setting can use.
+    BadRequestError for sizes that vary where the requests of no setting are known.
     """
-    best = planned.judged
+    best, varied = planned.judged, request.varied
     if best is None or best.plan is None or best.traces is None or best.settled is None:
         return planned
-    plan = with_replays(best.plan, best.traces, best.settled.software, varied)
-    replayed = (row.prediction and row.prediction.reserved_source == "replayed" for row in plan.rows)
-    if varied.options and not any(replayed):
+    asked = best.traces, best.settled.software, varied
+    plan = with_replays(best.plan, *asked)
+    if varied.options and not any(row.prediction and row.prediction.drawn for row in plan.rows):
         raise not_known(varied.options[0], plan.spec)
     known = replace(best, plan=plan)
+    if request.step_trace and known.stepped:
+        known = replace(known, plan=with_sought(plan, known.stepped, *asked))
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 
 

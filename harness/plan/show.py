@@ -15,6 +15,7 @@ from harness.predict.advice import (
     cheapest_saving,
     dominated,
     doubt_text,
+    drawn_text,
     eager,
     module_worths,
     riskier_text,
@@ -294,7 +295,7 @@ def size_in(value: float, unit: str) -> str:
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     """Return what may be used, the job that is planned, and those of ``notes`` that name assumed values."""
-    limits = [Line(text, "dim") for text in plan.limit_texts]
+    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *drawn_text(plan))]
     return [*limits, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
 
 

@@ -1,15 +1,17 @@
 """What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, parallelism."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
 from harness.predict.allocator_settings import asked_settings
+from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.ranges import cost_error
 from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
-from harness.units import format_bytes, format_percent, format_seconds
+from harness.units import GIB, format_bytes, format_percent, format_seconds
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
@@ -174,6 +176,17 @@ def allocator_note(plan: Plan) -> str:
     steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
     settings = f"with {_ALLOCATOR}={text}" if text else "without settings of torch's allocator"
     return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}"
+
+
+def drawn_text(plan: Plan) -> Iterator[str]:
+    """Say what draws of sizes that vary take, beside the table, whose sequences are whole."""
+    named = (plan.recommended, plan.control, *plan.rows)
+    row = next((row for row in named if row and row.prediction and row.prediction.drawn), None)
+    if row and row.prediction and (found := row.prediction.drawn):
+        sizes = found.fits_bytes, found.peak_bytes, found.reserved_bytes
+        need, peak, reserved = (f"{low / GIB:.2f}-{high / GIB:.2f}" for low, high in sizes)
+        whole = "the table has whole sequences and even routing"
+        yield f"{NUM_DRAWS} draws of sizes: {row.label} needs {need} GiB (peak {peak}, reserved {reserved}); {whole}"
 
 
 def unmodelled(plan: Plan) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ NUM_DRAWS = 5
 LENGTHS, ROUTING = "--lengths", "--routing"
 # Collators pad a batch to a multiple of this, for products in FP8; sequence and context parallelism cut it again.
 _MULTIPLE = 16
+_FORM = "give MEAN,SPREAD in tokens, e.g. 1800,700, or a file with TOKENS,COUNT on each line, e.g. 2048,310"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,17 @@ class Tokens:
     mean: float = 0.0
     spread: float = 0.0
     counts: tuple[tuple[int, int], ...] = ()
+    origin: str = field(default="", compare=False)
+
+    def too_long(self, most: int) -> str:
+        """Say where more than ``most`` tokens stand; empty where nothing is longer. A spread may reach beyond."""
+        above = [(f":{line}", value) for line, (value, _) in enumerate(self.counts, 1) if value > most]
+        if self.mean > most:
+            above = [("", round(self.mean))]
+        if not above:
+            return ""
+        more = f" (so are {len(above) - 1} more of the file)" if above[1:] else ""
+        return f"{self.origin}{above[0][0]}: {above[0][1]} tokens are more than the sequence length, {most}{more}"
 
     @cached_property
     def average(self) -> float:
@@ -52,7 +64,7 @@ class Draw:
     num_steps: int = 4
 
     def length(self, step: int, microbatch: int) -> float:
-        """Return the share of a micro-batch, padded to its longest sequence. Longer ones are cut, as trainers do."""
+        """Return the share of a micro-batch, padded to its longest sequence. What a spread has beyond is cut."""
         if self.lengths is None:
             return 1.0
         batch, p = self.spec.batch, self.spec.parallelism
@@ -86,15 +98,24 @@ class Varied:
         """Return the options that say so."""
         return (LENGTHS,) * (self.lengths is not None) + (ROUTING,) * (self.routing is not None)
 
-    def draws(self, spec: ExperimentSpec) -> tuple[Draw, ...]:
-        """Return draws; none where nothing varies. BadRequestError for routing that cannot vary.
+    def check(self, spec: ExperimentSpec) -> None:
+        """Raise BadRequestError for lengths that a sequence cannot have, and for routing that cannot vary.
 
         Routing counts for jobs that force an even load, too: it says what theirs would cost.
         """
+        problems = Problems()
+        if self.lengths and (why := self.lengths.too_long(spec.batch.seq_length)):
+            problems.add(
+                why, f"leave out what is longer than {spec.batch.seq_length}, or give longer sequences with -sl"
+            )
         has_experts = spec.model.moe is not None and spec.parallelism.expert_model_parallel_size > 1
         if self.routing and (not has_experts or spec.kernels.moe_pad_expert_input_to_capacity):
             message = f"{ROUTING} has no effect: without expert parallelism, or padded to a capacity, no load varies"
-            raise BadRequestError(message, remedy=f"omit {ROUTING}")
+            problems.add(message, f"omit {ROUTING}")
+        problems.raise_if_any()
+
+    def draws(self, spec: ExperimentSpec) -> tuple[Draw, ...]:
+        """Return draws; none where nothing varies."""
         return tuple(Draw(seed, spec, self.lengths, self.routing) for seed in range(NUM_DRAWS)) if self.options else ()
 
 
@@ -111,26 +132,27 @@ def read_varied(lengths: str | None, routing: str | None) -> Varied:
 
 
 def read_tokens(option: str, text: str) -> Tokens:
-    """Read ``MEAN,SPREAD`` or a file: a number a line, and behind it how often it occurs. BadRequestError."""
+    """Read ``MEAN,SPREAD``, or a file with ``TOKENS,COUNT`` on each line. BadRequestError with all wrong lines."""
+    origin = f"{option} {text}"
     if found := re.fullmatch(r" *(\d+\.?\d*) *, *(\d+\.?\d*) *", text):
         mean, spread = map(float, found.groups())
         if mean and spread:
-            return Tokens(mean, spread)
-    remedy = "give MEAN,SPREAD in tokens, e.g. 1800,700, or a file with a number on each line, and how often it occurs"
+            return Tokens(mean, spread, origin=origin)
     try:
-        lines = Path(text).read_text().splitlines()
+        lines = Path(text).read_text().rstrip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        message = f"{option} {text}: neither two numbers above 0 nor a readable file"
-        raise BadRequestError(message, remedy=remedy) from error
-    return Tokens(counts=_counts(f"{option} {text}", lines, remedy))
+        raise BadRequestError(f"{origin}: neither two numbers above 0 nor a readable file", remedy=_FORM) from error
+    return Tokens(counts=_counts(origin, lines), origin=origin)
 
 
-def _counts(where: str, lines: list[str], remedy: str) -> tuple[tuple[int, int], ...]:
-    rows = {number: line.replace(",", " ").split() for number, line in enumerate(lines, 1) if line.strip(" ,")}
-    for number, words in rows.items():
-        if len(words) > 2 or not all(word.isdecimal() for word in words) or words[1:] == ["0"]:
-            raise BadRequestError(f"{where}:{number}: {' '.join(words)}: not two counts", remedy=remedy)
-    counts = tuple((int(value), int(count)) for value, count, *_ in ((*words, "1") for words in rows.values()))
+def _counts(origin: str, lines: list[str]) -> tuple[tuple[int, int], ...]:
+    rows = [re.fullmatch(r" *(\d+) *, *(\d+) *", line) for line in lines]
+    wrong = [at for at, row in enumerate(rows) if row is None or not int(row[2])]
+    if wrong:
+        more = f" (nor are {len(wrong) - 1} more)" if wrong[1:] else ""
+        message = f"{origin}:{wrong[0] + 1}: {lines[wrong[0]]!r} is not TOKENS,COUNT{more}"
+        raise BadRequestError(message, remedy=_FORM)
+    counts = tuple((int(row[1]), int(row[2])) for row in rows if row)
     if not any(value for value, _ in counts):
-        raise BadRequestError(f"{where}: the file has no tokens", remedy=remedy)
+        raise BadRequestError(f"{origin}: the file has no tokens", remedy=_FORM)
     return counts

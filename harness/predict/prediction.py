@@ -17,7 +17,7 @@ from harness.predict.flops import achieved_tflops, model_flops_per_step, recompu
 from harness.predict.ledger import StageMemory, stage_memory
 from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
-from harness.predict.reserved import Held, estimated
+from harness.predict.reserved import Drawn, Held, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, borrowed_text, step_time, typical
 from harness.records.calibration import FittedConstant
@@ -129,6 +129,12 @@ class Prediction:
     def reserved_source(self) -> Source:
         """Return whether the stage that needs the largest device was replayed."""
         return max(self.held, key=lambda held: held.fits[1]).source
+
+    @property
+    def drawn(self) -> Drawn | None:
+        """Return what sizes that vary took on the stage that needs the largest device; None where none vary."""
+        known = [held.drawn for held in self.held if held.drawn]
+        return max(known, key=lambda drawn: drawn.fits_bytes[1], default=None)
 
     @property
     def worst(self) -> StageMemory:

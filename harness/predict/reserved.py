@@ -10,11 +10,11 @@ from functools import cache
 from itertools import compress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.allocator_replay import fits_bytes, replayed
+from harness.predict.allocator_replay import Outcome, fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory
@@ -29,7 +29,18 @@ from harness.units import GIB
 if TYPE_CHECKING:
     from harness.predict.draws import Draw
 
+# Of torch's allocator; any: every device is asked about.
+Usable = int | Literal["any"] | None
 DATA = Path(__file__).with_name("reserved.json")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The least and the most bytes of draws: their peaks, the smallest devices, and what they reserve."""
+
+    peak_bytes: tuple[int, int]
+    fits_bytes: tuple[int, int]
+    reserved_bytes: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -38,11 +49,13 @@ class Held:
 
     ``reserved``: what a monitor shows; side streams that are always behind reach its upper end. ``fits``: the smallest
     device on which nothing fails; before it fails, the allocator waits for every stream and gives cached segments back.
+    ``drawn``: what sizes that vary took, where some were drawn.
     """
 
     reserved: tuple[int, int, int]
     fits: tuple[int, int, int]
     source: Source
+    drawn: Drawn | None = None
 
     def moved(self, num_bytes: int) -> "Held":
         """Return it for a peak that is so much higher."""
@@ -51,6 +64,7 @@ class Held:
             self,
             reserved=(a + num_bytes, b + num_bytes, c + num_bytes),
             fits=(d + num_bytes, e + num_bytes, f + num_bytes),
+            drawn=self.drawn and Drawn(*((a + num_bytes, b + num_bytes) for a, b in vars(self.drawn).values())),
         )
 
 
@@ -121,7 +135,8 @@ def not_composed(spec: ExperimentSpec) -> str:
 def not_known(option: str, spec: ExperimentSpec) -> BadRequestError:
     """Return the error of an option that needs the requests of a step."""
     cause = not_composed(spec)
-    remedy = f"omit {option}" + f", or plan without {cause}" * bool(cause)
+    instead = "with --cuda_graph_impl none" if cause == "CUDA graphs" else f"without {cause}"
+    remedy = f"omit {option}" + f", or plan {instead}" * bool(cause)
     why = cause or "none are recorded for its layers, or the allocator's settings refuse one"
     return BadRequestError(f"{option}: the requests of this step are not known ({why})", remedy=remedy)
 
@@ -132,21 +147,21 @@ def replay(
     chunks: tuple[ChunkCost, ...],
     settings: AllocatorSettings,
     read: Read,
-    usable_bytes: int | None = None,
+    usable_bytes: Usable = None,
     draws: "Sequence[Draw]" = (),
 ) -> Held:
     """Replay the first steps of a stage's first rank; MissingEventsError where its requests are not known.
 
     Where ``usable_bytes`` lie between what the fullest moment needs and what is reserved, the smallest device is
-    sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, at most 2 %
-    less than sought. Micro-batches that are left out widen the ranges.
+    sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, up to 2 %
+    less, or 3 % more, than sought. Micro-batches that are left out widen the ranges.
     """
     spec, device = composer.spec, device_bytes(composer.spec)
     steps = first_steps(composer, stage, chunks, read)
     free = replayed(steps.events, settings, total_bytes=device, cycles=steps.cycles)
-    fits = free.least_bytes
-    if usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes:
-        fits = fits_bytes(steps.events, settings, free, device, steps.cycles) or free.peak_reserved_bytes
+    fits, rest = free.least_bytes, max(0, stage.total - free.peak_allocated_bytes)
+    if usable_bytes == "any" or (usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes):
+        fits = _sought(steps, settings, rest, device) or free.peak_reserved_bytes
     others = (first_steps(composer, stage, chunks, read, draw).events for draw in draws)
     drawn = [replayed(each, settings, total_bytes=device) for each in others]
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
@@ -156,8 +171,26 @@ def replay(
         _widened((low, reserved, round(most * known.late)), cut[0]),
         _widened(_ends(fits, [each.least_bytes for each in drawn]), cut[1]),
         "replayed",
+        _drawn(drawn),
     )
-    return held.moved(max(0, stage.total - free.peak_allocated_bytes))
+    return held.moved(rest)
+
+
+def _sought(steps: Steps, settings: AllocatorSettings, rest: int, device: int) -> int | None:
+    """Return the smallest device less ``rest``, which a block of its own takes first, as in a step that is written."""
+    events, cycles = steps.events, steps.cycles
+    if rest:
+        events = ((-len(events), rest, 0), *events)
+        cycles = tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in cycles)
+    found = fits_bytes(events, settings, replayed(events, settings, total_bytes=device, cycles=cycles), device, cycles)
+    return found and found - rest
+
+
+def _drawn(found: list[Outcome]) -> Drawn | None:
+    if not found:
+        return None
+    sizes = [(each.peak_allocated_bytes, each.least_bytes, each.peak_reserved_bytes) for each in found]
+    return Drawn(*((min(each), max(each)) for each in zip(*sizes, strict=True)))
 
 
 def _widened(held: tuple[int, int, int], shares: tuple[float, float]) -> tuple[int, int, int]:

@@ -19,13 +19,14 @@ _CHANGES_OF_SEGMENTS = {word: sign for words in _SEGMENTS.values() for word, sig
 
 
 class Entry(NamedTuple):
-    """A row of the history. ``action``: a word of torch's recorder; ``num_bytes`` as the allocator rounds them."""
+    """A row of the history. ``action``: a word of torch's recorder; ``num_bytes`` as the allocator rounds ``asked``."""
 
     action: str
     address: int
     num_bytes: int
     stream: int = 0
     label: Label = ()
+    asked: int = 0
 
 
 class Moment(NamedTuple):
@@ -57,7 +58,7 @@ class StepHistory:
     def moments(self) -> Iterator[Moment]:
         """Yield what is held behind each row; the groups are the same dictionary each time."""
         groups, allocated, reserved = Counter[str](), 0, 0
-        for action, _, num_bytes, _, label in self.entries:
+        for action, _, num_bytes, _, label, _ in self.entries:
             reserved += _CHANGES_OF_SEGMENTS.get(action, 0) * num_bytes
             if change := _CHANGES.get(action, 0) * num_bytes:
                 allocated += change
@@ -85,12 +86,12 @@ def step_history(steps: Steps, conf: str, total_bytes: int, peak_bytes: int) -> 
         address = allocator.malloc(num_bytes, stream)
         for start, size in allocator.changes[num_changes:]:
             entries.append(Entry(_SEGMENTS[settings.expandable_segments][size < 0], start, abs(size), stream))
-        there[key] = Entry("alloc", address, allocator.allocated - allocated, stream, steps.labels[key])
+        there[key] = Entry("alloc", address, allocator.allocated - allocated, stream, steps.labels[key], num_bytes)
         entries.append(there[key])
     firsts.append(len(entries))
     segments, rest = allocator.segments(), peak_bytes - allocator.peak_allocated
     if rest > 0:
-        row = Entry("alloc", _REST_ADDRESS, rest, 0, ("overhead", "beside the requests"))
+        row = Entry("alloc", _REST_ADDRESS, rest, 0, ("overhead", "beside the requests"), rest)
         entries[:0] = [row._replace(action="segment_alloc"), row]
         firsts = [first + 2 for first in firsts]
         segments.insert(0, (row.address, rest, [(row.address, rest, True)]))

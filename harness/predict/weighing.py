@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
+from math import inf
 
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -17,7 +18,7 @@ from harness.predict.ledger import StageMemory
 from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
-from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
+from harness.predict.reserved import Held, Usable, device_bytes, estimated, first_steps, replay
 from harness.predict.search import Plan, Row, Traces, judged, recommended, traced_policies
 from harness.predict.stages import Composer
 from harness.predict.step_history import StepHistory, step_history
@@ -45,6 +46,20 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
         rows = tuple(known.get(row.text, row) for row in made.rows)
         made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
     return made
+
+
+def with_sought(made: Plan, row: Row, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
+    """Return the plan with the smallest device of the row's fullest stage sought, as `snapshot` of its step does."""
+    found = row.prediction
+    assert found
+    own, place = composer_of(found.spec, software), found.stages.index(found.worst)
+    costs, settings = own.chunk_costs(traces.even)[place], asked_settings(found.spec)[0]
+    known = stage_held(own, found.worst, costs, settings, traces, "any", varied.draws(made.spec))
+    found = replace(found, held=(*found.held[:place], known, *found.held[place + 1 :]))
+    found_verdict, certain = judged(found, made.limits)
+    sought = replace(row, prediction=found, verdict=found_verdict, is_certain=certain)
+    rows = tuple(sought if each is row else each for each in made.rows)
+    return replace(made, rows=rows, recommended=recommended(rows, made.limits))
 
 
 def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
@@ -116,16 +131,36 @@ def _held(
     budget: int | None,
     draws: tuple[Draw, ...] = (),
 ) -> tuple[Held, ...]:
-    """Replay the fullest stage, and others that may be fuller and exceed the budget, where there is one."""
+    """Replay the fullest stage, and others that may be fuller and exceed the budget, where there is one.
+
+    With ``draws`` also those that may need more than the fullest one's: others get its share of what they hold.
+    """
     held = [*found.held]
     costs = composer.chunk_costs(traces.even)
     most = 0 if budget is None else budget - (found.range_bytes[1] - found.peak_bytes)
+    least, share = 0.0 if draws else inf, 1.0
     for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
-        if nth and held[place].fits[2] <= most:
-            break
-        held[place] = stage_held(composer, found.stages[place], costs[place], settings, traces, budget, draws)
+        stage = found.stages[place]
+        held[place] = _at_share(held[place], stage, share)
+        if nth and held[place].fits[2] <= most and held[place].fits[0] <= least:
+            continue
+        held[place] = stage_held(composer, stage, costs[place], settings, traces, budget, draws)
         most = max(most, held[place].fits[2])
+        if drawn := held[place].drawn:
+            least = max(least, drawn.fits_bytes[0])
+            share = min(share, 1 - (stage.total - drawn.peak_bytes[0]) / _varying(stage))
     return tuple(held)
+
+
+def _varying(stage: StageMemory) -> int:
+    return stage.activations + stage.logits + stage.transient
+
+
+def _at_share(held: Held, stage: StageMemory, share: float) -> Held:
+    """Return it with lower ends for this share of the tokens."""
+    less = round(_varying(stage) * (1 - share))
+    reserved, fits = ((low - less, likely, high) for low, likely, high in (held.reserved, held.fits))
+    return replace(held, reserved=reserved, fits=fits)
 
 
 def stage_held(
@@ -134,7 +169,7 @@ def stage_held(
     costs: tuple[ChunkCost, ...],
     settings: AllocatorSettings,
     traces: Traces,
-    budget: int | None,
+    budget: Usable,
     draws: tuple[Draw, ...] = (),
 ) -> Held:
     """Replay the first steps of a stage; estimate by the class of the job where its requests are not known."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import IO, Any, NoReturn
 
 from harness.snapshot.blocks import Blocks, blocks_by_device
-from harness.snapshot.fields import SnapshotFormatError, torchs_layout
+from harness.snapshot.fields import SnapshotFormatError, text, torchs_layout
 from harness.snapshot.requests import last_failure
 from harness.snapshot.stacks import Owner, Stacks
 from harness.snapshot.values import DeviceMemory, Holder, Question, SnapshotSummary
@@ -117,7 +117,8 @@ def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummar
         _device(device, blocks.get(device, Blocks()), histories.get(device, ()))
         for device in sorted({*blocks, *histories})
     ]
-    return SnapshotSummary(file=file, file_bytes=file_bytes, devices=tuple(devices))
+    predicted = text(content.get("predicted"))
+    return SnapshotSummary(file=file, file_bytes=file_bytes, devices=tuple(devices), predicted=predicted)
 
 
 def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory:

@@ -32,6 +32,7 @@ class SnapshotDocument(Document):
     file_bytes: int
     devices: tuple[DeviceMemory, ...]
     device: int
+    predicted: str
     verdict: OomPart | None
     what_if: WhatIf | None
 
@@ -50,15 +51,20 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
     others = [str(other.device) for other in summary.devices if other.device != device.device]
     also = f" (the file also has device {', '.join(others)})" if others else ""
     facts = [("Snapshot", f"{summary.file}, device {device.device}{also}")]
+    if summary.predicted:
+        facts += [("Predicted", f"{summary.predicted}; no job has run")]
     if verdict:
         facts += [("Next", verdict.next_experiment)]
     if asked := summary.what_if:
-        blocks: tuple[Block, ...] = (*_what_if(asked), Line(_failed(device, verdict)))
+        blocks: tuple[Block, ...] = (
+            *_what_if(asked, "predicted" if summary.predicted else "recorded"),
+            Line(_failed(device, verdict)),
+        )
         replayed = [f"; {_replayed(asked, row)}" for row in asked.rows]
         answer = answer_line(replayed[0].removeprefix("; "), *replayed[1:], ".")
     else:
         blocks, answer = (), answer_line(_failed(device, verdict))
-    return Page((*blocks, Facts(tuple(facts), 10), GAP, _sums(device), GAP, *_holders(device)), answer=answer)
+    return Page((*blocks, Facts(tuple(facts), 11), GAP, _sums(device), GAP, *_holders(device)), answer=answer)
 
 
 def _replayed(found: WhatIf, row: WhatIfRow) -> str:
@@ -95,10 +101,10 @@ def _sums(device: DeviceMemory) -> Table:
     return table(("Memory", "Size", Column("What it is", long=True)), shown, right=("Size",))
 
 
-def _what_if(found: WhatIf) -> Iterator[Block]:
+def _what_if(found: WhatIf, how: str) -> Iterator[Block]:
     yield (
-        f"{counted(found.num_requests, 'recorded request')} replayed on an empty device; "
-        f"reserved as recorded: {format_bytes(found.recorded_reserved_bytes)}."
+        f"{counted(found.num_requests, f'{how} request')} replayed on an empty device; "
+        f"reserved as {how}: {format_bytes(found.recorded_reserved_bytes)}."
     )
     columns = [
         (Column("Allocator"), lambda row: row.settings or "defaults"),

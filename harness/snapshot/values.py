@@ -117,12 +117,16 @@ class WhatIf(Frozen):
 
 
 class SnapshotSummary(Frozen):
-    """One snapshot, device by device: those with memory or a history."""
+    """One snapshot, device by device: those with memory or a history.
+
+    ``predicted``: the setting and stage of a step that no job has run; empty for recorded ones.
+    """
 
     file: str
     file_bytes: int
     devices: tuple[DeviceMemory, ...]
     what_if: WhatIf | None = None
+    predicted: str = ""
 
     @property
     def fullest(self) -> DeviceMemory | None:

@@ -24,19 +24,29 @@ LLAMA = Request(model_recipe_name="llama3_8b", gpu="h100", compute_dtype="bf16",
 def test_two_numbers_or_a_file_of_lengths_are_read(tmp_path):
     assert read_tokens(LENGTHS, "1800,700") == Tokens(mean=1800, spread=700)
     file = tmp_path / "lengths.csv"
-    file.write_text("512,3\n\n1024 1\n4096\n")
+    file.write_text("512,3\n1024, 1\n4096,1\n\n")
     assert read_tokens(LENGTHS, str(file)) == Tokens(counts=((512, 3), (1024, 1), (4096, 1)))
 
 
 @pytest.mark.parametrize(
     ("text", "where"),
-    [("1800", "1800"), ("0,7", "0,7"), ("nan,7", "nan,7"), ("FILE", ":2: 7 -1"), ("/dev/null", "no tokens")],
+    [("1800", "1800"), ("0,7", "0,7"), ("nan,7", "nan,7"), ("FILE", ":2: '7 1'.*1 more"), ("/dev/null", "no tokens")],
 )
 def test_what_are_no_lengths_is_refused(tmp_path, text, where):
     file = tmp_path / "FILE"
-    file.write_text("5 1\n7 -1\n")
+    file.write_text("5,1\n7 1\n8,0\n")
     with pytest.raises(BadRequestError, match=where):
         read_tokens(LENGTHS, str(file) if text == "FILE" else text)
+
+
+def test_lengths_beyond_the_sequence_are_refused_with_their_line(mbr_perf, tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("8192,3\n9000,1\n16384,2\n")
+    job = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "-sl", "8192", "--lengths")
+    for value, words in ((file, (f"{file}:2: 9000", "8192", "1 more")), ("9000,10", ("9000,10: 9000", "8192"))):
+        answer = mbr_perf(*job, value)
+        assert answer.code == 2
+        assert all(word in answer.err for word in words)
 
 
 def test_wrong_lengths_and_wrong_routing_are_named_together():
@@ -60,9 +70,10 @@ def test_draws_are_the_same_each_time_and_differ_from_each_other():
     assert all(share * 4096 % 16 == 0 for share in shares)
 
 
-def test_longer_sequences_are_cut_and_a_micro_batch_is_as_long_as_its_longest():
+def test_what_a_spread_has_beyond_is_cut_and_a_micro_batch_is_as_long_as_its_longest():
     spec = resolve(LLAMA).spec
-    file = Tokens(counts=((1024, 1), (9000, 1)))
+    assert {Draw(0, spec, Tokens(mean=4096.0, spread=1.0)).length(0, n) for n in range(64)} == {1.0}
+    file = Tokens(counts=((1024, 1), (4096, 1)))
     pairs = spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro_batch_size": 2})})
     single, longest = ([Draw(1, each, file).length(0, n) for n in range(512)] for each in (spec, pairs))
     assert set(single) == set(longest) == {0.25, 1.0}
@@ -108,14 +119,20 @@ def test_half_the_tokens_ask_for_half_the_bytes_but_for_the_gradients_of_the_end
     assert whole.shared == half.shared
 
 
-def test_a_plan_with_lengths_has_wider_ranges_and_says_so(mbr_perf, tmp_path):
-    job = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "--only", "mlp", "--json")
-    answers = [json.loads(mbr_perf(*job, *more).out) for more in ((), ("--lengths", "2000,900"))]
-    plain, varied = (row for answer in answers for row in answer["settings"] if row["recompute"] == "none")
-    assert varied["reserved_range_bytes"][0] < plain["reserved_range_bytes"][0]
-    assert varied["reserved_bytes"] == plain["reserved_bytes"]
-    assert varied["peak_bytes"] == plain["peak_bytes"]
-    assert any("--lengths" in note for note in answers[1]["notes"])
+@pytest.mark.slow
+def test_a_plan_with_lengths_has_what_each_distribution_takes(mbr_perf):
+    job = ("plan", "-mr", "llama3_70b", "-g", "h100", "-ng", "32", "-c", "bf16", "--only", "none", "--json")
+    more = ((), ("--lengths", "4000,1400"), ("--lengths", "6000,60"))
+    plain, short, long = (json.loads(mbr_perf(*job, *each).out)["settings"][0] for each in more)
+    assert plain["drawn"] is None
+    assert all(each["peak_bytes"] == plain["peak_bytes"] for each in (short, long))
+    for each in (short, long):
+        drawn = each["drawn"]
+        assert drawn["peak_bytes"][0] <= drawn["fits_bytes"][0] <= drawn["reserved_bytes"][0]
+        for name in ("fits", "reserved"):  # of every stage, not only of the fullest
+            assert each[f"{name}_range_bytes"][0] < drawn[f"{name}_bytes"][0] < drawn[f"{name}_bytes"][1]
+            assert drawn[f"{name}_bytes"][1] < each[f"{name}_bytes"]
+    assert short["drawn"]["fits_bytes"][1] < long["drawn"]["fits_bytes"][0] < plain["fits_range_bytes"][0]
 
 
 @pytest.mark.slow

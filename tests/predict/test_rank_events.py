@@ -181,7 +181,9 @@ def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_t
     memory, whole = composed(spec, found=NATIVE)
     tokens = spec.batch.seq_length
     alike, halves = (Draw(0, spec, Tokens(counts=((each, 1),))) for each in (tokens, tokens // 2))
-    assert composed(spec, found=NATIVE, draws=(alike,))[1] == whole
+    same = composed(spec, found=NATIVE, draws=(alike,))[1]["found"]
+    assert replace(same, drawn=None) == whole["found"]
+    assert same.drawn.reserved_bytes == (same.reserved[1],) * 2
     half = composed(spec, found=NATIVE, draws=(halves,))[1]["found"]
     # The rank also has micro-batches of all tokens in its range: the likely value is theirs.
     assert half.reserved[1:] == whole["found"].reserved[1:]
