@@ -212,11 +212,10 @@ class MeasureSpec(Frozen):
         end = self.max_steps if self.eval_time_end_step is None else min(self.eval_time_end_step, self.max_steps)
         return start, end
 
-    @property
-    def too_few_steps(self) -> str | None:
+    def too_few_steps(self, option: str = " (-ms {})") -> str | None:
         """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps.
 
-        None if it will not.
+        None if it will not. ``option``: how the command sets the number of steps.
         Such a run is not refused: its peak memory and its counted FLOPs are still judged.
         """
         start, end = self.window
@@ -224,7 +223,9 @@ class MeasureSpec(Frozen):
             return None
         longer = (self.model_copy(update={"max_steps": self.max_steps + more}) for more in range(1, _LONGEST))
         enough = next((m.max_steps for m in longer if m.window[1] - m.window[0] >= MIN_STEPS), None)
-        fix = f"max_steps {enough} or more (-ms {enough})" if enough else "a wider window (--eval_time_start_step)"
+        fix = (
+            f"max_steps {enough} or more{option.format(enough)}" if enough else "a wider window (eval_time_start_step)"
+        )
         return (
             f"only {max(0, end - start)} of {counted(self.max_steps, 'step')} will count. A verdict on step time and "
             f"throughput needs at least {MIN_STEPS}: use {fix}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from harness.errors import BadRequestError, raise_all
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
 from harness.experiment.recompute import canonical_text
 from harness.judge.coverage import coverage_of, measured_device
 from harness.judge.derive import combine, derive
@@ -84,7 +84,7 @@ def promote(
             *(
                 BadRequestError(f"run {record.run_id}: {problem}")
                 for record, metrics in zip(records, each, strict=True)
-                for problem in _run_problems(record, metrics)
+                for problem in _run_problems(record, metrics, options.only)
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
             *_unknown_metrics(options.only),
@@ -153,6 +153,8 @@ def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenM
     found = {}
     for metric in METRICS:
         value = metric.read(together)
+        if metric.kind == "time" and any(map(is_short, each)):
+            continue
         if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
             continue
         spread = relative_spread([v for run in each if (v := metric.read(run)) is not None])
@@ -235,7 +237,7 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
     ]
 
 
-def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
+def _run_problems(record: RunRecord, metrics: Metrics, only: tuple[str, ...]) -> list[str]:
     problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
     problems += record.unmeasured
     if record.status != "ok":
@@ -244,9 +246,16 @@ def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
         problems.append("not every rank finished")
     is_log = record.imported is not None  # whose golden's caveats name the ranks without memory
     for metric in METRICS:
-        if not (is_log and metric.gate == "memory"):
+        is_left_out = metric.kind == "time" and metric.name not in only and is_short(metrics)
+        if not (is_log and metric.gate == "memory") and not (is_left_out and record.status == "ok"):
             problems += _metric_problems(metric, metrics)
     return problems
+
+
+def is_short(metrics: Metrics) -> bool:
+    """Return whether a finished run has too few steps for a verdict on time, but figures of memory."""
+    steps = metrics.step_time_s
+    return steps is not None and steps.n < MIN_STEPS and metrics.peak_allocated_bytes is not None
 
 
 def _metric_problems(metric: Metric, metrics: Metrics) -> Iterator[str]:

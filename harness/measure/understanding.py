@@ -257,7 +257,7 @@ def with_exports(settled: Settled, asked: Request) -> Settled:
 
 def with_note_on_steps(settled: Settled) -> dict[str, Any]:
     """The fields, with a note where a run will have too few steps: a plan, which starts nothing, does without it."""
-    few = settled.spec.measure.too_few_steps
+    few = settled.spec.measure.too_few_steps()
     return vars(settled) | {"notes": (*settled.notes, *([few] if few else []))}
 
 

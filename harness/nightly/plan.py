@@ -172,7 +172,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
 def _short_cases(plan: NightPlan) -> Iterable[str]:
     """Yield one note for all cases that count the same steps, and too few of them."""
     measured = (case for case in plan.planned if leaves_figures(case.expected.outcome if case.expected else None))
-    cases = grouped((few, case.name) for case in measured if (few := case.spec.measure.too_few_steps))
+    cases = grouped((few, case.name) for case in measured if (few := case.spec.measure.too_few_steps(" in the suite")))
     for few, names in cases.items():
         yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"
 

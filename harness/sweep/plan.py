@@ -170,7 +170,7 @@ def plan_sweep(
         judged, unasked = ask_megatron(drafts, host)
         drafts = with_twins(judged)
     running = [checked.spec for checked in _to_run(drafts)]
-    few_steps = [few for spec in running if (few := spec.measure.too_few_steps)]
+    few_steps = [few for spec in running if (few := spec.measure.too_few_steps())]
     if request.launch.launcher == "replay":
         answers: Iterator[KeptPrediction] = repeat(KeptPrediction(None, _REPLAYED))
     else:

@@ -80,11 +80,11 @@ def test_another_window_needs_no_new_run(make_spec, make_record):
     ],
 )
 def test_too_few_steps_are_noted_before_the_start(measure, fix):
-    assert fix in str(MeasureSpec(**measure).too_few_steps)
+    assert fix in str(MeasureSpec(**measure).too_few_steps())
 
 
 def test_the_number_of_steps_that_the_note_names_is_the_fewest():
-    assert [MeasureSpec(max_steps=number).too_few_steps is None for number in (5, 6, 7)] == [False, False, True]
+    assert [MeasureSpec(max_steps=number).too_few_steps() is None for number in (5, 6, 7)] == [False, False, True]
 
 
 def test_a_peak_is_the_worst_rank_with_its_stage_never_the_first(make_spec, make_rank, make_record):

@@ -171,3 +171,9 @@ def test_the_spread_of_a_single_runs_steps_can_be_accepted_or_left_out(make_reco
 def test_a_cases_own_threshold_decides_for_a_single_run_too(make_record):
     options = PromotionOptions(thresholds={"tflops_per_gpu": 0.10})
     assert promoted([unsteady(make_record, 0.04)], options=options).overridden == ()
+
+
+def test_a_run_with_too_few_steps_gives_a_golden_of_memory_only(make_spec, make_record):
+    golden = promoted([make_record(make_spec(measure={"max_steps": 3}))])
+    assert "peak_allocated_bytes" in golden.metrics
+    assert not {"step_time_s", "tflops_per_gpu"} & golden.metrics.keys()

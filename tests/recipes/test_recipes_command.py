@@ -93,7 +93,7 @@ def test_suites_are_listed_with_their_titles():
 def test_the_cases_of_a_suite_are_shown_with_the_settings_of_their_operating_points():
     text = run("suites", "cpu_smoke").stdout
     assert "dense.core_attn,layernorm" in text
-    assert "oom until 2099-12-31: no recompute needs" in text
+    assert "oom until 2099-12-31: without recompute a rank needs" in text
     document = json.loads(run("suites", "cpu_smoke", "--json").stdout)
     limited = document["cases"][-1]
     assert (document["schema_version"], document["suite"]) == (1, "cpu_smoke")
