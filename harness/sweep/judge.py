@@ -82,6 +82,10 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
     among = f"{counted(len(fitting), 'cell')} {_room(cells, margin)}"
     if len(tied) > 1:
+        use = _smallest(tied)
+        is_slower = _cost(use)[0] > _cost(best)[0] * (1 + times.threshold)
+        if is_slower and not limits_of((cell.spec for cell in cells), margin):
+            return Recommendation(None, _undecided(use, times, tied))
         return _by_memory(tied, len(fitting) - len(tied), reference, times, among)
     why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
     return Recommendation(best.name, why)
@@ -90,6 +94,14 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
 def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str:
     names = [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]
     return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
+
+
+def _undecided(use: CellVerdict, times: Times, tied: Sequence[CellVerdict]) -> str:
+    """Say why less memory, whose limit is unknown, does not outweigh a time that was measured as longer."""
+    best = tied[0]
+    slower, saved = _cost(use)[0] / _cost(best)[0] - 1, _cost(best)[1] - _cost(use)[1]
+    than = f"{use.name} took {format_percent(slower)} time and saved {format_bytes(saved)} against {best.name}"
+    return f"{than}, but {times.noise(tied)}, and no memory limit is known. Decide with --repeats 3 or --memory_limit."
 
 
 def _by_memory(

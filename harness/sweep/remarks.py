@@ -92,7 +92,8 @@ def _changes(cell: CellVerdict) -> Iterable[str]:
     if versus and versus.time:
         yield f", {change_text(cell)} time"
     if versus and versus.memory:
-        yield f", {_saved_text(versus.memory.saved_bytes)} memory"
+        saved = versus.memory.saved_bytes
+        yield f", {'saves' if saved >= 0 else 'uses'} {format_bytes(abs(saved))}{' more' * (saved < 0)}"
 
 
 def change_text(cell: CellVerdict, *, interval: bool = True) -> str:
@@ -104,10 +105,6 @@ def change_text(cell: CellVerdict, *, interval: bool = True) -> str:
         return format_percent(time.fraction)
     low, high = map(format_percent, time.interval)
     return f"{format_percent(time.fraction)} ({low.removesuffix(' %')} to {high})"
-
-
-def _saved_text(saved_bytes: int) -> str:
-    return f"{'-' if saved_bytes >= 0 else '+'}{format_bytes(abs(saved_bytes))}"
 
 
 def _basis(verdict: SweepVerdict) -> Iterable[str]:

@@ -90,7 +90,7 @@ def test_overlapping_intervals_are_reported(runs, make_cell, make_sweep):
         "peak 60.00 GiB. There are 2 cells that fit into 73.00 GiB."
     )
     assert plain(answer(verdict).words).startswith(
-        "No difference in time is established; by memory: use mlp, +5.0 % (-17.7 to +27.7 %) time, -10.00 GiB memory"
+        "No difference in time is established; by memory: use mlp, +5.0 % (-17.7 to +27.7 %) time, saves 10.00 GiB"
     )
 
 
@@ -339,3 +339,11 @@ def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
     assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
     assert "2 cells that fit into 3.92 GiB to 5.88 GiB" in verdict.recommendation.why
     assert closing_lines(verdict)[:2] == tuple(f"Usable per rank: {limits.text}" for limits in verdict.limits)
+
+
+def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.40], 70, gpu="cpu")), make_cell("mlp", runs("mlp", [1.30, 1.70], 60, gpu="cpu")),
+    ]))  # fmt: skip
+    assert verdict.recommendation.cell is None
+    assert plain(answer(verdict).words).startswith("No recommendation: mlp took +25.0 % time and saved 10.00 GiB")
