@@ -105,6 +105,10 @@ MEMORY = ("peak_allocated_bytes", *RESERVED)
 BOTH = (*TIME, *MEMORY)
 WORK = ("counted_flops_per_step", *BOTH)
 _UNKNOWN = "unknown"
+_FEW = "0 to a few percent"
+SMALL = (_FEW, "usually none")
+"""Usual effects that explain no change above ``FEW_PERCENT``."""
+FEW_PERCENT = 0.04
 
 
 @dataclass(frozen=True)
@@ -158,9 +162,9 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("other software", "software:torch software:megatron-core software:cuda "
      "software:cudnn software:nccl software:cublas software:container", BOTH, "some percent"),
     ("other packages", "software:*", TIME, "usually none"),
-    ("another driver", "driver:*", (*TIME, *DEVICE), "0 to a few percent"),
-    ("another window", "window:*", TIME, "0 to a few percent"),
-    ("other hosts", "place:*", BOTH, "0 to a few percent"),
+    ("another driver", "driver:*", (*TIME, *DEVICE), _FEW),
+    ("another window", "window:*", TIME, _FEW),
+    ("other hosts", "place:*", BOTH, _FEW),
     ("another formula", "formula:*", ("tflops_per_gpu",), "TFLOP/s by the ratio of the formulas"),
 )  # fmt: skip
 EFFECTS = tuple(Effect(*row) for row in _ROWS)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.experiment.recompute import shown_setting
+from harness.explain.effects import FEW_PERCENT, SMALL
 from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
 from harness.judge.differences import Group
@@ -43,12 +44,25 @@ def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
     has_time = "step_time_s" in changed  # throughput says the same
     titles = {name: BY_NAME[name].title for name in changed if BY_NAME[name].better == "lower" or not has_time}
     yield ", ".join(f"{title} {format_percent(changed[name])}" for name, title in titles.items()) or "No metric changed"
-    if changed and likely:
-        yield from _likeliest(titles, likely)
+    open_ = [each for each in found.metrics if each.metric in titles and not each.is_noise]
+    able = [cause for cause in likely if any(_explains(cause, each) for each in open_)]
+    if changed and not open_:
+        yield "; may be noise: equal runs differ by as much."
+    elif able:
+        yield from _likeliest({each.metric: titles[each.metric] for each in open_}, able)
+    elif changed and likely:
+        yield f"; {counted(len(likely), 'recorded difference')}, none usually as large."
     elif changed:
         yield "; no recorded difference explains it."
     else:
         yield f"; {counted(len(found.causes), 'difference')} recorded."
+
+
+def _explains(cause: Cause, change: Change) -> bool:
+    """Return whether the cause can explain the change, and its usual effect is as large."""
+    fits = [fit for fit in cause.says if fit.metric == change.metric and fit.fit not in ("nothing", "no", "unmeasured")]
+    is_small = cause.size in SMALL and abs(change.change or 0) > FEW_PERCENT
+    return bool(fits) and not is_small
 
 
 def _likeliest(titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
