@@ -114,6 +114,7 @@ class HelpedCommand(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as typer does, but report all unreadable values at once, each with its option and its text."""
         typed = list(args)
+        self._refuse_unknown_short(ctx, args)
         before = helped.LENGTH.set("short" if "-h" in args else helped.LENGTH.get())
         try:
             return super().parse_args(ctx, args)
@@ -124,6 +125,15 @@ class HelpedCommand(typer.core.TyperCommand):
             raise
         finally:
             helped.LENGTH.reset(before)
+
+    def _refuse_unknown_short(self, ctx: Any, args: list[str]) -> None:
+        """Fail with the word as it was typed: click would read `-mq 3` as option `-m` with the value `q`."""
+        known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
+        for argument in args[: args.index("--")] if "--" in args else args:
+            if _SHORT.fullmatch(argument) and argument not in known:
+                from harness.cli.slips import short_option_meant
+
+                ctx.fail(f"no such option: {argument} {short_option_meant(argument, known)}")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write plain text: rich takes longer to import."""
@@ -142,15 +152,7 @@ class WholeShortOptions(HelpedCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments, options of Megatron-Bridge too; a usage error (exit 2) names the nearest options."""
-        args = _with_own_options(self, spread(args, self.many))
-        known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
-        own = args[: args.index("--")] if "--" in args else args
-        for argument in own:
-            if _SHORT.fullmatch(argument) and argument not in known:
-                from harness.cli.slips import short_option_meant
-
-                ctx.fail(f"no such option: {argument} {short_option_meant(argument, known)}")
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _with_own_options(self, spread(args, self.many)))
 
 
 class JobCommand(WholeShortOptions):

@@ -70,7 +70,7 @@ def job_behind(command: str, typed: list[str], word: str) -> BadRequestError:
 
 def short_option_meant(argument: str, known: list[str]) -> str:
     """Return what to type for an unknown short option, in brackets."""
-    short = [name for name in known if not name.startswith("--")]
+    short = [name for name in known if name[:1] == "-" != name[1:2]]
     close = closest(argument, short, 3)
     if close:
         return f"(did you mean {' or '.join(close)}?)"

@@ -120,3 +120,26 @@ def test_an_unknown_command_names_the_nearest_of_all(mbr_perf, typed, meant):
     answer = mbr_perf(*typed.split())
     assert f"No such command '{typed.split()[-1]}'. Did you mean {meant}?" in answer.err
     assert answer.code == 2
+
+
+def test_an_unknown_short_option_is_named_as_it_was_typed(mbr_perf):
+    for words in (("nightly", "cpu_smoke", "-ms", "4"), ("results", "list", "-ms", "4")):
+        answer = mbr_perf(*words)
+        assert (answer.code, "no such option: -ms " in answer.err) == (2, True)
+
+
+def test_commands_that_show_a_page_have_both_amounts():
+    every = {words: parsed_command(words) for words in COMMANDS}
+    for words, command in every.items():
+        names = {name for each in command.params for name in each.opts}
+        assert ("-v" in names) == ("-q" in names), words
+    assert {"import", "compare", "nightly", "run", "diagnose"} <= {
+        words for words, command in every.items() if any("-v" in each.opts for each in command.params)
+    }
+
+
+def parsed_command(words):
+    command = ROOT
+    for word in words.split():
+        command = command.commands[word]
+    return command
