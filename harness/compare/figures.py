@@ -202,10 +202,11 @@ def _no_memory(log: ForeignLog) -> str:
 def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[str]:
     """Yield why no figure allows a verdict: two attempts, another job, missing losses or impossible figures."""
     yield from _restarted_inside(log, window)
+    theirs = "the reference" if golden.log else "the golden"
     if None not in (log.world_size, golden.num_gpus) and log.world_size != golden.num_gpus:
-        yield f"the job has {log.world_size} GPUs, the golden {golden.num_gpus}"
+        yield f"{log.world_size} GPUs, {theirs} has {golden.num_gpus}"
     if other := [size for _, size in _batches(log, window) if size != (golden.global_batch_size or size)]:
-        yield f"the job has a global batch size of {other[0]}, the golden {golden.global_batch_size}"
+        yield f"a global batch size of {other[0]}, {theirs} has {golden.global_batch_size}"
     yield from (*missing_losses(log, golden), *zero_losses(log), *_impossible(log, golden))
 
 

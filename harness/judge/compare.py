@@ -11,11 +11,10 @@ from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
-from harness.judge.likeness import Likeness, likeness
+from harness.judge.likeness import REFERENCE_RUN, Likeness, likeness
 from harness.judge.plausible import doubts_of, impossible, impossible_golden
 from harness.judge.promotion import PromotionOptions, promote
 from harness.records.gating import GateOptions
-from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenSearch, find_golden, golden_file
 from harness.records.metrics import Metrics, RunClocks
 from harness.records.references import refuse_other_kinds
@@ -73,20 +72,12 @@ def find_reference(
     others = repeats or [read_run(reference, results)]
     golden = promote(
         others,
-        reason=_REFERENCE_RUN[0],
-        author=_REFERENCE_RUN[1],
+        reason=REFERENCE_RUN[0],
+        author=REFERENCE_RUN[1],
         now=datetime.now(UTC),
         options=_FOR_ONE_COMPARISON,
     )
     return GoldenSearch(golden, path if path.exists() else Path(others[0].run_id))
-
-
-_REFERENCE_RUN = ("reference run", "compare")
-
-
-def is_reference_run(golden: GoldenRecord) -> bool:
-    """Return whether the golden stands for a run that :func:`find_reference` was given."""
-    return (golden.reason, golden.promoted_by) == _REFERENCE_RUN
 
 
 def require_repeats(records: Sequence[RunRecord]) -> ExperimentSpec:

@@ -23,6 +23,7 @@ class Difference:
 
     ``name``: a dotted path of the spec, a package, a variable, or a fact about the machine. ``kinds``: the gates that
     it affects; ``blocks`` False: these gates are only left out. ``source``: what set ``after``.
+    ``reference``: what ``before`` is of, in messages.
     """
 
     name: str
@@ -33,10 +34,11 @@ class Difference:
     accepted: bool = False
     group: Annotated[Group, Field(exclude=True)] = "settings"
     source: Annotated[str, Field(exclude=True)] = ""
+    reference: Annotated[str, Field(exclude=True)] = "golden"
 
     @property
     def text(self) -> str:
-        return difference_text(self.name, self.before, self.after)
+        return difference_text(self.name, self.before, self.after, self.reference)
 
 
 def differences(

@@ -28,6 +28,15 @@ CLOCK_TOLERANCE = 0.03  # of the golden's median; smaller differences occur from
 _FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version", "fingerprint")
 
 
+REFERENCE_RUN = ("reference run", "compare")
+"""Reason and author of a golden that stands for a run in one comparison."""
+
+
+def is_reference_run(golden: GoldenRecord) -> bool:
+    """Return whether the golden stands for a run, and is stored nowhere."""
+    return (golden.reason, golden.promoted_by) == REFERENCE_RUN
+
+
 @dataclass(frozen=True)
 class Likeness:
     """The differences, and caveats on values that the golden lacks."""
@@ -51,9 +60,10 @@ def likeness(
     possible = possible_names(accept, record, golden)
     raise_all([_no_such(name) for name in accept if name not in possible])
     found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
+    reference = "reference" if is_reference_run(golden) else "golden"
     unstated = [d.name for d in found if golden.kind == "external" and d.before is None]
     differences = tuple(
-        replace(d, accepted=d.name != _ENGINE and any(_covers(name, d.name) for name in accept))
+        replace(d, accepted=d.name != _ENGINE and any(_covers(name, d.name) for name in accept), reference=reference)
         for d in found
         if d.name not in unstated
     )

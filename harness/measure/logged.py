@@ -93,7 +93,7 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
         return request, ()
     origin = f"the arguments that {logged.path} prints"
     if not request.job_name:
-        request = replace(request, source=ForeignSource("megatron_args", logged.path))
+        request = replace(request, source=ForeignSource("megatron_args", logged.path, _name(logged.settings)))
         _left_open(request, logged.settings, host)
         return request, (f"settings: from {origin}",)
     added = dict[str, Setting]()
@@ -106,6 +106,12 @@ def with_logged(request: Request, logs: Sequence[str], host: Host) -> tuple[Requ
     if _TENSOR in added and _SEQUENCE in logged.settings:  # which -tp would set too
         added[_SEQUENCE] = logged.settings[_SEQUENCE]
     return _filled(request, added), (f"from {origin}: {listed}",)
+
+
+def _name(settings: Layer) -> str:
+    """Return a name that equal jobs share, whatever their logs are called: ``log_80x8192``, by layers and width."""
+    sizes = [settings.get(f"model.{name}") for name in ("num_layers", "hidden_size")]
+    return "_".join(("log", *filter(None, ["x".join(str(each.value) for each in sizes if each)])))
 
 
 def _left_open(request: Request, logged: Layer, host: Host) -> dict[str, Setting]:

@@ -6,9 +6,9 @@ from statistics import median
 
 from harness.failures.verdict import class_name
 from harness.judge import readings
-from harness.judge.compare import is_reference_run
-from harness.judge.coverage import own_time_text, throughput_text
+from harness.judge.coverage import own_throughput, own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
+from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
 from harness.measure.values import Compared, CompareDocument, OutOfMemory, Predicted, RunDocument
@@ -111,6 +111,7 @@ def run_page(run: RunDocument) -> Page:
         (
             *support[2],
             listing((f"Suspect: {why}" for why in run.suspect), style="doubt"),
+            *_other_throughput(run),
             *_out_of_memory(run.out_of_memory),
             GAP,
             Line(f"Kept: {run.run_dir}", whole=True),
@@ -120,6 +121,16 @@ def run_page(run: RunDocument) -> Page:
         ),
         answer=_run_line(run),
     )
+
+
+_FAR = 0.05  # the formulas of trainers differ by less
+
+
+def _other_throughput(run: RunDocument) -> Iterator[Line]:
+    own = own_throughput(run.record, run.metrics)
+    if own and own.change is not None and abs(own.change) > _FAR:
+        why = "the log's job had other sizes than the settings here, or its trainer counts FLOPs by another formula"
+        yield Line(f"Note: {throughput_text(run.record, run.metrics)}. Likely reason: {why}", "doubt", hang=2)
 
 
 def _notes(run: RunDocument) -> Iterator[str | Line]:
@@ -164,9 +175,16 @@ def _why(run: RunDocument) -> str:
     )
 
 
+def _unjudged_time(comparison: Comparison) -> str:
+    """Return that a golden without a time left the step time unjudged; empty where it was judged, and without one."""
+    if comparison.golden is None or {"step_time_s", "tflops_per_gpu"} & comparison.golden.metrics.keys():
+        return ""
+    return f" (not judged: the {'reference' if is_reference_run(comparison.golden) else 'golden'} has no time)"
+
+
 def _line_figures(run: Compared) -> list[str]:
     seconds, peak, golden = run.metrics.step_time_s, run.metrics.peak_allocated_bytes, run.compared.golden
-    shown = [f"{format_seconds(seconds.median)} a step"] if seconds else []
+    shown = [f"{format_seconds(seconds.median)} a step{_unjudged_time(run.compared)}"] if seconds else []
     if peak:
         known = run.predicted.get("peak_allocated_bytes")
         predicted = f" (predicted {format_bytes(known)})" if known else ""
@@ -191,19 +209,21 @@ _MIRRORED = 0.01  # throughput says no more than the step time where their produ
 def compared_line(comparison: Comparison, why: Iterable[str] = (), step_s: float | None = None) -> Line:
     """Return a verdict with the changes of time and peak: ``REGRESSION: 2.741 s a step, +8.1 %; peak 5 GiB, equal``.
 
-    ``why``: the reasons of an inconclusive verdict; the first is shown. ``step_s``: where only throughput is compared.
+    ``why``: the reasons of an inconclusive verdict, of which the first begins the line. ``step_s``: of a run whose step
+    time is not compared.
     """
     found = {finding.metric: finding for finding in comparison.findings if finding.current is not None}
     if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
         del found["tflops_per_gpu"]
-    texts = [f"{format_seconds(step_s)} a step"] if step_s and "step_time_s" not in found else []
+    alone = step_s and "step_time_s" not in found
+    texts = [f"{format_seconds(step_s or 0)} a step{_unjudged_time(comparison)}"] if alone else []
     texts += [_in_line(found[name]) for name in _IN_LINE if name in found]
     has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
     texts += [lack for lack, known in has.items() if not known]
     reasons = [*filter(None, why)][:1] if comparison.outcome is Verdict.INCONCLUSIVE else []
-    more = "".join(f" {sentence(text)}." for text in (*_ends(comparison), *reasons))
+    more = "".join(f" {sentence(text)}." for text in _ends(comparison))
     word = comparison.outcome.value
-    return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join(texts)}.{more}"))
+    return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join((*reasons, *texts))}.{more}"))
 
 
 def _ends(comparison: Comparison) -> list[str]:

@@ -242,11 +242,13 @@ _TELLS_NOTHING = ("config", "run_config", "configcontainer")  # names that every
 class ForeignSource:
     """A file of another program that describes a job, and the option that names it. ``path``: `-` is standard input.
 
-    With ``bridge_recipe``, ``path`` is a function of Megatron-Bridge, which has to write its file first.
+    With ``bridge_recipe``, ``path`` is a function of Megatron-Bridge, which has to write its file first. ``called``:
+    the name of a job whose file is named by chance, as a log is.
     """
 
     kind: SourceKind
     path: str
+    called: str = ""
 
     @property
     def words(self) -> tuple[str, str]:
@@ -266,6 +268,8 @@ class ForeignSource:
         >>> ForeignSource("hf", "models/Llama-3.1-8B/config.json").name
         'llama-3.1-8b'
         """
+        if self.called:
+            return self.called
         path = Path(self.path.rpartition(":")[2] if self.kind == "bridge_recipe" else self.path).absolute()
         stem = path.name if path.is_dir() else path.stem
         if stem.lower() in _TELLS_NOTHING:

@@ -189,3 +189,25 @@ def test_a_log_is_followed_until_its_job_ends(side):
     request = ForeignRequest(ours=side_of(str(ours)), golden=side_of(str(side("log", 2.5, "b"))))
     answer = followed(request, written_in_the_pause)
     assert (len(pauses), answer.is_growing, answer.outcome) == (2, False, "regression")
+
+
+def test_equal_jobs_are_one_job_whatever_their_logs_are_called(mbr_perf, tmp_path):
+    """Imported runs of two logs are compared, and explained, as the logs themselves are."""
+    arguments = "\n".join(
+        f"  {name} {'.' * (48 - len(name))} {value}"
+        for name, value in {
+            "num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32,
+            "num_query_groups": 8, "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 128, "bf16": True,
+            "world_size": 16, "swiglu": True, "normalization": "RMSNorm", "position_embedding_type": "rope",
+            "vocab_size": 128256, "use_distributed_optimizer": True,
+        }.items()
+    )  # fmt: skip
+    head = f"------------------------ arguments ------------------------\n{arguments}\n"
+    head += "-------------------- end of arguments ---------------------\n"
+    for name, seconds in (("new", 2.2), ("ref", 2.0)):
+        (tmp_path / f"{name}.log").write_text(head + megatron_lm_log([seconds] * 50, [100.0 / seconds] * 50))
+        log, kept = str(tmp_path / f"{name}.log"), str(tmp_path / name)
+        assert mbr_perf("import", log, "-g", "h100", "--results_dir", kept, "-v").code == 0
+    ours, theirs = (str(next((tmp_path / name / "runs").iterdir())) for name in ("new", "ref"))
+    judged = mbr_perf("compare", ours, theirs, "--json")
+    assert (judged.code, json.loads(judged.out)["differences"]) == (5, [])

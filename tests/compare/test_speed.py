@@ -36,9 +36,9 @@ def time_of(log, golden):
     ("log", "expected"),
     [
         (job(), ""),
-        (job(num_gpus=64), "the job has 64 GPUs, the golden 32"),
+        (job(num_gpus=64), "64 GPUs, the golden has 32"),
         (job(num_gpus=None), "the job does not state its number of GPUs, which iteration times need"),
-        (job(batch=256), "the job has a global batch size of 256, the golden 128"),
+        (job(batch=256), "a global batch size of 256, the golden has 128"),
         (job(batch=None), "the job does not state its global batch size, which iteration times need"),
     ],
 )
@@ -88,7 +88,7 @@ def test_another_batch_than_the_golden_states_is_a_doubt():
     def doubts(log):
         return judge_log(log, golden, WindowOptions(), OF_BRIDGE).doubts
 
-    assert doubts(job(batch=256)) == ("the job has a global batch size of 256, the golden 128",)
+    assert doubts(job(batch=256)) == ("a global batch size of 256, the golden has 128",)
     assert doubts(job()) == doubts(job(batch=None)) == ()
 
 

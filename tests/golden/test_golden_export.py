@@ -105,7 +105,7 @@ def test_a_log_of_a_job_of_another_size_proves_nothing(mbr_perf, golden, tmp_pat
     log.write_text("using world size: 8, data-parallel size: 1\n" + bridge_log([709.93] * 50))
     code, document = _compared(mbr_perf, log, golden(VALUES))
     assert (code, document["outcome"]) == (6, "inconclusive")
-    assert "the job has 8 GPUs, the golden 32" in document["doubts"]
+    assert "8 GPUs, the golden has 32" in document["doubts"]
 
 
 def test_a_log_is_compared_neither_with_a_retired_golden_nor_with_one_without_speed(mbr_perf, golden, tmp_path):

@@ -67,7 +67,7 @@ def refused(mbr_perf, log):
 def test_a_log_without_a_recipe_describes_the_whole_job(imported):
     run = imported()
     spec = run["spec"]
-    assert (spec["num_gpus"], spec["model"]["num_layers"], spec["recipe"]) == (16, 32, "job")
+    assert (spec["num_gpus"], spec["model"]["num_layers"], spec["recipe"]) == (16, 32, "log_32x4096")
     assert spec["parallelism"]["tensor_model_parallel_size"] == 2
     assert run["sources"]["model.hidden_size"].startswith("job.log:")
     assert any("from the arguments that job.log prints" in note for note in run["notes"])
