@@ -44,18 +44,23 @@ def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
     has_time = "step_time_s" in changed  # throughput says the same
     titles = {name: BY_NAME[name].title for name in changed if BY_NAME[name].better == "lower" or not has_time}
     yield ", ".join(f"{title} {format_percent(changed[name])}" for name, title in titles.items()) or "No metric changed"
-    open_ = [each for each in found.metrics if each.metric in titles and not each.is_noise]
-    able = [cause for cause in likely if any(_explains(cause, each) for each in open_)]
-    if changed and not open_:
-        yield "; may be noise: equal runs differ by as much."
-    elif able:
-        yield from _likeliest({each.metric: titles[each.metric] for each in open_}, able)
-    elif changed and likely:
-        yield f"; {counted(len(likely), 'recorded difference')}, none usually as large."
-    elif changed:
-        yield "; no recorded difference explains it."
+    if changed:
+        yield from _reason(found, titles, likely)
     else:
         yield f"; {counted(len(found.causes), 'difference')} recorded."
+
+
+def _reason(found: Explanation, titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
+    beyond = [each for each in found.metrics if each.metric in titles and not each.is_noise]
+    able = [cause for cause in likely if any(_explains(cause, each) for each in beyond)]
+    if not beyond:
+        yield "; may be noise: equal runs differ by as much."
+    elif able:
+        yield from _likeliest({each.metric: titles[each.metric] for each in beyond}, able)
+    elif likely:
+        yield f"; {counted(len(likely), 'recorded difference')}, none usually as large."
+    else:
+        yield "; no recorded difference explains it."
 
 
 def _explains(cause: Cause, change: Change) -> bool:
