@@ -34,6 +34,7 @@ from tests.plan.test_plan_terminal import layouts as several
 
 ROOT = Path(__file__).parents[1]
 WRITE = "MBR_PERF_TESTS_WRITE_TERMINAL"
+REWRITE = "an output differs from tests/data/terminal: read it, then python -m tests.test_terminal_widths keeps it"
 KEPT = ROOT / "tests" / "data" / "terminal"
 RESULTS = "--results_dir tests/data/results"
 KEPT_WIDTH, WIDTHS = "80", ("60", "80", "120", "200", "pipe")
@@ -160,7 +161,6 @@ def _trimmed(text):
 
 
 def kept(name, text):
-    """The text of the file, which `python -m tests.test_terminal_widths` writes first."""
     if WRITE in os.environ:
         (KEPT / name).write_text(text, encoding="utf-8")
     return (KEPT / name).read_text(encoding="utf-8")
@@ -184,7 +184,7 @@ def holds_at_every_width(texts):
 )
 def test_an_output_is_as_it_was_looked_at(name, printed):
     texts = {width: printed(COMMANDS[name], width) for width in WIDTHS}
-    assert texts[KEPT_WIDTH] == kept(f"{name}.txt", texts[KEPT_WIDTH])
+    assert texts[KEPT_WIDTH] == kept(f"{name}.txt", texts[KEPT_WIDTH]), REWRITE
     holds_at_every_width(texts)
 
 
@@ -193,13 +193,13 @@ def test_an_answer_is_as_it_was_looked_at(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     page = PAGES[name]()
     texts = {width: drawn(page, width) for width in WIDTHS}
-    assert texts[KEPT_WIDTH] == kept(f"{name}.txt", texts[KEPT_WIDTH])
+    assert texts[KEPT_WIDTH] == kept(f"{name}.txt", texts[KEPT_WIDTH]), REWRITE
     holds_at_every_width(texts)
 
 
 def test_colours_are_as_they_were_looked_at():
     text = drawn(PAGES["night"](), "120", "standard").replace("\x1b[", "ESC[")
-    assert text == kept("night.colours.txt", text)
+    assert text == kept("night.colours.txt", text), REWRITE
 
 
 if __name__ == "__main__":

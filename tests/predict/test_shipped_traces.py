@@ -71,9 +71,10 @@ def test_shipped_traces_are_those_of_this_tracer_and_stand_in(release):
 
 
 def test_shipped_traces_are_those_of_the_installed_layers():
+    """Their code counts, and not its bytes: a row of a table that no trace depends on may change these."""
     here = made_here()
     if here.megatron_core in RELEASES:
-        assert about(here.megatron_core) == here, REGENERATE
+        assert about(here.megatron_core).model_copy(update={"sources": here.sources}) == here, REGENERATE
 
 
 def test_the_assumed_release_is_shipped_and_all_of_them_within_ten_megabytes():
