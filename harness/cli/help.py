@@ -26,7 +26,7 @@ _OFTEN = {
     "check": (*_JOB, "megatron_args", "bridge_config", "assume", "explain"),
     "sweep": (*_JOB[:5], "over", "file", "repeats", "max_minutes", "resume", "results_dir", "dryrun"),
     "plan": (*_JOB[:6], "bridge_config", "hf", "over", "fit_into", "html"),
-    "nightly": ("suite", "only", "resume", "aa", "repeats", "junit", "html", "golden_dir", "dryrun", "results_dir"),
+    "nightly": ("suite", "only", "resume", "against", "junit", "html", "golden_dir", "dryrun", "results_dir"),
     "diagnose": (*_JOB, "megatron_args", "no_plan", "results_dir"),
     "compare": ("log", "golden", "timing_threshold", "memory_threshold", "accept_differences", "check_loss",
                 "fail_on_improvement", "actuals", "results_dir"),

@@ -14,7 +14,6 @@ from harness.explain.facts import golden_side
 from harness.golden.show import GoldenDocument, differences_block, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
-from harness.nightly.aa import judge_aa
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
@@ -204,7 +203,6 @@ def night_candidates(
     """
     _require_ended(night)
     known = {case.planned.name: case for case in night.cases}
-    doubts = _doubts(night)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadRequestError(
@@ -212,21 +210,16 @@ def night_candidates(
         )
     expected = {name: reason for name, case in known.items() if not names and (reason := _expected(case, today))}
     chosen = [known[name] for name in names or known if name not in expected]
-    return [_candidate(night, case, options, doubts) for case in chosen], [
+    return [_candidate(night, case, options) for case in chosen], [
         LeftOut(case=name, reason=reason) for name, reason in expected.items()
     ]
 
 
-def doubts_of_nights(references: Sequence[str], results: Path | None) -> tuple[str, ...]:
-    """Return the doubts of the nights that contain the named runs: an A/A that does not agree.
-
-    BadRequestError: a night is still running.
-    """
+def require_ended_nights(references: Sequence[str], results: Path | None) -> None:
+    """Raise BadRequestError if a night that contains one of the named runs is still running."""
     records = [record_path(reference, results).resolve() for reference in references]
-    nights = [read_night(path) for path in dict.fromkeys(r.parents[3] for r in records if _is_in_night(r))]
-    for night in nights:
-        _require_ended(night)
-    return tuple(f"{night.night_dir}: {doubt}" for night in nights for doubt in _doubts(night))
+    for path in dict.fromkeys(record.parents[3] for record in records if _is_in_night(record)):
+        _require_ended(read_night(path))
 
 
 def _require_ended(night: NightData) -> None:
@@ -242,19 +235,11 @@ def _is_in_night(record: Path) -> bool:
     return len(above) > 3 and above[2].name == CASES and (above[3] / NIGHT).is_file()
 
 
-def _candidate(night: NightData, case: NightCase, options: PromotionOptions, doubts: Sequence[str]) -> Candidate:
+def _candidate(night: NightData, case: NightCase, options: PromotionOptions) -> Candidate:
     counted = effective_runs(case_runs(case.runs))
     records = tuple(run.record for run in counted if run.record is not None)
     own = replace(options, thresholds=case.planned.thresholds, night_id=night.plan.night_id)
-    return Candidate(case.planned.name, records, own, (*_problems(case, counted), *doubts))
-
-
-def _doubts(night: NightData) -> tuple[str, ...]:
-    """Return why no run of the night can become a golden: its A/A does not agree."""
-    for case in night.cases:
-        if numbers := night.plan.aa_numbers(case.planned):
-            return tuple(judge_aa(case.planned, case_runs(case.aa_runs), numbers).doubts.values())
-    return ()
+    return Candidate(case.planned.name, records, own, tuple(_problems(case, counted)))
 
 
 def _problems(case: NightCase, counted: Sequence[CaseRun]) -> list[str]:

@@ -56,9 +56,9 @@ class PromoteOptions:
 def promote(asked: PromoteOptions) -> None:
     """Write golden values from runs, or from a night's cases, and print what changes.
 
-    Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night that is still running or whose
-    A/A does not agree, and repeats, or steps of a single run, that vary by more than half the golden's threshold. If a
-    case of a night is refused, writes nothing without --keep_going.
+    Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night that is still running, and
+    repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is
+    refused, writes nothing without --keep_going.
     """
     from harness.errors import BadRequestError
     from harness.golden.plan import Signature, prepare
@@ -78,7 +78,7 @@ def promote(asked: PromoteOptions) -> None:
 
 def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[LeftOut]]":
     from harness.errors import BadRequestError
-    from harness.golden.plan import Candidate, doubts_of_nights, night_candidates
+    from harness.golden.plan import Candidate, night_candidates, require_ended_nights
     from harness.judge.promotion import PromotionOptions
     from harness.records.night import read_night
 
@@ -87,7 +87,8 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
     )
     if not (asked.case or asked.every):
         runs = _runs(asked)
-        return [Candidate("", runs, options, doubts_of_nights(asked.what, asked.results_dir))], []
+        require_ended_nights(asked.what, asked.results_dir)
+        return [Candidate("", runs, options)], []
     if len(asked.what) > 1 or (asked.case and asked.every):
         message = "--case and --every exclude each other, and need exactly one night"
         raise BadRequestError(message, remedy="name one night and one of them")

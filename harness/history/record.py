@@ -1,8 +1,7 @@
 """A history record, and how a run becomes one."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -14,7 +13,7 @@ from harness.experiment.frozen import Frozen
 from harness.judge.coverage import measured_device
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
-from harness.records.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
+from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord, Status
 from harness.units import GIB, first_line, utc_time
@@ -41,7 +40,6 @@ class HistoryRecord(Frozen):
     ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure. Units are those of the
     metric table. ``sm_clock_mhz``: median SM clock of the slowest GPU; ``power_cap_share``: time under the power
     cap of the most limited one (0 to 1).
-    ``voided``: metrics, by name, that the night's A/A put in doubt, with the reason.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -61,7 +59,6 @@ class HistoryRecord(Frozen):
     failure: str | None = None
     suspect: tuple[str, ...] = ()
     metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
-    voided: dict[str, str] = Field(default_factory=dict)
     formula_version: str
     sm_clock_mhz: float | None = None
     power_cap_share: float | None = None
@@ -96,10 +93,7 @@ def case_of(spec: ExperimentSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Occasion:
-    """The purpose of a run. The default is an ad-hoc run; ``outcome`` is that of the case in its night.
-
-    ``doubts``: by kind of metric, why that night allows no conclusion about it.
-    """
+    """The purpose of a run. The default is an ad-hoc run; ``outcome`` is that of the case in its night."""
 
     suite: str = ""
     suite_case: str = ""
@@ -107,7 +101,6 @@ class Occasion:
     purpose: Purpose = "repeat"
     outcome: CaseOutcome | None = None
     is_expected: bool = False
-    doubts: Mapping[GateKind, str] = field(default_factory=dict)
 
 
 _OF_PROVENANCE = ("started_at", "duration_s", "git_commit", "hostname", "driver_version", "container", "job_id")
@@ -124,9 +117,9 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
             f"run {record.run_id}: {record.no_time}", remedy="leave it out: history has measured runs"
         )
     why = occasion or Occasion()
-    where, figures = record.provenance, _figures(metrics)
+    where = record.provenance
     return HistoryRecord(
-        **{name: value for name, value in vars(why).items() if name != "doubts"},
+        **vars(why),
         **{name: getattr(where, name) for name in _OF_PROVENANCE},
         run_id=record.run_id,
         case=case_of(record.spec),
@@ -135,12 +128,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         status=record.status,
         failure=first_line(record.failure) or None,
         suspect=(*doubts_of(record, metrics), *record.unmeasured),
-        metrics=figures,
-        voided={
-            metric.name: why.doubts[metric.kind]
-            for metric in METRICS
-            if metric.kind in why.doubts and metric.name in figures
-        },
+        metrics=_figures(metrics),
         formula_version=metrics.formula_version,
         sm_clock_mhz=metrics.clocks.sm_clock_mhz if metrics.clocks else None,
         power_cap_share=metrics.clocks.power_cap_share if metrics.clocks else None,

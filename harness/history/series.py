@@ -111,7 +111,7 @@ def series_of(
     """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
 
     Without one it is that of the newest run. ``suite_case``: all are runs of that case of a suite. Throughput by
-    another formula than the newest run's is no figure of the series, nor is a figure that its night's A/A voided.
+    another formula than the newest run's is no figure of the series.
     BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
     """
     if not records:
@@ -138,10 +138,9 @@ def _apart(run_id: str) -> str:
 
 
 def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:
-    out = {*(_BY_FORMULA if record.formula_version != formula else ()), *record.voided}
-    if not out:
+    if record.formula_version == formula:
         return record
-    metrics = {name: figure for name, figure in record.metrics.items() if name not in out}
+    metrics = {name: figure for name, figure in record.metrics.items() if name not in _BY_FORMULA}
     return record.model_copy(update={"metrics": metrics})
 
 
@@ -151,14 +150,12 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
     branches = sorted({record.branch or "none" for record in ours})
     named, all_runs = sorted({record.suite_case for record in ours} - {""}), f"{len(ours)} runs"
     num_old = sum(record.formula_version != newest.formula_version for record in ours)
-    num_voided = sum(bool(record.voided) for record in ours)
     num_undated = sum(not record.is_start_known for record in ours)
     found = (
         (others, f"left out: {len(every) - len(ours)} of {len(every)} runs with other settings; "
                  f"--fingerprint {' or '.join(others[-3:])} shows them"),
         (num_old, f"not shown: throughput of {num_old} of {all_runs}, which does not come from formula "
                   f"{newest.formula_version}"),
-        (num_voided, f"not shown: figures of {num_voided} of {all_runs}, because their nights failed the A/A check"),
         (named[1:], f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one"),
         (num_undated, f"?: {num_undated} of {all_runs} have no start time; the date is that of their import"),
         (branches[1:], f"runs of several branches: {', '.join(branches)}; --branch NAME shows one"),

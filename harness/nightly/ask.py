@@ -11,7 +11,6 @@ from harness.cli.options import GoldenDir, Json, LocalLaunchOptions, SlurmLaunch
 from harness.errors import Problems
 
 if TYPE_CHECKING:
-    from harness.nightly.aa import AaRequest
     from harness.nightly.plan import NightRequest
     from harness.nightly.reports import Outputs
 
@@ -45,9 +44,6 @@ class NightJudgeOptions:
     accept_differences: Annotated[list[str] | None, option("NAME", "Compare although this differs: a package, software "
         "(all of them), driver_version. Repeatable.", "--accept_difference")] = None
     fail_on_improvement: Annotated[bool, flag("Exit 7 on an improvement beyond the threshold.")] = False
-    aa: Annotated[bool, flag("Run one case under two labels; judge times only if both are as fast.")] = False
-    aa_case: Annotated[str, option("NAME", "The case that --aa runs. Default: that of least GPU time.")] = ""
-    aa_pairs: Annotated[int | None, option("N", "Runs under each label of --aa, 3 to 50. Default: 4.")] = None
     against: Annotated[str, option("ENVIRONMENT", "Decide a suspicious case by pairs of runs, tonight's and this "
                                                   "environment's build (ENV, ENV/bin/python, or last-good).")] = ""
     pairs: Annotated[int | None, option("N", "Pairs of --against, 3 to 50. Default: 5.")] = None
@@ -80,10 +76,6 @@ def nightly(
     A case is suspicious if the median of its runs is worse than the threshold, and than three spreads of its nights. It
     then runs again: a regression if these runs agree, else inconclusive with the reason. A second such night is always
     a regression. Peak memory is a regression if every run exceeds its threshold.
-
-    With --aa, one case first runs under the labels A and A' in turn: A A' A' A. All times of the night are
-    inconclusive if the labels differ by more than noise explains, if one of these runs fails, or if they vary too
-    much to show a difference as large as the case's threshold.
 
     With --against, a suspicious case runs the old and the new build in turn, as old new new old, in place of --confirm.
     The difference of the pairs decides, not the golden.
@@ -161,7 +153,6 @@ def _request(
         )
     if judge.pairs is not None and not judge.against:
         problems.add("--pairs needs --against", "add --against ENVIRONMENT")
-    aa = _aa(judge, problems)
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
     with problems.collecting():
@@ -176,15 +167,4 @@ def _request(
         num_pairs=NightRequest.num_pairs if judge.pairs is None else judge.pairs,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
         slurm=on_slurm.options if on_slurm else None,
-        aa=aa,
     )
-
-
-def _aa(judge: NightJudgeOptions, problems: Problems) -> "AaRequest | None":
-    from harness.nightly.aa import AaRequest
-
-    names_aa = bool(judge.aa_case) or judge.aa_pairs is not None
-    if not judge.aa and names_aa:
-        problems.add("--aa_case and --aa_pairs need --aa", "add --aa")
-    num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
-    return AaRequest(judge.aa_case, num_pairs) if judge.aa or names_aa else None

@@ -1,4 +1,4 @@
-"""A night as a batch: rounds of repeats, retries, confirmations and A/A runs; why each was started is an event."""
+"""A night as a batch: rounds of repeats, retries, confirmations and pairs; why each was started is an event."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,8 @@ from harness.records.night import (
     NightData,
     NightEvent,
     NightPlan,
-    NightRun,
     PlannedCase,
     RefusedCase,
-    aa_label,
     pair_label,
     read_night,
     run_dir_of,
@@ -41,7 +39,7 @@ Suspicion = Callable[[NightCase], str]
 
 def due_round(data: NightData, suspicion: Suspicion) -> tuple[DueCase, ...]:
     """Return the next round; empty when all cases are complete. Interleaves: a run of every case, then the second."""
-    each = [(*_aa(data.plan, case), *due_runs(data.plan, case, suspicion)) for case in data.cases]
+    each = [due_runs(data.plan, case, suspicion) for case in data.cases]
     return tuple(due for layer in zip_longest(*each) for due in layer if due is not None)
 
 
@@ -65,35 +63,18 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
 
 
 def _pairs(plan: NightPlan, planned: PlannedCase, case: NightCase, suspicion: Suspicion) -> Iterator[DueCase]:
-    """Yield the missing runs of old and new build in turn; all of them, once the first has begun."""
-    if plan.against is None or not (case.pair_runs or suspicion(case)):
+    """Yield the missing runs of old and new build in turn; all of them, once the first has begun.
+
+    None after one ended badly, because no other can replace it.
+    """
+    ended = {run.number: run.record.status for run in case.pair_runs if run.record}
+    is_over = bool({"failed", "oom"} & set(ended.values()))
+    if plan.against is None or is_over or not (case.pair_runs or suspicion(case)):
         return
-    first = case.pair_runs[0].number if case.pair_runs else _next_number(plan, case)
-    numbers = range(first, first + 2 * plan.against.num_pairs)
-    yield from _in_turn(planned, case.pair_runs, numbers, "pair", pair_label)
-
-
-def _aa(plan: NightPlan, case: NightCase) -> Iterator[DueCase]:
-    """Yield the missing A/A runs."""
-    planned = case.planned
-    if not isinstance(planned, RefusedCase):
-        yield from _in_turn(planned, case.aa_runs, plan.aa_numbers(planned), "aa", aa_label)
-
-
-def _in_turn(
-    planned: PlannedCase,
-    runs: Sequence[NightRun],
-    numbers: range,
-    purpose: Literal["aa", "pair"],
-    label: Callable[[int], str],
-) -> Iterator[DueCase]:
-    """Yield the missing runs of two labels in order; none after one ended badly, because no other can replace it."""
-    ended = {run.number: run.record.status for run in runs if run.record}
-    if {"failed", "oom"} & set(ended.values()):
-        return
-    for place, number in enumerate(numbers):
+    first = case.pair_runs[0].number if case.pair_runs else _next_number(case)
+    for place, number in enumerate(range(first, first + 2 * plan.against.num_pairs)):
         if ended.get(number, "interrupted") == "interrupted":
-            yield DueRun(planned, number, purpose, label(place))
+            yield DueRun(planned, number, "pair", pair_label(place))
 
 
 def _begun(planned: PlannedCase, case: NightCase) -> Iterator[DueCase]:
@@ -116,7 +97,7 @@ def _retries(plan: NightPlan, planned: PlannedCase, case: NightCase, bad: Sequen
     faults = [infrastructure_fault(run.record) if run.record else None for run in bad]
     if left < 1 or not all(fault and fault.is_retried for fault in faults):
         return
-    yield DueRun(planned, _next_number(plan, case), "retry", f"run {bad[0].number} ended by: {bad[0].infrastructure}")
+    yield DueRun(planned, _next_number(case), "retry", f"run {bad[0].number} ended by: {bad[0].infrastructure}")
 
 
 def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspicion: Suspicion) -> Iterator[DueCase]:
@@ -125,12 +106,12 @@ def _confirmations(plan: NightPlan, planned: PlannedCase, case: NightCase, suspi
     left = plan.confirm - len(begun)
     reason = begun[0].reason if begun else suspicion(case) if left > 0 else ""
     if reason:
-        first = _next_number(plan, case)
+        first = _next_number(case)
         yield from (DueRun(planned, first + offset, "confirm", reason) for offset in range(left))
 
 
-def _next_number(plan: NightPlan, case: NightCase) -> int:
-    return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in (*case.runs, *case.pair_runs))])
+def _next_number(case: NightCase) -> int:
+    return max([case.planned.repeats, *(run.number + 1 for run in (*case.runs, *case.pair_runs))])
 
 
 Kind = Literal["started", "interrupted", "cancelled"]
@@ -219,8 +200,6 @@ def _title(due: DueCase) -> str:
     """Return ``llama3_8b, run 2 of 3``, or the other purpose of the run."""
     if due.purpose == "repeat":
         return run_of(due.entry.name, due.number, due.entry.repeats)
-    if due.purpose == "aa":
-        return f"{due.entry.name}, A/A: {due.reason}"
     if due.purpose == "pair":
         return f"{due.entry.name}, {due.reason} build"
     return f"{due.entry.name}, {'again' if due.purpose == 'retry' else 'to confirm'}: {due.reason}"

@@ -74,7 +74,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
         verdict, comparison = _with_figures(verdict, case, rules)
     outcome, reason, cause = _outcome(case, counting, comparison, verdict.findings)
     expected = case.planned.expected if counting or case.planned.refused else None
-    ended_well = bool(verdict.counted) and outcome not in ("failed", "oom") and not rules.doubts
+    ended_well = bool(verdict.counted) and outcome not in ("failed", "oom")
     is_expected, remark = expectation(expected, outcome, rules.today, ended_well=ended_well)
     exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
     return replace(
@@ -121,22 +121,13 @@ def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -
     unmeasured = (note for record in counted for note in record.unmeasured)
     found = replace(
         verdict,
-        findings=tuple(decided(_unless_in_doubt(finding, rules), pairs) for finding in refined),
+        findings=tuple(decided(finding, pairs) for finding in refined),
         pairs=pairs,
         metrics=metrics,
         drift=drift_of(counted, golden, alike) if golden else (),
         caveats=(*alike.caveats, *dict.fromkeys(unmeasured)),
     )
     return found, comparison
-
-
-def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
-    """Make a verdict inconclusive if the night's A/A puts its kind of metric in doubt."""
-    gate = BY_NAME[finding.metric].gate
-    doubt = rules.doubts.get(gate) if gate else None
-    if doubt is None or not (finding.verdict in _JUDGED or finding.evidence):
-        return finding
-    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=doubt)
 
 
 def _refined(
@@ -221,17 +212,15 @@ def nights_of(
 ) -> list[Night]:
     """Return the nights that measured ``metric`` with the settings, device and software of ``like``, oldest first.
 
-    Only runs that ended well and are not suspect count, of nights whose own A/A held. ``since``: when the golden was
-    promoted. ``before``: when tonight began (UTC ISO-8601, None:
-    no limit).
+    Only runs that ended well and are not suspect count. ``since``: when the golden was promoted. ``before``: when
+    tonight began (UTC ISO-8601, None: no limit).
     """
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    nights: dict[
-        tuple[str, str], tuple[list[float], bool, bool]
-    ] = {}  # cases that share settings keep their own histories
+    # Cases that share settings keep their own histories.
+    nights: dict[tuple[str, str], tuple[list[float], bool, bool]] = {}
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
-        if figure is None or figure.value <= 0 or metric in record.voided:
+        if figure is None or figure.value <= 0:
             continue
         if not _is_measured(record, like) or (end is not None and when >= end):
             continue

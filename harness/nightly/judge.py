@@ -11,18 +11,15 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.history.record import CaseOutcome, HistoryRecord, case_of
 from harness.history.store import read_history
 from harness.judge.gate import Verdict
-from harness.nightly.aa import judge_aa
 from harness.nightly.case import judge_case, suspected, worst_accident
 from harness.nightly.outcome import WORST_FIRST, case_runs, exit_code_of
 from harness.nightly.outlook import CaseOutlook
 from harness.nightly.values import (
     SPEED,
-    AaVerdict,
     CaseMaterial,
     CaseVerdict,
     NightVerdict,
     SharedChange,
-    is_open,
     rules_of,
 )
 from harness.nightly.words import finding_of
@@ -46,13 +43,13 @@ def judge_night(
     """Return the verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
 
     The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are
-    still due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
+    still due), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
     """
-    aa, rules = _aa(plan, cases), rules_of(plan, today)
-    rules = replace(rules, doubts=aa.doubts if aa else {}, accident=worst_accident(cases, rules.before))
+    rules = rules_of(plan, today)
+    rules = replace(rules, accident=worst_accident(cases, rules.before))
     verdicts = tuple(judge_case(case, rules) for case in cases)
     outcomes: set[CaseOutcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}
-    if is_open(num_due, aa):
+    if num_due:
         outcomes.add("inconclusive")
     outcome = min(outcomes, key=WORST_FIRST.index)
     return NightVerdict(
@@ -63,7 +60,6 @@ def judge_night(
         exit_code=exit_code_of(outcome, fail_on_improvement=plan.fail_on_improvement),
         finished_at=finished_at,
         num_due=num_due,
-        aa=aa,
         shared=_shared(verdicts),
     )
 
@@ -80,11 +76,6 @@ def _shared(cases: Sequence[CaseVerdict]) -> SharedChange | None:
     return SharedChange(median(changes), len(changes), len(judged), is_doubt)
 
 
-def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:
-    found = [case for case in cases if plan.aa and case.planned.name == plan.aa.case]
-    return judge_aa(found[0].planned, found[0].aa_runs, plan.aa_numbers(found[0].planned)) if found else None
-
-
 @dataclass
 class NightJudge:
     """Judges the cases of one night against the goldens and the history of ``results``, which are read once."""
@@ -97,8 +88,7 @@ class NightJudge:
     def suspicion(self, case: NightCase) -> str:
         """Say why the case looks like a regression so far; empty where it does not.
 
-        This leaves out the A/A and the pairs, which may still be running: the choice of runs must not depend on their
-        order.
+        This leaves out the pairs, which may still be running: the choice of runs must not depend on their order.
         """
         rules = rules_of(self.plan, _day_of(self.plan))
         verdict = judge_case(replace(self.material(case), pair_runs=()), rules)
@@ -126,8 +116,8 @@ class NightJudge:
             self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
             history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
             self._history[planned.name] = [record for record in history if record.night_id != self.plan.night_id]
-        aa, pairs = (case_runs(run for run in each if run.record) for each in (case.aa_runs, case.pair_runs))
-        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], aa, pairs)
+        pairs = case_runs(run for run in case.pair_runs if run.record)
+        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], pairs)
 
 
 def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:

@@ -1,17 +1,14 @@
-"""A night as JUnit XML, as Jenkins reads it: a test case for each case of the suite, and one for the A/A."""
+"""A night as JUnit XML, as Jenkins reads it: a test case for each case of the suite."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable
 from xml.etree import ElementTree as Xml
 
-from harness.nightly.remarks import aa_lines, story
+from harness.nightly.remarks import story
 from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import finding_text, one_line
 from harness.show.page import visible
-
-AA = "A/A"
-"""Name of the test case for the night's own A/A."""
 
 # Characters that XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -22,7 +19,7 @@ def night_junit(verdict: NightVerdict) -> str:
 
     Inconclusive and expected ones are skipped. An improvement is a failure where the night fails on it.
     """
-    plan, aa = verdict.plan, verdict.aa
+    plan = verdict.plan
     suite = Xml.Element("testsuite", _clean({"name": plan.suite, "timestamp": plan.started_at[:19]}))
     listed = Xml.SubElement(suite, "properties")
     about = {"night_id": plan.night_id, "night_dir": str(verdict.night_dir), "mbr-perf": plan.mbr_perf}
@@ -32,9 +29,6 @@ def night_junit(verdict: NightVerdict) -> str:
         page = story(case)
         runs = (*case.runs, *(case.pairs.runs if case.pairs else ()))
         _add(suite, case.planned.name, runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
-    if aa:
-        problem = None if aa.holds else ("skipped", "inconclusive", "; ".join(aa.doubts.values()))
-        _add(suite, AA, aa.runs, problem, aa_lines(verdict))
     kinds = Counter(child.tag for child in suite.iterfind("testcase/*"))
     counts = {"tests": len(suite.findall("testcase")), "failures": kinds["failure"], "errors": kinds["error"]}
     seconds = _duration_s(_all_runs(verdict))
@@ -88,7 +82,6 @@ def _measured_with(verdict: NightVerdict) -> dict[str, str]:
 def _all_runs(verdict: NightVerdict) -> Iterable[CaseRun]:
     for case in verdict.cases:
         yield from (*case.runs, *(case.pairs.runs if case.pairs else ()))
-    yield from verdict.aa.runs if verdict.aa else ()
 
 
 def _duration_s(runs: Iterable[CaseRun]) -> float:

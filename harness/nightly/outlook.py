@@ -13,7 +13,7 @@ from harness.history.record import HistoryRecord
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.values import SlurmSubmission
 from harness.records.goldens import batch_path
-from harness.records.night import AaPlan, Case, ExpectedFailureRecord, NightPlan
+from harness.records.night import Case, ExpectedFailureRecord, NightPlan
 from harness.records.prediction import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
@@ -121,9 +121,8 @@ def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
 def _total(plan: NightPlan) -> str:
     refused = sum(bool(case.refused) for case in plan.cases)
     runs = counted(sum(case.repeats for case in plan.cases if not case.refused), "run")
-    aa = f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
     return (
-        f"{counted(len(plan.cases), 'case')}{f', {refused} refused' if refused else ''}; {runs}{aa}; for each case at "
+        f"{counted(len(plan.cases), 'case')}{f', {refused} refused' if refused else ''}; {runs}; for each case at "
         f"most {plan.retries} more after a fault and {plan.confirm} to confirm a regression"
     )
 
@@ -185,7 +184,6 @@ class NightPlanDocument(Document):
     only: tuple[str, ...]
     confirm: int
     retries: int
-    aa: AaPlan | None
     notes: tuple[str, ...]
     cases: tuple[PlannedCaseRow, ...]
 

@@ -6,24 +6,37 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from harness.errors import BadRequestError
-from harness.judge.derive import combine
-from harness.judge.gate import Finding, Verdict, compare_values
+from harness.judge.derive import combine, derive
+from harness.judge.gate import Finding, Verdict, compare_values, default_thresholds
+from harness.judge.plausible import doubts_of
 from harness.judge.statistics import Welch
-from harness.nightly.aa import SMALLEST_EFFECT, Sides, count_problems, fault_of, judged_metrics, sides_of
 from harness.nightly.memory import judge_memory
 from harness.nightly.values import CaseFinding, CaseRun, PairFinding, PairsVerdict
-from harness.records.metrics import Metric
-from harness.records.night import Against, Case
+from harness.records.metrics import METRICS, Metric, Metrics
+from harness.records.night import OLD, Against, Case, pair_label
 from harness.records.run import RunRecord
-from harness.units import format_percent, format_share
+from harness.units import first_line, format_percent, format_share
 
 PAIR_ALPHA = 0.005
 """The largest one-sided p-value at which the difference of the pairs counts as real."""
 
 
+SMALLEST_EFFECT = 0.02
+"""A smaller difference of two builds does not matter, however sure it is; a threshold below it takes its place."""
+
+MIN_PAIRS, MAX_PAIRS = 3, 50
+"""Fewer pairs find only gross differences. More cost more time than they add certainty."""
+
+Sides = tuple[list[Metrics], list[Metrics]]
+"""Of the old build and of the new."""
+
+
 def pairs_problems(num_pairs: int) -> list[BadRequestError]:
     """Return the problem of the number of pairs, if it has one."""
-    return count_problems("--pairs", num_pairs, "5 pairs find a difference of three times the noise of one run")
+    if MIN_PAIRS <= num_pairs <= MAX_PAIRS:
+        return []
+    remedy = "5 pairs find a difference of three times the noise of one run"
+    return [BadRequestError(f"--pairs {num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy)]
 
 
 def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) -> PairsVerdict | None:
@@ -36,6 +49,55 @@ def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) ->
         return replace(verdict, fault=f"the comparison with the old build {fault}")
     like, sides = sides_of(runs, numbers)
     return replace(verdict, findings=tuple(_findings(case, like, sides)))
+
+
+def sides_of(runs: Sequence[CaseRun], numbers: range) -> tuple[RunRecord, Sides]:
+    """Return the first run, and the figures of both sides of complete pairs: the old build, and the new."""
+    records = {run.number: run.record for run in runs if run.record is not None}
+    sides: Sides = ([], [])
+    for place, number in enumerate(numbers):
+        sides[pair_label(place) != OLD].append(derive(records[number]))
+    return records[numbers.start], sides
+
+
+def judged_metrics(
+    case: Case, like: RunRecord, sides: Sides, num_timed: int
+) -> Iterable[tuple[Metric, list[float | None], list[float | None], float]]:
+    """Yield each gated metric that some run has, its figures on both sides, and the threshold of ``num_timed`` runs."""
+    for metric in METRICS:
+        first, second = ([metric.read(metrics) for metrics in side] for side in sides)
+        if metric.gate is None or all(value is None for value in (*first, *second)):
+            continue
+        limit = default_thresholds(like.spec, num_timed if metric.gate == "time" else len(first)).of(metric.gate)
+        yield metric, first, second, limit if metric.gate == "exact" else case.thresholds.get(metric.name, limit)
+
+
+def fault_of(runs: Sequence[CaseRun], numbers: range) -> str:
+    """Say why the runs cannot be compared; empty if they can."""
+    done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
+    for run in runs:
+        if fault := _ended_badly(run):
+            return f"failed: run {run.number}: {fault}"
+    if not done.issuperset(numbers):
+        return f"is incomplete: {len(done)} of {len(numbers)} runs are done"
+    return next((text for run in runs if run.record and (text := _unusable(run.record, run.number))), "")
+
+
+def _ended_badly(run: CaseRun) -> str:
+    if run.cancelled:
+        return run.cancelled
+    if run.record is None or run.record.status in ("ok", "interrupted"):
+        return ""
+    failure = first_line(run.record.failure, run.record.status)
+    return f"out of memory: {failure}" if run.record.status == "oom" else failure
+
+
+def _unusable(record: RunRecord, number: int) -> str:
+    metrics = derive(record)
+    if doubts := doubts_of(record, metrics):
+        return f"is not usable: run {number} is suspect: {'; '.join(doubts)}"
+    problem = metrics.problems.get("tflops_per_gpu")
+    return f"is not usable: run {number}: {problem}" if problem else ""
 
 
 def _findings(case: Case, like: RunRecord, sides: Sides) -> Iterable[PairFinding]:

@@ -17,7 +17,6 @@ from harness.launch.slurm_job import option_problems
 from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, launcher_problems
-from harness.nightly.aa import AaRequest, aa_problems, with_aa
 from harness.nightly.against import against_notes, find_against
 from harness.nightly.batch import unstarted_night
 from harness.nightly.pairs import pairs_problems
@@ -39,8 +38,8 @@ class NightRequest:
     """Which cases of which suite, and how their runs are launched, repeated and judged.
 
     ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
-    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``aa`` None: no
-    A/A. ``against``: the environment of the old build, or ``last-good``; empty for none.
+    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``against``:
+    the environment of the old build, or ``last-good``; empty for none.
     """
 
     suite: str
@@ -55,7 +54,6 @@ class NightRequest:
     results_dir: Path | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
-    aa: AaRequest | None = None
     against: str = ""
     num_pairs: int = 5
 
@@ -89,7 +87,6 @@ def chosen_suite(request: NightRequest) -> Suite:
     if request.shard:
         with problems.collecting():
             chosen = shard(chosen, request.shard)
-    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
     problems.found += pairs_problems(request.num_pairs)
     problems.raise_if_any()
     return chosen
@@ -166,7 +163,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     plan = _plan(request, suite, drafts, host)
     notes = (*unasked, *_short_cases(plan), *against_notes(against))
     plan = plan.model_copy(update={"notes": notes, "against": against})
-    return with_aa(_startable(plan, host) if starts else plan, request.aa)
+    return _startable(plan, host) if starts else plan
 
 
 def _short_cases(plan: NightPlan) -> Iterable[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judge.gate import Verdict
-from harness.nightly.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict, is_open
+from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import finding_text, is_red, one_line, outcome_text, p_text
 from harness.records.metrics import BY_NAME
 from harness.units import format_percent, format_share, grouped
@@ -95,9 +95,9 @@ def _about_pairs(case: CaseVerdict) -> Iterable[str]:
 def next_steps(verdict: NightVerdict) -> Iterable[str]:
     """Yield how inconclusive cases get a verdict: store tonight's values as golden values, or accept differences.
 
-    Nothing for a night from which `golden promote` takes no values: unfinished, replayed, or with a failed A/A.
+    Nothing for a night from which `golden promote` takes no values: unfinished or replayed.
     """
-    if is_open(verdict.num_due, verdict.aa) or verdict.plan.launch.launcher == "replay":
+    if verdict.num_due or verdict.plan.launch.launcher == "replay":
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
     if new := [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]:
@@ -149,35 +149,3 @@ def _last_run(case: CaseVerdict) -> Path | None:
     alike = [run_dir for run_dir, record in with_record if (record.status != "ok") == is_bad]
     chosen = alike or [run_dir for run_dir, _ in with_record]
     return chosen[-1] if chosen else None
-
-
-_STEADIER = "To make the A/A conclusive: more --aa_pairs, a quieter machine or longer runs"
-_WITHHELD = {"time": "no time", "memory": "no memory", "exact": "no counted work"}
-
-
-def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
-    """Say whether the A/A holds and how its labels compare; if not, what is not judged and where its runs are."""
-    aa = verdict.aa
-    if aa is None:
-        return ()
-    comparison = "; ".join(_aa_finding(finding) for finding in aa.findings if finding.p_value is not None)
-    named = f"A/A of {aa.case}, {aa.num_pairs} pairs{', replayed: nothing was measured' if aa.is_replayed else ''}"
-    if aa.holds:
-        return (f"{named}: holds: {comparison}",)
-    withheld = " and ".join(_WITHHELD[gate] for gate in aa.doubts)
-    why = "; ".join(aa.doubts.values())
-    return (
-        f"{named}: {why}: {withheld} is judged tonight{f'. {comparison}' if comparison else ''}",
-        *[_STEADIER] * any(finding.is_blind for finding in aa.findings),
-        *(f"Runs of the A/A: {line}" for line in run_lines(aa.runs)),
-    )
-
-
-def _aa_finding(finding: AaFinding) -> str:
-    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; it cannot show changes below 2 %``."""
-    if finding.change is None or finding.p_value is None or finding.noise is None or finding.visible is None:
-        return ""
-    title = BY_NAME[finding.metric].title
-    change = f"{title} of A' against A {format_percent(finding.change)}, {p_text(finding.p_value)}"
-    noise = f"one run varies by {format_share(finding.noise)}"
-    return f"{change}; {noise}; it cannot show changes below {format_share(max(finding.visible, finding.limit))}"

@@ -92,8 +92,7 @@ def _shown(verdict: NightVerdict) -> NightVerdict:
         )
         for case in verdict.cases
     )
-    aa = verdict.aa and replace(verdict.aa, runs=_runs(verdict.aa.runs))
-    return replace(verdict, night_dir=_masked(verdict.night_dir), cases=tuple(cases), aa=aa)
+    return replace(verdict, night_dir=_masked(verdict.night_dir), cases=tuple(cases))
 
 
 def _runs(runs: Iterable[CaseRun]) -> tuple[CaseRun, ...]:
@@ -186,8 +185,6 @@ def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:
 def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
     yield from ((case.planned.name, case.runs) for case in verdict.cases)
     yield from ((f"pairs of {case.planned.name}", case.pairs.runs) for case in verdict.cases if case.pairs)
-    if verdict.aa:
-        yield f"A/A of {verdict.aa.case}", verdict.aa.runs
 
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {

@@ -146,5 +146,4 @@ def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasio
         purpose=run.purpose,
         outcome=case.outcome,
         is_expected=case.is_expected,
-        doubts=verdict.aa.doubts if verdict.aa else {},
     )

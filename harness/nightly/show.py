@@ -9,7 +9,7 @@ from harness.batch.plan import BatchDisplay
 from harness.errors import ExitCode
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
-from harness.nightly.remarks import aa_lines, further_command, next_steps, story
+from harness.nightly.remarks import further_command, next_steps, story
 from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightDocument, NightVerdict, PairsVerdict
 from harness.nightly.words import (
     about,
@@ -43,7 +43,6 @@ from harness.show.page import (
     Table,
     Words,
     answer_line,
-    details,
     listing,
     style_of,
     tabled,
@@ -66,7 +65,6 @@ def night_page(verdict: NightVerdict) -> Page:
             *_next(verdict),
             GAP,
             Only("terminal", (f"Night: {verdict.night_dir}",)),
-            details("A/A line", aa_lines(verdict)),
             *_details(verdict.cases),
         ),
     )

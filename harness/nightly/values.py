@@ -1,7 +1,7 @@
 """The verdicts on a night and its cases, their JSON, and the judge's input."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Self
@@ -12,9 +12,9 @@ from harness.judge.differences import Difference
 from harness.judge.gate import Finding, Verdict
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
-from harness.records.metrics import GateKind, Metrics
+from harness.records.metrics import Metrics
 from harness.records.night import Against, Case, ExpectedFailureRecord, NightPlan, NightRun
-from harness.records.run import REPLAYED, RunRecord, Status
+from harness.records.run import RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
 from harness.units import format_percent
 
@@ -126,61 +126,6 @@ class CaseVerdict:
     remark: str = ""
 
 
-AA_ALPHA = 0.01
-"""The largest two-sided p-value at which the labels of the A/A count as different."""
-
-
-@dataclass(frozen=True)
-class AaFinding:
-    """One metric of the A/A: ``first`` of the runs A, ``second`` of the runs A', ``change`` relative to the first.
-
-    ``p_value`` is two-sided, ``noise`` the relative standard deviation of one run; both None for a metric that does not
-    differ from run to run. ``limit``: the change that is too large, for a time only where noise hardly explains it: of
-    at least ``visible``. ``threshold``: that of the case's times; ``is_blind``: a change as large would not be visible.
-    """
-
-    metric: str
-    first: float | None
-    second: float | None
-    change: float | None
-    p_value: float | None
-    noise: float | None
-    limit: float
-    holds: bool
-    visible: float | None = None
-    threshold: float | None = None
-    is_blind: bool = False
-
-
-@dataclass(frozen=True)
-class AaVerdict:
-    """Whether two sets of runs with the same setting show no difference tonight.
-
-    ``doubts``: by kind of metric, why tonight allows no conclusion about it; empty if the A/A holds.
-    """
-
-    case: str
-    num_pairs: int
-    runs: tuple[CaseRun, ...]
-    findings: tuple[AaFinding, ...] = ()
-    doubts: Mapping[GateKind, str] = field(default_factory=dict)
-
-    @property
-    def holds(self) -> bool:
-        """Return whether nothing is in doubt."""
-        return not self.doubts
-
-    @property
-    def is_replayed(self) -> bool:
-        """Return whether its runs were replayed from recordings."""
-        return any(note.startswith(REPLAYED) for run in self.runs if run.record for note in run.record.notes)
-
-
-def is_open(num_due: int, aa: AaVerdict | None) -> bool:
-    """Return whether the night allows no conclusion yet: runs are still due, or its A/A does not hold."""
-    return num_due > 0 or (aa is not None and not aa.holds)
-
-
 @dataclass(frozen=True)
 class SharedChange:
     """Most cases are slower tonight. ``change``: the median of the ``num_cases`` of ``num_judged`` cases, relative.
@@ -198,7 +143,7 @@ class SharedChange:
 class NightVerdict:
     """All cases in the plan's order, and the overall verdict.
 
-    ``num_due``: runs still to be done. ``aa``: None without an A/A. ``shared``: None unless most cases changed alike.
+    ``num_due``: runs still to be done. ``shared``: None unless most cases changed alike.
     """
 
     night_dir: Path
@@ -208,7 +153,6 @@ class NightVerdict:
     exit_code: ExitCode
     finished_at: str
     num_due: int = 0
-    aa: AaVerdict | None = None
     shared: SharedChange | None = None
 
 
@@ -216,15 +160,13 @@ class NightVerdict:
 class CaseMaterial:
     """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
 
-    ``history``: at least the runs since the golden. ``aa_runs``: of the night's A/A; they do not count for the case.
-    ``pair_runs``: of old and new build.
+    ``history``: at least the runs since the golden. ``pair_runs``: of old and new build, which the case does not count.
     """
 
     planned: Case
     runs: Sequence[CaseRun]
     golden: GoldenSearch
     history: Sequence[HistoryRecord] = ()
-    aa_runs: Sequence[CaseRun] = ()
     pair_runs: Sequence[CaseRun] = ()
 
 
@@ -233,15 +175,14 @@ class NightRules:
     """How strictly to judge. ``today``: the day (UTC) that decides whether a failure is still expected.
 
     ``before``: UTC ISO-8601; history counts up to there, so that a night that is judged again later says the same.
-    ``doubts``: by kind of metric, why nothing may be concluded of it tonight. ``against``: the old build, if suspicious
-    cases run pairs with it. ``accident``: the worst single night of a case of the suite lately.
+    ``against``: the old build, if suspicious cases run pairs with it. ``accident``: the worst single night of a case of
+    the suite lately.
     """
 
     today: date
     before: str | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
-    doubts: Mapping[GateKind, str] = field(default_factory=dict)
     against: Against | None = None
     accident: Accident | None = None
 
@@ -257,27 +198,14 @@ def rules_of(plan: NightPlan, today: date) -> NightRules:
     )
 
 
-class AaRunRow(Shown):
-    """A run of the A/A or of a pair under its label."""
+class PairRunRow(Shown):
+    """A run of a pair, labelled with its build."""
 
     number: int
     label: str = at("reason")
     run_dir: Path
     status: Status | None = at("record", "status")
     failure: str | None = at("record", "failure")
-
-
-class AaRow(Shown):
-    """Two sets of runs with one setting. ``doubts``: by kind of metric, why tonight allows no conclusion about it."""
-
-    case: str
-    holds: bool
-    is_replayed: bool
-    num_pairs: int
-    alpha: float = AA_ALPHA
-    doubts: dict[GateKind, str]
-    comparison: tuple[AaFinding, ...] = at("findings")
-    runs: tuple[AaRunRow, ...]
 
 
 class PairRow(Shown):
@@ -301,7 +229,7 @@ class PairsRow(Shown):
     num_pairs: int
     fault: Text
     comparison: tuple[PairRow, ...] = at("findings")
-    runs: tuple[AaRunRow, ...]
+    runs: tuple[PairRunRow, ...]
 
 
 class RunRow(Shown):
@@ -369,7 +297,6 @@ class NightDocument(Document):
     mbr_perf: str = at("plan", "mbr_perf")
     command: tuple[str, ...] = at("plan", "command")
     notes: tuple[str, ...] = at("plan", "notes")
-    aa: AaRow | None
     shared: SharedChange | None
     cases: tuple[CaseRow, ...]
     report: tuple[Path, ...]

@@ -58,8 +58,7 @@ def about(verdict: NightVerdict) -> str:
 def answer(verdict: NightVerdict) -> str:
     """Return ``REGRESSION in 1 of 12 cases: llama3_8b.mlp (TFLOP/s/GPU -8.1 %, allowed 5 %)``, the worst case first."""
     worst = sorted(filter(is_red, verdict.cases), key=lambda case: _WORST_FIRST.index(case.outcome))
-    aa = [f"the A/A of {verdict.aa.case}"] if verdict.aa and not verdict.aa.holds else []
-    red = [*aa, *(_with_change(case) if verdict.shared is None else case.planned.name for case in worst)]
+    red = [_with_change(case) if verdict.shared is None else case.planned.name for case in worst]
     named = _some(red) if red else "no case needs attention"
     parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""

@@ -90,7 +90,7 @@ def read_events(folder: Path, schema: type[Model]) -> tuple[Model, ...]:
     return read_lines(folder / EVENTS, schema)[0]
 
 
-Purpose = Literal["repeat", "retry", "confirm", "aa", "pair"]
+Purpose = Literal["repeat", "retry", "confirm", "pair"]
 """Why a run of an entry was started."""
 
 

@@ -72,22 +72,6 @@ def _kind(case: object) -> str:
 Case = Annotated[Annotated[PlannedCase, Tag("planned")] | Annotated[RefusedCase, Tag("refused")], Discriminator(_kind)]
 
 
-class AaPlan(Frozen):
-    """The A/A test of a night: extra runs of one case under two labels with the same settings.
-
-    The labels alternate as A A' A' A, so that a drift of the machine affects both equally. With an odd number of pairs,
-    the drift over one pair remains.
-    """
-
-    case: str
-    num_pairs: int
-
-
-def aa_label(place: int) -> str:
-    """Return the label of the A/A run at ``place``, counted from 0."""
-    return "A" if place % 4 in (0, 3) else "A'"
-
-
 class Against(Frozen):
     """The old build that suspicious cases are compared with, in so many pairs of runs.
 
@@ -114,8 +98,8 @@ class NightPlan(Frozen):
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
     case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
     request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and
-    the cases must run with. ``aa``: the A/A test that must pass before times are judged, or None. ``against``: the old
-    build for suspicious cases. ``python``: the interpreter of tonight's own build.
+    the cases must run with. ``against``: the old build for suspicious cases. ``python``: the interpreter of tonight's
+    own build.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -133,7 +117,6 @@ class NightPlan(Frozen):
     golden_dir: str | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
-    aa: AaPlan | None = None
     against: Against | None = None
     python: str = ""
     notes: tuple[str, ...] = ()
@@ -144,11 +127,6 @@ class NightPlan(Frozen):
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
         return tuple(case for case in self.cases if isinstance(case, PlannedCase))
-
-    def aa_numbers(self, case: Case) -> range:
-        """Return the numbers of the A/A runs of ``case``, after those of its repeats; empty without an A/A test."""
-        num_runs = 2 * self.aa.num_pairs if self.aa and self.aa.case == case.name else 0
-        return range(case.repeats, case.repeats + num_runs)
 
 
 class NightEvent(Frozen):
@@ -191,14 +169,10 @@ class NightRun:
 
 @dataclass(frozen=True)
 class NightCase:
-    """A case and its runs so far, by number.
-
-    ``aa_runs`` of the A/A test and ``pair_runs`` of old and new build are none of the case.
-    """
+    """A case and its runs so far, by number. ``pair_runs`` of old and new build are none of the case."""
 
     planned: Case
     runs: tuple[NightRun, ...]
-    aa_runs: tuple[NightRun, ...] = ()
     pair_runs: tuple[NightRun, ...] = ()
 
 
@@ -240,8 +214,8 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
     runs = _runs(night_dir, planned, events)
-    aa, pair = (tuple(run for run in runs if run.purpose == purpose) for purpose in ("aa", "pair"))
-    return NightCase(planned, tuple(run for run in runs if run not in (*aa, *pair)), aa, pair)
+    pairs = tuple(run for run in runs if run.purpose == "pair")
+    return NightCase(planned, tuple(run for run in runs if run not in pairs), pairs)
 
 
 def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:
@@ -268,17 +242,12 @@ def _run(night_dir: Path, planned: Case, number: int, event: NightEvent, cancell
 
 
 def verdict_text(night_dir: Path) -> str:
-    """Return the outcome and the first doubt of its A/A test: ``judged inconclusive: tonight's own A/A differs: ...``.
-
-    Empty if there is no report yet. For an unreadable report, the text says so.
-    """
+    """Return ``judged inconclusive``; empty if there is no report yet. For an unreadable report, the text says so."""
     path = night_dir / REPORT / JUDGED
     try:
-        document = json.loads(path.read_bytes())
-        outcome, aa = document["outcome"], document.get("aa")
-        doubts = [*aa["doubts"].values()] if aa else []
+        outcome = json.loads(path.read_bytes())["outcome"]
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return f"judged, but {path} cannot be read: mbr-perf nightly --resume {night_dir} writes it again"
-    return ": ".join((f"judged {outcome}", *map(str, doubts[:1])))
+    return f"judged {outcome}"

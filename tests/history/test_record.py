@@ -57,11 +57,3 @@ def test_the_night_shows_what_the_run_was_for(make_record):
     occasion = Occasion(suite="h100_nightly", night_id="n1", purpose="confirm", outcome="regression")
     kept = history_record(record, derive(record), occasion)
     assert (kept.suite, kept.night_id, kept.purpose, kept.outcome) == ("h100_nightly", "n1", "confirm", "regression")
-
-
-def test_figures_in_doubt_are_kept_and_marked_by_kind_with_the_units_of_the_same_time(make_record):
-    record = make_record()
-    kept = history_record(record, derive(record), Occasion(night_id="n1", doubts={"time": "the A/A differs"}))
-    assert kept.metrics.keys() > kept.voided.keys() >= {"tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu"}
-    assert set(kept.voided.values()) == {"the A/A differs"}
-    assert "peak_allocated_bytes" not in kept.voided

@@ -93,17 +93,6 @@ def test_throughput_by_another_formula_is_no_figure_of_the_series_but_its_step_t
     assert new.value("tflops_per_gpu") == 700.0
 
 
-def test_a_figure_of_which_its_night_concluded_nothing_is_none_of_the_series(kept):
-    series = series_of([kept(0, voided={"tflops_per_gpu": "A/A differs", "step_time_s": "A/A differs"}), kept(1)])
-    voided, sound = series.nights
-    assert (voided.value("tflops_per_gpu"), voided.value("step_time_s"), sound.value("step_time_s")) == (
-        None,
-        None,
-        2.0,
-    )
-    assert series.notes == ("not shown: figures of 1 of 2 runs, because their nights failed the A/A check",)
-
-
 def test_what_changed_between_nights_is_named_software_first(kept):
     before = only([kept(0, environment={"NCCL_ALGO": "Ring"})])
     after = only(

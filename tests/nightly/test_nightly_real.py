@@ -38,32 +38,6 @@ cases:
 
 
 @pytest.mark.train
-@pytest.mark.long
-def test_runs_of_one_setting_under_two_labels_need_the_same_memory_and_show_whether_times_can_be_trusted(tmp_path):
-    (tmp_path / "suite.yaml").write_text(SUITE)
-    asked = (
-        str(tmp_path / "suite.yaml"),
-        "--aa",
-        "--aa_pairs",
-        "3",
-        "--results_dir",
-        str(tmp_path / "results"),
-        "--json",
-    )
-    done = subprocess.run((*COMMAND, *asked), cwd=ROOT, capture_output=True, text=True, check=False)
-    document = json.loads(done.stdout)
-    aa = document["aa"]
-    found = {finding["metric"]: finding for finding in aa["comparison"]}
-    assert [(run["label"], run["status"]) for run in aa["runs"]] == [
-        (label, "ok") for label in ("A", "A'", "A'", "A", "A", "A'")
-    ]
-    assert (found["peak_allocated_bytes"]["change"], found["counted_flops_per_step"]["change"]) == (0, 0)
-    assert 0 <= found["tflops_per_gpu"]["p_value"] <= 1
-    assert done.returncode == (0 if aa["holds"] else 6)
-    assert len(read_history(tmp_path / "results")) == 1
-
-
-@pytest.mark.train
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed_goldens(tmp_path):
