@@ -34,13 +34,10 @@ class HistoryOptions:
     case: Annotated[str | None, typer.Argument(metavar="CASE",
         help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases.")] = None
     metric: Annotated[str, option("NAME", "tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
-    since: Annotated[str | None, option("DATE", "Nights from this date on, e.g. 2026-01-31 (ISO-8601, UTC).")] = None
     last: Annotated[int | None, option("N", "Show the newest N nights.", min=1)] = None
-    branch: Annotated[str | None, option("NAME", "Runs of this branch only.")] = None
     fingerprint: Annotated[str | None, option("HEX", "Runs with these settings. Default: those of the newest "
         "run.")] = None
-    csv: Annotated[str | None, option("FILE|-", "Also write CSV: of a case for Apache Otava, else of every run. With "
-        "-, print only the CSV.")] = None
+    csv: Annotated[str | None, option("FILE|-", "Also write CSV, a row per run. With -, print only the CSV.")] = None
     chart: Annotated[Path | None, option("FILE.html|svg", "Also draw the trend.")] = None
     golden_dir: GoldenDir = None
     results_dir: Results = None
@@ -87,7 +84,7 @@ def _require_sense(asked: HistoryOptions) -> None:
     from harness.show.svg import require_file
 
     problems = Problems()
-    given = [f"--{name}" for name in ("chart", "last", "branch", "fingerprint") if getattr(asked, name) is not None]
+    given = [f"--{name}" for name in ("chart", "last", "fingerprint") if getattr(asked, name) is not None]
     if asked.case is None and given:
         problems.add(f"{', '.join(given)}: name a case", "mbr-perf history CASE ...")
     if asked.csv == "-" and asked.as_json:
@@ -100,13 +97,13 @@ def _require_sense(asked: HistoryOptions) -> None:
 
 def _show_cases(asked: HistoryOptions) -> None:
     from harness.history.cases import case_summaries
-    from harness.history.run import metric_named, moment, runs_csv
+    from harness.history.run import metric_named, runs_csv
     from harness.history.show import HistoryDocument, cases_page
     from harness.history.store import survey_history
     from harness.records import folders
 
     results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
-    reading = survey_history(results, since=moment(asked.since))
+    reading = survey_history(results)
     cases = case_summaries(reading.records, metric)
     _narrate(reading.notes)
     if asked.csv is not None:
@@ -122,15 +119,14 @@ def _show_cases(asked: HistoryOptions) -> None:
 
 def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.cli.requests import read
-    from harness.history.run import HistoryRequest, case_history, metric_named, moment
+    from harness.history.run import HistoryRequest, case_history, metric_named
     from harness.history.show import CaseDocument, case_page
     from harness.records import folders
     from harness.show import json
     from harness.show.terminal import show_page
 
-    settled = {"metric": metric_named(asked.metric), "since": moment(asked.since), "case": case}
-    results = folders.results_dir(asked.results_dir)
-    history, notes = case_history(read(HistoryRequest, asked, results=results, **settled))
+    results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
+    history, notes = case_history(read(HistoryRequest, asked, results=results, metric=metric, case=case))
     _narrate(notes)
     _write_files(asked, history)
     if asked.as_json:
@@ -140,16 +136,14 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
 
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
-    from harness.history.run import history_csv
+    from harness.history.run import runs_csv
 
     if asked.chart is not None:
         from harness.history.chart import write_trend
 
         _narrate([f"chart: {write_trend(history, asked.chart)}"])
     if asked.csv is not None:
-        text, notes = history_csv(history)
-        _narrate(notes)
-        _write_csv(asked.csv, text)
+        _write_csv(asked.csv, runs_csv([record for night in history.series.nights for record in night.records]))
 
 
 def _write_csv(where: str, text: str) -> None:

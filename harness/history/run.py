@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest, os_errors_reported
@@ -17,29 +16,26 @@ from harness.history.cases import (
 )
 from harness.history.changes import LEAST_OF_LEVEL, ChangePoint, change_points, trend
 from harness.history.chart import trend_picture
-from harness.history.record import HistoryRecord, started
+from harness.history.record import HistoryRecord
 from harness.history.series import Series, series_of
 from harness.history.show import case_page, cases_page, page_name
 from harness.history.store import HistoryReading, read_history, survey_history
 from harness.records.metrics import BY_NAME, METRICS, Metric
 from harness.records.store import write_atomically
-from harness.show.figures import Value, csv_text
+from harness.show.figures import csv_text
 from harness.show.html import html
 from harness.show.page import GAP, Block
-from harness.units import counted, utc_time
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRequest:
-    """Which case, figure and nights. ``last``: how many are shown; all since ``since`` are judged. None: all."""
+    """Which case, figure and nights. ``last``: how many are shown (None: all); all are judged."""
 
     case: str
     metric: Metric
     results: Path
-    since: datetime | None = None
     last: int | None = None
     fingerprint: str | None = None
-    branch: str | None = None
     golden_dir: Path | None = None
 
 
@@ -50,22 +46,11 @@ def metric_named(name: str) -> Metric:
     return BY_NAME[name]
 
 
-def moment(text: str | None) -> datetime | None:
-    """Read an ISO-8601 date or time, in UTC unless it names a zone. BadRequestError for anything else."""
-    if text is None:
-        return None
-    try:
-        return utc_time(text)
-    except ValueError as error:
-        raise BadRequestError(f"--since {text}: not a date", remedy="2026-01-31 or 2026-01-31T02:00:00Z") from error
-
-
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
     """Read the history of a case, with notes. BadRequestError if there is no such case."""
     reading, meant = _meant(request)
-    series = series_of(reading.records, request.fingerprint, request.branch, meant.suite_case)
-    whole = _since(series, request.since)
-    return history_of(whole, request.metric, request.golden_dir, request.last), reading.notes
+    series = series_of(reading.records, request.fingerprint, meant.suite_case)
+    return history_of(series, request.metric, request.golden_dir, request.last), reading.notes
 
 
 def history_of(whole: Series, metric: Metric, golden_dir: Path | None = None, last: int | None = None) -> CaseHistory:
@@ -115,37 +100,12 @@ def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
     return replace(reading, records=tuple(record for record in reading.records if meant.has(record))), meant
 
 
-def _since(series: Series, when: datetime | None) -> Series:
-    nights = tuple(night for night in series.nights if when is None or started(night.records[0]) >= when)
-    if not nights:
-        newest = series.nights[-1].started_at
-        raise BadRequestError(f"no night of {series.case} since then", remedy=f"the newest began at {newest}")
-    return replace(series, nights=nights)
-
-
 def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
     values = [value for _, value in measured]
     least = 2 * LEAST_OF_LEVEL
     if len(values) < least:
         return (), f"No change points: they need {least} nights with this metric ({len(values)} so far)."
     return change_points(values), ""
-
-
-def history_csv(history: CaseHistory) -> tuple[str, tuple[str, ...]]:
-    """Return a row per night that has the figure, with the other metrics that all these nights have; and notes."""
-    nights = [night for night, _ in history.measured]
-    has = {metric.name: [night.value(metric.name) is not None for night in nights] for metric in METRICS}
-    names = [name for name, present in has.items() if nights and all(present)]
-    rows: list[list[Value]] = [
-        [started(night.last).isoformat(), night.last.git_commit, night.last.branch, *map(night.value, names)]
-        for night in nights
-    ]
-    some = [name for name, present in has.items() if any(present) and not all(present)]
-    missing = len(history.series.nights) - len(nights)
-    return csv_text(["time", "commit", "branch", *names], rows), (
-        *([f"not in the CSV, because some nights lack them: {', '.join(some)}"] if some else []),
-        *([f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}"] if missing else []),
-    )
 
 
 _PER_RUN = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from harness.errors import BadRequestError, nearest
+from harness.errors import BadRequestError
 from harness.history.record import HistoryRecord
 from harness.judge.statistics import relative_spread
 from harness.records.metrics import Metric
@@ -105,31 +105,24 @@ def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
 def series_of(
     records: Sequence[HistoryRecord],
     fingerprint: str | None = None,
-    branch: str | None = None,
     suite_case: str = "",
 ) -> Series:
     """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
 
     Without one it is that of the newest run. ``suite_case``: all are runs of that case of a suite. Throughput by
     another formula than the newest run's is no figure of the series.
-    BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
+    BadRequestError for a fingerprint that no run has; ValueError for no records.
     """
     if not records:
         raise ValueError("no records")
-    on_branch = [record for record in records if branch in (None, record.branch)]
-    if not on_branch:
-        raise BadRequestError(
-            f"--branch {branch}: no run of {records[-1].case}",
-            remedy=nearest(str(branch), sorted({record.branch or "" for record in records} - {""})),
-        )
-    ours = [record for record in on_branch if record.fingerprint.startswith(fingerprint or on_branch[-1].fingerprint)]
+    ours = [record for record in records if record.fingerprint.startswith(fingerprint or records[-1].fingerprint)]
     if not ours:
-        known = ", ".join(sorted({record.fingerprint for record in on_branch}))
+        known = ", ".join(sorted({record.fingerprint for record in records}))
         raise BadRequestError(f"--fingerprint {fingerprint}: no run of {records[-1].case}", remedy=f"known: {known}")
     chosen, formula = ours[-1].fingerprint, ours[-1].formula_version
     ours = [record for record in ours if record.fingerprint == chosen]
     nights = nights_of(_comparable(record, formula) for record in ours)
-    return Series(records[-1].case, chosen, nights, _notes(on_branch, ours), suite_case)
+    return Series(records[-1].case, chosen, nights, _notes(records, ours), suite_case)
 
 
 def _apart(run_id: str) -> str:
@@ -147,7 +140,6 @@ def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:
 def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tuple[str, ...]:
     newest = ours[-1]
     others = sorted({record.fingerprint for record in every} - {newest.fingerprint})
-    branches = sorted({record.branch or "none" for record in ours})
     named, all_runs = sorted({record.suite_case for record in ours} - {""}), f"{len(ours)} runs"
     num_old = sum(record.formula_version != newest.formula_version for record in ours)
     num_undated = sum(not record.is_start_known for record in ours)
@@ -158,6 +150,5 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
                   f"{newest.formula_version}"),
         (named[1:], f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one"),
         (num_undated, f"?: {num_undated} of {all_runs} have no start time; the date is that of their import"),
-        (branches[1:], f"runs of several branches: {', '.join(branches)}; --branch NAME shows one"),
     )  # fmt: skip
     return tuple(text for holds, text in found if holds)

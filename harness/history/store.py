@@ -25,7 +25,7 @@ _PATIENCE_S = 30.0
 _WRONG_CLOCKS = timedelta(hours=1)
 _TABLE = """CREATE TABLE IF NOT EXISTS runs (
   run_id TEXT PRIMARY KEY, name TEXT, fingerprint TEXT, started REAL, record TEXT)"""
-_SOME = "SELECT run_id, record FROM runs WHERE started >= ? AND ifnull(?, fingerprint) = fingerprint"
+_SOME = "SELECT run_id, record FROM runs WHERE ifnull(?, fingerprint) = fingerprint"
 _OF_ALL, _OF_CASE = f"{_SOME} ORDER BY started, run_id", f"{_SOME} AND name = ? ORDER BY started, run_id"
 _REMEDY = "see that disk, quota and permissions allow it, or name another folder with --results_dir"
 
@@ -137,10 +137,9 @@ def survey_history(
     results: Path,
     case: str | None = None,
     fingerprint: str | None = None,
-    since: datetime | None = None,
     patience_s: float = _PATIENCE_S,
 ) -> HistoryReading:
-    """Read the runs below ``results`` of one case and fingerprint, started at or after ``since`` (with time zone).
+    """Read the runs below ``results`` of one case and fingerprint.
 
     A run that is damaged, newer than this program or dated in the future is named in the notes and skipped. Sorted by
     start, then id. RunFailedError for a file that cannot be read.
@@ -149,9 +148,8 @@ def survey_history(
     if _is_empty(path):
         return HistoryReading(())
     query, of_case = (_OF_ALL, ()) if case is None else (_OF_CASE, (case,))
-    earliest = since.timestamp() if since else float("-inf")
     with _opened(path, "ro", patience_s) as base:
-        rows = base.execute(query, (earliest, fingerprint, *of_case)).fetchall()
+        rows = base.execute(query, (fingerprint, *of_case)).fetchall()
     found, latest = list[HistoryRecord](), datetime.now(UTC) + _WRONG_CLOCKS
     for run_id, text in rows:
         try:

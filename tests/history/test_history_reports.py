@@ -6,7 +6,6 @@ from harness.errors import BadRequestError
 from harness.history.cases import CaseHistory, GoldenBand, explained
 from harness.history.changes import ChangePoint, trend
 from harness.history.chart import trend_picture
-from harness.history.run import history_csv
 from harness.history.series import series_of
 from harness.records.metrics import BY_NAME
 from harness.show.figures import csv_text
@@ -35,12 +34,6 @@ def nights(make_kept):
 
 def test_texts_that_a_spreadsheet_would_run_are_quoted():
     assert csv_text(["commit", "branch"], [["=cmd()", "main"], [None, "-x"]]) == "commit,branch\n'=cmd(),main\n,'-x\n"
-
-
-def test_nights_without_the_figure_are_no_rows_and_are_reported(nights):
-    text, notes = history_csv(history_of(nights))
-    assert len(text.splitlines()) == 1 + 8
-    assert notes == ("not in the CSV: 1 night without tflops_per_gpu",)
 
 
 def test_the_chart_has_every_night_with_its_versions_and_what_changed(nights):

@@ -74,15 +74,7 @@ def test_a_series_has_the_settings_of_the_newest_run_and_shows_what_it_leaves_ou
     assert len(series_of(records, fingerprint="aa").nights) == 1
 
 
-def test_runs_of_another_branch_are_named_and_left_out_on_demand(kept):
-    records = [kept(0), kept(1, branch="feature")]
-    assert series_of(records).notes == ("runs of several branches: feature, main; --branch NAME shows one",)
-    assert [night.id for night in series_of(records, branch="main").nights] == ["run0000"]
-
-
-def test_an_unknown_branch_or_fingerprint_gets_the_known_ones(kept):
-    with pytest.raises(BadRequestError, match="did you mean 'main'"):
-        series_of([kept()], branch="mian")
+def test_an_unknown_fingerprint_gets_the_known_ones(kept):
     with pytest.raises(BadRequestError, match="known: 0123456789abcdef"):
         series_of([kept()], fingerprint="f")
 
