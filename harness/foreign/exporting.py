@@ -81,12 +81,14 @@ def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
 class ToPaste:
     """A setting as overrides of Megatron-Bridge and as arguments of Megatron-LM, one line each, quoted for a shell.
 
-    ``without``: the arguments of Megatron-LM that the job must no longer have.
+    ``without``: the arguments of Megatron-LM that the job must no longer have. ``environment``: the variables that
+    differ, as options of mbr-perf.
     """
 
     bridge: str
     megatron_lm: str
     without: tuple[str, ...]
+    environment: str = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -94,7 +96,8 @@ class ToPaste:
             return ()
         gone = f"leave out {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
-        return f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
+        own = (f"mbr-perf: {self.environment}",) if self.environment else ()
+        return *own, f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
 
 
 _SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
@@ -112,13 +115,14 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     if spec.recompute.granularity == "planned":
         return ToPaste("", "", ())
     sizes = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
-    paths = dict.fromkeys(("recompute", *sizes, *(path for path in _changed(spec, base) if path not in IDENTITY)))
+    paths = dict.fromkeys(("recompute", *sizes, *(path for path in _changed(spec, base) if path not in {*IDENTITY, "env"})))
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
     off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
     gone = [*(option for option in _options(former) if option not in _options(words)), *_options_of(off)]
     if not words and not gone:
         gone = ["--recompute-granularity"]
-    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)))
+    env = [f"-E {name}={shlex.quote(value)}" for name, value in spec.env.items() if base.env.get(name) != value]
+    return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)), " ".join(env))
 
 
 def _options(words: Words) -> list[str]:

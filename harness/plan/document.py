@@ -113,17 +113,18 @@ class SettingRow(Shown):
 class PasteRow(Shown):
     """One recommended setting in words of other programs: overrides of Megatron-Bridge, arguments of Megatron-LM.
 
-    ``without``: arguments of Megatron-LM that must go.
+    ``without``: arguments of Megatron-LM that must go. ``environment``: options of mbr-perf for variables.
     """
 
     recompute: str
     bridge: str
     megatron_lm: str
     without: tuple[str, ...]
+    environment: Text
 
 
 class LayoutRow(Shown):
-    """What was planned for one layout, and with which limits."""
+    """What was planned for one layout, and with which limits. ``cure``: the better setting of the allocator, if any."""
 
     layout: Text
     problem: None = None
@@ -137,6 +138,7 @@ class LayoutRow(Shown):
     not_recommended_because: Text
     safe: str | None = at("safe", "text")
     safe_instead: Text
+    cure: SettingRow | None
     same_time: tuple[str, ...]
     riskier: str | None = at("riskier", "text")
     riskier_because: Text
@@ -159,6 +161,7 @@ class LayoutRow(Shown):
             plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan),
             riskier_because=riskier_text(plan), modules_by_price=module_worths(plan), advice=advice(plan),
             same_time=tuple(row.text for row in plan.same_time),
+            cure=SettingRow.of_row(plan.cure, layout, plan.limits.needs) if plan.cure else None,
             to_paste=[PasteRow.of(each, recompute=text) for text, each in pasted],
         )  # fmt: skip
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
 from harness.plan.run import Planned
-from harness.plan.show import pasted, size_in, size_unit
-from harness.predict.advice import eager
+from harness.plan.show import first_to_copy, pasted, size_in, size_unit
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
@@ -48,7 +47,7 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
         return replace(page, blocks=(why, *page.blocks))
     blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
     if _is_best(found):  # the words of the best setting for all layers are not the answer's
-        others = tuple(pasted(judged.plan.recommended or eager(judged.plan), judged.plan.spec))
+        others = tuple(pasted(first_to_copy(judged.plan), judged.plan.spec))
         blocks = (*(block for block in blocks if block not in others), GAP, _to_copy(found, file))
     return replace(
         page,

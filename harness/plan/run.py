@@ -203,14 +203,20 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     best, varied = planned.judged, request.varied
     if best is None or best.plan is None or best.traces is None or best.settled is None:
         return planned
-    asked = best.traces, best.settled.software, varied
-    plan = with_replays(best.plan, *asked)
-    if varied.options and not any(row.prediction and row.prediction.drawn for row in plan.rows):
-        raise not_known(varied.options[0], plan.spec)
-    known = replace(best, plan=plan)
-    if request.step_trace and known.stepped:
-        known = replace(known, plan=with_sought(plan, known.stepped, *asked))
+    known = _replayed(best, varied)
+    rows = known.plan.rows if known.plan else ()
+    if varied.options and not any(row.prediction and row.prediction.drawn for row in rows):
+        raise not_known(varied.options[0], best.plan.spec)
+    if request.step_trace and known.plan and known.stepped:
+        sought = with_sought(known.plan, known.stepped, best.traces, best.settled.software, varied)
+        known = replace(known, plan=sought)
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
+
+
+def _replayed(layout: Layout, varied: Varied) -> Layout:
+    if layout.plan is None or layout.traces is None or layout.settled is None:
+        return layout
+    return replace(layout, plan=with_replays(layout.plan, layout.traces, layout.settled.software, varied))
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
@@ -325,7 +331,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
         return layout
     if isinstance(found, Layout):
         return layout
-    other = _planned(request, found, tracing.by_kind([found.needed]))
+    other = _replayed(_planned(request, found, tracing.by_kind([found.needed])), request.varied)
     return replace(layout, plan=replace(made, without_graphs=other.plan))
 
 

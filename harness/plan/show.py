@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, floor, inf
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import NoRecompute
 from harness.foreign.exporting import to_paste
 from harness.predict.advice import (
     advice,
@@ -13,6 +14,7 @@ from harness.predict.advice import (
     allocator_text,
     asked_text,
     cheapest_saving,
+    cure_text,
     dominated,
     doubt_text,
     drawn_text,
@@ -62,6 +64,7 @@ COLUMNS = ("peak", "usable", "step", "cost", "range", "tflops", "fits", "reserve
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
+_NONE = NoRecompute().text
 _LEGEND = (
     "*: recommended; Usable: what torch's allocator needs, as a share of what it may use; Reserved: by torch's "
     "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
@@ -92,7 +95,7 @@ def plan_page(
             *(ladder if plan.recommended is None else ()),
             *_other_settings(plan, whose),
             GAP,
-            *pasted(plan.recommended or eager(plan), plan.spec),
+            *pasted(first_to_copy(plan), plan.spec),
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
@@ -109,8 +112,8 @@ def plan_page(
 
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
-    unit, best, control = size_unit(plan.rows), plan.recommended, plan.control
-    without = _need_text(plan, control.prediction, unit) if control and control.prediction else ""
+    unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
+    without = _without_text(plan, control, unit) if control else ""
     if best is None or best.prediction is None:
         return answer_line(
             Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
@@ -119,27 +122,41 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
             ".",
         )
     found, is_tight = best.prediction, best.verdict != "FITS"
-    peak, needs, usable = peak_text(found, unit), found.fits[1], size_in(max(0, plan.limits.budget_bytes or 0), unit)
-    sizes = f": {peak} {unit} of {usable} usable ({_range_text(found, unit)})"
-    if found.needs_more:
-        sizes = f": needs {size_in(needs, unit)} {unit} of {usable} usable (peak {peak})"
+    usable, ends = max(0, plan.limits.budget_bytes or 0), "-".join(size_in(size, unit) for size in found.fits[::2])
+    sizes, is_control = f": needs {_need_text(found, unit)} of {size_in(usable, unit)} usable", best.text == _NONE
+    most, _, odds = doubt_text(plan, found).partition("; ") if is_tight else ("", "", "")
+    reasons = (f"; {most}" * is_tight, cure_text(plan), without if control and control.verdict == "TIGHT" else "", ".")
     return answer_line(
         ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
-        *_speed(best, is_control=best is control),
+        f" ({ends})",
+        *_speed(best, is_control=is_control),
         allocator_text(plan, best),
-        f"; {doubt_text(plan, found)}" if is_tight else "",
-        *(more or [_saving_text(plan, unit) if best is control else without]),
+        *reasons[:2],
+        f"; {odds}" * is_tight,
+        *(more or ["" if plan.cure else _saving_text(plan, unit) if is_control else without]),
         ".",
+        keep=reasons if not (more or plan.cure or is_control) else (*reasons[:2], "."),
     )
 
 
-def _need_text(plan: Plan, none: Prediction, unit: str) -> str:
-    """Say what no recompute needs: its peak, or more where torch's allocator decides."""
+def first_to_copy(plan: Plan) -> Row | None:
+    """Return the setting that line 1 advises."""
+    return plan.cure or plan.recommended or eager(plan)
+
+
+def _without_text(plan: Plan, none: Row, unit: str) -> str:
+    """Say what no recompute needs, and why it is TIGHT where it is."""
+    if none.prediction is None:
+        return ""
     whose = "; with CUDA graphs none" if plan.recommended is None and eager(plan) else "; none"
-    peak, budget = peak_text(none, unit), plan.limits.budget_bytes or 0
-    if none.needs_more or none.peak_bytes <= budget < none.fits[1]:
-        return f"{whose} needs {size_in(none.fits[1], unit)} {unit} (peak {peak})"
-    return f"{whose} needs {peak} {unit}"
+    most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
+    return f"{whose} needs {_need_text(none.prediction, unit)}{most}"
+
+
+def _need_text(found: Prediction, unit: str) -> str:
+    """Return what torch's allocator needs, with the peak where that is visibly less."""
+    peak = f" (peak {peak_text(found, unit)})" if found.needs_more else ""
+    return f"{'' if found.is_point_known else '~'}{size_in(found.fits[1], unit)} {unit}{peak}"
 
 
 def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
@@ -252,8 +269,12 @@ def usable_cell(row: Row, limits: Limits) -> Words:
     if row.prediction is None or budget is None or row.verdict is None:
         return "-"
     share = row.prediction.fits[1] / budget if budget > 0 else inf
+    percent = min(share, 9.99) * 100
+    figure = f"{percent:3.0f}"
+    if figure == "100":  # the tenth shows the side of the limit
+        figure = f"{(ceil(percent * 10) if share > 1 else floor(percent * 10)) / 10:.1f}"
     doubt = "?" if row.verdict == "OOM" and not row.is_certain else ""
-    return Span(f"{bar(share)} {min(share, 9.99) * 100:3.0f} % {row.verdict}{doubt}", style_of(row.verdict))
+    return Span(f"{bar(share)} {figure} % {row.verdict}{doubt}", style_of(row.verdict))
 
 
 def size_unit(rows: Sequence[Row]) -> str:
@@ -351,7 +372,7 @@ def _prices(plan: Plan) -> Iterator[str]:
 def _other_settings(plan: Plan, whose: str) -> Iterator[Block]:
     """Yield what is to be known of other settings: the request's, one without CUDA graphs, a cheaper one."""
     asked = next((row for row in plan.rows if row.text == plan.spec.recompute.text), None)
-    in_table = asked is not None and asked.prediction is not None and asked.otherwise is None
+    in_table = asked is not None and asked.prediction is not None and not allocator_text(plan, asked)
     for text in ("" if in_table else asked_text(plan, whose), safe_instead(plan), riskier_text(plan)):
         if text:
             yield Line(sentence(text), hang=2)

@@ -58,7 +58,8 @@ def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:
     assert best and best.plan and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
     more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
-    return answer_of(best.plan, f"{fewest}{best.name} with recompute {best.row.label}", more)
+    row = best.plan.cure or best.row
+    return answer_of(best.plan, f"{fewest}{best.name} with recompute {row.label}", more)
 
 
 def best_row(plan: Plan) -> Row | None:

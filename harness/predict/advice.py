@@ -7,7 +7,7 @@ from typing import Literal
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.draws import NUM_DRAWS
-from harness.predict.prediction import Prediction, verdict
+from harness.predict.prediction import Prediction
 from harness.predict.ranges import cost_error
 from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
@@ -88,7 +88,7 @@ def why_none(plan: Plan) -> str:
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.label} at {cost}"
     nothing = f"nothing fits into the {limits.usable_text} usable"
     other = eager(plan)
-    return f"{nothing}; with --cuda_graph_impl none the setting {other.text} fits" if other else nothing
+    return f"{nothing}; with --cuda_graph_impl none the setting {other.label} fits" if other else nothing
 
 
 def safe_instead(plan: Plan) -> str:
@@ -96,13 +96,16 @@ def safe_instead(plan: Plan) -> str:
     if plan.recommended is None or plan.safe is not None:
         return ""
     other = eager(plan)
-    instead = f"; recompute {other.text} does, {WITHOUT_GRAPHS}{_at(other)}" if other else ""
+    instead = f"; recompute {other.label} does, {WITHOUT_GRAPHS}{_at(other)}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
 
 
 def recommendations(plan: Plan) -> tuple[Row, ...]:
-    """The settings that the answer advises: recommended, without CUDA graphs if none is safe with them, riskier."""
-    return tuple(row for row in (plan.recommended, eager(plan), plan.riskier) if row)
+    """The settings that the answer advises.
+
+    With another setting of the allocator, recommended, without CUDA graphs if none is safe with them, riskier.
+    """
+    return tuple(row for row in (plan.cure, plan.recommended, eager(plan), plan.riskier) if row)
 
 
 def cheapest_saving(plan: Plan) -> Row | None:
@@ -119,7 +122,7 @@ def eager(plan: Plan) -> Row | None:
     other = plan.without_graphs
     if other is None or plan.safe is not None:
         return None
-    return other.safe
+    return other.cure if other.cure and other.cure.verdict == "FITS" else other.safe
 
 
 def same_time_text(plan: Plan) -> str:
@@ -147,24 +150,32 @@ def asked_text(plan: Plan, whose: str) -> str:
     if row.prediction is None:
         return f"{whose} setting, {row.label}, is not predicted: {row.reason}"
     time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
-    peak = f"{'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.peak_bytes)}"
+    need = f"needs {'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.fits[1])}"
     verdict = row.verdict or "not judged"
-    return f"{whose} setting, {row.label}: {verdict}, {peak}{time}{_at(row)}{allocator_text(plan, row)}"
+    return f"{whose} setting, {row.label}: {verdict}, {need}{time}{_at(row)}{allocator_text(plan, row)}"
 
 
 def allocator_text(plan: Plan, row: Row) -> str:
-    """Say what expandable segments decide, with the bytes that the job needs more without them; empty if nothing."""
+    """Say that a setting fits due to expandable segments, with the bytes that it needs more without; empty if not."""
     if row.prediction is None or row.otherwise is None:
         return ""
-    has = asked_settings(row.prediction.spec)[0].expandable_segments
-    more = (row.otherwise.fits[1] - row.prediction.fits[1]) * (1 if has else -1)
-    if more <= 0 or row.verdict == ("OOM" if has else "FITS"):
+    more = row.otherwise.fits[1] - row.prediction.fits[1]
+    if more <= 0 or row.verdict == "OOM":
         return ""
-    if has:
-        exceeds = row.otherwise.fits[1] > (plan.limits.budget_bytes or 0)
-        return f"; without {_EXPANDABLE} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
-    fits = "fits" if row.verdict == "TIGHT" else "may fit"
-    return f"; it {fits} with {_ALLOCATOR}={_EXPANDABLE} (-{format_bytes(more)})"
+    exceeds = row.otherwise.fits[1] > (plan.limits.budget_bytes or 0)
+    return f"; without {_EXPANDABLE} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
+
+
+def cure_text(plan: Plan) -> str:
+    """Say what the setting of ``cure`` needs under the request's settings of the allocator, and what fits then."""
+    cure, best = plan.cure, plan.recommended
+    own = next((row for row in plan.rows if cure and row.text == cure.text), None)
+    if cure is None or cure.prediction is None or own is None or own.prediction is None:
+        return ""
+    more = format_bytes(own.prediction.fits[1] - cure.prediction.fits[1])
+    then = ", and nothing fits" if best is None else f", then use {best.label}{_at(best)}" if best is not own else ""
+    most = f", up to {format_bytes(own.prediction.fits[2])}" if own.verdict == "TIGHT" else ""
+    return f"; as set {more} more{most} ({own.verdict}){then}"
 
 
 def allocator_note(plan: Plan) -> str:
@@ -207,7 +218,7 @@ def unmodelled(plan: Plan) -> dict[str, str]:
 def riskier_text(plan: Plan) -> str:
     """Name the cheaper setting that may not fit, with its odds; empty without such a setting."""
     row = plan.riskier
-    if row is None or row.prediction is None:
+    if row is None or row.prediction is None or plan.cure:
         return ""
     return f"cheaper, but it may not fit: {row.label}{_at(row)} ({doubt_text(plan, row.prediction)})"
 
@@ -225,26 +236,25 @@ def _allowed(plan: Plan) -> str:
 
 def _allocator(plan: Plan, control: Row) -> Advice:
     """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
-    is_set, budget = asked_settings(plan.spec)[0].expandable_segments, plan.limits.budget_bytes or 0
-    cured = None if is_set else control.otherwise
-    found = control.prediction if cured is None else cured
+    cure, budget = plan.cure, plan.limits.budget_bytes or 0
+    if cure and cure.prediction:
+        need, how = format_bytes(cure.prediction.fits[1]), "fits" if cure.verdict == "FITS" else "may fit"
+        text = f"{_ALLOCATOR}={_EXPANDABLE}: {cure.text} {how}{_at(cure)}, {need} are then needed"
+        return Advice("allocator", text, settles=cure.verdict == "FITS")
+    is_set = asked_settings(plan.spec)[0].expandable_segments
+    found, known = control.prediction, control.prediction if is_set else control.otherwise
     assert found
-    now = verdict(found.fits, budget)
-    need, most = map(format_bytes, found.fits[1:])
-    if cured and now == "FITS":
-        return Advice(
-            "allocator", f"{_ALLOCATOR}={_EXPANDABLE}: without recompute {need} are then enough", settles=True
-        )
-    have = " (already set)" if is_set else " (try it first, it costs nothing)"
-    if now == "TIGHT":
-        text = (
-            f"{have}: without recompute the {need} needed{' then' * bool(cured)} fit, the upper end, {most}, does not"
-        )
-    elif found.peak_bytes > budget:
-        text = " is not enough: without recompute the predicted peak alone does not fit"
-    else:  # where the setting changed the verdict, `otherwise` would be known
-        text = f"{' (already set)' * is_set} is not enough: without recompute more is needed than is usable"
-    return Advice("allocator", f"{_ALLOCATOR}={_EXPANDABLE}{text}", settles=False)
+    if found.peak_bytes > budget:
+        text = "the predicted peak alone does not fit"
+    elif known is None:
+        text = f"the upper end of the peak, {format_bytes(found.range_bytes[1])}, does not fit"
+    elif known.fits[1] > budget:
+        captured = " (a capture of a CUDA graph gives no cached memory back)" * (plan.spec.cuda_graph.impl != "none")
+        text = f"{format_bytes(known.fits[1])} are needed{captured}"
+    else:
+        text = "the {} needed fit, the upper end, {}, does not".format(*map(format_bytes, known.fits[1:]))
+    have = " (already set)" * is_set
+    return Advice("allocator", f"{_ALLOCATOR}={_EXPANDABLE}{have} is not enough: without recompute {text}", settles=False)
 
 
 def _modules(plan: Plan) -> Advice:
@@ -287,10 +297,10 @@ def _graphs(plan: Plan) -> tuple[Advice, ...]:
     other = plan.without_graphs
     if other is None:
         return ()
-    best = other.recommended
+    best = other.cure or other.recommended
     if best is None or best.verdict != "FITS":
         return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
-    text = f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} of recompute; the time that graphs save is not predicted"
+    text = f"{WITHOUT_GRAPHS}: {best.label} fits{_at(best)} of recompute; the time that graphs save is not predicted"
     return (Advice("graphs", text, settles=plan.recommended is None),)
 
 

@@ -96,6 +96,13 @@ def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
     return settings_of(spec.env[name], where=name), spec.env[name]
 
 
+def with_expandable_segments(spec: ExperimentSpec) -> ExperimentSpec:
+    """Return the job with expandable segments and no other setting of the allocator; CUDA graphs then need one more."""
+    names = [each for each in ALLOCATOR_NAMES if each in spec.env] or ALLOCATOR_NAMES[:1]
+    graphs = {"NCCL_GRAPH_REGISTER": "0"} if spec.cuda_graph.impl != "none" else {}
+    return spec.model_copy(update={"env": {**spec.env, **dict.fromkeys(names, EXPANDABLE_SEGMENTS), **graphs}})
+
+
 def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None) -> tuple[str, ...]:
     """Say what of the allocator's settings has no effect, and whether the job's torch is unknown.
 

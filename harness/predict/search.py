@@ -153,8 +153,9 @@ SAME_COST = 0.001
 class Row:
     """One setting. ``prediction`` is None for the ``reason``. ``is_certain``: the whole range has the same verdict.
 
-    ``is_weighed``: its steps were replayed where their requests are known. ``otherwise``: the same with expandable
-    segments where it has none, or without them, if the verdict then differs.
+    ``is_weighed``: its steps were replayed where their requests are known. ``otherwise``: the same without expandable
+    segments, if the verdict then differs; where it has none, with them, if that was tried. ``allocator``: the setting of
+    torch's allocator that replaces the request's.
     """
 
     candidate: Candidate
@@ -165,6 +166,7 @@ class Row:
     is_certain: bool = True
     is_weighed: bool = False
     otherwise: Prediction | None = None
+    allocator: str = ""
 
     @property
     def text(self) -> str:
@@ -173,7 +175,7 @@ class Row:
     @property
     def label(self) -> str:
         """Return the setting for tables and sentences."""
-        return shown_setting(self.text)
+        return shown_setting(self.text) + f" with {self.allocator}" * bool(self.allocator)
 
     def compared_with(self, control: Prediction | None) -> "Row":
         """Return it with its overhead over the setting without recompute."""
@@ -186,7 +188,8 @@ class Row:
 class Plan:
     """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted.
 
-    ``without_graphs``: the same layout without CUDA graphs, planned because no setting with graphs is safe.
+    ``cure``: a setting that costs less or fits more surely than the recommended one under another setting of torch's
+    allocator. ``without_graphs``: the same layout without CUDA graphs, because no setting with graphs is safe.
     """
 
     spec: ExperimentSpec
@@ -195,6 +198,7 @@ class Plan:
     skipped: tuple[str, ...]
     limits: Limits
     recommended: Row | None
+    cure: Row | None = None
     without_graphs: "Plan | None" = None
 
     @property

@@ -1,6 +1,6 @@
 """Replays the first steps of the settings that a plan names, where the allocator may decide what fits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -11,7 +11,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import NoRecompute
 from harness.experiment.software import Software
 from harness.predict.allocator_blocks import OutOfDeviceMemoryError
-from harness.predict.allocator_settings import AllocatorSettings, asked_settings
+from harness.predict.allocator_settings import AllocatorSettings, asked_settings, with_expandable_segments
 from harness.predict.compose import ChunkCost
 from harness.predict.draws import CONSTANT, Draw, Varied
 from harness.predict.ledger import StageMemory
@@ -19,7 +19,7 @@ from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
 from harness.predict.reserved import Held, Usable, device_bytes, estimated, first_steps, replay
-from harness.predict.search import Plan, Row, Traces, judged, recommended, traced_policies
+from harness.predict.search import Plan, Row, Traces, candidate_of, cost_of, judged, recommended, traced_policies
 from harness.predict.stages import Composer
 from harness.predict.step_history import StepHistory, step_history
 from harness.predict.step_modules import by_module
@@ -34,7 +34,7 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
     """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
 
     Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
-    which the asked setting is always replayed.
+    which the asked setting is always replayed. Where expandable segments cost less than recompute, the plan says so.
     """
     composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
     for _ in range(_MOST_REPLAYED):
@@ -42,10 +42,36 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
         due = [row for row in asked if row.prediction and not row.is_weighed]
         if not due:
             break
-        known = {row.text: _weighed(row, made.limits, composer, traces, draws) for row in due}
-        rows = tuple(known.get(row.text, row) for row in made.rows)
-        made = replace(made, rows=rows, recommended=recommended(rows, made.limits))
-    return made
+        made = _with_rows(made, {row.text: _weighed(row, made.limits, composer, traces, draws) for row in due})
+    cures = list[Row]()
+    for row in sorted(made.predicted, key=cost_of):
+        cured = _with_segments(row, made, software, composer.implementation)
+        if cured is not None and len(cures) < _MOST_REPLAYED and not any(each.verdict == "FITS" for each in cures):
+            cures.append(_replayed(cured, made.limits, composer, traces, draws))
+            own = row if row.is_weighed else _weighed(row, made.limits, composer, traces, draws)
+            made = _with_rows(made, {row.text: replace(own, otherwise=cures[-1].prediction)})
+    best = recommended((*filter(None, [made.recommended]), *cures), made.limits)
+    return made if best is made.recommended else replace(made, cure=best)
+
+
+def _with_rows(made: Plan, known: Mapping[str, Row]) -> Plan:
+    rows = tuple(known.get(row.text, row) for row in made.rows)
+    return replace(made, rows=rows, recommended=recommended(rows, made.limits))
+
+
+def _with_segments(row: Row, made: Plan, software: Software, implementation: Implementation) -> Row | None:
+    """Return a setting with expandable segments, not replayed yet; None where these cannot make it the best one."""
+    own, found, budget = row.candidate.spec, row.prediction, made.limits.budget_bytes
+    spec = with_expandable_segments(own)
+    settings, text = asked_settings(spec)
+    if found is None or budget is None or own.gpu_type.is_cpu or settings == asked_settings(own)[0]:
+        return None
+    hoped = replace(row, verdict=verdict((0, found.peak_bytes, found.range_bytes[1]), budget))
+    if recommended((*filter(None, [made.recommended]), hoped), made.limits) is not hoped:
+        return None
+    candidate = candidate_of(spec, software, implementation)
+    found = replace(found, spec=spec, held=tuple(estimated(spec, stage, settings) for stage in found.stages))
+    return replace(row, candidate=candidate, prediction=found, allocator=text) if candidate.is_legal else None
 
 
 def with_sought(made: Plan, row: Row, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
@@ -58,8 +84,7 @@ def with_sought(made: Plan, row: Row, traces: Traces, software: Software, varied
     found = replace(found, held=(*found.held[:place], known, *found.held[place + 1 :]))
     found_verdict, certain = judged(found, made.limits)
     sought = replace(row, prediction=found, verdict=found_verdict, is_certain=certain)
-    rows = tuple(sought if each is row else each for each in made.rows)
-    return replace(made, rows=rows, recommended=recommended(rows, made.limits))
+    return _with_rows(made, {row.text: sought})
 
 
 def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
@@ -95,25 +120,33 @@ def _is_in_doubt(row: Row, made: Plan, *, always: bool) -> bool:
 
 
 def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces, draws: tuple[Draw, ...]) -> Row:
-    """Replay a setting, also with and without expandable segments where that may decide."""
+    """Replay a setting, also without its expandable segments where that may decide."""
+    row = _replayed(row, limits, composer, traces, draws)
     found, budget = row.prediction, limits.budget_bytes
+    assert found
+    settings, _ = asked_settings(found.spec)
+    if budget is None or not settings.expandable_segments:
+        return row
+    other = replace(settings, expandable_segments=False)
+    guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
+    if verdict(guessed.fits, budget) == row.verdict:
+        return row
+    own = composer.with_recompute(row.candidate.spec.recompute)
+    guessed = replace(found, held=_held(guessed, own, other, traces, budget, draws))
+    return row if verdict(guessed.fits, budget) == row.verdict else replace(row, otherwise=guessed)
+
+
+def _replayed(row: Row, limits: Limits, composer: Composer, traces: Traces, draws: tuple[Draw, ...]) -> Row:
+    found = row.prediction
     assert found
     if found.spec.gpu_type.is_cpu:
         return replace(row, is_weighed=True)
     own = composer.with_recompute(row.candidate.spec.recompute)
     settings, _ = asked_settings(found.spec)
-    found = replace(found, held=_held(found, own, settings, traces, budget, draws))
+    found = replace(found, held=_held(found, own, settings, traces, limits.budget_bytes, draws))
     found = replace(found, draws_routing=found.reserved_source == "replayed" and any(draw.routing for draw in draws))
     found_verdict, certain = judged(found, limits)
-    row = replace(row, prediction=found, verdict=found_verdict, is_certain=certain, is_weighed=True)
-    if budget is None or found.spec.ddp.nccl_ub:
-        return row
-    other = replace(settings, expandable_segments=not settings.expandable_segments)
-    guessed = replace(found, held=tuple(estimated(found.spec, stage, other) for stage in found.stages))
-    if verdict(guessed.fits, budget) == found_verdict:
-        return row
-    guessed = replace(found, held=_held(guessed, own, other, traces, budget, draws))
-    return row if verdict(guessed.fits, budget) == found_verdict else replace(row, otherwise=guessed)
+    return replace(row, prediction=found, verdict=found_verdict, is_certain=certain, is_weighed=True)
 
 
 def weighed(found: Prediction, software: Software, traces: Traces) -> Prediction:

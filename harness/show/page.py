@@ -277,13 +277,13 @@ def _brief(blocks: Iterable[Block], left: Counter[tuple[str, str]]) -> Iterator[
                 yield block
 
 
-def answer_line(first: Words, *more: str) -> Line:
-    """Return line 1 of an answer: ``first``, and those of ``more`` for which 160 characters have room."""
-    parts, room = list(spans(first)), LONGEST_ANSWER - len(plain(first))
+def answer_line(first: Words, *more: str, keep: Collection[str] = ()) -> Line:
+    """Return line 1 of an answer: ``first``, and those of ``more`` for which 160 characters have room, ``keep`` first."""
+    parts, room = list(spans(first)), LONGEST_ANSWER - len(plain(first)) - sum(map(len, keep))
     for text in filter(None, more):
-        if len(text) <= room:
+        if text in keep or len(text) <= room:
             parts.append(Span(text))
-            room -= len(text)
+            room -= 0 if text in keep else len(text)
     if room < 0:
         last = parts[-1]
         kept = last.text[: len(last.text) + room - len("...")]

@@ -219,6 +219,7 @@ def _all_of(terminal):
 
 POINT = ("-mr", "llama3_8b", "-g", "h100", "--num_gpus", "8", "--compute_dtype", "bf16", "--only", "none")
 SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+EXPANDABLE = "expandable_segments:True"
 
 
 def settings(plan, *options):
@@ -254,16 +255,74 @@ def test_the_allocator_decides_where_memory_lies_between_both_needs(plan):
     does = "does" if judged[1]["verdict"] == "OOM" else "may"
     said = f"; without expandable_segments:True it {does} not fit (+{more})"
     assert said in " ".join(with_them.out.split())
-    assert "1. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: without recompute" in without.out
+    assert without.out.startswith(f"Use none with {EXPANDABLE}: needs {judged[0]['fits_bytes'] / 2**30:.1f} GiB of ")
+    most = f", up to {format_bytes(judged[1]['fits_range_bytes'][1])}" if does == "may" else ""
+    assert f"; as set {more} more{most} ({judged[1]['verdict']})" in without.out.splitlines()[0]
+    assert f"mbr-perf: -E PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}" in without.out.splitlines()
+
+
+SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-ng", "32", "--fit_into", "71.5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compute_dtype", "conf", "own"),
+    [
+        ("bf16", "expandable_segments:False", "TIGHT"),
+        ("bf16", "max_split_size_mb:128", "TIGHT"),
+        ("bf16", "expandable_segments:True,roundup_power2_divisions:4", "OOM"),
+        ("fp8_cs", "expandable_segments:False", "OOM"),
+    ],
+)
+def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dtype, conf, own):
+    """The advised row is what the same command predicts with the options to copy."""
+    job = (*SFT, "-c", compute_dtype, "--cuda_graph_impl", "none")
+    found = json.loads(plan(*job, "-E", f"PYTORCH_CUDA_ALLOC_CONF={conf}", "--json").out)
+    (layout,) = found["layouts"]
+    cure, use, settled = layout["cure"], layout["to_paste"][0], layout["advice"][0]
+    assert (found["recommended"], cure["recompute"], cure["verdict"]) == ("full:block:1", "none", "FITS")
+    assert (use["recompute"], use["environment"]) == ("none", f"-E PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}")
+    assert (settled["step"], settled["settles"]) == ("allocator", True)
+    rows = {row["recompute"]: row for row in found["settings"]}
+    assert rows["none"]["verdict"] == own
+    (line, *_) = plan(*job, "-E", f"PYTORCH_CUDA_ALLOC_CONF={conf}").out.splitlines()
+    more = format_bytes(rows["none"]["fits_bytes"] - cure["fits_bytes"])
+    assert line.startswith(f"Use none with {EXPANDABLE}: needs ~{cure['fits_bytes'] / 2**30:.1f} GiB of ")
+    assert f"; as set {more} more" in line
+    assert f"({own}), then use full:block:1 at +8." in line
+    again = json.loads(plan(*job, *use["environment"].split(), "--json").out)
+    (same,) = (row for row in again["settings"] if row["recompute"] == "none")
+    assert {key: same[key] for key in cure if key != "stages"} == {key: cure[key] for key in cure if key != "stages"}
+    assert (again["recommended"], again["layouts"][0]["cure"], cure["reserved_source"]) == ("none", None, "replayed")
+
+
+@pytest.mark.slow
+def test_without_graphs_the_allocator_is_advised_too(plan):
+    """With CUDA graphs expandable segments are not enough: a capture gives no cached memory back."""
+    found = json.loads(plan(*SFT, "-c", "fp8_cs", "-E", f"{SEGMENTS}:False", "--json").out)["layouts"][0]
+    (line, *_) = plan(*SFT, "-c", "fp8_cs", "-E", f"{SEGMENTS}:False").out.splitlines()
+    assert (found["recommended"], found["cure"]) == (None, None)
+    assert f"with --cuda_graph_impl none the setting none with {EXPANDABLE} fits" in line
+    assert [(use["recompute"], use["environment"]) for use in found["to_paste"]] == [("none", f"-E {SEGMENTS}:True")]
+    assert "model.cuda_graph_impl=none" in found["to_paste"][0]["bridge"]
+    assert [step["settles"] for step in found["advice"] if step["step"] in ("allocator", "graphs")] == [False, True]
+
+
+def test_expandable_segments_are_not_advised_where_a_rule_forbids_them(plan):
+    pools = ("--set", "ddp.nccl_ub=true", "-E", f"{SEGMENTS}:False")
+    found = json.loads(plan(*SFT, "-c", "bf16", *pools, "--json").out)["layouts"][0]
+    assert found["cure"] is None
+    assert {use["environment"] for use in found["to_paste"]} <= {None}
 
 
 GRAPHS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "peak", "answer"),
     [
-        (("-E", f"{SEGMENTS}:False"), "57.1", " (try it first, it costs nothing): "),
+        (("--fit_into", "75", "-E", f"{SEGMENTS}:False"), "57.1", " is not enough: "),
         (("--fit_into", "70"), "57.1", " (already set) is not enough: "),
     ],
 )
@@ -271,7 +330,7 @@ def test_where_graphs_decide_the_answer_says_what_is_needed_beside_the_peak(plan
     rows = json.loads(plan(*GRAPHS, *options, "--json").out)["settings"]
     (none,) = (row for row in rows if row["recompute"] == "none")
     lines = plan(*GRAPHS, *options).out.splitlines()
-    assert f"none needs {none['fits_bytes'] / 2**30:.1f} GiB (peak ~{peak})" in lines[0]
+    assert f"none needs ~{none['fits_bytes'] / 2**30:.1f} GiB (peak ~{peak})" in lines[0]
     (step,) = (line for line in lines if line.startswith("1. "))
     assert step.startswith(f"1. {SEGMENTS}:True{answer}")
 

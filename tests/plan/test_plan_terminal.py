@@ -13,7 +13,7 @@ from harness.measure.prediction import limits_for
 from harness.plan.document import planned_document
 from harness.plan.request import PlanRequest, end_of_log
 from harness.plan.run import Layout, Planned
-from harness.plan.show import plan_page, size_unit, with_columns
+from harness.plan.show import plan_page, size_in, size_unit, usable_cell, with_columns
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
 from harness.predict.device import DeviceNeeds
@@ -24,6 +24,7 @@ from harness.records.trace import ChunkTrace, OpCost, TraceCase
 from harness.resolve.recipe import ForeignSource, Request
 from harness.show.page import Table, plain
 from harness.show.terminal import Console, print_page
+from harness.units import format_bytes
 from tests.commands import json_of
 from tests.imported_logs import TABLE, job_log
 
@@ -313,3 +314,32 @@ def test_a_log_without_memory_at_its_end_names_diagnose(tmp_path):
     for job in (next(each for each in TABLE if not each.is_oom), next(each for each in TABLE if each.is_oom)):
         log.write_text(job_log(job))
         assert (f"mbr-perf diagnose {log} " in end_of_log(ForeignSource("megatron_args", str(log)))) is job.is_oom
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "cell"),
+    [
+        (0.994, 0.999, " 99 % FITS"),
+        (0.9996, 0.9999, "99.9 % FITS"),
+        (1.0, 1.1, "100.0 % TIGHT"),
+        (1.0001, 1.1, "100.1 % OOM"),
+        (1.0049, 1.1, "100.5 % OOM"),
+        (1.006, 1.1, "101 % OOM"),
+    ],
+)
+def test_a_need_near_the_limit_shows_its_side(spec, share, most, cell):
+    made, budget = planned(spec), 10**12
+    held = replace(made.control.prediction.held[0], fits=(0, round(share * budget), round(most * budget)))
+    flat = made.control.prediction.peak_bytes
+    found = replace(made.control.prediction, held=(held,), range_bytes=(flat, flat))
+    row = replace(made.control, prediction=found, verdict=verdict(found.fits, budget))
+    assert plain(usable_cell(row, Limits(budget, margin=0.0))).lstrip("█▏▎▍▌▋▊▉").removeprefix(" ") == cell
+
+
+def test_line_1_says_why_a_setting_is_tight(spec):
+    made = unsure(spec)
+    assert (made.recommended.text, made.control.verdict) == ("full:block:1", "TIGHT")
+    _, likely, most = (size_in(size, "GiB") for size in made.control.prediction.fits)
+    assert f"; none needs {likely} GiB, up to {most} (TIGHT)." in shown(plan_page(made, ()))[0]
+    alone = replace(made, recommended=made.control)
+    assert f"; it may need up to {format_bytes(made.control.prediction.fits[2])}" in shown(plan_page(alone, ()))[0]

@@ -221,7 +221,7 @@ def test_the_setting_of_the_request_stands_beside_another_one_that_is_recommende
     assert row is not made.recommended
     text = asked_text(made, "the recipe's")
     assert text.startswith(f"the recipe's setting, {row.text}: {row.verdict}, ")
-    assert format_bytes(row.prediction.peak_bytes) in text
+    assert f", needs {format_bytes(row.prediction.fits[1])}" in text
     assert text.endswith(f" a step at {format_percent(row.overhead)}")
     assert asked_text(replace(made, recommended=row), "your") == ""
 
