@@ -115,7 +115,9 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     if spec.recompute.granularity == "planned":
         return ToPaste("", "", ())
     sizes = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
-    paths = dict.fromkeys(("recompute", *sizes, *(path for path in _changed(spec, base) if path not in {*IDENTITY, "env"})))
+    paths = dict.fromkeys(
+        ("recompute", *sizes, *(path for path in _changed(spec, base) if path not in {*IDENTITY, "env"}))
+    )
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
     off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
     gone = [*(option for option in _options(former) if option not in _options(words)), *_options_of(off)]

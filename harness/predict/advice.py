@@ -254,7 +254,9 @@ def _allocator(plan: Plan, control: Row) -> Advice:
     else:
         text = "the {} needed fit, the upper end, {}, does not".format(*map(format_bytes, known.fits[1:]))
     have = " (already set)" * is_set
-    return Advice("allocator", f"{_ALLOCATOR}={_EXPANDABLE}{have} is not enough: without recompute {text}", settles=False)
+    return Advice(
+        "allocator", f"{_ALLOCATOR}={_EXPANDABLE}{have} is not enough: without recompute {text}", settles=False
+    )
 
 
 def _modules(plan: Plan) -> Advice:
