@@ -154,8 +154,8 @@ class Row:
     """One setting. ``prediction`` is None for the ``reason``. ``is_certain``: the whole range has the same verdict.
 
     ``is_weighed``: its steps were replayed where their requests are known. ``otherwise``: the same without expandable
-    segments, if the verdict then differs; where it has none, with them, if that was tried. ``allocator``: the setting of
-    torch's allocator that replaces the request's.
+    segments, if the verdict then differs; where it has none, with them, if that was tried. ``allocator``: the setting
+    of torch's allocator that replaces the request's.
     """
 
     candidate: Candidate

@@ -278,7 +278,7 @@ def _brief(blocks: Iterable[Block], left: Counter[tuple[str, str]]) -> Iterator[
 
 
 def answer_line(first: Words, *more: str, keep: Collection[str] = ()) -> Line:
-    """Return line 1 of an answer: ``first``, and those of ``more`` for which 160 characters have room, ``keep`` first."""
+    """Return line 1 of an answer: ``first``, and those of ``more`` that 160 characters hold, ``keep`` first."""
     parts, room = list(spans(first)), LONGEST_ANSWER - len(plain(first)) - sum(map(len, keep))
     for text in filter(None, more):
         if text in keep or len(text) <= room:
