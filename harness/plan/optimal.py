@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
+from harness.plan.answer import first_to_copy, size_in, size_unit
 from harness.plan.run import Planned
-from harness.plan.show import first_to_copy, pasted, size_in, size_unit
+from harness.plan.show import pasted
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled

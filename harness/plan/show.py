@@ -1,4 +1,4 @@
-"""Shows plans: line 1 with the setting to use, a row per setting, and what to copy."""
+"""Shows plans below line 1: a row per setting, and what to copy."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -6,25 +6,21 @@ from math import ceil, floor, inf
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute import NoRecompute
 from harness.foreign.exporting import to_paste
+from harness.plan.answer import answer_of, first_to_copy, peak_text, size_in, size_unit
 from harness.predict.advice import (
     advice,
     allocator_note,
     allocator_text,
     asked_text,
     cheapest_saving,
-    cure_text,
     dominated,
-    doubt_text,
     drawn_text,
-    eager,
     module_worths,
     riskier_text,
     safe_instead,
     same_time_text,
     unmodelled,
-    why_none,
 )
 from harness.predict.exact import ExactPeak
 from harness.predict.limits import Limits
@@ -41,7 +37,6 @@ from harness.show.page import (
     Span,
     Table,
     Words,
-    answer_line,
     bar,
     details,
     listing,
@@ -57,14 +52,13 @@ from harness.show.request_text import (
     request_facts,
     request_words,
 )
-from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
+from harness.units import GIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
 COLUMNS = ("peak", "usable", "step", "cost", "range", "tflops", "fits", "reserved", "device", "hfu", "stage")
 """What `--columns` takes: the columns of a table of settings, behind those that name its rows."""
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
-_NONE = NoRecompute().text
 _LEGEND = (
     "*: recommended; Usable: what torch's allocator needs, as a share of what it may use; Reserved: by torch's "
     "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
@@ -108,73 +102,6 @@ def plan_page(
         ),
         answer=answer_of(plan),
     )
-
-
-def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
-    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
-    unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
-    without = _without_text(plan, control, unit) if control else ""
-    if best is None or best.prediction is None:
-        return answer_line(
-            Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
-            without,
-            "; --search tries other layouts" * why_none(plan).endswith("usable"),
-            ".",
-        )
-    found, is_tight = best.prediction, best.verdict != "FITS"
-    usable, ends = max(0, plan.limits.budget_bytes or 0), "-".join(size_in(size, unit) for size in found.fits[::2])
-    sizes, is_control = f": needs {_need_text(found, unit)} of {size_in(usable, unit)} usable", best.text == _NONE
-    most, _, odds = doubt_text(plan, found).partition("; ") if is_tight else ("", "", "")
-    reasons = (f"; {most}" * is_tight, cure_text(plan), without if control and control.verdict == "TIGHT" else "", ".")
-    return answer_line(
-        ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), sizes),
-        f" ({ends})",
-        *_speed(best, is_control=is_control),
-        allocator_text(plan, best),
-        *reasons[:2],
-        f"; {odds}" * is_tight,
-        *(more or ["" if plan.cure else _saving_text(plan, unit) if is_control else without]),
-        ".",
-        keep=reasons if not (more or plan.cure or is_control) else (*reasons[:2], "."),
-    )
-
-
-def first_to_copy(plan: Plan) -> Row | None:
-    """Return the setting that line 1 advises."""
-    return plan.cure or plan.recommended or eager(plan)
-
-
-def _without_text(plan: Plan, none: Row, unit: str) -> str:
-    """Say what no recompute needs, and why it is TIGHT where it is."""
-    if none.prediction is None:
-        return ""
-    whose = "; with CUDA graphs none" if plan.recommended is None and eager(plan) else "; none"
-    most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
-    return f"{whose} needs {_need_text(none.prediction, unit)}{most}"
-
-
-def _need_text(found: Prediction, unit: str) -> str:
-    """Return what torch's allocator needs, with the peak where that is visibly less."""
-    peak = f" (peak {peak_text(found, unit)})" if found.needs_more else ""
-    return f"{'' if found.is_point_known else '~'}{size_in(found.fits[1], unit)} {unit}{peak}"
-
-
-def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
-    found = row.prediction
-    if found and found.time:
-        yield f", {format_seconds(found.time.likely_s)} a step"
-    if found and row.overhead is not None and not is_control:
-        yield f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}"
-    if found and found.tflops_per_gpu:
-        yield f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"
-
-
-def _saving_text(plan: Plan, unit: str) -> str:
-    if (row := cheapest_saving(plan)) is None or plan.recommended is None:
-        return ""
-    (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
-    saved = f"-{size_in(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
-    return f". Cheapest saving: {row.label}, {saved}"
 
 
 def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
@@ -277,20 +204,9 @@ def usable_cell(row: Row, limits: Limits) -> Words:
     return Span(f"{bar(share)} {figure} % {row.verdict}{doubt}", style_of(row.verdict))
 
 
-def size_unit(rows: Sequence[Row]) -> str:
-    """Return GiB, or MiB if every peak is below one GiB: a table has one unit."""
-    peaks = [row.prediction.peak_bytes for row in rows if row.prediction]
-    return "MiB" if peaks and max(peaks) < GIB else "GiB"
-
-
 def _range_text(prediction: Prediction, unit: str) -> str:
     low, high = prediction.range_bytes
     return f"{size_in(low, unit)}-{size_in(high, unit)}"
-
-
-def peak_text(prediction: Prediction, unit: str) -> str:
-    """Return the peak, with a mark if not everything is modelled."""
-    return f"{'' if prediction.is_point_known else '~'}{size_in(prediction.peak_bytes, unit)}"
 
 
 def _parts(rows: Sequence[Row], unit: str) -> Section:
@@ -306,12 +222,6 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
 def _name(plan: Plan, row: Row, own: str) -> str:
     asked = row.text == plan.spec.recompute.text
     return row.label + " *" * (row is plan.recommended) + " (asked)" * asked + " (recipe's)" * (row.text == own)
-
-
-def size_in(value: float, unit: str) -> str:
-    """Return bytes as a number of MiB or GiB, without the unit."""
-    size = value / (MIB if unit == "MiB" else GIB)
-    return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:

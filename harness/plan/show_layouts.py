@@ -3,19 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from harness.plan.answer import answer_of, size_unit
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import (
-    MOST_ROWS,
-    Shown,
-    answer_of,
-    assumptions,
-    limit_lines,
-    pasted,
-    setting_table,
-    size_unit,
-)
+from harness.plan.show import MOST_ROWS, Shown, assumptions, limit_lines, pasted, setting_table
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of

@@ -153,9 +153,8 @@ SAME_COST = 0.001
 class Row:
     """One setting. ``prediction`` is None for the ``reason``. ``is_certain``: the whole range has the same verdict.
 
-    ``is_weighed``: its steps were replayed where their requests are known. ``otherwise``: the same without expandable
-    segments, if the verdict then differs; where it has none, with them, if that was tried. ``allocator``: the setting
-    of torch's allocator that replaces the request's.
+    ``is_weighed``: its steps were replayed where known. ``otherwise``: the same without expandable segments, if the
+    verdict then differs; where it has none, with them, if tried. ``allocator``: what replaces the request's setting.
     """
 
     candidate: Candidate

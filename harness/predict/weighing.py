@@ -43,6 +43,11 @@ def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied 
         if not due:
             break
         made = _with_rows(made, {row.text: _weighed(row, made.limits, composer, traces, draws) for row in due})
+    return _with_cure(made, traces, software, composer, draws)
+
+
+def _with_cure(made: Plan, traces: Traces, software: Software, composer: Composer, draws: tuple[Draw, ...]) -> Plan:
+    """Replay with expandable segments what these may make the best setting, until one fits."""
     cures = list[Row]()
     for row in sorted(made.predicted, key=cost_of):
         cured = _with_segments(row, made, software, composer.implementation)

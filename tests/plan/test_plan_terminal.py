@@ -10,10 +10,11 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.measure.prediction import limits_for
+from harness.plan.answer import size_in, size_unit
 from harness.plan.document import planned_document
 from harness.plan.request import PlanRequest, end_of_log
 from harness.plan.run import Layout, Planned
-from harness.plan.show import plan_page, size_in, size_unit, usable_cell, with_columns
+from harness.plan.show import plan_page, usable_cell, with_columns
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
 from harness.predict.device import DeviceNeeds

@@ -1,0 +1,111 @@
+"""Line 1 of a plan: the setting to use and its figures."""
+
+from collections.abc import Iterator, Sequence
+
+from harness.experiment.recompute import NoRecompute
+from harness.predict.advice import allocator_text, cheapest_saving, cure_text, doubt_text, eager, why_none
+from harness.predict.prediction import Prediction
+from harness.predict.search import Plan, Row, cost_of
+from harness.show.page import Line, Span, answer_line
+from harness.units import GIB, MIB, format_percent, format_seconds, sentence
+
+_NONE = NoRecompute().text
+
+
+def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
+    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
+    unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
+    without = _without_text(plan, control, unit) if control else ""
+    if best is None or best.prediction is None:
+        return answer_line(
+            Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
+            without,
+            "; --search tries other layouts" * why_none(plan).endswith("usable"),
+            ".",
+        )
+    is_control, is_tight = best.text == _NONE, best.verdict != "FITS"
+    most, _, odds = doubt_text(plan, best.prediction).partition("; ") if is_tight else ("", "", "")
+    reasons = f"; {most}" * is_tight, cure_text(plan)
+    beside = more or [_beside(plan, without, unit, is_control=is_control)]
+    is_kept = control is not None and control.verdict == "TIGHT" and without in beside
+    return answer_line(
+        ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), *_need(plan, best, unit)[:1]),
+        *_need(plan, best, unit)[1:],
+        *_speed(best, is_control=is_control),
+        allocator_text(plan, best),
+        *reasons,
+        f"; {odds}" * is_tight,
+        *beside,
+        ".",
+        keep=(*reasons, without * is_kept, "."),
+    )
+
+
+def _need(plan: Plan, best: Row, unit: str) -> tuple[str, ...]:
+    """Say what the setting needs of what is usable, and the ends of that."""
+    found, usable = best.prediction, max(0, plan.limits.budget_bytes or 0)
+    assert found
+    ends = "-".join(size_in(size, unit) for size in found.fits[::2])
+    return f": needs {_need_text(found, unit)} of {size_in(usable, unit)} usable", f" ({ends})"
+
+
+def _beside(plan: Plan, without: str, unit: str, *, is_control: bool) -> str:
+    """Compare with no recompute, or name the cheapest saving; nothing beside another setting of the allocator."""
+    if plan.cure:
+        return ""
+    return _saving_text(plan, unit) if is_control else without
+
+
+def first_to_copy(plan: Plan) -> Row | None:
+    """Return the setting that line 1 advises."""
+    return plan.cure or plan.recommended or eager(plan)
+
+
+def _without_text(plan: Plan, none: Row, unit: str) -> str:
+    """Say what no recompute needs, and why it is TIGHT where it is."""
+    if none.prediction is None:
+        return ""
+    whose = "; with CUDA graphs none" if plan.recommended is None and eager(plan) else "; none"
+    most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
+    return f"{whose} needs {_need_text(none.prediction, unit)}{most}"
+
+
+def _need_text(found: Prediction, unit: str) -> str:
+    """Return what torch's allocator needs, with the peak where that is visibly less."""
+    peak = f" (peak {peak_text(found, unit)})" if found.needs_more else ""
+    return f"{'' if found.is_point_known else '~'}{size_in(found.fits[1], unit)} {unit}{peak}"
+
+
+def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
+    found = row.prediction
+    if found and found.time:
+        yield f", {format_seconds(found.time.likely_s)} a step"
+    if found and row.overhead is not None and not is_control:
+        yield f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}"
+    if found and found.tflops_per_gpu:
+        yield f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"
+
+
+def _saving_text(plan: Plan, unit: str) -> str:
+    if (row := cheapest_saving(plan)) is None or plan.recommended is None:
+        return ""
+    (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
+    saved = f"-{size_in(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
+    return f". Cheapest saving: {row.label}, {saved}"
+
+
+def size_unit(rows: Sequence[Row]) -> str:
+    """Return GiB, or MiB if every peak is below one GiB: a table has one unit."""
+    peaks = [row.prediction.peak_bytes for row in rows if row.prediction]
+    return "MiB" if peaks and max(peaks) < GIB else "GiB"
+
+
+def peak_text(prediction: Prediction, unit: str) -> str:
+    """Return the peak, with a mark if not everything is modelled."""
+    return f"{'' if prediction.is_point_known else '~'}{size_in(prediction.peak_bytes, unit)}"
+
+
+def size_in(value: float, unit: str) -> str:
+    """Return bytes as a number of MiB or GiB, without the unit."""
+    size = value / (MIB if unit == "MiB" else GIB)
+    return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
