@@ -5,14 +5,13 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-RANKS = Path(__file__).parent / "ranks"
-SETTINGS = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+from tests.engine.prepared import ROOT, SETTINGS, run_forked
+
+RANKS = ROOT / "tests" / "engine" / "ranks"
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
@@ -23,9 +22,9 @@ def run_python(*arguments, **environment):
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600, check=False)
 
 
-def answer_of(*arguments, **environment):
+def answer_of(*arguments, start=run_python, **environment):
     """What a program that must end well prints."""
-    done = run_python(*arguments, **environment)
+    done = start(*arguments, **environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
@@ -39,12 +38,12 @@ def torchrun(num_ranks, *arguments, **environment):
     return run_python("-m", "torch.distributed.run", *options, *arguments, **environment)
 
 
-def run_worker(folder, spec, start=run_python, **environment):
+def run_worker(folder, spec, start=run_forked, **environment):
     """Train ``spec`` in a run folder: by the worker alone, or as ``start`` does it."""
     for part in ("ranks", "logs"):
         (folder / part).mkdir()
     (folder / "spec.json").write_text(spec.model_dump_json())
-    alone = ALONE if start is run_python else {}
+    alone = {} if start is torchrun else ALONE
     return start("-m", "harness.engine.worker", "--run_dir", folder, **alone | environment)
 
 

@@ -9,7 +9,7 @@ import yaml
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
 from harness.records.rank import RankRecord
-from tests.engine.conftest import ROOT, run_python, run_worker, torchrun
+from tests.engine.conftest import ROOT, run_forked, run_worker, torchrun
 from tests.scripted_bridge import PACKAGE
 from tests.scripted_bridge import container as config
 
@@ -33,7 +33,7 @@ def spec_of(*, overrides=None, version="0.3.1", measure=None, stages=1):
 def trained(folder, spec, container):
     """Run the ranks of ``spec`` to their end; return their records and the exit code. Two ranks need torchrun."""
     (folder / BRIDGE_CONFIG).write_text(yaml.safe_dump(container))
-    start = run_python if spec.num_gpus == 1 else partial(torchrun, spec.num_gpus)
+    start = run_forked if spec.num_gpus == 1 else partial(torchrun, spec.num_gpus)
     done = run_worker(folder, spec, start, PYTHONPATH=f"{PACKAGE}:{ROOT}")
     found = [json.loads((folder / "ranks" / f"rank_{rank:03d}.json").read_text()) for rank in range(spec.num_gpus)]
     return [RankRecord.model_validate(record, strict=False) for record in found], done.returncode

@@ -8,7 +8,7 @@ import pytest
 from harness.engine.cpu_backend import CPU_ADAPTATIONS, LOCAL_ADAPTATIONS
 from harness.units import parse_version
 from tests.engine import shapes
-from tests.engine.conftest import RANKS, answer_of
+from tests.engine.conftest import RANKS, answer_of, run_forked
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -67,7 +67,7 @@ def _results(tmp_path_factory):
     whole = {json.dumps(case["spec"]): case["spec"] for case in cases}
     cases += [{"name": f"with_all.{i}", "without": None, "spec": spec} for i, spec in enumerate(whole.values())]
     (folder / "cases.json").write_text(json.dumps(cases))
-    answer_of(RANKS / "leave_one_out.py", folder / "cases.json", folder / "out.json")
+    answer_of(RANKS / "leave_one_out.py", folder / "cases.json", folder / "out.json", start=run_forked)
     return json.loads((folder / "out.json").read_text())
 
 

@@ -22,8 +22,8 @@ PLANS = {
 def test_a_mixed_plan_is_measured_as_predicted_on_every_rank(name, mbr_perf, tmp_path):
     pp, vp, layers, plan, num_full, modules = PLANS[name]
     done = mbr_perf(
-        "run", "-mr", "llama3_8b", "-g", "cpu", "-pp", pp, "-vp", vp, "-ng", pp, "--num_layers", layers, "-gb", "16",
-        "--recompute", plan, "--max_steps", "4", "--results_dir", str(tmp_path), "--json",
+        "run", "-mr", "llama3_8b", "-g", "cpu", "-pp", pp, "-vp", vp, "-ng", pp, "--num_layers", layers, "-gb", "4",
+        "--recompute", plan, "-sl", "256", "--max_steps", "4", "--results_dir", str(tmp_path), "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
     (folder,) = (tmp_path / "runs").iterdir()

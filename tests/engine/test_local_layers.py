@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.engine.conftest import RANKS, answer_of
+from tests.engine.conftest import RANKS, answer_of, run_forked
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]  # torch and megatron warn on import
 CASES = ("multi-head", "grouped queries", "one group", "own scale", "latent attention")
@@ -17,7 +17,7 @@ HIDDEN, EPS = 32, 1e-3
 def _attention(tmp_path_factory):
     """Differences between the two attentions, from a process of its own: it adapts torch to be without CUDA."""
     out = tmp_path_factory.mktemp("attention") / "out.json"
-    answer_of(RANKS / "core_attention.py", out)
+    answer_of(RANKS / "core_attention.py", out, start=run_forked)
     return json.loads(out.read_text())
 
 

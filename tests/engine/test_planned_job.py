@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import run_python
+from tests.engine.conftest import run_forked
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 MEGATRON_LM = Path(__file__).parent / "megatron_lm"
@@ -26,14 +26,9 @@ def _folder(tmp_path, mbr_perf):
     return folder
 
 
-def started(folder, program, *arguments, monkeypatch):
-    monkeypatch.chdir(folder)
-    return run_python(program, *arguments, PYTHONPATH=str(folder))
-
-
 @pytest.mark.parametrize(("program", "stage"), [("planned.py", 0), ("planned.py", 1), ("bridge.py", 1)])
-def test_the_plan_is_set_on_the_layers_of_every_stage(folder, program, stage, monkeypatch):
-    done = started(folder, program, 2, 2, 8, stage, "none", monkeypatch=monkeypatch)
+def test_the_plan_is_set_on_the_layers_of_every_stage(folder, program, stage):
+    done = run_forked(folder / program, 2, 2, 8, stage, "none", folder=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == PLANNED[stage]
 
@@ -47,8 +42,8 @@ def test_the_plan_is_set_on_the_layers_of_every_stage(folder, program, stage, mo
         ("bridge.py", (2, 1, 8, "none")),
     ],
 )
-def test_a_job_that_the_plan_was_not_made_for_is_refused(folder, program, job, monkeypatch):
+def test_a_job_that_the_plan_was_not_made_for_is_refused(folder, program, job):
     *sizes, recompute = job
-    done = started(folder, program, *sizes, 0, recompute, monkeypatch=monkeypatch)
+    done = run_forked(folder / program, *sizes, 0, recompute, folder=folder)
     assert done.returncode != 0
     assert "OtherLayoutError" in done.stderr.splitlines()[-1]

@@ -13,7 +13,7 @@ import pytest
 from harness.engine.profiling import StepProfiler, nsys_command
 from harness.experiment.experiment import MeasureSpec
 from tests.conftest import build_spec
-from tests.engine.conftest import ROOT, run_worker
+from tests.engine.conftest import ROOT, run_python, run_worker
 
 NSYS = """#!/bin/sh
 printf '%s\\n' "$@" > "$NOTED"
@@ -42,7 +42,7 @@ def worker(folder, rank, path):
         "RANK": str(rank), "WORLD_SIZE": "2", "PATH": path, "NOTED": str(noted), "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": f"{folder}:{ROOT}", "MBR_PERF_PARENT_PID": str(os.getpid()),
     }  # fmt: skip
-    return run_worker(folder, spec, **environment), noted
+    return run_worker(folder, spec, run_python, **environment), noted
 
 
 @pytest.fixture

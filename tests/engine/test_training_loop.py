@@ -8,7 +8,7 @@ import pytest
 
 from harness.experiment.experiment import DdpSpec, TrainSpec
 from tests.engine import shapes
-from tests.engine.conftest import RANKS, answer_of
+from tests.engine.conftest import RANKS, answer_of, run_forked
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
@@ -100,7 +100,7 @@ def test_python_collects_by_itself_unless_asked_otherwise(step_hooks, collection
 def test_weights_that_are_gathered_through_the_gradient_buffer_keep_training(tmp_path):
     """MXFP8 with overlap_param_gather: without the copy of the master weights every weight is zero after step 1."""
     out = tmp_path / "steps.json"
-    answer_of(RANKS / "mxfp8_gather.py", out)
+    answer_of(RANKS / "mxfp8_gather.py", out, start=run_forked)
     steps = json.loads(out.read_text())
     assert [step["zero"] for step in steps] == [0, 0, 0, 0]
     losses = [step["loss"] for step in steps]

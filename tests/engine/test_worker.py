@@ -7,7 +7,7 @@ import pytest
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.collect import read_heartbeats
 from harness.records.rank import RankRecord
-from tests.engine.conftest import ROOT, run_worker
+from tests.engine.conftest import ROOT, run_forked, run_python, run_worker
 
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}
 
@@ -21,9 +21,9 @@ def spec_of(**changes):
     return ExperimentSpec(**fields | changes)
 
 
-def trained(folder, spec, **environment):
+def trained(folder, spec, start=run_forked, **environment):
     """Run one rank to its end; its record and its process."""
-    done = run_worker(folder, spec, **environment)
+    done = run_worker(folder, spec, start, **environment)
     return RankRecord.model_validate_json((folder / "ranks" / "rank_000.json").read_text()), done
 
 
@@ -36,7 +36,7 @@ def worker(tmp_path):
 def _good(tmp_path_factory):
     """A rank that trains: its folder, its record, its process."""
     folder = tmp_path_factory.mktemp("good")
-    return folder, *trained(folder, spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}))
+    return folder, *trained(folder, spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}), run_python)
 
 
 @pytest.mark.train
@@ -115,7 +115,7 @@ def test_a_stack_that_cannot_be_imported_leaves_a_record(worker, tmp_path):
     broken = tmp_path / "broken" / "torch"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
-    record, done = worker(spec_of(), PYTHONPATH=f"{broken.parent}:{ROOT}")
+    record, done = worker(spec_of(), run_python, PYTHONPATH=f"{broken.parent}:{ROOT}")
     assert done.returncode == 1
     assert (record.failure.kind, record.failure.phase) == ("error", "import")
     assert record.failure.message == "OSError: libcudart.so.12: cannot open shared object file"

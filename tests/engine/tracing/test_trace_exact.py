@@ -7,7 +7,7 @@ import pytest
 
 from harness.experiment.experiment import PeftSpec
 from harness.records.trace import TraceCase, TraceRequest
-from tests.engine.conftest import answer_of
+from tests.engine.conftest import answer_of, run_forked
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -114,7 +114,7 @@ def test_the_peak_is_that_of_the_allocator_to_the_byte_and_what_a_rank_s_meter_r
     cases = [case(r, shapes.experiment(shapes.DENSE, r, seq=256, peft=peft), num_layers=4) for r in settings]
     asked = tmp_path / "request.json"
     asked.write_text(TraceRequest(cases=tuple(cases), implementation="local", device="cpu").model_dump_json())
-    found = json.loads(answer_of(Path(__file__).parent / "scripts" / "memory_oracles.py", asked))
+    found = json.loads(answer_of(Path(__file__).parent / "scripts" / "memory_oracles.py", asked, start=run_forked))
     # torch's autograd keeps the scale of each adapter as a number of 8 bytes that is no tensor of the program
     scales = 8 * 4 * len(peft.target_modules) if peft else 0
     beside = {key: row["allocator"] - row["tracer"] for key, row in found.items()}
