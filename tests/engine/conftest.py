@@ -1,4 +1,4 @@
-"""Starts the rank scripts under real torchrun, once per group of cases."""
+"""Starts ranks and rank scripts: in fresh processes, under torchrun, or forked with their imports done."""
 
 import json
 import os
@@ -9,10 +9,9 @@ import sys
 import pytest
 import torch
 
-from tests.engine.prepared import ROOT, SETTINGS, run_forked
+from tests.engine.prepared import ALONE, ROOT, SETTINGS, run_forked
 
 RANKS = ROOT / "tests" / "engine" / "ranks"
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 def run_python(*arguments, **environment):
@@ -68,7 +67,7 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def train_cases(tmp_path_factory):
-    """Train many specs in one torchrun; returns name -> Trained. ``watched``: the names whose peaks are measured."""
+    """Train many specs in one start of all ranks; returns name -> Trained. ``watched``: the names whose peaks are measured."""
 
     def run(specs, num_ranks, watched):
         folder = tmp_path_factory.mktemp("ranks")
@@ -77,7 +76,7 @@ def train_cases(tmp_path_factory):
             for name, spec in specs.items()
         ]
         (folder / "cases.json").write_text(json.dumps({"cases": cases}))
-        done = torchrun(num_ranks, RANKS / "equivalence.py", folder / "cases.json", folder)
+        done = run_forked(RANKS / "equivalence.py", folder / "cases.json", folder, num_ranks=num_ranks)
         assert done.returncode == 0, done.stderr[-4000:]
         return {name: Trained(folder, name, num_ranks) for name in specs}
 

@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from harness.engine.warm_parent import import_everything
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 TIMEOUT_S = 600
 
 
@@ -33,13 +35,19 @@ def _parent():
     return parent
 
 
-def run_forked(*arguments, folder=ROOT, **environment):
-    """A program as ``run_python`` runs it, or a module after ``-m``, to its end."""
+def run_forked(*arguments, folder=ROOT, num_ranks=1, **environment):
+    """A program as ``run_python`` runs it, or a module after ``-m``, to the end of all its ranks."""
     parent = _parent()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    ranks = [
+        ALONE | {"RANK": str(i), "LOCAL_RANK": str(i), "WORLD_SIZE": str(num_ranks), "MASTER_PORT": port}
+        for i in range(num_ranks)
+    ]
     with tempfile.TemporaryDirectory() as name:
         outputs = [Path(name) / "stdout", Path(name) / "stderr"]
         asked = {"arguments": [*map(str, arguments)], "folder": str(folder),
-                 "environment": os.environ | SETTINGS | environment, "outputs": [*map(str, outputs)]}  # fmt: skip
+                 "environments": [os.environ | SETTINGS | rank | environment for rank in ranks], "outputs": [*map(str, outputs)]}  # fmt: skip
         parent.stdin.write(json.dumps(asked) + "\n")
         parent.stdin.flush()
         code = int(parent.stdout.readline())
@@ -49,22 +57,27 @@ def run_forked(*arguments, folder=ROOT, **environment):
 def _serve():
     changed = import_everything("cpu")
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            run_and_end(partial(_be, json.loads(line), changed))
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        asked = json.loads(line)
+        children = []
+        for environment in asked["environments"]:
+            child = os.fork()
+            if child == 0:
+                run_and_end(partial(_be, asked, environment | changed))
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        sys.stdout.write(f"{next(filter(None, codes), 0)}\n")
         sys.stdout.flush()
 
 
-def _be(asked, changed):
+def _be(asked, environment):
     signal.alarm(TIMEOUT_S)
     for number, path in enumerate((os.devnull, *asked["outputs"])):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
     os.chdir(asked["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"] | changed)
+    os.environ.update(environment)
     kind, *sys.argv = asked["arguments"]
-    paths = asked["environment"].get("PYTHONPATH", "").split(":")
+    paths = environment["PYTHONPATH"].split(":")
     if kind == "-m":
         sys.path[:0] = [asked["folder"], *paths]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -13,7 +13,7 @@ from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from tests.engine.conftest import RANKS, torchrun
+from tests.engine.conftest import RANKS, run_forked
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -114,7 +114,7 @@ def requests():
 def outcomes(requests, tmp_path_factory):
     folder = tmp_path_factory.mktemp("verdicts")
     (folder / "specs.json").write_text(json.dumps([json.loads(spec.model_dump_json()) for spec in requests]))
-    done = torchrun(1, RANKS / "verdicts.py", folder / "specs.json", folder / "out.json")
+    done = run_forked(RANKS / "verdicts.py", folder / "specs.json", folder / "out.json")
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((folder / "out.json").read_text())
 

@@ -1,6 +1,6 @@
-"""Started by torchrun: trains one step under every recompute setting of a shape and writes losses, gradients and peaks.
+"""Each rank trains one step under every recompute setting of a shape and writes losses, gradients and peaks.
 
-Usage: torchrun ... equivalence.py CASES.json OUT_DIR
+Usage: equivalence.py CASES.json OUT_DIR
 CASES.json: {"cases": [{"name", "spec", "is_watched"}]}; the peak of one that is not watched is null.
 Writes OUT_DIR/rank_N.json with one entry per case, and
 OUT_DIR/<name>.rank_N.pt with the gradients under names that do not depend on the parallel layout.

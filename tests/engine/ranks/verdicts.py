@@ -1,6 +1,6 @@
-"""Started by torchrun with one rank: builds and trains one step of each spec, and writes what happened to each.
+"""One rank builds and trains one step of each spec, and writes what happened to each.
 
-Usage: torchrun ... verdicts.py SPECS.json OUT.json
+Usage: verdicts.py SPECS.json OUT.json
 """
 
 import json
