@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
 _REST = "allocator"
-# What layers keep by the module whose recompute would free it: lighter and darker than the rest of their requests.
-_MODULES = {f"layers, {name}": colour for name, colour in zip(MODULES, cycle(look.ORANGES), strict=False)}
+# What layers keep by the module whose recompute would free it.
+_MODULES = {f"layers, {name}": colour for name, colour in zip(MODULES, cycle(look.MORE), strict=False)}
 _GROUPS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "overhead": look.PALE,
-           "embedding": look.BROWN, "layers": look.ORANGE, **_MODULES, "output layer": look.PURPLE,
-           "layers, recompute": look.YELLOW, "layers, backward": look.VERMILION, "transient": look.GREY}  # fmt: skip
+           "embedding": look.PLUM, "layers": look.ORANGE, **_MODULES, "output layer": look.PURPLE,
+           "layers, recompute": look.LIME, "layers, backward": look.WINE, "transient": look.VERMILION}  # fmt: skip
 _BEST, _CONTROL, _OTHER, _FRONT = "use this", "no recompute", "others", "no other is better in both"
 _LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _OTHER: (look.SKY, "circle"),
-          _FRONT: (look.BLUE, "")}  # fmt: skip
+          _FRONT: (look.BLUE, "line")}  # fmt: skip
 _MOST_MOMENTS, _MOST_NAMED = 300, 12
 # Of a plan by layer: colours of its settings, the name of those that have none, and layers between two chunks.
 _SETTINGS = (look.SKY, look.VERMILION, look.ORANGE, look.GREEN, look.BLUE, look.YELLOW, look.PURPLE, look.BROWN)

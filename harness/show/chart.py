@@ -9,8 +9,9 @@ from harness.units import GIB, MIB
 # Okabe and Ito's palette, "Color Universal Design" (2008), on white and on black paper.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#A6761D"
-# Beside ORANGE, neighbours apart.
-ORANGES = ("#8A5F00", "#FFD27A", "#B57D00", "#FFE4AE", "#6B4A00", "#F6BB45", "#A06E00", "#FFEFCF")
+# Beside these, for areas of which many lie on each other: neighbours differ for every kind of colour vision.
+PLUM, WINE, LIME = "#40004B", "#882255", "#B3DE69"
+MORE = ("#8C510A", "#80BA5A", "#661100", "#7F3C8D", "#A6CEE3", "#666633", "#332288", "#E5C494")
 GREY, PALE, INK = "#8A8A8A", "#BBBBBB", "var(--ink)"
 
 Look = tuple[str, str]

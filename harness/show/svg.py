@@ -20,6 +20,7 @@ from harness.units import shortened
 _SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "diamond": "M0-7L6 0L0 7L-6 0z", "square": "M-5-5H5V5H-5z",
     "triangle": "M0-6L6 5H-6z", "cross": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z", "": "M-6-6H6V6H-6z",
+    "line": "M-7-1.5H7V1.5H-7z",
 }  # fmt: skip
 _LINE, _HEIGHT, _ROW, _THICK = 18, 300, 40, 13
 _WIDTH = 720

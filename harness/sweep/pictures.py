@@ -150,7 +150,7 @@ def _timeline(recorded: dict[str, MemorySeries | None]) -> Iterator[Picture]:
         return
     unit, scale = memory_unit([max(series.max_bytes) for series in known.values()])
     curves = [_curve(name, known[name], colour, scale) for name, colour in zip(known, _COLOURS, strict=False)]
-    looks = {curve.kind: (curve.colour, "") for curve in curves}
+    looks = {curve.kind: (curve.colour, "line") for curve in curves}
     chart = Plane(Axis("Time (s)"), Axis(f"Memory ({unit})", from_zero=True), looks, curves=tuple(curves))
     caption = f"Highest reading of each interval at the fullest rank: {next(iter(known.values())).what}."
     yield Picture("timeline", "Memory over time", caption, chart)
