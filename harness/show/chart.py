@@ -10,8 +10,8 @@ from harness.units import GIB, MIB
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#A6761D"
 # Beside these, for areas of which many lie on each other: neighbours differ for every kind of colour vision.
-PLUM, WINE, LIME = "#40004B", "#882255", "#B3DE69"
-MORE = ("#8C510A", "#80BA5A", "#661100", "#7F3C8D", "#A6CEE3", "#666633", "#332288", "#E5C494")
+PLUM, WINE, LIME = "#7A5195", "#882255", "#B3DE69"
+MORE = ("#8C510A", "#80BA5A", "#A63603", "#5E4FA2", "#A6CEE3", "#666633", "#4477AA", "#E5C494")
 GREY, PALE, INK = "#8A8A8A", "#BBBBBB", "var(--ink)"
 
 Look = tuple[str, str]
