@@ -96,7 +96,7 @@ def safe_instead(plan: Plan) -> str:
     if plan.recommended is None or plan.safe is not None:
         return ""
     other = eager(plan)
-    instead = f"; recompute {other.label} does, {WITHOUT_GRAPHS}{_at(other)}" if other else ""
+    instead = f"; {WITHOUT_GRAPHS} the setting {other.label} does{_at(_without_graphs(plan, other))}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
 
 
@@ -302,12 +302,17 @@ def _graphs(plan: Plan) -> tuple[Advice, ...]:
     best = other.cure or other.recommended
     if best is None or best.verdict != "FITS":
         return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
-    text = f"{WITHOUT_GRAPHS}: {best.label} fits{_at(best)} of recompute; the time that graphs save is not predicted"
+    text = f"{WITHOUT_GRAPHS}: the setting {best.label} fits{_at(_without_graphs(plan, best))}"
     return (Advice("graphs", text, settles=plan.recommended is None),)
 
 
 def _at(row: Row) -> str:
     return "" if row.overhead is None else f" at {format_percent(row.overhead)}"
+
+
+def _without_graphs(plan: Plan, row: Row) -> Row:
+    """Return a setting without CUDA graphs with its cost beside the step with them and without recompute."""
+    return row.compared_with(plan.control.prediction if plan.control else None)
 
 
 def _parallelism(plan: Plan) -> Advice:

@@ -305,7 +305,15 @@ def test_without_graphs_the_allocator_is_advised_too(plan):
     assert f"with --cuda_graph_impl none the setting none with {EXPANDABLE} fits" in line
     assert [(use["recompute"], use["environment"]) for use in found["to_paste"]] == [("none", f"-E {SEGMENTS}:True")]
     assert "model.cuda_graph_impl=none" in found["to_paste"][0]["bridge"]
-    assert [step["settles"] for step in found["advice"] if step["step"] in ("allocator", "graphs")] == [False, True]
+    steps = {step["step"]: step for step in found["advice"]}
+    assert (steps["allocator"]["settles"], steps["graphs"]["settles"]) == (False, True)
+    seconds = [
+        json.loads(plan(*SFT, "-c", "fp8_cs", *more, "--json").out)["settings"]
+        for more in ((), ("--cuda_graph_impl", "none"))
+    ]
+    with_graphs, without = (next(row for row in rows if row["recompute"] == "none") for rows in seconds)
+    slower = without["step_time_s"] / with_graphs["step_time_s"] - 1
+    assert slower > 0.01 and steps["graphs"]["text"].endswith(f" at {slower * 100:+.1f} %")
 
 
 def test_expandable_segments_are_not_advised_where_a_rule_forbids_them(plan):
