@@ -147,7 +147,7 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
     beside = replace(made, without_graphs=tight(planned, "full:block:1"))
     step = advice(beside)[-1]
     assert (step.step, step.settles) == ("graphs", True)
-    assert step.text.startswith("without CUDA graphs (--cuda_graph_impl none): full:block:1 fits at +")
+    assert step.text.startswith("without CUDA graphs (--cuda_graph_impl none): the setting full:block:1 fits at +")
     assert why_none(beside).endswith("; with --cuda_graph_impl none the setting full:block:1 fits")
 
 
