@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.diagnose.stages import unexplained_bytes
+from harness.diagnose.stages import available_bytes, unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
 from harness.failures.verdict import Confidence, threshold
 from harness.records.prediction import Source
@@ -52,18 +52,6 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
         reason="",
     )
     return found.model_copy(update={"reason": " ".join(_sentences(found, is_captured=case.is_captured))})
-
-
-def available_bytes(case: Case) -> int | None:
-    """Return what torch's allocator had and what was free beside it, at most the limit of the process.
-
-    While a CUDA graph is captured it frees no cached memory, so that only tensors and free memory count.
-    """
-    figures = case.verdict.figures
-    if figures is None or figures.reserved_bytes is None or figures.free_bytes is None:
-        return None
-    had = figures.free_bytes + ((figures.allocated_bytes or 0) if case.is_captured else figures.reserved_bytes)
-    return had if figures.allowed_bytes is None else min(had, figures.allowed_bytes)
 
 
 def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tuple[Remedy, str, Confidence, int]:

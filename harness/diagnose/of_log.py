@@ -80,6 +80,7 @@ def case_of_log(
         has_nan=broken is not None or (first is not None and first.verdict.entry == "non_finite"),
         expandable_segments=scan.expandable_segments,
         why_now=why_now,
+        num_iterations=len(log.iterations),
         said=first.failure.text if first else "",
         notes=(
             *_beside(first, broken, cause),

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from harness.diagnose.allocator import EXPANDABLE, SPLITS, Trials, available_bytes
+from harness.diagnose.allocator import EXPANDABLE, SPLITS, Trials
 from harness.diagnose.commands import NO_GRAPHS, Settings, changed
-from harness.diagnose.stages import stage_of_failure, unexplained_bytes
+from harness.diagnose.stages import available_bytes, refuted, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial, findings_text
 from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
@@ -115,6 +115,8 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
         if case.prediction is None and asked is not None:
             prediction = asked.prediction.record() if asked.prediction else None
             case = replace(case, prediction=prediction, no_prediction="" if prediction else asked.reason)
+        if why := refuted(case):
+            return case, Outlook(problem=why)
         more, capacity = unexplained_bytes(case) or 0, case.capacity_bytes
         if more > 0 and capacity is not None and case.has_oom:
             planner = Planner(host, max(0, capacity - more))
@@ -155,7 +157,7 @@ def tried(case: Case, host: Host) -> Trials | None:
     None where the device is not full of the job's tensors in training, or its need is not known.
     """
     spec, stage, available = case.spec, stage_of_failure(case), available_bytes(case)
-    if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu:
+    if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu or refuted(case):
         return None
     software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
     composer = composer_of(spec, software)

@@ -6,6 +6,7 @@ from harness.records.prediction import StagePrediction
 from harness.units import format_bytes
 
 _MOST_PARTS = 4
+_FULL_STEPS = 2  # the second one has the optimizer's states
 
 
 def needed_bytes(case: Case) -> int | None:
@@ -35,6 +36,32 @@ def stage_of_failure(case: Case) -> StagePrediction | None:
     pp_rank = recorded if recorded is not None else stage_of(rank, case.spec) if rank is not None else None
     found = next((stage for stage in case.prediction.stages if stage.pp_rank == pp_rank), None)
     return found or case.prediction.worst_stage
+
+
+def available_bytes(case: Case) -> int | None:
+    """Return what torch's allocator had and what was free beside it, at most the limit of the process.
+
+    While a CUDA graph is captured it frees no cached memory, so that only tensors and free memory count.
+    """
+    figures = case.verdict.figures
+    if figures is None or figures.reserved_bytes is None or figures.free_bytes is None:
+        return None
+    had = figures.free_bytes + ((figures.allocated_bytes or 0) if case.is_captured else figures.reserved_bytes)
+    return had if figures.allowed_bytes is None else min(had, figures.allowed_bytes)
+
+
+def refuted(case: Case) -> str:
+    """Say why the prediction is too high, if it is: the job ran steps where it says that none fits; else empty.
+
+    The tensors and the request that failed would have fitted, too, so this step was not a larger one.
+    """
+    stage, needed, available = stage_of_failure(case), needed_bytes(case), available_bytes(case)
+    if stage is None or needed is None or available is None or case.num_iterations < _FULL_STEPS:
+        return ""
+    if not needed <= available < stage.total:
+        return ""
+    ran = f"{case.num_iterations} iterations ran with {format_bytes(available)}"
+    return f"{ran}, so the predicted {format_bytes(stage.total)} are too many for this job"
 
 
 def unexplained_bytes(case: Case) -> int | None:
@@ -84,6 +111,7 @@ def _needed(case: Case, stage: StagePrediction) -> str:
     who = "The rank needed" if case.has_oom else "The rank held" if case.failed else "The fullest rank held"
     text = f"{who} {format_bytes(needed)}"
     if more < 0:
-        why = " (it failed before its peak)" if case.has_oom else ""
-        return f"{text}, {format_bytes(-more)} less than predicted{why}."
+        is_early = case.has_oom and not case.num_iterations
+        text = f"{text}, {format_bytes(-more)} less than predicted{' (it failed before its peak)' * is_early}"
+        return f"{text}: {refuted(case)}." if refuted(case) else f"{text}."
     return f"{text}: {format_bytes(more)} more than predicted."

@@ -58,7 +58,7 @@ class Case:
     but the GPU type, and if ``lacks_vocabulary`` but the vocabulary's size. ``asked_gpu``: of the options.
     ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the rules that the user
     overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments. ``why_now``: what the log
-    shows about the time of the failure.
+    shows about the time of the failure. ``num_iterations``: reported by the log before it.
     """
 
     name: str
@@ -86,6 +86,7 @@ class Case:
     forced: tuple[str, ...] = ()
     pools_in_log: str = ""
     why_now: str = ""
+    num_iterations: int = 0
 
     @property
     def on_device(self) -> bool:

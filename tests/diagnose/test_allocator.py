@@ -1,12 +1,17 @@
 """What other settings of torch's allocator would have done for a job that ran out of memory."""
 
 import json
+import sys
+from dataclasses import replace
 
 import pytest
 
 from harness.diagnose.allocator import Trials, answer_of
 from harness.diagnose.of_log import pools_in
+from harness.diagnose.plan import planned, tried
+from harness.diagnose.stages import refuted
 from harness.diagnose.values import Trial
+from harness.launch.environment import Host
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
@@ -51,6 +56,19 @@ def test_what_a_retry_left_lies_beside_live_blocks(case, figures):
 def test_the_remedy_is_the_first_that_would_have_fitted(case, predicted, needs, peak, changes, expected):
     answer = answer_of(case(FRAGMENTED, prediction=predicted(peak)), trials(*needs, **changes))
     assert (answer.remedy, answer.confidence, round(answer.missing_bytes / GIB, 1)) == expected
+
+
+@pytest.mark.slow
+def test_iterations_that_ran_refute_a_prediction_that_says_none_fits(case, predicted):
+    """54.02 + 2.38 GiB were needed of 75.5: nothing is planned or replayed from a step of 80 GiB."""
+    ran, host = case(FRAGMENTED, prediction=predicted(80), num_iterations=7), Host(sys.executable, "login", 2, {})
+    assert refuted(ran)
+    assert tried(ran, host) is None
+    assert planned(ran, host)[1].problem == refuted(ran)
+    assert (answer_of(ran).remedy, answer_of(ran).confidence) == ("expandable_segments", "medium")
+    for changes in ({"num_iterations": 1}, {"prediction": predicted(70)}):
+        assert not refuted(replace(ran, **changes))
+    assert not refuted(case(FULL, prediction=predicted(90), num_iterations=7))  # this step may have been a larger one
 
 
 def test_expandable_segments_are_never_advised_beside_pools_that_exclude_them(mbr_perf, tmp_path):
