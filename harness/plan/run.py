@@ -201,14 +201,13 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     BadRequestError for sizes that vary where the requests of no setting are known.
     """
     best, varied = planned.judged, request.varied
-    if best is None or best.plan is None or best.traces is None or best.settled is None:
+    known = _replayed(best, varied) if best else None
+    if known is None or known.plan is None or known.traces is None or known.settled is None:
         return planned
-    known = _replayed(best, varied)
-    rows = known.plan.rows if known.plan else ()
-    if varied.options and not any(row.prediction and row.prediction.drawn for row in rows):
-        raise not_known(varied.options[0], best.plan.spec)
-    if request.step_trace and known.plan and known.stepped:
-        sought = with_sought(known.plan, known.stepped, best.traces, best.settled.software, varied)
+    if varied.options and not any(row.prediction and row.prediction.drawn for row in known.plan.rows):
+        raise not_known(varied.options[0], known.plan.spec)
+    if request.step_trace and known.stepped:
+        sought = with_sought(known.plan, known.stepped, known.traces, known.settled.software, varied)
         known = replace(known, plan=sought)
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 

@@ -161,7 +161,7 @@ def replay(
     free = replayed(steps.events, settings, total_bytes=device, cycles=steps.cycles)
     fits, rest = free.least_bytes, max(0, stage.total - free.peak_allocated_bytes)
     if usable_bytes == "any" or (usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes):
-        fits = _sought(steps, settings, rest, device) or free.peak_reserved_bytes
+        fits = _sought(steps, settings, free, rest, device) or free.peak_reserved_bytes
     others = (first_steps(composer, stage, chunks, read, draw).events for draw in draws)
     drawn = [replayed(each, settings, total_bytes=device) for each in others]
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
@@ -171,24 +171,23 @@ def replay(
         _widened((low, reserved, round(most * known.late)), cut[0]),
         _widened(_ends(fits, [each.least_bytes for each in drawn]), cut[1]),
         "replayed",
-        _drawn(drawn),
+        _drawn(drawn) if drawn else None,
     )
     return held.moved(rest)
 
 
-def _sought(steps: Steps, settings: AllocatorSettings, rest: int, device: int) -> int | None:
-    """Return the smallest device less ``rest``, which a block of its own takes first, as in a step that is written."""
+def _sought(steps: Steps, settings: AllocatorSettings, free: Outcome, rest: int, device: int) -> int | None:
+    """Return the smallest device less ``rest``: the first block of a written step, which the replay ``free`` lacks."""
     events, cycles = steps.events, steps.cycles
     if rest:
         events = ((-len(events), rest, 0), *events)
         cycles = tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in cycles)
-    found = fits_bytes(events, settings, replayed(events, settings, total_bytes=device, cycles=cycles), device, cycles)
+        free = replayed(events, settings, total_bytes=device, cycles=cycles)
+    found = fits_bytes(events, settings, free, device, cycles)
     return found and found - rest
 
 
-def _drawn(found: list[Outcome]) -> Drawn | None:
-    if not found:
-        return None
+def _drawn(found: list[Outcome]) -> Drawn:
     sizes = [(each.peak_allocated_bytes, each.least_bytes, each.peak_reserved_bytes) for each in found]
     return Drawn(*((min(each), max(each)) for each in zip(*sizes, strict=True)))
 

@@ -50,8 +50,9 @@ def _with_cure(made: Plan, traces: Traces, software: Software, composer: Compose
     """Replay with expandable segments what these may make the best setting, until one fits."""
     cures = list[Row]()
     for row in sorted(made.predicted, key=cost_of):
-        cured = _with_segments(row, made, software, composer.implementation)
-        if cured is not None and len(cures) < _MOST_REPLAYED and not any(each.verdict == "FITS" for each in cures):
+        if len(cures) == _MOST_REPLAYED or any(each.verdict == "FITS" for each in cures):
+            break
+        if cured := _with_segments(row, made, software, composer.implementation):
             cures.append(_replayed(cured, made.limits, composer, traces, draws))
             own = row if row.is_weighed else _weighed(row, made.limits, composer, traces, draws)
             made = _with_rows(made, {row.text: replace(own, otherwise=cures[-1].prediction)})
