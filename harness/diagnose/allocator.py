@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from harness.diagnose.stages import available_bytes, unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
 from harness.failures.verdict import Confidence, threshold
+from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.records.prediction import Source
 from harness.units import format_bytes
 
 _LESS = "Empty the cache before it, or capture less."
-EXPANDABLE = "expandable_segments:True"
 SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
 # Above this share of the device, a need that the prediction does not explain makes a replay less sure.
 _EXPLAINED = 0.02
@@ -66,7 +66,7 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
     # Either nothing is replayed, or the job fragments more than constant shapes do.
     if case.expandable_segments or not _is_in_pieces(case):
         return "less_memory", "", "low", 0
-    guess = helpful or (SPLITS[-1] if case.pools else EXPANDABLE)
+    guess = helpful or (SPLITS[-1] if case.pools else EXPANDABLE_SEGMENTS)
     is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
     return _remedy(guess), guess, "medium" if is_certain else "low", 0
 
@@ -83,7 +83,7 @@ def _is_in_pieces(case: Case) -> bool:
 
 
 def _remedy(settings: str) -> Remedy:
-    if EXPANDABLE in settings:
+    if EXPANDABLE_SEGMENTS in settings:
         return "expandable_segments"
     return "max_split_size_mb" if settings else "less_memory"
 

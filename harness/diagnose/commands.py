@@ -9,6 +9,7 @@ from typing import get_args
 from harness.diagnose.values import Case
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
+from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.resolve.recipe import FileKind, at_path
 from harness.units import GIB
 
@@ -84,8 +85,7 @@ def trial_command(case: Case) -> str:
 def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
     """Return the settings of A and B of that trial."""
     env = spec.env | _unregistered(spec)
-    values = ("", "expandable_segments:True")
-    a, b = (spec.model_copy(update={"env": env | {"PYTORCH_CUDA_ALLOC_CONF": value}}) for value in values)
+    a, b = (spec.model_copy(update={"env": env | {ALLOCATOR: value}}) for value in ("", EXPANDABLE_SEGMENTS))
     return a, b
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from harness.diagnose.allocator import EXPANDABLE, SPLITS, Trials
+from harness.diagnose.allocator import SPLITS, Trials
 from harness.diagnose.commands import NO_GRAPHS, Settings, changed
 from harness.diagnose.stages import available_bytes, refuted, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial, findings_text
@@ -17,6 +17,7 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.launch.environment import Host
+from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.launch.machine import software_for
 from harness.launch.plan import Nodes
 from harness.measure.prediction import constants_for
@@ -189,5 +190,5 @@ def own_settings(case: Case) -> str:
 def _asked(own: str, case: Case) -> Sequence[str]:
     """Return the job's settings, then others that may help."""
     kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
-    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE]), *SPLITS]
+    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE_SEGMENTS]), *SPLITS]
     return tuple(dict.fromkeys((own, *(",".join((*kept, other)) for other in others))))

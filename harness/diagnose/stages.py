@@ -58,10 +58,9 @@ def refuted(case: Case) -> str:
     stage, needed, available = stage_of_failure(case), needed_bytes(case), available_bytes(case)
     if stage is None or needed is None or available is None or case.num_iterations < _FULL_STEPS:
         return ""
-    if not needed <= available < stage.total:
-        return ""
     ran = f"{case.num_iterations} iterations ran with {format_bytes(available)}"
-    return f"{ran}, so the predicted {format_bytes(stage.total)} are too many for this job"
+    text = f"{ran}, so the predicted {format_bytes(stage.total)} are too many for this job"
+    return text if needed <= available < stage.total else ""
 
 
 def unexplained_bytes(case: Case) -> int | None:
@@ -113,5 +112,5 @@ def _needed(case: Case, stage: StagePrediction) -> str:
     if more < 0:
         is_early = case.has_oom and not case.num_iterations
         text = f"{text}, {format_bytes(-more)} less than predicted{' (it failed before its peak)' * is_early}"
-        return f"{text}: {refuted(case)}." if refuted(case) else f"{text}."
+        return f"{': '.join(filter(None, (text, refuted(case))))}."
     return f"{text}: {format_bytes(more)} more than predicted."

@@ -65,15 +65,18 @@ def _reason(found: Explanation, titles: Mapping[str, str], likely: Sequence[Caus
 
 def _explains(cause: Cause, change: Change) -> bool:
     """Return whether the cause can explain the change, and its usual effect is as large."""
-    fits = [fit for fit in cause.says if fit.metric == change.metric and fit.fit not in ("nothing", "no", "unmeasured")]
-    is_small = cause.size in SMALL and abs(change.change or 0) > FEW_PERCENT
-    return bool(fits) and not is_small
+    is_as_large = cause.size not in SMALL or abs(change.change or 0) <= FEW_PERCENT
+    return is_as_large and change.metric in _explained(cause)
+
+
+def _explained(cause: Cause) -> set[str]:
+    """Return the metrics whose change the cause can explain."""
+    return {fit.metric for fit in cause.says if fit.fit not in ("nothing", "no", "unmeasured")}
 
 
 def _likeliest(titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
     yield f"; likeliest cause: {likely[0].name} ({likely[0].differences[0].name})"
-    able = {fit.metric for cause in likely for fit in cause.says if fit.fit not in ("nothing", "no", "unmeasured")}
-    unexplained = ", ".join(titles[name] for name in titles if name not in able)
+    unexplained = ", ".join(titles[name] for name in titles if not any(name in _explained(cause) for cause in likely))
     yield f"; nothing recorded explains {unexplained}" if unexplained else ""
     yield f"; {counted(len(likely) - 1, 'further possible cause')}" if len(likely) > 1 else ""
 

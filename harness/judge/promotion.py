@@ -149,11 +149,11 @@ def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
 
 def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
     """Return the rounded figures to store, without figures that are missing or that no golden holds."""
-    together = combine(each)
+    together, is_any_short = combine(each), any(map(is_short, each))
     found = {}
     for metric in METRICS:
         value = metric.read(together)
-        if metric.kind == "time" and any(map(is_short, each)):
+        if metric.kind == "time" and is_any_short:
             continue
         if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
             continue

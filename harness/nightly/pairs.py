@@ -20,7 +20,6 @@ from harness.units import first_line, format_percent, format_share
 PAIR_ALPHA = 0.005
 """The largest one-sided p-value at which the difference of the pairs counts as real."""
 
-
 SMALLEST_EFFECT = 0.02
 """A smaller difference of two builds does not matter, however sure it is; a threshold below it takes its place."""
 

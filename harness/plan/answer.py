@@ -9,8 +9,6 @@ from harness.predict.search import Plan, Row, cost_of
 from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, format_percent, format_seconds, sentence
 
-_NONE = NoRecompute().text
-
 
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
@@ -23,14 +21,15 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
             "; --search tries other layouts" * why_none(plan).endswith("usable"),
             ".",
         )
-    is_control, is_tight = best.text == _NONE, best.verdict != "FITS"
+    is_control, is_tight = best.text == NoRecompute().text, best.verdict != "FITS"
     most, _, odds = doubt_text(plan, best.prediction).partition("; ") if is_tight else ("", "", "")
     reasons = f"; {most}" * is_tight, cure_text(plan)
     beside = more or [_beside(plan, without, unit, is_control=is_control)]
+    need, ends = _need(plan, best, unit)
     is_kept = control is not None and control.verdict == "TIGHT" and without in beside
     return answer_line(
-        ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), *_need(plan, best, unit)[:1]),
-        *_need(plan, best, unit)[1:],
+        ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), need),
+        ends,
         *_speed(best, is_control=is_control),
         allocator_text(plan, best),
         *reasons,
@@ -41,7 +40,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
     )
 
 
-def _need(plan: Plan, best: Row, unit: str) -> tuple[str, ...]:
+def _need(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
     """Say what the setting needs of what is usable, and the ends of that."""
     found, usable = best.prediction, max(0, plan.limits.budget_bytes or 0)
     assert found

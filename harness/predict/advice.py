@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
+from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction
@@ -15,7 +16,6 @@ from harness.units import GIB, format_bytes, format_percent, format_seconds
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
-_EXPANDABLE = "expandable_segments:True"
 WITHOUT_GRAPHS = "without CUDA graphs (--cuda_graph_impl none)"
 _SPREAD = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -163,7 +163,7 @@ def allocator_text(plan: Plan, row: Row) -> str:
     if more <= 0 or row.verdict == "OOM":
         return ""
     exceeds = row.otherwise.fits[1] > (plan.limits.budget_bytes or 0)
-    return f"; without {_EXPANDABLE} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
+    return f"; without {EXPANDABLE_SEGMENTS} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
 
 
 def cure_text(plan: Plan) -> str:
@@ -239,7 +239,7 @@ def _allocator(plan: Plan, control: Row) -> Advice:
     cure, budget = plan.cure, plan.limits.budget_bytes or 0
     if cure and cure.prediction:
         need, how = format_bytes(cure.prediction.fits[1]), "fits" if cure.verdict == "FITS" else "may fit"
-        text = f"{_ALLOCATOR}={_EXPANDABLE}: {cure.text} {how}{_at(cure)}, {need} are then needed"
+        text = f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}: {cure.text} {how}{_at(cure)}, {need} are then needed"
         return Advice("allocator", text, settles=cure.verdict == "FITS")
     is_set = asked_settings(plan.spec)[0].expandable_segments
     found, known = control.prediction, control.prediction if is_set else control.otherwise
@@ -255,7 +255,7 @@ def _allocator(plan: Plan, control: Row) -> Advice:
         text = "the {} needed fit, the upper end, {}, does not".format(*map(format_bytes, known.fits[1:]))
     have = " (already set)" * is_set
     return Advice(
-        "allocator", f"{_ALLOCATOR}={_EXPANDABLE}{have} is not enough: without recompute {text}", settles=False
+        "allocator", f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}{have} is not enough: without recompute {text}", settles=False
     )
 
 
