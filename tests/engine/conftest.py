@@ -42,7 +42,7 @@ def run_worker(folder, spec, start=run_forked, **environment):
     for part in ("ranks", "logs"):
         (folder / part).mkdir()
     (folder / "spec.json").write_text(spec.model_dump_json())
-    alone = {} if start is torchrun else ALONE
+    alone = ALONE if start is run_python else {}
     return start("-m", "harness.engine.worker", "--run_dir", folder, **alone | environment)
 
 
