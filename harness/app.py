@@ -277,7 +277,7 @@ def readers_may_leave() -> Iterator[Lost]:
 class _Discarding(io.FileIO):
     fault = ""
 
-    def write(self, data) -> int:  # type: ignore[no-untyped-def] # noqa: ANN001 (a buffer, which typeshed names privately)
+    def write(self, data) -> int:  # type: ignore[no-untyped-def] # noqa: ANN001 (typeshed's name is private)
         try:
             return super().write(data)
         except BrokenPipeError:

@@ -14,8 +14,8 @@ from pathlib import Path
 _PROGRAM = re.compile(r"(?:^|[_.-])(?:(?:pre)?train|fine_?tune|sft|main_ppo|run_script)|torch\.distributed\.")
 _HELPER = re.compile(r"convert|preprocess|prepare|download|tokeniz|dataset")
 _ALONE = re.compile(
-    r"-[luvQKOEsWH]|--(?:label|unbuffered|verbose|quiet|overlap|no-kill|overcommit|exact|wait|exclusive|parsable|requeue"
-    r"|no-requeue|hold|pty|contiguous|test-only|help|version)|.*=.*|-[A-Za-z].+",
+    r"-[luvQKOEsWH]|--(?:label|unbuffered|verbose|quiet|overlap|no-kill|overcommit|exact|wait|exclusive|parsable"
+    r"|requeue|no-requeue|hold|pty|contiguous|test-only|help|version)|.*=.*|-[A-Za-z].+",
     re.DOTALL,
 )
 """Options of srun and sbatch behind which no value stands."""

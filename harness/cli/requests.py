@@ -37,7 +37,7 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
     field that neither has: a renamed option cannot get lost.
     """
     given = {**{name: value for group in reversed(groups) for name, value in vars(group).items()}, **settled}
-    names = kind.model_fields if issubclass(kind, BaseModel) else [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    names = kind.model_fields if issubclass(kind, BaseModel) else [f.name for f in fields(kind)]  # type: ignore[arg-type]
     if missing := [name for name in names if name not in given]:
         raise AttributeError(f"{kind.__name__}: no option {', '.join(missing)}")
     values = {name: given[name] for name in names if given[name] is not None}

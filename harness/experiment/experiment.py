@@ -99,7 +99,7 @@ class KernelSpec(Frozen):
     cross_entropy_fusion_impl: Annotated[Literal["te", "native"], Former("te")] = "te"
     tp_comm_overlap: bool = False
     tp_comm_overlap_cfg: Annotated[UserBufferConfig | None, Former(None)] = None
-    moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (a dispatcher of tokens)
+    moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (no secret)
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
     moe_permute_fusion: bool = False
     moe_shared_expert_overlap: bool = False

@@ -9,7 +9,8 @@ from itertools import takewhile
 from harness.errors import BadRequestError
 
 _TOKEN = re.compile(
-    r"(?P<skip>[^\S\n]+|\\\n|(?<!\S)#[^\n]*)|(?P<end>[\n;])|(?P<word>(?:'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\[^\n]|[^\s'\"\\;])+)"
+    r"(?P<skip>[^\S\n]+|\\\n|(?<!\S)#[^\n]*)|(?P<end>[\n;])"
+    r"|(?P<word>(?:'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\[^\n]|[^\s'\"\\;])+)"
     r"|(?P<open>['\"\\])",
     re.S,
 )

@@ -89,8 +89,8 @@ SHAPES: Rows = (
       "jwt eyJhbGciOiJIUzI1NiJ9.eyJSECRET.SECRET")),
     # Databricks, age, NVIDIA's NGC, Doppler, Vault, Pulumi, and the bots of Telegram.
     (_START + r"(?:bot)?\K(?:dapi(?=[A-Za-z]{0,30}[0-9])[A-Za-z0-9]{16,}|AGE-SECRET-KEY-1[A-Za-z0-9]{16,}"
-     r"|(?:bmdj|b25n)[A-Za-z0-9]{20,}={0,2}|dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9]{16,}|hv[sbr]\.[A-Za-z0-9_-]{16,}"
-     r"|pul-[A-Za-z0-9]{16,}|[0-9]{8,10}:AA[A-Za-z0-9_-]{20,})",
+     r"|(?:bmdj|b25n)[A-Za-z0-9]{20,}={0,2}|dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9]{16,}"
+     r"|hv[sbr]\.[A-Za-z0-9_-]{16,}|pul-[A-Za-z0-9]{16,}|[0-9]{8,10}:AA[A-Za-z0-9_-]{20,})",
      ("dapiSECRET", "NGC bmdjSECRET", "dp.pt.SECRET", "vault hvs.SECRET", "pul-SECRET",
       "https://api.telegram.org/bot123456789:AASECRET/sendMessage")),
 )  # fmt: skip

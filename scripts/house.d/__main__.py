@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from source import data_lines, functions, import_circles, lines_of, words_of_text
+from source import data_lines, functions, import_circles, lines_of, long_lines, words_of_text
 from walk import COMMANDS, options, walked
 
 from harness.errors import ExitCode
@@ -50,6 +50,7 @@ def measured() -> Mapping[str, int]:
         "words_of_text": words_of_text("harness"),
         "largest_function_lines": max(size for _, size, _ in all_functions),
         "most_complex_function": max(paths for _, _, paths in all_functions),
+        "lines_over_120_characters": long_lines("harness"),
         "import_circles": import_circles(),
         **{f"files_entered_by_{name}": files for name, (files, _) in entered.items()},
         **{f"lines_entered_by_{name}": lines for name, (_, lines) in entered.items()},
