@@ -6,8 +6,6 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel
-
 from harness.cli.options import (
     ENGINES,
     EngineOptions,
@@ -37,7 +35,7 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
     field that neither has: a renamed option cannot get lost.
     """
     given = {**{name: value for group in reversed(groups) for name, value in vars(group).items()}, **settled}
-    names = kind.model_fields if issubclass(kind, BaseModel) else [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    names = getattr(kind, "model_fields", None) or [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if missing := [name for name in names if name not in given]:
         raise AttributeError(f"{kind.__name__}: no option {', '.join(missing)}")
     values = {name: given[name] for name in names if given[name] is not None}
