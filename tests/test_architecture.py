@@ -46,9 +46,29 @@ def test_every_package_is_in_the_guide():
     assert {name for name in packages if f"{name}/" not in guide} == set()
 
 
-def test_every_file_that_the_guide_of_the_tests_names_exists():
-    named = re.findall(r"`([\w/]+\.(?:py|c|sh))`", (ROOT / "tests" / "README.md").read_text())
-    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+@pytest.mark.parametrize("folder", [ROOT / "tests", HARNESS])
+def test_every_file_and_folder_that_a_guide_names_exists(folder):
+    """Its path ends as the guide has it, or begins at the repository's folder; <name> stands for any name."""
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w<>.-]*|[\w/]+\.(?:py|c|sh))`", (folder / "README.md").read_text()))
+    patterns = {name: re.sub("<.+?>", "*", name) for name in named}
+    assert {name for name, like in patterns.items() if not [*folder.rglob(like), *ROOT.glob(like)]} == set()
+
+
+def test_every_module_that_a_docstring_names_exists():
+    """A dotted name that begins with a folder of harness/ names a module, or what stands in one."""
+    rooms = "|".join(path.parent.name for path in HARNESS.glob("*/__init__.py"))
+    documents = {p: " ".join(re.findall(r'"""(.*?)"""', p.read_text(), re.S)) for p in SOURCES}
+    named = {
+        (name_of(path), dotted)
+        for path, text in documents.items()
+        for dotted in re.findall(rf"`(?:harness\.)?((?:{rooms})\.(?!json|yaml)[a-z_.]+)", text)
+    }
+    assert {each for each in named if not is_a_module(each[1])} == set()
+
+
+def is_a_module(dotted):
+    first, second, *_ = dotted.split(".")
+    return (HARNESS / first / f"{second}.py").is_file() or (HARNESS / first / second).is_dir()
 
 
 @pytest.mark.parametrize("folder", ["harness", "tests"])

@@ -116,7 +116,7 @@ def golden_folder(ctx: typer.Context) -> Path:
 
 
 def recipes_folder(ctx: typer.Context) -> Path:
-    """Return what `recipes.find.recipes_dir` returns, also if there is no such folder."""
+    """Return what `resolve.find.recipes_dir` returns, also if there is no such folder."""
     return ctx.params.get("recipes_dir") or _shipped("recipes", "recipes")
 
 
