@@ -13,7 +13,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment_rows import ALLOCATOR, ROWS, Asked, Row, Setting, conflicts, has_expandable_segments
+from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS, ROWS, Asked, Row
 from harness.records.redact import MASK, is_secret_name, redact
 
 Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]
@@ -89,10 +89,10 @@ def child_environment(
     """Return the environment of ranks, sorted by name. ``spec.env`` replaces the shell's values, and these the table's.
 
     From the rest of the shell, ranks get only the inherited names and those in ``pass_env``.
-    Raises BadRequestError, all problems at once, for malformed or reserved names, for a ``pass_env`` name that the
-    shell lacks, and for values that contradict the spec.
+    BadRequestError, all problems at once: malformed or reserved names, and a ``pass_env`` name that the shell lacks.
+    Rules judge the values.
     """
-    problems = [*_bad_names(spec.env, pass_env), *_missing(shell, pass_env), *_two_allocators(spec.env, shell)]
+    raise_all([*_bad_names(spec.env, pass_env), *_missing(shell, pass_env)])
     spec_env, shell = _one_allocator(spec.env), _one_allocator(shell)
     asked = Asked(spec, local_ranks, num_cores, nnodes)
     asked = replace(asked, expandable_segments=_expandable(asked, spec_env, shell))
@@ -101,8 +101,6 @@ def child_environment(
     merged |= {name: EnvVar(name, shell[name], by_name, "--pass_env") for name in pass_env if name in shell}
     merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
     merged |= {name: EnvVar(name, value, "from the recipe or -E", "spec.env") for name, value in spec_env.items()}
-    settings = {n: Setting(v.shown, v.reason if v.source == "table" else v.source) for n, v in merged.items()}
-    raise_all([*problems, *conflicts(asked, settings)])
     return tuple(merged[name] for name in sorted(merged))
 
 
@@ -138,31 +136,15 @@ def _from_row(row: Row, asked: Asked, shell: Mapping[str, str]) -> EnvVar | None
 def _expandable(asked: Asked, spec_env: Mapping[str, str], shell: Mapping[str, str]) -> bool:
     row = next(row for row in ROWS if row.name == ALLOCATOR)
     value = spec_env.get(ALLOCATOR, shell.get(ALLOCATOR, row.value(asked) or ""))
-    return has_expandable_segments(value)
+    return EXPANDABLE_SEGMENTS in value
 
 
-def _one_allocator(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the allocator setting under the name that megatron-core also reads."""
-    kept = dict(environment)
-    value = kept.pop(ALLOCATOR_ALIAS, None)
-    if value is not None:
-        kept.setdefault(ALLOCATOR, value)
-    return kept
-
-
-def _two_allocators(spec_env: Mapping[str, str], shell: Mapping[str, str]) -> list[BadRequestError]:
-    given = {
-        (name, where): environment[name]
-        for where, environment in (("spec.env", spec_env), ("your shell", shell))
-        for name in (ALLOCATOR, ALLOCATOR_ALIAS)
-        if name in environment
-    }
-    names = {name for name, _ in given}
-    if len(names) < 2 or len(set(given.values())) == 1:
-        return []
-    listed = ", ".join(f"{name}={redact(value)} ({where})" for (name, where), value in given.items())
-    remedy = f"keep only {ALLOCATOR}: torch prefers it, and megatron-core reads no other name"
-    return [BadRequestError(f"two different allocator settings: {listed}", remedy=remedy)]
+def _one_allocator(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the allocator setting under the name that megatron-core also reads. Rule V06 refuses two settings."""
+    value = environment.get(ALLOCATOR_ALIAS)
+    if value is None or environment.get(ALLOCATOR, value) != value:
+        return environment
+    return {ALLOCATOR: value, **{name: kept for name, kept in environment.items() if name != ALLOCATOR_ALIAS}}
 
 
 def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:

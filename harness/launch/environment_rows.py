@@ -1,9 +1,8 @@
-"""Two tables on the environment of ranks: variables that mbr-perf sets, and values that megatron-core requires."""
+"""The table of variables that mbr-perf sets for ranks. Rules V01 to V10 judge the values that they then have."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 
@@ -193,94 +192,3 @@ _OF_BRIDGE = {
 
 EXPORTS = "Environment"
 """How the note begins that holds the variables which a job of one's own still has to export."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A variable as ranks see it, and its source (``spec.env``, ``your shell``, a row's reason)."""
-
-    value: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Demand:
-    """``must_be``: the required value of a variable; None for any. ``read``: extracts the part of its text that counts.
-
-    An unset variable meets every demand. ``why`` may name the attention backend.
-    """
-
-    name: str
-    must_be: Callable[[Asked], str | None]
-    why: str
-    read: Callable[[str], str] = str
-    alternative: str = ""
-
-
-def conflicts(asked: Asked, settings: Mapping[str, Setting]) -> list[BadRequestError]:
-    """Return every contradiction between the spec and the environment; empty when there is none."""
-    problems = []
-    for demand in DEMANDS:
-        setting, must_be = settings.get(demand.name), demand.must_be(asked)
-        if setting is not None and must_be is not None and demand.read(setting.value) != must_be:
-            message = f"{demand.name}={setting.value} ({setting.source}) must be {must_be}{demand.alternative}: "
-            remedy = f"unset {demand.name}, or pass -E {demand.name}=... with a value that fits"
-            problems.append(BadRequestError(message + demand.why.format(asked.attention_backend), remedy=remedy))
-    return problems
-
-
-def has_expandable_segments(allocator_conf: str) -> bool:
-    """Return whether a comma-separated allocator setting has the option; compares elements as megatron-core does."""
-    return EXPANDABLE_SEGMENTS in (part.strip() for part in allocator_conf.split(","))
-
-
-def _graphs_with_expandable_segments(asked: Asked) -> bool:
-    applies = asked.spec.cuda_graph.impl == "transformer_engine" or asked.before_blackwell
-    return asked.captures_graphs and asked.expandable_segments and applies
-
-
-def _for_backend(owner: str) -> Callable[[Asked], str]:
-    return lambda asked: "1" if asked.attention_backend in ("auto", owner) else "0"
-
-
-_WITHOUT = f"without {EXPANDABLE_SEGMENTS}"
-
-DEMANDS: tuple[Demand, ...] = (
-    Demand(
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        lambda asked: "1" if asked.needs_one_connection else None,
-        "TP or CP before Blackwell needs one hardware queue (megatron arguments)",
-    ),
-    Demand(
-        "NCCL_GRAPH_REGISTER",
-        lambda asked: "0" if _graphs_with_expandable_segments(asked) else None,
-        "otherwise CUDA graphs with expandable segments access illegal memory (megatron-core cuda_graphs.py)",
-    ),
-    Demand(
-        ALLOCATOR,
-        lambda asked: _WITHOUT if asked.spec.ddp.nccl_ub else None,
-        "nccl_ub cannot be used with expandable segments (megatron-core distributed_data_parallel_config.py)",
-        read=lambda text: "" if has_expandable_segments(text) else _WITHOUT,
-    ),
-    *(
-        Demand(
-            name,
-            _for_backend(owner),
-            "attention_backend is {} (megatron-core language_module.py)",
-            alternative=" or unset",
-        )
-        for name, owner in zip(ATTENTION_SWITCHES, ("flash", "fused", "unfused"), strict=True)
-    ),
-    Demand(
-        "NVTE_APPLY_QK_LAYER_SCALING",
-        on_gpu("0"),
-        "apply_query_key_layer_scaling is off (megatron-core transformer_engine.py)",
-        alternative=" or unset",
-    ),
-    Demand(
-        "NVTE_CPU_OFFLOAD_V1",
-        _offload,
-        "fine-grained activation offload would also move weights (megatron arguments, transformer-engine >= 2.10)",
-    ),
-)
-"""The values of variables that megatron-core and transformer-engine require."""
