@@ -8,7 +8,7 @@ import typer
 from harness.cli import completion
 from harness.cli.commands import App, answers_first
 from harness.cli.options import GoldenDir, Json, Results
-from harness.golden.promote import Author, Markdown, promote
+from harness.golden.promote import Author, promote
 from harness.show.answer import answer
 
 
@@ -105,7 +105,6 @@ def diff(
         help="A golden (file or name), a run, or REVISION:NAME.")],
     after: Annotated[str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens,
         help="The same for the second side.")],
-    markdown: Markdown = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
@@ -114,13 +113,10 @@ def diff(
 
     REVISION:NAME is the golden at a git revision, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
     """
-    from harness.errors import BadRequestError, Problems
+    from harness.errors import Problems
     from harness.explain.references import named
-    from harness.golden.promote import leave_markdown
     from harness.golden.show import DifferenceDocument, difference_page
 
-    if as_json and markdown == "-":
-        raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
     problems, found = Problems(), []
     for reference in (before, after):
         with problems.collecting():
@@ -128,11 +124,7 @@ def diff(
     problems.raise_if_any()
     first, second = found
     sides = first.side(second.spec), second.side(first.spec)
-    page = difference_page(*sides)
-    if markdown:
-        leave_markdown(markdown, page, level=3)
-    if as_json or markdown != "-":
-        answer(lambda: DifferenceDocument.between(*sides), lambda: page, as_json=as_json)
+    answer(lambda: DifferenceDocument.between(*sides), lambda: difference_page(*sides), as_json=as_json)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
 from harness.show.json import Document, Shown
-from harness.show.page import GAP, Block, Only, Page, Section, listing
+from harness.show.page import GAP, Block, Page, Section, listing
 from harness.units import grouped
 
 
@@ -174,7 +174,7 @@ def promotions_page(found: PromotionsDocument) -> Page:
     refused = [(case.case, problem) for case in found.refused for problem in case.problems]
     skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
     left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
-    return Page((*sections, Only("terminal", (GAP, listing(written))), left))
+    return Page((*sections, GAP, listing(written), left))
 
 
 def _promotion(new: Prepared) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The `golden promote` command, and its Markdown for a pull request."""
+"""The `golden promote` command."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -15,15 +15,10 @@ if TYPE_CHECKING:
     from harness.golden.plan import Candidate, LeftOut, PromotionsDocument
     from harness.records.run import RunRecord
     from harness.show.json import Document
-    from harness.show.page import Page
 
 
 Author = Annotated[
     str | None, typer.Option("--author", metavar="NAME", help="Your name. Default: git's user.name, else the OS user.")
-]
-
-Markdown = Annotated[
-    str | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - is stdout.")
 ]
 
 
@@ -44,7 +39,6 @@ class PromoteOptions:
     accept_spread: Annotated[bool, flag("Promote although the runs vary by more than half the threshold.")] = False
     only: Annotated[list[str] | None, option("METRIC", "Store this metric only, e.g. peak_allocated_bytes. "
         "Repeatable.")] = None
-    markdown: Markdown = None
     dryrun: Annotated[bool, flag("Print what would change; write no golden.", "-d")] = False
     golden_dir: GoldenDir = None
     results_dir: Results = None
@@ -60,12 +54,9 @@ def promote(asked: PromoteOptions) -> None:
     repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is
     refused, writes nothing without --keep_going.
     """
-    from harness.errors import BadRequestError
     from harness.golden.plan import Signature, prepare
     from harness.records.goldens import writable_golden_dir, write_golden
 
-    if asked.as_json and asked.markdown == "-":
-        raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
     now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
     candidates, left_out = _candidates(asked, now)
     signature = Signature(asked.reason, author_or_default(asked.author), now)
@@ -122,7 +113,6 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
 
 
 def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
-    """Print the answer: JSON, Markdown, or tables. Markdown for a file comes in addition."""
     from harness.golden.plan import promotions_page
     from harness.golden.show import PromotedDocument
     from harness.show.answer import answer
@@ -131,11 +121,7 @@ def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
         is_night = asked.case or asked.every
         return found if is_night else PromotedDocument.of(found.promoted[0], is_written=found.is_written)
 
-    page = promotions_page(found)
-    if asked.markdown:
-        leave_markdown(asked.markdown, page, level=2)
-    if asked.markdown != "-":
-        answer(document, lambda: page, as_json=asked.as_json)
+    answer(document, lambda: promotions_page(found), as_json=asked.as_json)
 
 
 def author_or_default(author: str | None) -> str:
@@ -155,17 +141,3 @@ def author_or_default(author: str | None) -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a user that its passwd file lacks
         return ""
-
-
-def leave_markdown(target: str, page: "Page", *, level: int) -> None:
-    """Print the page as Markdown, or write it to a file. BadRequestError: the file cannot be written."""
-    from harness.errors import os_errors_reported
-    from harness.records.store import write_atomically
-    from harness.show.markup import markdown
-
-    text = markdown(page, level=level)
-    if target == "-":
-        print(text, end="")
-        return
-    with os_errors_reported(f"--markdown {target}: cannot be written", "name a file in a writable folder"):
-        write_atomically(Path(target), text)

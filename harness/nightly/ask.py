@@ -26,7 +26,6 @@ class SuiteOptions:
         autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path.")] = None
     only: Annotated[list[str] | None, option("PATTERN", "Only cases whose names match, e.g. 'llama3_*'. "
         "Repeatable.")] = None
-    shard: Annotated[str, option("I/N", "Only the I-th of N parts of the suite.")] = ""
     confirm: Annotated[int, option("N", "Run a case that looks like a regression N more times.")] = 3
     retries: Annotated[int, option("N", "Retry a case at most N times after a known infrastructure fault.")] = 1
     resume: Annotated[str | None, option("NIGHT", "Do the missing runs of a night, by its own settings: its folder or "

@@ -180,7 +180,6 @@ class NightPlanDocument(Document):
     dryrun: Literal[True] = True
     suite: str
     title: str
-    shard: Text
     only: tuple[str, ...]
     confirm: int
     retries: int

@@ -29,7 +29,7 @@ from harness.records.redact import own_command
 from harness.resolve.recipe import Request
 from harness.resolve.suite import Suite, SuiteCase, leaves_figures
 from harness.resolve.suite_file import read_suite
-from harness.resolve.suite_selection import only, shard
+from harness.resolve.suite_selection import only
 from harness.units import counted, grouped, utc_now
 
 
@@ -37,14 +37,13 @@ from harness.units import counted, grouped, utc_now
 class NightRequest:
     """Which cases of which suite, and how their runs are launched, repeated and judged.
 
-    ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
-    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``against``:
+    ``suite``: a name or a path; ``only``: patterns of case names. ``golden_dir`` and ``results_dir`` None: the
+    usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``against``:
     the environment of the old build, or ``last-good``; empty for none.
     """
 
     suite: str
     only: tuple[str, ...] = ()
-    shard: str = ""
     confirm: int = 3
     retries: int = 1
     launch: BatchLaunch = field(default_factory=BatchLaunch)
@@ -84,9 +83,6 @@ def chosen_suite(request: NightRequest) -> Suite:
     with problems.collecting():
         chosen = read_suite(request.suite, request.recipes_dir)
         chosen = only(chosen, request.only)
-    if request.shard:
-        with problems.collecting():
-            chosen = shard(chosen, request.shard)
     problems.found += pairs_problems(request.num_pairs)
     problems.raise_if_any()
     return chosen
@@ -175,7 +171,7 @@ def _short_cases(plan: NightPlan) -> Iterable[str]:
 
 
 _ALIKE = (
-    "confirm", "retries", "shard", "only", "launch", "slurm", "accept_differences", "fail_on_improvement",
+    "confirm", "retries", "only", "launch", "slurm", "accept_differences", "fail_on_improvement",
 )  # fmt: skip
 
 

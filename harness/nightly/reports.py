@@ -1,6 +1,5 @@
 """Writes the reports of a night into its folder and to the requested places."""
 
-import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.show import json
 from harness.show.html import html
-from harness.show.markup import as_markdown, markdown
+from harness.show.markup import markdown
 from harness.show.page import Code, Line, Listing, Only, Section, Span
 from harness.show.provenance import command_text, machine_facts, run_table
 
@@ -143,28 +142,15 @@ def _written(jobs: Iterable[_Job]) -> Written:
     return Written(tuple(paths), tuple(problems))
 
 
-SUMMARY_LIMIT_BYTES = 1024 * 1024
-"""GitHub's limit for one step's summary, all parts together. Beyond it, GitHub shows nothing."""
-
-
 def night_markdown(verdict: NightVerdict) -> str:
     """Return the whole report."""
     return markdown(night_page(verdict), level=2)
 
 
 def append_summary(path: Path, verdict: NightVerdict) -> None:
-    """Append the report to the file at ``path``, in which other programs may have written.
-
-    A report for which the limit leaves no room is its answer only. OSError where nothing fits.
-    """
-    taken = path.stat().st_size if path.exists() else 0
-    answered = f"**{as_markdown(answer(verdict))}**\n\nThe full report is in {as_markdown(str(verdict.night_dir))}\n"
-    room = SUMMARY_LIMIT_BYTES - taken - 1
-    text = next((text for text in (night_markdown(verdict), answered) if len(text.encode("utf-8")) <= room), None)
-    if text is None:
-        raise OSError(errno.EFBIG, "the file is already as large as GitHub accepts", str(path))
+    """Append the report to the file at ``path``, in which other programs may have written."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(f"\n{text}" if taken else text)
+        file.write(f"\n{night_markdown(verdict)}" if file.tell() else night_markdown(verdict))
 
 
 def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:

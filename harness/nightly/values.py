@@ -287,7 +287,6 @@ class NightDocument(Document):
     night_dir: Path
     suite: str = at("plan", "suite")
     title: str = at("plan", "title")
-    shard: Text = at("plan", "shard")
     only: tuple[str, ...] = at("plan", "only")
     outcome: CaseOutcome
     exit_code: int

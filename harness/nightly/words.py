@@ -45,14 +45,10 @@ def headline(verdict: NightVerdict) -> str:
 
 
 def about(verdict: NightVerdict) -> str:
-    """Return the suite, its shard, and the start and end of the night."""
+    """Return the suite, its chosen cases, and the start and end of the night."""
     plan = verdict.plan
-    parts = [
-        plan.suite,
-        f"shard {plan.shard}" if plan.shard else "",
-        f"only {', '.join(plan.only)}" if plan.only else "",
-    ]
-    return f"{', '.join(part for part in parts if part)}; {_span(plan.started_at, verdict.finished_at)}"
+    only = f", only {', '.join(plan.only)}" if plan.only else ""
+    return f"{plan.suite}{only}; {_span(plan.started_at, verdict.finished_at)}"
 
 
 def answer(verdict: NightVerdict) -> str:

@@ -96,10 +96,9 @@ class NightPlan(Frozen):
     """``night.json``: everything decided before the first run. Times are UTC ISO-8601.
 
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
-    case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
-    request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and
-    the cases must run with. ``against``: the old build for suspicious cases. ``python``: the interpreter of tonight's
-    own build.
+    case after a named infrastructure fault. ``slurm``: the request to Slurm, if every case is a Slurm job.
+    ``software``: by GPU type, the software that the rules assumed and the cases must run with. ``against``: the old
+    build for suspicious cases. ``python``: the interpreter of tonight's own build.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -109,7 +108,6 @@ class NightPlan(Frozen):
     cases: tuple[Case, ...]
     confirm: int
     retries: int
-    shard: str = ""
     only: tuple[str, ...] = ()
     launch: BatchLaunch = BatchLaunch()
     slurm: SlurmOptions | None = None

@@ -156,7 +156,10 @@ def test_of_two_allocator_names_the_recipe_wins_and_two_values_of_one_place_stay
     same = "expandable_segments:True"
     got = values(h100(), {"PYTORCH_ALLOC_CONF": same, "PYTORCH_CUDA_ALLOC_CONF": same})
     assert (got["PYTORCH_CUDA_ALLOC_CONF"], "PYTORCH_ALLOC_CONF" in got) == (same, False)
-    assert values(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})["PYTORCH_CUDA_ALLOC_CONF"] == "a:1"
+    assert (
+        values(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})["PYTORCH_CUDA_ALLOC_CONF"]
+        == "a:1"
+    )
     both = {"PYTORCH_CUDA_ALLOC_CONF": "a:1", "PYTORCH_ALLOC_CONF": "b:2"}
     assert both.items() <= values(h100(env=both)).items()  # rule V06 refuses them
 

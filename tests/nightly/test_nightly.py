@@ -168,8 +168,8 @@ def test_a_night_at_work_is_not_joined(measured, mbr_perf):
 
 @pytest.mark.slow
 def test_resume_takes_everything_from_the_night(measured, mbr_perf):
-    answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--shard", "1/2")
-    assert (answer.code, "--shard, --confirm would change it" in answer.err) == (2, True)
+    answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--only", "x")
+    assert (answer.code, "--only, --confirm would change it" in answer.err) == (2, True)
 
 
 def files(folder):

@@ -122,10 +122,10 @@ def test_cases_that_would_write_the_same_golden_are_named_unless_one_leaves_no_f
 
 
 def test_a_night_begins_with_the_cases_that_it_refuses(case, capsys):
-    plan = plan_of(case("a"), case("b", refused="no GPU"), notes=("shard 1 of 2",))
+    plan = plan_of(case("a"), case("b", refused="no GPU"), notes=("5 of 6 cases",))
     NightDisplay(as_json=False).begins(plan, Path("nights/x"))
     printed = capsys.readouterr()
-    assert (printed.out + printed.err).splitlines() == ["Note: shard 1 of 2", "b: refused: no GPU", "Kept in nights/x"]
+    assert (printed.out + printed.err).splitlines() == ["Note: 5 of 6 cases", "b: refused: no GPU", "Kept in nights/x"]
 
 
 @pytest.fixture(name="verdict")

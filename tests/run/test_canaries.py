@@ -117,7 +117,7 @@ def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, rep
     for run_dir in (results / "runs").iterdir():
         silent(mbr_perf("history", "add", run_dir, "--results_dir", results))
         silent(mbr_perf("diagnose", run_dir, "--json"))
-    signed = ("--reason", FAILURE_TEXT, "--golden_dir", results / "golden", "--markdown", results / "golden.md")
+    signed = ("--reason", FAILURE_TEXT, "--golden_dir", results / "golden")
     silent(mbr_perf("golden", "promote", run("measured"), *signed))
     assert "Authorization: Bearer ***" in next((results / "golden").rglob("*.json")).read_text()
     assert holders(results) == []
