@@ -10,7 +10,6 @@ from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.records.prediction import Source
 from harness.units import format_bytes
 
-_LESS = "Empty the cache before it, or capture less."
 SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
 # Above this share of the device, a need that the prediction does not explain makes a replay less sure.
 _EXPLAINED = 0.02
@@ -51,7 +50,7 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
         trials=trials.rows if trials else (),
         reason="",
     )
-    return found.model_copy(update={"reason": " ".join(_sentences(found, is_captured=case.is_captured))})
+    return found.model_copy(update={"reason": _conclusion(found, is_captured=case.is_captured)})
 
 
 def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tuple[Remedy, str, Confidence, int]:
@@ -95,28 +94,30 @@ def _sure(case: Case, trials: Trials | None, available: int) -> Confidence:
     return "high" if is_explained and trials.is_own_known else "medium"
 
 
-def _sentences(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
-    stranded, available = map(format_bytes, (found.stranded_bytes, found.available_bytes))
+def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
+    """Return one sentence that fits into a line of 80 columns."""
     if is_captured:
-        yield f"A capture of a CUDA graph gives no cached memory back: {stranded} stay reserved. {_LESS}"
-        return
-    retry = f"torch could return no memory to the device: {stranded} are free, but beside live blocks"
-    yield (
-        f"{retry}; earlier it returned {format_bytes(found.given_back_bytes)}."
-        if found.given_back_bytes
-        else f"{retry}."
-    )
+        return f"A capture gives no cached memory back: {format_bytes(found.stranded_bytes)} stay reserved."
+    if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
+        needed, available = map(format_bytes, (found.needed_bytes, found.available_bytes))
+        return f"No setting of it helps: tensors need {needed} of {available}."
+    if found.settings:
+        return f"{found.settings} would help ({found.confidence})."
+    less = f"{format_bytes(found.missing_bytes)} less" if found.missing_bytes else "less memory"
+    return f"No setting of it helps ({found.confidence}): the job must use {less}."
+
+
+def account_of(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
+    """Yield what the answer follows from."""
+    stranded, available = map(format_bytes, (found.stranded_bytes, found.available_bytes))
+    if not is_captured:
+        retry = f"torch could return no memory to the device: {stranded} are free, but beside live blocks"
+        earlier = f"; earlier it returned {format_bytes(found.given_back_bytes)}" if found.given_back_bytes else ""
+        yield f"{retry}{earlier}."
     if found.trials:
         rows = "; ".join(f"{row.settings or 'defaults'}: {format_bytes(row.fits_bytes)}" for row in found.trials)
         yield f"The allocator could have {available}; the first steps need, {found.source}: {rows}."
     if found.trials and found.trials[0].helps:
         yield "The job fragments more than constant shapes do: sizes vary, or other code ran."
-    if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
-        yield f"Tensors and the request need {format_bytes(found.needed_bytes)} of {available}: no setting of it helps."
-    elif found.settings:
-        yield f"{found.settings} would help ({found.confidence})."
-    else:
-        less = f", by {format_bytes(found.missing_bytes)}" if found.missing_bytes else ""
-        yield f"No allocator setting helps ({found.confidence}): the job must use less memory{less}."
     if found.excluded:
         yield f"{found.excluded} excludes expandable segments."

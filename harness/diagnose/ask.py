@@ -78,6 +78,8 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
     if not request.gpu and (logged or request.job_name):
         request = _with_gpu(request, what.paths, passage)
         given += [f"-g {request.gpu}"] if request.gpu else []
+    if given == ["--env"] and not request.job_name:
+        given = []
     if given and not request.job_name and not (request.gpu and logged):
         remedy = "-mr RECIPE, or the file of your job, e.g. --bridge_config FILE"
         if not request.gpu:
@@ -91,6 +93,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
     return DiagnoseRequest(
         paths=tuple(what.paths),
         asked=request if given else None,
+        env=request.env,
         results_dir=what.results_dir,
         plans=not what.no_plan,
         passage=passage,

@@ -20,12 +20,14 @@ NO_GRAPHS: Settings = {"cuda_graph.impl": "none", "cuda_graph.scope": ()}
 _SPELLED = {
     "cuda_graph.impl": "--cuda_graph_impl",
     "cuda_graph.scope": "--cuda_graph_scope",
+    "parallelism.num_layers_in_last_pipeline_stage": "--set",
     "offload.cpu_offloading_num_layers": "--activation_offload_layers",
 }
 _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
 _MEASURED = frozenset(
     f"measure.{name}" for name in ("max_steps", "skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
 )
+_JOB = ("--launcher", "slurm", "--time_limit", "30")  # the same command on all nodes has no such short form
 _STDIN = "-"
 _MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
@@ -38,7 +40,7 @@ _HANDLED = frozenset(
 def command(case: Case, verb: str, *more: str, change: Settings = MappingProxyType({})) -> str:
     """Return ``mbr-perf <verb>`` with the settings of the job, and with ``change``; empty without a spec.
 
-    A plan measures nothing, and has no options of the window.
+    A plan measures nothing, and has no options of the window. Runs on several nodes are jobs of Slurm.
     """
     if case.spec is None:
         return ""
@@ -49,9 +51,9 @@ def command(case: Case, verb: str, *more: str, change: Settings = MappingProxyTy
     for name, values in _given(spec, kept).items():
         words += [word for value in values or [""] for word in (name, value) if word]
     words += ["--recompute", spec.recompute.text.removesuffix(":distributed")]
-    if verb == "run":
+    if verb != "plan":
         words += [word for rule in case.forced for word in ("--force", rule)]
-    return shlex.join([*words, *more])
+    return shlex.join([*words, *(_JOB if verb != "plan" and spec.num_nodes > 1 else ()), *more])
 
 
 def changed(spec: ExperimentSpec, change: Settings) -> ExperimentSpec:
@@ -79,7 +81,9 @@ def ask_again(case: Case) -> str:
 def trial_command(case: Case) -> str:
     """Return the A/B that shows whether fragmentation was the cause."""
     register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
-    return command(case, "run", *register, "--ab", ALLOCATOR_TRIAL)
+    on_nodes = case.spec is not None and case.spec.num_nodes > 1  # where --ab does not work
+    verb, option = ("sweep", "--over") if on_nodes else ("run", "--ab")
+    return command(case, verb, *register, option, ALLOCATOR_TRIAL)
 
 
 def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:

@@ -55,7 +55,7 @@ def fixes(known: Situation) -> tuple[Fix, ...]:
 def _settings(known: Situation) -> list[Fix]:
     case = known.given
     if is_doubted(case, known.rulings):
-        refused = findings_text(known.rulings.job)
+        refused = case.contradicted or findings_text(known.rulings.job)
         text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
     if (
@@ -88,6 +88,8 @@ def _allocator(known: Situation) -> list[Fix]:
     if case.pools or (answer and answer.remedy == "max_split_size_mb"):
         return [_try_splits(case, answer.settings or "" if answer else "max_split_size_mb:128")]
     if not case.verdict.has_activations:
+        if case.expandable_segments:
+            return []
         return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
     return [_try_allocator(case, known.rulings)]
 
@@ -121,7 +123,7 @@ def _own_limit(known: Situation) -> list[Fix]:
     if limit is None or known.oom_class != "self_imposed_limit":
         return []
     size = f"{limit / GIB:.6g}"
-    text = f"The limit is the job's own (--memory_limit {size}): raise it, or see which settings are predicted to fit:"
+    text = f"Raise --memory_limit {size}, the job's own limit, or see which settings are predicted to fit:"
     return [Fix(text, command(known.case, "plan", "--fit_into", size))]
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 
+from harness.diagnose.allocator import account_of
 from harness.diagnose.fixes import Situation, fixes
 from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
 from harness.diagnose.values import (
@@ -33,7 +34,8 @@ def diagnose(
     symptoms = recognised(case)
     oom_class, confidence, reason = _class(case, symptoms)
     known = Situation(case, oom_class, symptoms, outlook, rulings, allocator)
-    doubts = [_doubt(rulings)] if known.case is not case and case.status == "ok" else []
+    doubts = [_doubt(case, rulings)] if known.case is not case and case.status == "ok" else []
+    account = account_of(allocator, is_captured=case.is_captured) if allocator else ()
     is_conclusive = (
         bool(symptoms)
         or (case.failed is not None and case.verdict.oom_class != "unknown")
@@ -46,7 +48,7 @@ def diagnose(
     return Diagnosis(
         case=case,
         verdict=Verdict.of(case, oom_class=certain[0], confidence=certain[1], reason=reason),
-        evidence=(*doubts, *_evidence(known.case, outlook, rulings)),
+        evidence=(*doubts, *_evidence(known.case, outlook, rulings), *account),
         symptoms=symptoms,
         fixes=fixes(known),
         job=Job.of(case),
@@ -55,8 +57,10 @@ def diagnose(
     )
 
 
-def _doubt(rulings: Rulings) -> str:
+def _doubt(case: Case, rulings: Rulings) -> str:
     """Say that a job that ended well had other software or settings than given."""
+    if case.contradicted:
+        return f"The log contradicts the settings as given: {case.contradicted}. mbr-perf ignores these."
     return (
         f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran, so it had "
         "other settings or software. mbr-perf ignores these."

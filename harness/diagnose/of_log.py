@@ -12,16 +12,16 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.failures.entries import entry
 from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import RankFailure
-from harness.failures.first_failure import LOCAL_RANK, FirstFailure, failure_of, survived_by
+from harness.failures.first_failure import KILL_COUNT, LOCAL_RANK, FirstFailure, failure_of, survived_by
 from harness.failures.verdict import Confidence, OomVerdict
 from harness.foreign.log import ForeignLog, NotFinite
+from harness.foreign.logs.lines import LogLine
+from harness.resolve.recipe import at_path
 from harness.units import counted
 
 _MOST_NAMED = 8
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
-# slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers.
-_KILL_COUNT = "slurm_kill_count"
 _STAYED = (
     "training had ended, but the job had not: Slurm ended it at its time limit",
     "Find the process that stays (ps, py-spy dump): a profiler, a save in the background, a data loader or a "
@@ -43,6 +43,35 @@ _POOLS = {
         "nccl_ub": r"nccl_ub\W{1,80}True", "nccl-ub": "--use-nccl-ub", "ncclCommRegister": "", "ncclMemAlloc": ""},
 }  # fmt: skip
 POOL_WORDS = tuple(word for rows in _POOLS.values() for word in rows)
+
+
+# How Megatron-LM and Megatron-Bridge print a job's sizes, and where each rank stands in it.
+SIZE_WORDS = ("using world size:", "model parallel rank (")
+_SIZES = (
+    ("num_gpus", re.compile(r"using world size: {0,4}(\d{1,7}),")),
+    (
+        "parallelism.tensor_model_parallel_size",
+        re.compile(r"using world size:.{1,300}, tensor-model-parallel size: (\d{1,5})"),
+    ),
+    (
+        "parallelism.pipeline_model_parallel_size",
+        re.compile(r"using world size:.{1,300}, pipeline-model-parallel size: (\d{1,5})"),
+    ),
+)
+_PLACE = re.compile(r"\(tensor, pipeline\) model parallel rank \((\d{1,5}), (\d{1,5})\)")
+
+
+def contradiction(line: LogLine, spec: ExperimentSpec) -> str:
+    """Say which size of the job a line shows to be another than given; empty if it shows none."""
+    for path, pattern in _SIZES if SIZE_WORDS[0] in line.text else ():
+        match, given = pattern.search(line.text), at_path(spec, path)
+        if match and int(match[1]) != given:
+            return f"{line.where} shows {path.rpartition('.')[2]} {match[1]}, not {given}"
+    match = _PLACE.search(line.text) if SIZE_WORDS[1] in line.text else None
+    for (path, _), number in zip(_SIZES[1:], match.groups() if match else (), strict=False):
+        if int(number) >= int(str(at_path(spec, path))):
+            return f"{line.where} shows rank {number} of {path.rpartition('.')[2]} {at_path(spec, path)}"
+    return ""
 
 
 def pools_in(text: str) -> str:
@@ -131,8 +160,8 @@ def _harmless_lines(after: RankFailure | None, before: RankFailure | None) -> It
 def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
     """Return whether training ended, and the only other sign is a mention or Slurm's count of killed processes."""
     is_at_its_end = log.ended or (bool(log.iterations) and log.total is not None and log.truncated is None)
-    is_alone = not first.victims and all(failure.entry == _KILL_COUNT for failure in first.also)
-    return is_at_its_end and is_alone and (first.failure.is_mention or first.failure.entry == _KILL_COUNT)
+    is_alone = not first.victims and all(failure.entry == KILL_COUNT for failure in first.also)
+    return is_at_its_end and is_alone and (first.failure.is_mention or first.failure.entry == KILL_COUNT)
 
 
 def _after_training(first: FirstFailure, log: ForeignLog) -> FirstFailure:
@@ -173,7 +202,7 @@ def _shown(value: float | None) -> str:
 def _others(first: FirstFailure | None) -> Iterator[str]:
     same, victims = (first.also, first.victims) if first else ((), ())
     for failures, how in ((same, "in the same way"), (victims, "probably because of this failure")):
-        names = [f"rank {failure.rank}" if failure.rank is not None else failure.where for failure in failures]
+        names = [failure.who or failure.where for failure in failures]
         if names:
             listed = ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
             yield f"{counted(len(names), 'other rank')} failed too, {how}: {listed}"
@@ -193,7 +222,7 @@ def _place(first: FirstFailure) -> str:
     failure, figures = first.failure, first.verdict.figures
     texts = (failure.text, *(line.text for line in failure.evidence))
     local = next((match[1] for match in map(LOCAL_RANK.search, texts) if match), None)
-    numbers = (("GPU", figures.device if figures else None), ("local rank", local))
+    numbers = (("task", failure.task), ("GPU", figures.device if figures else None), ("local rank", local))
     known = ", ".join(f"{what} {number}" for what, number in numbers if number is not None)
     return " of ".join(filter(None, (known, failure.host)))
 

@@ -20,13 +20,14 @@ _SPEC, _PICKLE = "spec.json", ".pickle"
 
 @dataclass(frozen=True)
 class DiagnoseRequest:
-    """``asked``: the settings of a job that left only logs. ``plans``: whether to ask the planner.
+    """``asked``: the settings of a job that left only logs, and ``env`` its variables (NAME=VALUE) even without others.
 
-    ``passage``: how far logs have been read, and whether to stop.
+    ``plans``: whether to ask the planner. ``passage``: how far logs have been read, and whether to stop.
     """
 
     paths: tuple[str, ...]
     asked: Request | None = None
+    env: tuple[str, ...] = ()
     results_dir: Path | None = None
     plans: bool = True
     passage: Passage = field(default_factory=Passage, compare=False)

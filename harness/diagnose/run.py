@@ -1,14 +1,14 @@
 """Diagnoses a log or a run."""
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from harness.diagnose.allocator import answer_of
 from harness.diagnose.judge import diagnose
-from harness.diagnose.of_log import POOL_WORDS, case_of_log, pools_in
+from harness.diagnose.of_log import POOL_WORDS, SIZE_WORDS, case_of_log, contradiction, pools_in
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.request import DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, is_doubted
@@ -26,6 +26,7 @@ from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.records.strict_json import read_document
+from harness.resolve.options import env_of_options
 from harness.resolve.recipe import Request
 
 
@@ -61,7 +62,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     is_described = request.asked is not None and bool(request.asked.job_name)
     logged = None if is_described or not inputs.logs else logged_arguments(inputs.logs)
     given = _given(request, inputs, logged, host)
-    case = _case(inputs, given, request.passage, host)
+    case = _case(inputs, given, request, host)
     lacks_tokens = logged is not None and not _knows_vocabulary(request.asked, logged)
     gpu = request.asked.gpu if request.asked else ""
     case = replace(case, prints_settings=logged is not None, lacks_vocabulary=lacks_tokens, asked_gpu=gpu)
@@ -81,14 +82,14 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
 
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:
     """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
+    if (request.asked or request.env) and not inputs.logs:
+        problem = "-mr and its options are for logs: a run records its own settings"
+        raise BadRequestError(problem, remedy="leave them out")
     if request.asked is None:
         if logged is not None and request.plans:
             hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, for its prediction."
             request.passage.notes.append(hint)
         return None
-    if not inputs.logs:
-        problem = "-mr and its options are for logs: a run records its own settings"
-        raise BadRequestError(problem, remedy="leave them out")
     if logged is not None and not _knows_vocabulary(request.asked, logged):
         request.passage.notes.append("No prediction: the log does not print the vocabulary's size. Add --vocab_size N.")
         return None
@@ -102,10 +103,12 @@ def _knows_vocabulary(asked: Request | None, logged: Logged) -> bool:
     return "model.vocab_size" in logged.settings or any(text.startswith("model.vocab_size=") for text in given)
 
 
-def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> Case:
+def _case(inputs: Inputs, given: Settled | None, request: DiagnoseRequest, host: Host) -> Case:
+    passage = request.passage
     if inputs.folder is None:
-        case = _of_logs(inputs.logs, given.spec if given else None, passage)
-        return _with_settings(case, given) if given else case
+        env = env_of_options(request.env)
+        case = _of_logs(inputs.logs, given.spec if given else None, passage, env)
+        return replace(case, sources=tuple(given.sources.items()), has_given_settings=True) if given else case
     logs = inputs.folder / "logs"
     has_logs = logs.is_dir() and any(path.is_file() and path.suffix == ".log" for path in logs.iterdir())
     if inputs.record is None:
@@ -122,25 +125,20 @@ def _case(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -
     return replace(case, verdict=logged.verdict, failed=logged.failed, said=said, pools_in_log=pools)
 
 
-def _with_settings(case: Case, given: Settled) -> Case:
-    """Return the case with the settings of the options, but without the recipe's environment."""
-    from harness.diagnose.plan import given_env
-
-    expandable = case.expandable_segments
-    if expandable is None:
-        expandable = expandable_segments(given_env(given.spec, given.sources))
-    return replace(case, sources=tuple(given.sources.items()), expandable_segments=expandable, has_given_settings=True)
-
-
-def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
-    """Read the lines once: they may be gigabytes, or a pipe."""
-    reader, scan, pools, text = LogReader(), FailureScan(), "", ""
-    wanted = Wanted((*words_of_failures(), *POOL_WORDS, *WORDS), WORDS_BEFORE_MORE)
+def _of_logs(
+    paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage, env: Mapping[str, str] = MappingProxyType({})
+) -> Case:
+    """Read the lines once: they may be gigabytes, or a pipe. ``env``: for what the lines do not show."""
+    reader, scan, pools, text, contradicted = LogReader(), FailureScan(), "", "", ""
+    wanted = Wanted((*words_of_failures(), *POOL_WORDS, *SIZE_WORDS, *WORDS), WORDS_BEFORE_MORE)
     with stopped_by_ctrl_c(passage):
         for line in log_lines(paths, passage=passage, wanted=wanted):
             reader.feed(line)
             scan.feed(line)
+            contradicted = contradicted or (contradiction(line, spec) if spec else "")
             pools, text = pools or pools_in(line.text), line.text or text
+    if scan.expandable_segments is None:
+        scan.expandable_segments = expandable_segments(env)
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
     case = case_of_log(name, reader.finish(), scan, spec, is_empty=not text)
-    return replace(case, pools_in_log=pools, paths=tuple(map(str, paths)))
+    return replace(case, pools_in_log=pools, paths=tuple(map(str, paths)), contradicted=contradicted)

@@ -96,7 +96,8 @@ def _where(answer: Diagnosis) -> str:
     if failed is None:
         return ""
     unnamed = "the whole job" if answer.verdict.oom_class in ("time_limit", "node_failure") else "unknown rank"
-    rank = unnamed if failed.rank is None else f"rank {failed.rank}"
+    known = "" if failed.place.startswith("task ") else unnamed
+    rank = known if failed.rank is None else f"rank {failed.rank}"
     return f"{', '.join(part for part in (rank, failed.place, failed.when) if part)} ({failed.where})"
 
 

@@ -58,7 +58,8 @@ class Case:
     but the GPU type, and if ``lacks_vocabulary`` but the vocabulary's size. ``asked_gpu``: of the options.
     ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the rules that the user
     overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments. ``why_now``: what the log
-    shows about the time of the failure. ``num_iterations``: reported by the log before it.
+    shows about the time of the failure. ``num_iterations``: reported by the log before it. ``contradicted``: a size
+    given that the log shows to be another.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Case:
     pools_in_log: str = ""
     why_now: str = ""
     num_iterations: int = 0
+    contradicted: str = ""
 
     @property
     def on_device(self) -> bool:
@@ -170,6 +172,7 @@ class Change:
 _SIZES = {
     "batch.micro_batch_size": "micro-batch", "parallelism.pipeline_model_parallel_size": "PP",
     "parallelism.tensor_model_parallel_size": "TP",
+    "parallelism.num_layers_in_last_pipeline_stage": "layers on the last stage",
 }  # fmt: skip
 
 
@@ -332,6 +335,6 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def is_doubted(case: Case, rulings: Rulings) -> bool:
-    """Return whether the rules refuse settings that the user gave for a job that trained all the same."""
+    """Return whether the log, or the rules for a job that trained, refute settings that the user gave."""
     has_trained = case.has_oom or case.step_time_s is not None or case.status == "ok"
-    return case.has_given_settings and bool(rulings.job) and has_trained
+    return case.has_given_settings and bool(case.contradicted or (rulings.job and has_trained))

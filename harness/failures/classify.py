@@ -45,6 +45,8 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
     A text may be a whole traceback. The first of several messages counts.
     """
     found, moment = _classified(text, ending), moments().get(ending.moment or "")
+    if moment is not None and moment.on_host and found.oom_class in ("host_memory", "killed"):
+        return replace(found, reason=f"while it {moment.doing}: {found.reason}", advice=moment.on_host)
     if moment is None or not moment.doing or found.oom_class not in _OF_MOMENTS:
         return found
     if found.oom_class != "capacity" and moment.has_activations:

@@ -19,13 +19,17 @@ _BEFORE, _AFTER = 1000, 4000  # characters around a word that are searched: no p
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """``weight``: -1 a line that names the cause, 0 of the process itself, 1 to ``SRUN`` a report about it."""
+    """``weight``: -1 a line that names the cause, 0 of the process itself, 1 to ``SRUN`` a report about it.
+
+    ``task``: Slurm's number of the process, which is a node's if torchrun starts the ranks.
+    """
 
     kind: FailureKind
     weight: int = 0
     rank: int | None = None
     exit_code: int | None = None
     entry: str = ""
+    task: int | None = None
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class FailureScan:
     ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
     traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job. ``recent``: how many more
     iterations each failure of this log must outlast. ``mention``: the first line after the last iteration that mentions
-    an error.
+    an error. ``is_saving``: a checkpoint is being saved.
     """
 
     source: str = ""
@@ -99,11 +99,15 @@ class FailureScan:
     is_over: bool = False
     mention: RankFailure | None = None
     recent: dict[_Key, int] = field(default_factory=dict)
+    is_saving: bool = False
 
     def feed(self, line: LogLine) -> None:
         """Take in the next line."""
         if line.source != self.source:
             self._begin_log(line.source)
+        if "saving checkpoint at iteration" in line.text or "saved checkpoint" in line.text:
+            self.is_saving = "saving" in line.text
+            return
         step = finished_step(line.text)
         if step is not None:
             self._train_on(step)
@@ -128,7 +132,7 @@ class FailureScan:
     def _begin_log(self, source: str) -> None:
         self.end_log()
         self.source, self.last_step, self.ranks, self.summary = source, None, {}, TorchrunSummary()
-        self.entry, self.is_over = None, False
+        self.entry, self.is_over, self.is_saving = None, False, False
         self.recent.clear()
 
     def _look(self, state: _Rank, line: LogLine) -> None:
@@ -192,6 +196,7 @@ class FailureScan:
         if rank is None and state.in_traceback and self.entry:
             rank, host = self.entry.rank, self.entry.host
         is_own = sign.weight == 0  # the rank's own error, which the traceback above explains
+        saves = self.is_saving and state.frame is None
         is_assert = state.code and _BARE_ASSERT.match(line.text)
         failure = RankFailure(
             kind=sign.kind,
@@ -200,14 +205,15 @@ class FailureScan:
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
             evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
-            moment=state.moment if is_own else None,
+            moment=(state.moment if is_own else None) or ("save_checkpoint" if saves else None),
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,
+            task=sign.task,
             entry=sign.entry,
         )
         state.in_traceback = False
-        key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)
+        key = (line.source if rank is None else None, rank, sign.task, host, sign.kind, sign.weight)
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None

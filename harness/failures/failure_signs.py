@@ -23,7 +23,16 @@ _OF_A_PARENT = (
 )  # fmt: skip
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 # Words of this room's other patterns.
-_MORE_WORDS = ("WorkNCCL(", "enqueued", "ollective #", "lagging rank", "xpandable_segments", "Exit", "Interrupt")
+_MORE_WORDS = (
+    "WorkNCCL(",
+    "enqueued",
+    "ollective #",
+    "lagging rank",
+    "xpandable_segments",
+    "Exit",
+    "Interrupt",
+    "checkpoint",
+)
 # After a line with one of these, the next lines belong to the message.
 WORDS_BEFORE_MORE = ("Traceback (", 'File "', "Error", "Exception", "exitcode", "ChildFailed", "Last error")
 
@@ -94,8 +103,9 @@ def _of_entry(text: str) -> Sign | None:
     found = first_match(text, of_signs=True)
     if found is None or found[0].sign is None:
         return None
-    rank = found[1].groupdict().get("rank")
-    return replace(found[0].sign, rank=int(rank) if rank else job_rank(text), entry=found[0].id)
+    groups = found[1].groupdict()
+    rank, task = (int(groups[name]) if groups.get(name) else None for name in ("rank", "task"))
+    return replace(found[0].sign, rank=job_rank(text) if rank is None else rank, task=task, entry=found[0].id)
 
 
 def mentions_error(text: str) -> bool:
@@ -120,12 +130,12 @@ def _ended(text: str) -> Sign | None:
         if match is None:
             continue
         groups = match.groupdict()
-        signal, code, rank = groups.get("signal"), groups.get("code"), groups.get("rank")
+        signal, code, rank, task = (groups.get(name) for name in ("signal", "code", "rank", "task"))
         if name := groups.get("name"):
             signal = str(int(Signals[name])) if name in Signals.__members__ else "0"
         exit_code = -int(signal) if signal else int(code) if code else of_word or 0
-        if sign := sign_of_exit(exit_code, None if rank is None or groups.get("more") else int(rank), weight):
-            return sign
+        if sign := sign_of_exit(exit_code, None if rank is None else int(rank), weight):
+            return replace(sign, task=None if task is None or groups.get("more") else int(task))
     return None
 
 
@@ -135,7 +145,7 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """How a rank failed. ``rank`` and ``host`` are None if unknown.
+    """How a rank failed. ``rank`` and ``host`` are None if unknown, ``task`` (Slurm's) in other reports than srun's.
 
     ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``entry``: of
     failures.yaml, if the line alone is a sign. ``is_cut``: the log ends
@@ -152,6 +162,7 @@ class RankFailure:
     time: str | None = None
     exit_code: int | None = None
     weight: int = 0
+    task: int | None = None
     entry: str = ""
     is_cut: bool = False
     is_mention: bool = False
@@ -159,6 +170,12 @@ class RankFailure:
     @property
     def where(self) -> str:
         return self.evidence[0].where
+
+    @property
+    def who(self) -> str:
+        """Return the rank or Slurm's task; empty if neither is known."""
+        found = (("rank", self.rank), ("task", self.task))
+        return next((f"{what} {number}" for what, number in found if number is not None), "")
 
     @property
     def phase(self) -> Phase | None:

@@ -16,6 +16,8 @@ from harness.units import grouped
 
 LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 _SIGABRT = (-6, 134)  # as Python and as a shell count it
+KILL_COUNT = "slurm_kill_count"
+"""slurmstepd counts every process of a step that the kernel ended, also helpers and data loader workers."""
 _SIGKILL = -9  # the kernel's signal when host memory runs out
 
 
@@ -56,7 +58,7 @@ def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | No
 def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int | None) -> FirstFailure:
     by_rank = _strongest_of_each(failures)
     strongest = min(KINDS.index(failure.kind) for failure in by_rank)
-    same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
+    same = _distinct([failure for failure in by_rank if KINDS.index(failure.kind) == strongest])
     first = _earliest(same)
     verdict = classify(first.text, _ending(first, scan, device_bytes))
     if verdict.oom_class == "bad_size" and (earlier := _timeout_before(first, failures)):
@@ -71,8 +73,19 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
         failure=_without_secrets(_with_listing(first, failures)),
         verdict=verdict,
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
-        victims=tuple(_without_secrets(failure) for failure in by_rank if failure not in same),
+        victims=tuple(_without_secrets(each) for each in by_rank if KINDS.index(each.kind) != strongest),
     )
+
+
+def _distinct(failures: list[RankFailure]) -> list[RankFailure]:
+    """Drop what repeats the message of a rank without its prefix, and Slurm's count beside the task that it counts."""
+    said = {failure.text for failure in failures if failure.who}
+    has_task = any(failure.task is not None for failure in failures)
+    return [
+        failure
+        for failure in failures
+        if failure.who or not (failure.text in said or (has_task and failure.entry == KILL_COUNT))
+    ]
 
 
 def _timeout_before(failure: RankFailure, failures: list[RankFailure]) -> RankFailure | None:
@@ -137,7 +150,7 @@ def survived_by(scan: FailureScan) -> RankFailure | None:
 
 
 def _who(failure: RankFailure) -> str:
-    rank = "" if failure.rank is None else f"{'task' if failure.weight == SRUN else 'rank'} {failure.rank}"
+    rank = failure.who
     if not rank and (local := LOCAL_RANK.search(failure.text)):
         rank = f"local rank {local[1]}"
     return f"{rank} on {failure.host}" if rank and failure.host else rank
@@ -214,7 +227,7 @@ def _is_report(failure: RankFailure) -> bool:
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
     """Keep one failure per rank, in order of appearance, and every failure without a rank."""
-    keys: list[object] = [id(failure) if failure.rank is None else str(failure.rank) for failure in failures]
+    keys: list[object] = [failure.who or id(failure) for failure in failures]
     each = grouped(zip(keys, failures, strict=True)).values()
     return [min(of_rank, key=lambda failure: (KINDS.index(failure.kind), failure.weight)) for of_rank in each]
 

@@ -20,7 +20,10 @@ PINS = "pin_memory"
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a job. ``doing``: empty if only its name is known. ``lasts``: whatever the program does inside it."""
+    """A moment of a job. ``doing``: empty if only its name is known. ``lasts``: whatever the program does inside it.
+
+    ``on_host``: the advice if the memory of the node ran out.
+    """
 
     name: str
     frames: re.Pattern[str]
@@ -28,6 +31,7 @@ class Moment:
     advice: str
     lasts: bool
     has_activations: bool
+    on_host: str
 
 
 @cache
@@ -41,6 +45,7 @@ def moments() -> Mapping[str, Moment]:
             row.get("next", "") + ("" if row.get("activations", True) else " Recompute frees no memory here."),
             row.get("lasts", False),
             row.get("activations", True),
+            row.get("on_host", ""),
         )
         for row in table()["moments"]
     }

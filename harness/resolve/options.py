@@ -47,6 +47,14 @@ def options_layer(request: Request, problems: Problems) -> Layer:
     return merge(_consequences(direct), direct, assigned)
 
 
+def env_of_options(assignments: Iterable[str]) -> dict[str, str]:
+    """Return the variables of ``--env``. BadRequestError with all that are malformed or given twice."""
+    problems = Problems()
+    settings = _collect(assignments, "--env", _env_value, problems)
+    problems.raise_if_any()
+    return {path.removeprefix("env."): str(setting.value) for path, setting in settings.items()}
+
+
 def _direct(request: Request, problems: Problems) -> Layer:
     settings: dict[str, Setting] = {}
     for option, path in LEAF_OF_OPTION.items():

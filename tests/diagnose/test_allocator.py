@@ -98,3 +98,26 @@ def test_a_job_with_settings_is_replayed_under_others(mbr_perf, tmp_path):
     own, expandable, *_ = (row["fits_bytes"] for row in answer["trials"])
     assert answer["available_bytes"] < expandable < own
     assert answer["missing_bytes"] > 0
+
+
+@pytest.mark.parametrize("options", [(), ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")])
+def test_expandable_segments_that_are_on_are_not_advised(mbr_perf, tmp_path, options):
+    """In the optimizer step, too. An option says it for a log that does not, and needs no recipe."""
+    log = tmp_path / "train.log"
+    shown = "" if options else "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    step = '  File "/opt/megatron/core/optimizer/optimizer.py", line 570, in step_with_ready_grads'
+    log.write_text(f"{shown}[rank5]: Traceback (most recent call last):\n[rank5]: {step}\n[rank5]: {FRAGMENTED}\n")
+    answer = json.loads(mbr_perf("diagnose", log, *options, "--json").out)
+    assert (answer["verdict"]["class"], answer["verdict"]["confidence"]) == ("fragmentation", "low")
+    assert (answer["verdict"]["when"], answer["job"]["expandable_segments"]) == ("in optimizer_step", True)
+    assert not any("segments:True" in fix["command"] for fix in answer["fixes"] if fix["command"])
+    refused = mbr_perf("diagnose", log, "-E", "1=1", "--json")
+    assert refused.code == 2
+
+
+def test_the_row_of_the_allocator_fits_into_80_columns(mbr_perf, tmp_path):
+    log = tmp_path / "train.log"
+    for text in (FRAGMENTED, FULL):
+        log.write_text(f"[rank3]: {text}\n")
+        (row,) = (line for line in mbr_perf("diagnose", log).out.splitlines() if line.startswith("Allocator"))
+        assert len(row) <= 80

@@ -29,7 +29,8 @@ def _asked(case):
 
 def test_a_recipes_own_settings_are_not_repeated(asked, case):
     assert command(asked(snapshot_on_oom=True), "run", change={"recompute": "mlp"}) == (
-        "mbr-perf run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --snapshot_on_oom --recompute mlp"
+        "mbr-perf run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --snapshot_on_oom --recompute mlp "
+        "--launcher slurm --time_limit 30"
     )
     assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""
 

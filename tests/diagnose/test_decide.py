@@ -14,7 +14,7 @@ from harness.failures.verdict import OomVerdict
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
-A_B = "--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+A_B = "--launcher slurm --time_limit 30 --over env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
 MLP = Outlook((Change("mlp", 60 * GIB, 0.16),), budget_bytes=74 * GIB)
@@ -31,7 +31,7 @@ def test_for_fragmentation_the_first_fix_is_an_a_b_and_the_second_the_planners(c
     first, second = answer.fixes[:2]
     assert first.command.endswith(f"--recompute core_attn {A_B}")
     assert "74.00 GiB: recompute mlp, peak 60.00 GiB, +16.0 %" in second.text
-    assert second.command.endswith("--recompute mlp")
+    assert "--recompute mlp" in second.command
 
 
 def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
@@ -55,7 +55,7 @@ def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case):
 
 def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):
     answer = diagnose(case(FRAGMENTED, GRAPHS, expandable_segments=False))
-    assert "-E NCCL_GRAPH_REGISTER=0 --ab" in answer.fixes[0].command
+    assert "-E NCCL_GRAPH_REGISTER=0 --over" in answer.fixes[0].command
 
 
 def test_without_settings_the_fix_is_a_variable_to_set(case):

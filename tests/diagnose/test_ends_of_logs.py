@@ -100,3 +100,24 @@ def test_out_of_memory_while_loading_a_checkpoint_is_not_answered_with_recompute
     assert "mbr-perf run" not in answer.out and "mbr-perf plan" not in answer.out
     without = mbr_perf("diagnose", log).out
     assert "Replace the capitals" not in without and first in without
+
+
+def test_slurms_task_is_no_rank_and_its_count_no_other_failure(diagnosed):
+    """With torchrun, a task is a node."""
+    answer = diagnosed(row(1), KILLS, TASK)
+    assert (answer["verdict"]["rank"], answer["verdict"]["place"]) == (None, "task 3")
+    assert answer["job"]["notes"] == []
+
+
+def test_a_rank_that_prints_its_error_with_and_without_prefix_is_one(diagnosed):
+    answer = diagnosed(FULL, f"[rank3]: {FULL}")
+    assert (answer["verdict"]["rank"], answer["job"]["notes"]) == (3, [])
+
+
+@pytest.mark.parametrize("last", [TASK, "x: failed (exitcode: -9) local_rank: 3 (pid: 5) of binary: python"])
+def test_a_kill_while_a_checkpoint_is_saved_asks_for_another_way_to_save(diagnosed, last):
+    saving = "saving checkpoint at iteration       2 to /ckpt in torch_dist format"
+    (fix,) = diagnosed(row(1), row(2), saving, last)["fixes"]
+    assert "--async-save" in fix["text"]
+    done = "  successfully saved checkpoint from iteration       2 to /ckpt"
+    assert not any("--async-save" in fix["text"] for fix in diagnosed(row(1), saving, done, last)["fixes"])

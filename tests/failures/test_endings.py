@@ -39,7 +39,7 @@ TABLE = (
          "local rank 3", None),
         (("subprocess.CalledProcessError: Command '['python', 'pretrain.py']' returned non-zero exit status 1.",),
          "the process that failed", None),
-        (("srun: error: node07: task 3: Exited with exit code 1",), "task 3", 3),
+        (("srun: error: node07: task 3: Exited with exit code 1",), "task 3", None),
     ],
 )  # fmt: skip
 def test_the_report_of_a_launcher_alone_names_the_log_with_the_reason(first, lines, who, rank):

@@ -176,7 +176,7 @@ def test_a_step_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
         "srun: error: n1: task 3: Out Of Memory",
     )
     assert (first.failure.kind, first.verdict.oom_class) == ("oom", "host_memory")
-    assert 3 in {first.failure.rank, *(failure.rank for failure in first.also)}
+    assert (first.failure.task, first.failure.rank, first.also) == (3, None, ())
 
 
 def test_the_rank_that_the_kernel_killed_is_the_one_that_torchrun_lists_with_sigkill(tmp_path):
