@@ -224,8 +224,8 @@ def _answer(
 
 
 def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measured]) -> Side:
-    figures = [each.figure(metric) for each in of_kind(measured, metric) if each.place == place and not each.problem]
-    return Side(plan.revisions[place], tuple(figures))
+    figures = (each.figure(metric) for each in of_kind(measured, metric) if each.place == place and not each.problem)
+    return Side(plan.revisions[place], tuple(figure for figure in figures if figure is not None))
 
 
 def _change(metric: Metric, step: Found, measured: Sequence[Measured]) -> float | None:

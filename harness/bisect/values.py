@@ -1,6 +1,6 @@
 """The files of a bisect, its answer, and its JSON."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -63,10 +63,17 @@ class Measured(Frozen):
     problem: str = ""
     suspect: str = ""
 
-    def figure(self, metric: Metric) -> Hashable:
+    def figure(self, metric: Metric) -> float | str | None:
         """Return the figure that the search compares."""
-        figures = {"memory": self.peak_bytes, "work": self.flops, "recompute": self.recompute}
-        return figures.get(metric, self.seconds)
+        match metric:
+            case "memory":
+                return self.peak_bytes
+            case "work":
+                return self.flops
+            case "recompute":
+                return self.recompute
+            case "time":
+                return self.seconds
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Side:
     """A revision beside the change. ``figures``: of each of its runs or traces."""
 
     revision: Revision
-    figures: tuple[Hashable, ...]
+    figures: tuple[float | str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,24 +105,10 @@ class Answer:
     exit_code: ExitCode = ExitCode.OK
 
 
-class RevisionRow(Shown):
-    """A commit."""
-
-    sha: str
-    subject: str
-
-
-class SideRow(Shown):
-    """A revision beside the change, with its figures: seconds, bytes, FLOPs, or the recompute as text."""
-
-    revision: RevisionRow
-    figures: tuple[float | str, ...]
-
-
 class SkippedRow(Shown):
     """A revision that could not be measured, and why."""
 
-    revision: RevisionRow
+    revision: Revision
     reason: str
 
 
@@ -127,11 +120,11 @@ class BisectDocument(Document):
     case: str = at("plan", "case")
     metric: Metric
     exit_code: int
-    first_bad: RevisionRow | None
-    between: tuple[RevisionRow, ...]
+    first_bad: Revision | None
+    between: tuple[Revision, ...]
     probability: float | None = at("found", "probability")
     change: float | None
-    sides: tuple[SideRow, ...]
+    sides: tuple[Side, ...]
     changed_lines: tuple[str, ...] = at("lines")
     skipped: tuple[SkippedRow, ...]
     num_revisions: int
@@ -142,12 +135,8 @@ class BisectDocument(Document):
     def of_answer(cls, answer: Answer) -> Self:
         """Return the document of an answer."""
         first = answer.plan.revisions[answer.found.place] if answer.found else None
-        skipped = [SkippedRow(revision=_row(each), reason=why) for each, why in answer.skipped]
+        skipped = [SkippedRow(revision=each, reason=why) for each, why in answer.skipped]
         return cls.of(answer, first_bad=first, skipped=skipped, num_revisions=len(answer.plan.revisions) - 1)
-
-
-def _row(revision: Revision) -> RevisionRow:
-    return RevisionRow(sha=revision.sha, subject=revision.subject)
 
 
 def of_kind(measured: Iterable[Measured], metric: Metric) -> list[Measured]:

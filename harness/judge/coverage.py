@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Self
 
 from harness.judge.readings import Window, window_of, worst_rank
 from harness.records.metrics import Metrics, Peak, Summary
@@ -119,13 +118,17 @@ class OwnThroughput:
     n: int
     change: float | None
 
-    @classmethod
-    def over(cls, values: Sequence[float], ours: Summary | None) -> Self | None:
-        """Return the median of ``values`` against that of ``ours``; None without values."""
-        if not values:
-            return None
-        middle = median(values)
-        return cls(middle, len(values), middle / ours.median - 1 if ours else None)
+
+@dataclass(frozen=True)
+class OwnTime(OwnThroughput):
+    """Seconds of an iteration by the clock of the program that trains, which also runs between two steps."""
+
+    trainer: str
+
+
+def _over(values: Sequence[float], ours: Summary | None) -> tuple[float, int, float | None]:
+    middle = median(values)
+    return middle, len(values), middle / ours.median - 1 if ours else None
 
 
 def _window(record: RunRecord, metrics: Metrics) -> range:
@@ -135,42 +138,30 @@ def _window(record: RunRecord, metrics: Metrics) -> range:
 def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
     """Return the log's throughput; None for a run by mbr-perf, and if the log has none in the window."""
     logged, steps = record.imported.throughput if record.imported else (), _window(record, metrics)
-    return OwnThroughput.over([row.tflops_per_gpu for row in logged if row.step in steps], metrics.tflops_per_gpu)
-
-
-def throughput_text(record: RunRecord, metrics: Metrics) -> str | None:
-    """``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's value``; None without a value."""
-    own = own_throughput(record, metrics)
-    if own is None:
-        return None
-    differs = "" if own.change is None else f", {own.change * 100:+.1f} % from mbr-perf's value"
-    return f"the log reports {own.median:.2f} TFLOP/s/GPU{differs}"
-
-
-@dataclass(frozen=True)
-class OwnTime(OwnThroughput):
-    """Seconds of an iteration by the clock of the program that trains, which also runs between two steps."""
-
-    trainer: str = ""
+    values = [row.tflops_per_gpu for row in logged if row.step in steps]
+    return OwnThroughput(*_over(values, metrics.tflops_per_gpu)) if values else None
 
 
 def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
     """Return the iteration time of Megatron-Bridge, by the slowest rank; None for another run, and without one."""
-    if record.spec.engine is None:
+    slowest = dict[int, float]()
+    for step in (step for rank in record.ranks for step in rank.steps):
+        if step.trainer_seconds is not None and step.step in _window(record, metrics):
+            slowest[step.step] = max(step.trainer_seconds, slowest.get(step.step, 0.0))
+    if record.spec.engine is None or not slowest:
         return None
-    times = [{step.step: step.trainer_seconds for step in rank.steps} for rank in record.ranks]
-    slowest = [
-        [seconds for rank in times if (seconds := rank.get(step)) is not None] for step in _window(record, metrics)
-    ]
-    own = OwnTime.over([max(seconds) for seconds in slowest if seconds], metrics.step_time_s)
-    return own and replace(own, trainer=f"Megatron-Bridge {record.spec.engine.version}")
+    own = _over([*slowest.values()], metrics.step_time_s)
+    return OwnTime(*own, trainer=f"Megatron-Bridge {record.spec.engine.version}")
 
 
-def own_time_text(record: RunRecord, metrics: Metrics) -> str | None:
+def throughput_text(own: OwnThroughput) -> str:
+    """``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's value``."""
+    differs = "" if own.change is None else f", {own.change * 100:+.1f} % from mbr-perf's value"
+    return f"the log reports {own.median:.2f} TFLOP/s/GPU{differs}"
+
+
+def own_time_text(own: OwnTime) -> str:
     """``Megatron-Bridge 0.3.1 itself reports 1.234 s per iteration, +2.1 % from the measured step``."""
-    own = own_time(record, metrics)
-    if own is None:
-        return None
     differs = "" if own.change is None else f", {own.change * 100:+.1f} % from the measured step"
     text = f"{own.trainer} itself reports {format_seconds(own.median)} per iteration{differs}"
     return f"{text}: its clock also runs between two steps"

@@ -1,17 +1,15 @@
 """Launches one run on this machine, after it checks that the folder and the GPUs are free."""
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from heapq import nlargest
 from pathlib import Path
 
 from harness.judge.readings import with_clocks
 from harness.launch.heartbeats import Progress
-from harness.launch.plan import LaunchPlan, Nodes
-from harness.launch.processes import claim, life_of, owner_of
+from harness.launch.plan import Nodes
+from harness.launch.processes import claim
 from harness.launch.replay import ReplayPlan, execute
 from harness.launch.warm import WarmParents
 from harness.measure.bridge import keep_config
@@ -21,54 +19,10 @@ from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
 from harness.records.collect import LaunchOutcome, collect
 from harness.records.disk import disk_faults_reported
-from harness.records.night import NIGHTS
-from harness.records.rank import OWNER, placed
+from harness.records.rank import placed
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord, no_time
-from harness.records.store import RECORD, write_atomically, write_record
-
-_KINDS = ("runs", "sweeps", NIGHTS)
-_NEWEST = 20  # names begin with the time; older folders no longer run
-
-
-def others_at_work(run_dir: Path) -> tuple[str, ...]:
-    """Return a line for every other run, sweep and night in the results folder of ``run_dir`` that runs here now.
-
-    Without those of other machines, other containers and this process, and without the sweep or night of this run.
-    """
-    own = (run_dir.absolute(), *run_dir.absolute().parents)
-    results = next((folder.parent for folder in own[1:] if folder.name in _KINDS), None)
-    if results is None:  # a folder that the user named, outside a results folder
-        return ()
-    tops = (top for kind in _KINDS for top in _newest(results / kind) if top not in own)
-    at_work = (
-        top
-        for top in tops
-        if _is_filled(top) and any(_is_filled(run) and not (run / RECORD).is_file() for run in _runs(top))
-    )
-    return tuple(f"shared machine: another mbr-perf was at work here: {top.name}" for top in at_work)
-
-
-def _newest(folder: Path) -> list[Path]:
-    """Return the newest folders by name. Cheap, because it runs twice per run and a folder may hold ten thousand."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return [folder / name for name in nlargest(_NEWEST, (entry.name for entry in entries))]
-
-
-def _runs(top: Path) -> Iterator[Path]:
-    pattern = OWNER if top.parent.name == "runs" else f"*/*/*/{OWNER}"
-    yield from (path.parent for path in top.glob(pattern))
-
-
-def _is_filled(folder: Path) -> bool:
-    """Return whether another living process writes to the folder."""
-    if life_of(folder).state != "alive":
-        return False
-    owner = owner_of(folder)
-    return owner is not None and owner.pid != os.getpid()
-
+from harness.records.store import write_atomically, write_record
 
 PATIENCE_S = 60.0
 _POLL_S = 0.2
@@ -149,24 +103,15 @@ def _launched(
     write_atomically(run_dir / f"plan{number}.txt", redact(understood.plan.render()))
     if nodes.node_rank == 0:
         claim(run_dir)
-    others = _others(launch)
     with prediction() as predicted:
         with progress(understood) as on_progress:
             outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
         kept = predicted(outcome.signal)
     late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-    shared = tuple(dict.fromkeys((*others, *_others(launch))))  # at the start and at the end
-    record = _record(launch, clock, outcome, late, kept)
-    record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
+    record = amended(_record(launch, clock, outcome, late, kept))
     if nodes.node_rank == 0:
         write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
-
-
-def _others(launch: Launch) -> tuple[str, ...]:
-    """Other launches that share the CPUs of this run. The sampler sees who shares a GPU."""
-    plan, spec = launch.understood.plan, launch.understood.spec
-    return others_at_work(launch.run_dir) if isinstance(plan, LaunchPlan) and spec.gpu_type.is_cpu else ()
 
 
 def _record(

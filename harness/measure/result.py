@@ -6,7 +6,7 @@ from statistics import median
 
 from harness.failures.verdict import class_name
 from harness.judge import readings
-from harness.judge.coverage import own_throughput, own_time_text, throughput_text
+from harness.judge.coverage import own_time_text, throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
@@ -127,17 +127,18 @@ _FAR = 0.05  # the formulas of trainers differ by less
 
 
 def _other_throughput(run: RunDocument) -> Iterator[Line]:
-    own = own_throughput(run.record, run.metrics)
+    own = run.imported.own_throughput if run.imported else None
     if own and own.change is not None and abs(own.change) > _FAR:
         why = "the log's job had other sizes than the settings here, or its trainer counts FLOPs by another formula"
-        yield Line(f"Note: {throughput_text(run.record, run.metrics)}. Likely reason: {why}", "doubt", hang=2)
+        yield Line(f"Note: {throughput_text(own)}. Likely reason: {why}", "doubt", hang=2)
 
 
 def _notes(run: RunDocument) -> Iterator[str | Line]:
     record, metrics = run.record, run.metrics
+    throughput = run.imported.own_throughput if run.imported else None
     yield from filter(None, (
-        prediction_line(record.prediction, record.no_prediction),
-        figures.clock_line(metrics.clocks), throughput_text(record, metrics), own_time_text(record, metrics),
+        prediction_line(record.prediction, record.no_prediction), figures.clock_line(metrics.clocks),
+        throughput and throughput_text(throughput), run.own_time and own_time_text(run.own_time),
     ))  # fmt: skip
     yield from reasons((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
     yield from (f"Note: {text}" for text in record.notes)

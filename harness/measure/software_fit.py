@@ -1,18 +1,13 @@
 """Judges whether the installed software fits together."""
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
 from typing import Literal
 
 from harness.experiment.software import Software
 from harness.launch.detection import Detection
 from harness.launch.machine import TRAIN_EXTRA, TRAINING
-from harness.launch.processes import PROC
 from harness.units import parse_version
 
 State = Literal["ok", "warning", "problem"]
@@ -132,54 +127,3 @@ def cuda_line(torch_version: str, built_for: str | None, driver: str | None) -> 
         return Line("CUDA", "problem", found, remedy)
     by_compatibility = ", which suffices by minor version compatibility" if needed > supported else ""
     return Line("CUDA", "ok", found + by_compatibility)
-
-
-LOCK = "lock"  # torch.utils.cpp_extension, beside what is compiled
-CACHED = "share_storage_ext"  # of recompute that discards outputs, since megatron-core 0.17 (rule K18)
-
-
-def lock_lines(software: Software, shell: Mapping[str, str], now_s: float) -> Iterator[Line]:
-    """Yield a line for each lock file that would block ranks started from this shell."""
-    if software.megatron_core is None:
-        return
-    folders = [Path(str(metadata.distribution("megatron-core").locate_file("megatron/core/build")))]  # of ddp.nccl_ub
-    if parse_version(software.megatron_core) >= parse_version("0.17"):
-        folders += _cached(shell)
-    for folder in folders:
-        with suppress(OSError):
-            lock = folder / LOCK
-            yield _line(lock, now_s - lock.stat().st_mtime, tuple(_holders(lock)))
-
-
-def _cached(shell: Mapping[str, str]) -> Iterable[Path]:
-    """The folder that torch uses: the one named by a variable, else one per Python and CUDA in the user's cache."""
-    if "TORCH_EXTENSIONS_DIR" in shell:
-        return [Path(shell["TORCH_EXTENSIONS_DIR"]) / CACHED]
-    cache = Path(shell["XDG_CACHE_HOME"]) if "XDG_CACHE_HOME" in shell else Path(shell.get("HOME", "/")) / ".cache"
-    return sorted((cache / "torch_extensions").glob(f"*/{CACHED}"))
-
-
-def _line(lock: Path, age_s: float, holders: tuple[int, ...]) -> Line:
-    name = f"extension {lock.parent.name}"
-    if holders:
-        return Line(name, "ok", f"process {holders[0]} has been compiling it for {_age(age_s)}: {lock}")
-    found = f"{lock}: left {_age(age_s)} ago, and no process of this machine holds it. Runs that need it wait forever"
-    return Line(
-        name, "warning", found, f"unless another machine with this folder compiles it: rm {shlex.quote(str(lock))}"
-    )
-
-
-def _holders(lock: Path) -> Iterator[int]:
-    """Processes that have the file open, as torch has while it compiles; those of other users cannot be seen."""
-    wanted = str(lock.resolve())
-    for process in PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            if any(str(opened.readlink()) == wanted for opened in (process / "fd").iterdir()):
-                yield int(process.name)
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

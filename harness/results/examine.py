@@ -17,7 +17,7 @@ from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_
 from harness.launch.environment import SAFE_PATH, Host, inherited
 from harness.launch.machine import declared_requirements, installed_software
 from harness.launch.plan import free_port
-from harness.measure.software_fit import Declared, Line, State, lock_lines, software_lines
+from harness.measure.software_fit import Declared, Line, State, software_lines
 from harness.records.disk import free_bytes
 from harness.records.quoting import quoted_error
 from harness.records.store import write_atomically
@@ -52,7 +52,6 @@ def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[L
         gpu_lines(gpus),
         import_line(host, software, gpus),
         compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
-        lock_lines(software, host.shell, time.time()),
         results_line(results),
         shared_memory_line(SHARED_MEMORY),
         clock_line(time.time()),

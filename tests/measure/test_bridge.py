@@ -217,7 +217,7 @@ def test_bridges_own_time_stands_beside_the_measured_step(by_bridge, make_record
     own = own_time(record, metrics)
     assert (own.trainer, own.n) == ("Megatron-Bridge 0.3.1", metrics.step_time_s.n)
     assert own.median == pytest.approx(1.1 * metrics.step_time_s.median)
-    assert own_time_text(record, metrics) == (
+    assert own_time_text(own) == (
         "Megatron-Bridge 0.3.1 itself reports 1.100 s per iteration, +10.0 % from the measured step: its clock also runs "
         "between two steps"
     )
