@@ -14,6 +14,7 @@ import pytest
 from jsonschema.exceptions import best_match
 
 from harness.app import main
+from harness.cluster import commands, following
 from harness.launch import detection
 from harness.records.store import write_record
 from harness.show.json import text
@@ -155,6 +156,14 @@ def slurm(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return FakeSlurm(folder)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Jobs are asked for often, and what a script did is visible at once."""
+    monkeypatch.setattr(following, "LOOK_S", 0.02)
+    monkeypatch.setattr(following, "SETTLE_S", 0.1)
+    monkeypatch.setattr(commands, "LOOK_AFTER_S", (0.02,) * len(commands.LOOK_AFTER_S))
 
 
 @pytest.fixture(name="run")

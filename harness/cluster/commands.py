@@ -47,8 +47,8 @@ class Answer:
 class Slurm:
     """The Slurm that this shell reaches. ``look_after_s``: the pauses after submissions that nobody answered."""
 
-    def __init__(self, shell: Mapping[str, str], look_after_s: Sequence[float] = LOOK_AFTER_S) -> None:
-        self._look_after_s = look_after_s
+    def __init__(self, shell: Mapping[str, str], look_after_s: Sequence[float] | None = None) -> None:
+        self._look_after_s = LOOK_AFTER_S if look_after_s is None else look_after_s
         self._shell = {
             name: value
             for name, value in shell.items()

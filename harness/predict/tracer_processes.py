@@ -22,7 +22,7 @@ _LOOK_AT_FILES_EVERY_S = 0.05
 
 
 class TracerDiedError(RunFailedError):
-    """The tracer ended without an answer, before its time was over."""
+    """The tracer ended without an answer, at one of its cases or stages, before its time was over."""
 
 
 class TracerLateError(RunFailedError):
@@ -67,8 +67,7 @@ class TracerProcess:
         with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
             asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
             asked.write_text(request)
-            module = (self.host.python, "-m", self.module, *flags)
-            command = (*module, "--request", str(asked), "--out", str(answer))
+            command = (self.host.python, "-m", self.module, *flags, "--request", str(asked), "--out", str(answer))
             late = self._run(command, tracer_environment(self.host), progress_file(answer))
             found = answer.read_bytes() if answer.exists() else None
         if late or found is None:
@@ -94,7 +93,8 @@ class TracerProcess:
         if stderr is None:
             return why_late(self.timeout_s, stopped=self.stop is not None and self.stop.is_set())
         if process.returncode != 0:
-            raise TracerDiedError(death_of(process.returncode, stderr))
+            began = done.exists() or "--exact" in command  # whole steps leave no note of progress
+            raise (TracerDiedError if began else RunFailedError)(death_of(process.returncode, stderr))
         return ""
 
     def _wait(self, process: subprocess.Popen[str], done: Path) -> str | None:

@@ -12,6 +12,7 @@ from tests.cluster.conftest import SUBMITTED, job_record
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture
@@ -105,7 +106,6 @@ def test_a_committed_failure_ends_the_waiting_and_drops_the_other_repeats(on_slu
     assert not Path(second.run_dir).exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded", "code", "failure"),
     [("nodefail", 3, "Slurm: NODE_FAIL (NodeDown) on n2"), ("cancelled", 130, "Slurm: CANCELLED")],
@@ -237,7 +237,6 @@ def test_without_slurm_the_run_is_refused(on_slurm, tmp_path, monkeypatch):
     assert (answer.code, "sbatch: not installed here, or not on PATH" in answer.err) == (2, True)
 
 
-@pytest.mark.slow
 def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     sweep_dir, job_dir = results / "sweeps" / "sweep", results / "jobs" / "job"
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep_dir)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from harness.cluster import following
+
+pytestmark = pytest.mark.usefixtures("impatient")
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
 RECORDED = ROOT / "tests" / "data" / "slurm" / "said"
@@ -81,7 +83,8 @@ def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_
     assert nightly("--resume", night_dir).code == 3
 
 
-def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, mbr_perf, results):
+def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, mbr_perf, results, monkeypatch):
+    monkeypatch.setattr(following, "SETTLE_S", 1.1)  # a run belongs to the job of its second
     slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
     slurm.reports("cancelled")
     night_dir = json.loads(nightly("--only", "first").out)["night_dir"]

@@ -19,7 +19,9 @@ from harness.records.trace import TraceCase
 # Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
 SCRIPTED = """#!{python}
 import atexit, json, sys
+open(__file__ + ".starts", "a").write(".")
 cases = [case["key"] for case in json.load(open(sys.argv[sys.argv.index("--request") + 1]))["cases"]]
+open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "a")
 if set(cases) & set({fatal!r}):
     atexit.register(print, 'nanobind: leaked 2 types!\\n - leaked type "ir.attr"', file=sys.stderr)
     raise TypeError("killed by the test")
@@ -64,6 +66,15 @@ def test_only_the_cases_that_kill_a_tracer_are_refused_and_they_are_asked_again(
 def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
     with pytest.raises(RunFailedError, match=r"\(exit 1\): TypeError: killed by the test$"):
         tracing(*(case.key for case in cases)).traces(cases, "local")
+
+
+@pytest.mark.train
+def test_a_tracer_that_dies_before_its_first_case_is_not_started_again(tracing, cases):
+    python = Path(tracing().host.python)
+    python.write_text(python.read_text().replace("cases = ", "import no_such_module\ncases = "))
+    with pytest.raises(RunFailedError, match="No module named 'no_such_module'"):
+        Tracing(replace(this_host(), python=str(python), num_cores=1), None).traces(cases, "local")
+    assert Path(f"{python}.starts").read_text() == "."
 
 
 @pytest.mark.train
