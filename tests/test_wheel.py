@@ -46,16 +46,8 @@ def _environment(tmp_path_factory):
         for top in tops if name != "mbr-perf" else ():
             (packages / top).symlink_to(dependency.locate_file(top))
     # pip itself requires that all dependencies are there: it may fetch none.
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        folder / "environment" / "bin" / "python",
-        "install",
-        "--no-index",
-        wheel,
-    ]
+    own = folder / "environment" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", own, "install", "--no-index", wheel]
     subprocess.run(pip, check=True, capture_output=True, timeout=120)
     return folder / "environment" / "bin"
 

@@ -18,7 +18,16 @@ from tests.engine.conftest import ROOT, answer_of
 
 DENSE, GROUPED = shapes.DENSE, shapes.GROUPED
 
-FORK_SAFETY = "import torch{}; from harness.engine.process import why_not_forkable; print(why_not_forkable())"
+FORK_SAFETY = """
+import threading, time, torch
+from harness.engine.process import why_not_forkable
+print(why_not_forkable())
+torch.cuda._initialized = True
+print(why_not_forkable())
+torch.cuda._initialized = False
+threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+print(why_not_forkable())
+"""
 HAND_OVER = (
     "from torch.distributed.elastic.multiprocessing import api; {}; "
     "from harness.engine.prepared_ranks import why_not_to_be_handed_over; print(why_not_to_be_handed_over())"
@@ -130,10 +139,10 @@ def test_a_rank_imports_nothing_that_its_parent_could_have_imported_once(trained
 
 @pytest.mark.train
 def test_a_process_with_a_thread_or_with_cuda_is_not_forked():
-    thread = "; import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
-    assert refusal(thread).startswith("1 other thread runs in process")
-    assert "CUDA is initialised in process" in refusal("; torch.cuda._initialized = True")
-    assert refusal("") == ""
+    nothing, cuda, thread = answer_of("-c", FORK_SAFETY).splitlines()
+    assert nothing == ""
+    assert "CUDA is initialised in process" in cuda
+    assert thread.startswith("1 other thread runs in process")
 
 
 @pytest.mark.train
@@ -155,5 +164,5 @@ def test_garbage_of_imports_is_collected_before_a_step_is_measured():
     assert (refusal(warm, COLLECTIONS), refusal(fresh, COLLECTIONS)) == ("1", "1")
 
 
-def refusal(before, code=FORK_SAFETY):
+def refusal(before, code):
     return answer_of("-c", code.format(before)).strip()

@@ -170,7 +170,7 @@ UNFIT = {
 def test_a_parent_that_cannot_serve_gives_way_to_a_fresh_torchrun_with_a_note(two, tmp_path, custom, num_kept, reason):
     (tmp_path / "sitecustomize.py").write_text(custom)
     with WarmParents() as kept:
-        for _ in range(2):
+        for _ in range(1 + num_kept):
             plan = two({"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
             outcome = run(plan, kept)
             assert (outcome.status, outcome.warm) == ("ok", False), plan.launcher_log.read_text()

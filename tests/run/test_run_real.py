@@ -101,17 +101,8 @@ def test_the_prediction_stands_beside_the_measurement(trained):
 
 
 def test_adapters_train_in_the_memory_that_was_predicted_and_other_weights_have_no_gradients(tmp_path):
-    peft = (
-        "--task",
-        "peft",
-        "--set",
-        "peft.dim=4",
-        "--set",
-        "peft.target_modules=[linear_qkv, linear_fc2]",
-        "--recompute_modules",
-        "mlp",
-    )
-    done, run_dir = train(tmp_path, *peft, "-ng", "1", "-pp", "1")
+    adapters = ("--set", "peft.dim=4", "--set", "peft.target_modules=[linear_qkv, linear_fc2]")
+    done, run_dir = train(tmp_path, "--task", "peft", *adapters, "--recompute_modules", "mlp", "-ng", "1", "-pp", "1")
     assert done.returncode == 0, done.stderr
     record = read_run(run_dir)
     (rank,) = record.ranks

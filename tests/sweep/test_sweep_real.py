@@ -120,6 +120,25 @@ def test_a_sweep_that_was_killed_and_interrupted_is_resumed_to_the_end_three_cel
         assert Path(path).stat().st_size > 0
 
 
+def test_a_run_ends_as_out_of_memory_exactly_where_its_meter_needs_more_than_the_limit(killed):
+    for cell in read_sweep(killed).cells:
+        record = cell.runs[0]
+        assert any("memory limit in force" in note for note in record.notes)
+        limit = record.spec.measure.memory_limit_bytes
+        metered = [
+            rank.memory for rank in record.ranks if rank.memory
+        ]  # not of a rank that lost its peer and was killed
+        assert {memory.limit_bytes for memory in metered} == {limit}
+        assert all(memory.max_allocated_bytes <= limit for memory in metered)
+        out = [rank for rank in record.ranks if rank.failure and rank.failure.kind == "oom"]
+        assert (record.status == "oom") == bool(out)
+        for rank in out:
+            assert (rank.failure.phase, rank.failure.step) == ("forward_backward", 1)
+            assert rank.memory.max_allocated_bytes + rank.failure.request_bytes > limit
+            assert not any(other.finished for other in record.ranks)  # the other rank waits for no peer that is gone
+            assert "out of memory under --memory_limit" in record.failure
+
+
 def peak(cell):
     return cell["metrics"]["peak_allocated_bytes"]["value"]
 

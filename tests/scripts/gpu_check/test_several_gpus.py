@@ -1,5 +1,6 @@
 """The parallel stage on a machine with one, two and four scripted GPUs."""
 
+import killing
 import pytest
 from several_gpus import LAYOUTS, compare_layouts
 from shapes import Shape
@@ -50,7 +51,8 @@ def test_what_this_machine_cannot_do_is_skipped_by_name_and_nothing_is_started(m
         ("throttled", "parallel.te_graphs", "not_suspect"),
     ],
 )
-def test_what_goes_wrong_with_several_gpus_fails_its_own_check_only(machine, fault, name, check):
+def test_what_goes_wrong_with_several_gpus_fails_its_own_check_only(machine, monkeypatch, fault, name, check):
+    monkeypatch.setattr(killing, "FREED_S", 0.5)
     runs = machine(fault, num_gpus=2, te="2.11.0")
     case = next(case for case in compare_layouts(runs, runs.programs) if case.name == name)
     assert [each.name for each in case.checks if each.verdict == "fail"] == [check]
