@@ -46,14 +46,16 @@ def command(case: Case, verb: str, *more: str, change: Settings = MappingProxyTy
         return ""
     spec = changed(case.spec, change)
     sources = dict(case.sources) | {path: _option(path) for path in change}
-    kept = {path: source for path, source in sources.items() if verb != "plan" or path not in _MEASURED}
+    if verb == "plan":
+        sources = {path: source for path, source in sources.items() if path not in _MEASURED}
     words = ["mbr-perf", verb, *_job(spec, sources)]
-    for name, values in _given(spec, kept).items():
+    for name, values in _given(spec, sources).items():
         words += [word for value in values or [""] for word in (name, value) if word]
     words += ["--recompute", spec.recompute.text.removesuffix(":distributed")]
     if verb != "plan":
         words += [word for rule in case.forced for word in ("--force", rule)]
-    return shlex.join([*words, *(_JOB if verb != "plan" and spec.num_nodes > 1 else ()), *more])
+        words += _JOB if spec.num_nodes > 1 else ()
+    return shlex.join([*words, *more])
 
 
 def changed(spec: ExperimentSpec, change: Settings) -> ExperimentSpec:

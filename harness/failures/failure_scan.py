@@ -196,7 +196,6 @@ class FailureScan:
         if rank is None and state.in_traceback and self.entry:
             rank, host = self.entry.rank, self.entry.host
         is_own = sign.weight == 0  # the rank's own error, which the traceback above explains
-        saves = self.is_saving and state.frame is None
         is_assert = state.code and _BARE_ASSERT.match(line.text)
         failure = RankFailure(
             kind=sign.kind,
@@ -205,7 +204,7 @@ class FailureScan:
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
             evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
-            moment=(state.moment if is_own else None) or ("save_checkpoint" if saves else None),
+            moment=self._moment(state, is_own=is_own),
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,
@@ -218,6 +217,11 @@ class FailureScan:
         state.takes_any = _OPEN.match(line.text) is not None
         is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None
         state.opened = key if is_open and self.found.get(key) is failure else None
+
+    def _moment(self, state: _Rank, *, is_own: bool) -> str | None:
+        if is_own and state.moment:
+            return state.moment
+        return "save_checkpoint" if self.is_saving and state.frame is None else None
 
     def _continue(self, state: _Rank, key: _Key, line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is only a part of NCCL's error."""

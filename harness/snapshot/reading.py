@@ -1,6 +1,7 @@
 """Opens snapshots of torch's CUDA allocator in a separate process, with limits and without running their code."""
 
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Questi
     with path.open("rb") as file, narration().status(f"Reading {path.name}"):
         begin = os.pread(file.fileno(), 8, 0)
         if packed := next((tool for magic, tool in _PACKED.items() if begin.startswith(magic)), None):
-            raise BadRequestError(f"{path}: is compressed", remedy=f"decompress it first: {packed} -dk {path}")
+            remedy = f"decompress it first: {packed} -dc {shlex.quote(str(path))} > {shlex.quote(path.stem)}"
+            raise BadRequestError(f"{path}: is compressed", remedy=remedy)
         try:
             done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired as error:

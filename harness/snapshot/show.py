@@ -1,5 +1,6 @@
 """Shows a snapshot in a terminal and as JSON."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,11 +61,17 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
             *_what_if(asked, "predicted" if summary.predicted else "recorded"),
             Line(_failed(device, verdict)),
         )
-        replayed = [f"; {_replayed(asked, row)}" for row in asked.rows]
-        answer = answer_line(replayed[0].removeprefix("; "), *replayed[1:], ".")
+        best, *others = (_replayed(asked, row) for row in sorted(asked.rows, key=_need))
+        is_choice = len(asked.rows) > 1 and not min(asked.rows, key=_need).failure
+        answer = answer_line(f"{'Best: ' * is_choice}{best}", *(f"; {text}" for text in others), ".")
     else:
         blocks, answer = (), answer_line(_failed(device, verdict))
     return Page((*blocks, Facts(tuple(facts), 11), GAP, _sums(device), GAP, *_holders(device)), answer=answer)
+
+
+def _need(row: WhatIfRow) -> tuple[bool, float, int]:
+    """Order rows: on the device if one was asked about, then by the smallest device, then by reserved memory."""
+    return row.failure is not None, math.inf if row.fits_bytes is None else row.fits_bytes, row.reserved_bytes
 
 
 def _replayed(found: WhatIf, row: WhatIfRow) -> str:

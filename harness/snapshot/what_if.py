@@ -16,6 +16,7 @@ from harness.snapshot.values import DeviceMemory, FirstFailure, Question, WhatIf
 from harness.units import GIB, counted
 
 _ASSUMED_DEVICE_BYTES = 80 * GIB  # it decides only how long an expandable range is, and what a memory fraction means
+_PLAN = "instead of --without, plan --recompute MODULE and write that step"
 _MOST_GIB = 1 << 20
 Entries = Sequence[dict[str, Any]]
 
@@ -52,6 +53,8 @@ def question_of(settings: Sequence[str], device_gib: float | None, without: Sequ
 @torchs_layout()
 def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) -> WhatIf:
     """Return what the device's history takes under each setting. SnapshotFormatError if it has no history."""
+    if question.without and content.get("predicted"):
+        raise SnapshotFormatError(f"it is a predicted step, whose requests name no module: {_PLAN}")
     traces = content.get("device_traces") or ()
     entries: Entries = (traces[device.device] or ()) if device.device < len(traces) else ()
     if not any(entry["action"] == "alloc" for entry in entries):

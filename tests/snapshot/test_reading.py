@@ -127,3 +127,14 @@ def test_old_text_opcodes_reach_no_global(tmp_path: Path, name: str):
     (tmp_path / "evil.pickle").write_bytes(f"c{name}\n(S'touch {tmp_path}/ran'\ntR.".encode())
     assert name.replace("\n", ".") in refused(tmp_path / "evil.pickle")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_packed_file_in_a_folder_of_others_is_unpacked_where_the_command_runs(tmp_path: Path, monkeypatch):
+    packed = tmp_path / "theirs" / "a.pickle.xz"
+    packed.parent.mkdir()
+    packed.write_bytes(lzma.compress(pickle.dumps(trained().snapshot())))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadRequestError) as refusal:
+        snapshot_summary(packed)
+    subprocess.run(refusal.value.remedy.partition(": ")[2], shell=True, check=True)
+    assert snapshot_summary(tmp_path / "a.pickle").devices

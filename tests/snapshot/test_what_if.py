@@ -41,7 +41,22 @@ def test_line_1_answers_the_question(tmp_path, capsys):
     path = str(written(tmp_path / "a.pickle", holes().snapshot()))
     with pytest.raises(SystemExit):
         main(["snapshot", path, "--what_if", "expandable_segments:True", "--device_gib", "5", "-q"])
-    assert capsys.readouterr().out == "defaults: request 121 fails; expandable_segments:True: fits in 3.91 GiB.\n"
+    assert capsys.readouterr().out == "Best: expandable_segments:True: fits in 3.91 GiB; defaults: request 121 fails.\n"
+
+
+def test_line_1_begins_with_what_needs_least(tmp_path, capsys):
+    path = str(written(tmp_path / "a.pickle", holes().snapshot()))
+    settings = ("max_split_size_mb:64", "expandable_segments:True")
+    with pytest.raises(SystemExit):
+        main(["snapshot", path, *(word for each in settings for word in ("--what_if", each)), "-q"])
+    parts = capsys.readouterr().out.split("; ")
+    assert [part.rpartition(": ")[0] for part in parts] == [
+        "Best: expandable_segments:True", "max_split_size_mb:64", "defaults",
+    ]  # fmt: skip
+
+
+def test_a_predicted_step_is_not_asked_about_modules(asked):
+    assert "predicted" in asked(layers(2) | {"predicted": "none, stage 0"}, "--without", "mlp", code=2)["error"]
 
 
 def test_the_first_request_that_fails_on_the_device_is_named(asked):
