@@ -136,7 +136,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         )
     else:
         planned = Planned(found.layouts)
-        nearest = nearest_blocks(planned.nearest_golden, planned.nearest_published)
+        nearest = nearest_blocks(planned.nearest_golden)
         page = search_page(found, request, show_all=how.show_all)
         page = with_columns(page, _columns(how)) if how.columns else page
         show_page(replace(page, blocks=(*page.blocks, *nearest)))
@@ -168,7 +168,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
         page = with_optimal(page, planned, how.plan_file)
     failed = end_of_log(request.asked.source)
     more: list[Block] = [Line(failed, "doubt")] * bool(failed)
-    more += [*nearest_blocks(planned.nearest_golden, planned.nearest_published)]
+    more += nearest_blocks(planned.nearest_golden)
     more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

@@ -277,7 +277,6 @@ class PlanDocument(Document):
     search: SearchDocument | None = None
     optimal: OptimalDocument | None = None
     nearest_golden: Nearest | None = None
-    nearest_published: Nearest | None = None
 
     def rows(self) -> list[Mapping[str, object]]:
         """One for each setting of each layout, without its stages."""

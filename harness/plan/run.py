@@ -12,7 +12,7 @@ from harness.experiment.recompute import NoRecompute, canonical_text, parse_reco
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports
-from harness.plan.nearest import Nearest, nearest_golden, nearest_published
+from harness.plan.nearest import Nearest, nearest_golden
 from harness.plan.request import PlanRequest, check_plan
 from harness.predict.draws import CONSTANT, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
@@ -118,12 +118,6 @@ class Planned:
         return (
             nearest_golden(layout.plan, layout.settled.sources) if layout and layout.plan and layout.settled else None
         )
-
-    @property
-    def nearest_published(self) -> Nearest | None:
-        """Return the published throughput nearest to a setting of the same layout."""
-        layout = self.judged
-        return nearest_published(layout.plan) if layout and layout.plan else None
 
     @property
     def judged(self) -> Layout | None:

@@ -13,13 +13,15 @@ from korthikanti import spec_of as paper_spec
 
 from harness.errors import HarnessError
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
-from harness.plan.nearest import published_rows, published_seconds, published_spec
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
 from harness.predict.flops import model_flops_per_step
 from harness.predict.time_model import Efficiency, StepTime, generation_of, kind_of_step, likely_seconds, step_time
 from harness.predict.trace_book import MissingTraceError
+from harness.resolve.recipe import Request
+from harness.resolve.resolve import resolve
 
 # Inputs whose rows have Megatron-LM's arguments.
 ARGUED = ("h100_dense_times", "megatron_lm_goldens", "other_published", "experts")
@@ -123,8 +125,36 @@ def _of_papers(source: Path, host: Host) -> list[Step]:
     return steps
 
 
+def published_spec(row: Row) -> ExperimentSpec:
+    """The operating point that a published row names, with what it sets. HarnessError where a recipe lacks it."""
+    changed = resolve(Request(gpu="h100", **row["request"])).spec.model_dump()
+    for path, value in row["set"].items():
+        *sections, last = path.split(".")
+        place = changed
+        for section in sections:
+            place = place[section]
+        place[last] = parse_recompute(value) if path == "recompute" else _frozen(value)
+    return ExperimentSpec.model_validate(changed)
+
+
+def _frozen(value: Any) -> Any:
+    """Return lists as tuples, which a strict spec takes."""
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _seconds(row: Row, spec: ExperimentSpec) -> float:
+    """Return the seconds of a step of ``spec``, from whichever figure was published."""
+    if row["step_s"]:
+        return float(row["step_s"])
+    if row["tokens_per_s_per_gpu"]:
+        return spec.tokens_per_step / spec.num_gpus / float(row["tokens_per_s_per_gpu"])
+    return model_flops_per_step(spec) / (float(row["tflops_per_gpu"]) * 1e12 * spec.num_gpus)
+
+
 def _published(source: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
-    rows = published_rows(source)
+    rows: list[Row] = json.loads(source.read_text())["rows"]
     left_out = {row["id"]: row["left_out"] for row in rows if row["left_out"]}
     specs: dict[str, ExperimentSpec] = {}
     for row in rows:
@@ -135,7 +165,7 @@ def _published(source: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
                 left_out[row["id"]] = error.message
     costs, missing = _costs({name: (spec, "transformer_engine") for name, spec in specs.items()}, host)
     left_out |= missing
-    seconds = {row["id"]: published_seconds(row, specs[row["id"]]) for row in rows if row["id"] in costs}
+    seconds = {row["id"]: _seconds(row, specs[row["id"]]) for row in rows if row["id"] in costs}
     return [
         Step(row["id"], row["model"], "published", specs[row["id"]], costs[row["id"]], seconds[row["id"]],
              f"{row['source']}; settings: {row['settings_from']}", tuple(row["taken_as"]), (seconds[row["id"]],))

@@ -1,6 +1,5 @@
 """Which of several layouts is recommended."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +7,7 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.plan.document import planned_document
-from harness.plan.nearest import (
-    Nearest,
-    nearest_blocks,
-    nearest_golden,
-    nearest_published,
-    nearest_text,
-    published_spec,
-)
+from harness.plan.nearest import nearest_blocks, nearest_golden, nearest_text
 from harness.plan.run import Layout, Planned
 from harness.predict.device import device_needs
 from harness.predict.limits import Limits
@@ -110,19 +102,17 @@ def test_the_nearest_golden_says_how_far_the_prediction_is_from_it(planned, gold
     assert (nearest.name, nearest.recompute, nearest.differences) == ("near", "none", ())
     assert (nearest.peak_error, nearest.throughput_error) == (pytest.approx(-0.5), pytest.approx(0.1))
     assert nearest_text(nearest) == ("Nearest golden: near: predicted peak -50.0 %, predicted TFLOP/s/GPU +10.0 %")
-    assert shown(nearest, None) == ([nearest_text(nearest)], 0)
+    assert shown(nearest) == ([nearest_text(nearest)], 0)
 
 
-def shown(golden, published):
+def shown(golden):
     """The lines that a reader gets, and how many notes are left out."""
-    blocks = nearest_blocks(golden, published)
+    blocks = nearest_blocks(golden)
     return [plain(line.words) for line in Page(tuple(blocks)).brief.blocks], blocks[-1].num
 
 
 def test_where_no_golden_is_near_a_note_says_so():
-    published = Nearest("x", "none", (), None, 0.1, source="a page")
-    assert shown(None, None) == ([], 1)
-    assert shown(None, published) == ([nearest_text(published)], 1)
+    assert shown(None) == ([], 1)
 
 
 def test_a_setting_that_a_golden_does_not_state_is_named_and_another_layout_is_no_neighbour(planned, golden_folder):
@@ -133,39 +123,3 @@ def test_a_setting_that_a_golden_does_not_state_is_named_and_another_layout_is_n
     nearest = nearest_golden(made, {"cuda_graph.impl": "--cuda_graph_impl"}, folder)
     assert nearest.differences == ("cuda_graph.impl: not stated by the golden",)
     assert nearest.throughput_error is None
-
-
-def published(**fields):
-    """A published row of a layout that is one chunk."""
-    request = {"model_recipe_name": "llama3_70b", "task": "sft", "compute_dtype": "fp8_cs", "num_gpus": 32}
-    row = {"id": "of 26.06", "request": request, "set": {"recompute": "none"}, "step_s": None, "tokens_per_s_per_gpu": None,
-           "tflops_per_gpu": None, "source": "docs:1", "taken_as": [], "left_out": None}  # fmt: skip
-    return row | fields
-
-
-def test_the_nearest_published_figure_has_the_same_layout(tmp_path):
-    spec = published_spec(published())
-    found = candidates(spec, SOFTWARE, TE)
-    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE)}, None, {})
-    made = plan(spec, found, traces, Limits(None), TE, SOFTWARE)
-    predicted = next(row.prediction for row in made.rows if row.text == "none")
-    twice = published(step_s=2 * predicted.time.likely_s)
-    batch = {"recompute": "none", "batch.global_batch_size": 64}
-    other = {"recompute": "none", "parallelism.tensor_model_parallel_size": 8}
-    rows = [published(set=other, step_s=9.0), published(id="batch", set=batch, step_s=2 * predicted.time.likely_s)]
-    file = tmp_path / "published.json"
-
-    file.write_text(json.dumps({"rows": [*rows, twice, published(left_out="no such layers")]}))
-    nearest = nearest_published(made, file)
-    assert (nearest.name, nearest.recompute, nearest.differences) == ("of 26.06", "none", ())
-    assert (nearest.peak_error, nearest.throughput_error) == (None, pytest.approx(1.0))
-    half = predicted.tflops_per_gpu / 2
-    assert nearest_text(nearest) == (
-        f"Nearest published figure: of 26.06 (docs:1, {half:.0f} TFLOP/s/GPU): predicted TFLOP/s/GPU +100.0 %"
-    )
-    file.write_text(json.dumps({"rows": rows}))
-    nearest = nearest_published(made, file)
-    assert nearest.differences == ("batch.global_batch_size: published 64, here 32",)
-    assert nearest.throughput_error == pytest.approx(0.0, abs=1e-9)
-    file.write_text(json.dumps({"rows": rows[:1]}))
-    assert nearest_published(made, file) is None

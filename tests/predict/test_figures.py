@@ -67,7 +67,7 @@ def figures(found: Planned) -> dict[str, object]:
         "least": [least_bytes(spec), least_seconds(spec)],
         "states": asdict(state_bytes(spec)),
         "nearest": [each and [each.name, each.peak_error, each.throughput_error]
-                    for each in (found.nearest_golden, found.nearest_published)],
+                    for each in (found.nearest_golden,)],
     }  # fmt: skip
     return {"plan": about, **{row.text: setting(row) for row in shown}}
 
