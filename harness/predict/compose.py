@@ -143,19 +143,14 @@ class Piece:
 
 def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = False) -> Piece:
     """Return one layer, from the traces of a chunk with one layer and of a chunk with two."""
-    saved = double.saved_bytes - single.saved_bytes
-    lingering = double.lingering_bytes - single.lingering_bytes
-    apart = single.backward_peak_bytes - saved + lingering + single.hidden_bytes
-    return Piece(
-        saved=saved,
+    layer = added_piece(double, single)
+    apart = single.backward_peak_bytes - layer.saved + layer.lingering + single.hidden_bytes
+    return replace(
+        layer,
         forward_over=single.forward_peak_bytes - single.saved_bytes,
         backward_over=single.backward_peak_bytes,
-        persistent=double.persistent_bytes - single.persistent_bytes,
-        parameters=Parameters.of(double) - Parameters.of(single),
-        work=Work.of(double.ops) - Work.of(single.ops),
-        lingering=lingering,
         runs_again=runs_again,
-        shared_behind=max(0, apart - double.backward_peak_bytes) if lingering else 0,
+        shared_behind=max(0, apart - double.backward_peak_bytes) if layer.lingering else 0,
     )
 
 
@@ -201,16 +196,16 @@ def frame_piece(single: ChunkTrace, layer: Piece) -> Piece:
     )
 
 
-def end_piece(with_end: ChunkTrace, without: ChunkTrace) -> Piece:
-    """Return what an embedding, or an output layer with its loss, adds to the same chunk of one layer."""
+def added_piece(more: ChunkTrace, without: ChunkTrace) -> Piece:
+    """Return what another layer, an embedding, or an output layer with its loss adds to a chunk of one layer."""
     return Piece(
-        saved=with_end.saved_bytes - without.saved_bytes,
-        forward_over=with_end.forward_peak_bytes - with_end.saved_bytes,
-        backward_over=with_end.backward_peak_bytes,
-        persistent=with_end.persistent_bytes - without.persistent_bytes,
-        parameters=Parameters.of(with_end) - Parameters.of(without),
-        work=Work.of(with_end.ops) - Work.of(without.ops),
-        lingering=with_end.lingering_bytes - without.lingering_bytes,
+        saved=more.saved_bytes - without.saved_bytes,
+        forward_over=more.forward_peak_bytes - more.saved_bytes,
+        backward_over=more.backward_peak_bytes,
+        persistent=more.persistent_bytes - without.persistent_bytes,
+        parameters=Parameters.of(more) - Parameters.of(without),
+        work=Work.of(more.ops) - Work.of(without.ops),
+        lingering=more.lingering_bytes - without.lingering_bytes,
     )
 
 

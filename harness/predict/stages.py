@@ -22,15 +22,15 @@ from harness.predict.compose import (
     ChunkCost,
     Ends,
     Piece,
+    added_piece,
     compose,
-    end_piece,
     frame_piece,
     layer_piece,
     modules_piece,
     offloaded_piece,
     unit_piece,
 )
-from harness.predict.trace_book import Book, Reader, Recorder
+from harness.predict.trace_book import Book
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
@@ -42,11 +42,11 @@ _FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
 
 @dataclass(frozen=True)
 class _Shared:
-    """Values that the settings of one request share. A reader holds its traces, so that their ids stay valid."""
+    """Values that the settings of one request share. A book holds its traces, so that their ids stay valid."""
 
     cases: dict[object, TraceCase] = field(default_factory=dict)
     steps: dict[object, Any] = field(default_factory=dict)
-    readers: dict[int, Reader] = field(default_factory=dict)
+    books: dict[int, Book] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class Composer:
 
     def cases(self) -> tuple[TraceCase, ...]:
         """Return all traces that :meth:`chunk_costs` reads."""
-        recorder = Recorder()
+        recorder = Book()
         self._costs(recorder)
         return tuple({case.key: case for case in recorder.cases}.values())
 
     def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
         """Return ``costs[pp_rank][vp_stage]``; MissingTraceError for a missing trace."""
-        return self._costs(self._reader(traces))
+        return self._costs(self._book(traces))
 
     def _costs(self, book: Book) -> tuple[tuple[ChunkCost, ...], ...]:
         made: dict[object, ChunkCost] = {}
@@ -113,10 +113,10 @@ class Composer:
         self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], traces: Mapping[str, ChunkTrace]
     ) -> ChunkCost:
         """Return one chunk with these settings. ``of_stage``: the kinds of layers of its stage."""
-        return self._cost(chunk, settings, of_stage, self._reader(traces))
+        return self._cost(chunk, settings, of_stage, self._book(traces))
 
-    def _reader(self, traces: Mapping[str, ChunkTrace]) -> Reader:
-        return self.shared.readers.setdefault(id(traces), Reader(traces))
+    def _book(self, traces: Mapping[str, ChunkTrace]) -> Book:
+        return self.shared.books.setdefault(id(traces), Book(traces))
 
     def kinds(self, stage: tuple[Chunk, ...]) -> frozenset[LayerKind]:
         """Return the kinds of the decoder layers of a stage."""
@@ -295,7 +295,7 @@ class Composer:
         kind = kind_of(self.spec.model, chunk, 0)
 
         def made() -> Piece:
-            piece = end_piece(book[self.make.first(kind, policy)], book[self.make.layers(kind, policy, 1)])
+            piece = added_piece(book[self.make.first(kind, policy)], book[self.make.layers(kind, policy, 1)])
             return replace(piece, backward_over=piece.backward_over + self.embedding_sums)
 
         return book.once(("first", kind, policy.text), made)
@@ -307,10 +307,10 @@ class Composer:
 
         def made() -> Piece:
             alone = book[self.make.last(kind, policy, pre=False, mtp=mtp)]
-            last = end_piece(alone, book[self.make.layers(kind, policy, 1)])
+            last = added_piece(alone, book[self.make.layers(kind, policy, 1)])
             if chunk.has_embedding:
                 both = book[self.make.last(kind, policy, pre=True, mtp=mtp)]
-                both_ends = end_piece(both, book[self.make.first(kind, policy)])
+                both_ends = added_piece(both, book[self.make.first(kind, policy)])
                 last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
             scratch, over = self._beside_logits(last.backward_over, has_mtp=mtp)
             return replace(

@@ -1,10 +1,20 @@
-"""Where a composition looks up its traces: one book records what is needed, the other one reads it."""
+"""Where a composition looks up its traces."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 
 from harness.predict.compose import Piece
 from harness.records.trace import ChunkTrace, TraceCase
+
+_NOTHING = ChunkTrace(
+    saved_bytes=0,
+    forward_peak_bytes=0,
+    backward_peak_bytes=0,
+    persistent_bytes=0,
+    hidden_bytes=0,
+    num_parameters_dense=0,
+    num_parameters_expert=0,
+    parameter_bytes=0,
+)
 
 
 class MissingTraceError(LookupError):
@@ -12,10 +22,15 @@ class MissingTraceError(LookupError):
 
 
 class Book:
-    """Returns the cost of a case, and makes every piece of a request once."""
+    """Returns the traces of cases, and makes every piece of a request once.
 
-    def __init__(self) -> None:
+    Without ``traces`` it records the ``cases`` that are asked for, and returns traces of nothing.
+    """
+
+    def __init__(self, traces: Mapping[str, ChunkTrace] | None = None) -> None:
+        self._traces = traces
         self._made: dict[object, Piece] = {}
+        self.cases: list[TraceCase] = []
 
     def once(self, name: object, make: Callable[[], Piece]) -> Piece:
         """Return the piece with this name; make it if it is new."""
@@ -23,41 +38,10 @@ class Book:
             self._made[name] = make()
         return self._made[name]
 
-    @abstractmethod
-    def __getitem__(self, case: TraceCase) -> ChunkTrace: ...
-
-
-class Recorder(Book):
-    """Records every requested case, and returns no cost."""
-
-    _NOTHING = ChunkTrace(
-        saved_bytes=0,
-        forward_peak_bytes=0,
-        backward_peak_bytes=0,
-        persistent_bytes=0,
-        hidden_bytes=0,
-        num_parameters_dense=0,
-        num_parameters_expert=0,
-        parameter_bytes=0,
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cases: list[TraceCase] = []
-
     def __getitem__(self, case: TraceCase) -> ChunkTrace:
-        self.cases.append(case)
-        return self._NOTHING
-
-
-class Reader(Book):
-    """Reads costs from traces."""
-
-    def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
-        super().__init__()
-        self._traces = traces
-
-    def __getitem__(self, case: TraceCase) -> ChunkTrace:
+        if self._traces is None:
+            self.cases.append(case)
+            return _NOTHING
         if case.key not in self._traces:
             raise MissingTraceError(case.key)
         return self._traces[case.key]
