@@ -80,11 +80,11 @@ class PredictedAndMeasured(Predicted):
     step_time_error: float | None
 
     @classmethod
-    def beside(cls, record: PredictionRecord, metrics: Metrics, **more: object) -> Self:
+    def beside(cls, record: PredictionRecord, metrics: Metrics | None, **more: object) -> Self:
         """Combine the prediction with ``metrics``. ``more``: fields that replace or extend those of ``metrics``."""
-        peaks = (metrics.peak_allocated_bytes, metrics.peak_reserved_bytes)
+        peaks = (metrics.peak_allocated_bytes, metrics.peak_reserved_bytes) if metrics else (None, None)
         peak, reserved = (found.value if found else None for found in peaks)
-        seconds = metrics.step_time_s.median if metrics.step_time_s else None
+        seconds = metrics.step_time_s.median if metrics and metrics.step_time_s else None
         measured = {
             "measured_peak_bytes": peak,
             "peak_error": error_of(record.measurable_peak_bytes, peak),

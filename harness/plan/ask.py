@@ -169,7 +169,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     failed = end_of_log(request.asked.source)
     more: list[Block] = [Line(failed, "doubt")] * bool(failed)
     more += nearest_blocks(planned.nearest_golden)
-    more += [exact_section(setting.text, setting.peaks) for setting in planned.exact]
+    more += [exact_section(setting.recompute, setting.stages) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
     page = replace(page, blocks=(*page.blocks, *more))

@@ -24,6 +24,7 @@ from harness.predict.advice import (
     why_none,
 )
 from harness.predict.device import DeviceNeeds
+from harness.predict.exact import ExactSetting
 from harness.predict.ledger import PeakName, StageMemory
 from harness.predict.prediction import Verdict
 from harness.predict.reserved import Drawn, Held
@@ -171,25 +172,6 @@ class UnplannedLayout(Shown):
 
     layout: Text = at("name")
     problem: str
-
-
-class ExactRow(Shown):
-    """One stage, composed and traced whole. ``error``: composed over exact, less one."""
-
-    pp_rank: int
-    composed_bytes: int
-    exact_bytes: int | None
-    optimizer_step_bytes: int
-    seconds: float | None
-    problem: Text
-    error: float | None
-
-
-class ExactSetting(Shown):
-    """One setting whose whole steps were traced."""
-
-    recompute: str = at("text")
-    stages: tuple[ExactRow, ...] = at("peaks")
 
 
 class SearchedRow(Shown):

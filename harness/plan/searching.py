@@ -13,7 +13,6 @@ from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
-from harness.experiment.rules.check import check
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle
@@ -22,7 +21,7 @@ from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
-from harness.predict.search import Candidate, Candidates, Traces, candidates, plan, required_cases
+from harness.predict.search import Candidates, Traces, candidate_of, candidates, plan, required_cases
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, source_notes, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
@@ -34,7 +33,6 @@ from harness.resolve.sweep_file import SIZES
 _AT_ONCE = (1, 4, 16, 48)
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
-_OF_MEASURING = "CPU17"
 _NOT_LEGAL = "not legal"
 _SLOW = f"over {SLOWEST:g} times the fastest step"
 
@@ -169,12 +167,8 @@ class _Run:
 
     def _settings(self, due: "_Due", policies: tuple[RecomputePolicy, ...]) -> Candidates:
         spec, software = due.settled.spec, due.settled.software
-        rows = []
-        for policy in policies:
-            asked = spec.model_copy(update={"recompute": policy})
-            findings = check(asked, software, implementation=settled_implementation(spec))
-            rows.append(Candidate(asked, tuple(each for each in findings if each.id != _OF_MEASURING), {}))
-        return Candidates(tuple(rows), {})
+        each = (spec.model_copy(update={"recompute": policy}) for policy in policies)
+        return Candidates(tuple(candidate_of(asked, software, settled_implementation(spec)) for asked in each), {})
 
     def _everything(self, due: "_Due") -> Candidates:
         return candidates(due.settled.spec, due.settled.software, settled_implementation(due.settled.spec))

@@ -1,8 +1,8 @@
 """Fits the planner's constants to measured runs by least squares."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, log
 from statistics import median
 
 from harness.experiment.experiment import ExperimentSpec
@@ -67,8 +67,10 @@ def determined(
     """
     if not num_runs:
         return (), dict.fromkeys(names, "no run has a step time that is predicted")
+    import numpy as np
+
     start = [getattr(built_in, name) for name in names]
-    plain = dict(zip(names, slopes(errors_of(names), start), strict=True))
+    plain = dict(zip(names, map(np.array, slopes(errors_of(names), start)), strict=True))
     rest = dict(plain)
     chosen: list[str] = []
     most = max(1, num_runs - 1)
@@ -76,8 +78,9 @@ def determined(
         best = max(rest, key=lambda name: _largest(rest[name]))
         if _largest(rest[best]) < _LEAST_SLOPE:
             break
-        axis = _unit(rest.pop(best))
-        rest = {name: _without(column, axis) for name, column in rest.items()}
+        column = rest.pop(best)
+        axis = column / np.linalg.norm(column)
+        rest = {name: column - (column @ axis) * axis for name, column in rest.items()}
         chosen.append(best)
     few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to separate it from {', '.join(chosen)}"
     alike = "not separable from another constant: add runs of other shapes"
@@ -87,23 +90,13 @@ def determined(
     }
 
 
-def _reason(plain: list[float], alike: str) -> str:
+def _reason(plain: Iterable[float], alike: str) -> str:
     share = _largest(plain)
     return alike if share >= _LEAST_SLOPE else f"at most {share * 100:.1f} % of a step depends on it"
 
 
-def _largest(column: list[float]) -> float:
-    return max(abs(value) for value in column)
-
-
-def _unit(column: list[float]) -> list[float]:
-    length = sqrt(sum(value * value for value in column))
-    return [value / length for value in column]
-
-
-def _without(column: list[float], axis: list[float]) -> list[float]:
-    along = sum(value * direction for value, direction in zip(column, axis, strict=True))
-    return [value - along * direction for value, direction in zip(column, axis, strict=True)]
+def _largest(column: Iterable[float]) -> float:
+    return max(map(abs, column))
 
 
 # From this many runs on each is also predicted by a fit to the others.

@@ -32,7 +32,8 @@ RECOMMENDED, ASKED = "recommended", "asked"
 class ExactPeak:
     """Highest moment of one stage's schedule in bytes, composed and exact; ``problem``: why there is no exact one.
 
-    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
+    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves. ``error``: composed
+    over exact, less 1.
     """
 
     pp_rank: int
@@ -40,12 +41,8 @@ class ExactPeak:
     exact_bytes: int | None
     optimizer_step_bytes: int
     seconds: float | None = None
-    problem: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """Return composed over exact peak, minus 1."""
-        return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
+    problem: str | None = None
+    error: float | None = None
 
 
 def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
@@ -70,28 +67,33 @@ def exact_peaks(
     """
     stages = (stage_memory(spec, pp_rank, chunks, adam=adam) for pp_rank, chunks in enumerate(costs))
     return tuple(
-        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank, ""))
+        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank) or None)
         for stage, chunks in zip(stages, costs, strict=True)
     )
 
 
 def _exact_peak(
-    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
+    spec: ExperimentSpec,
+    stage: StageMemory,
+    chunks: tuple[ChunkCost, ...],
+    traced: ExactStage | None,
+    problem: str | None,
 ) -> ExactPeak:
     step = stage.peaks["optimizer step"]
     composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
     if traced is None:
         return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
     standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
-    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)
+    exact = standing + traced.peak_bytes
+    return ExactPeak(stage.pp_rank, composed, exact, step, traced.seconds, error=composed / exact - 1)
 
 
 @dataclass(frozen=True)
 class ExactSetting:
     """A setting whose whole step was traced."""
 
-    text: str
-    peaks: tuple[ExactPeak, ...]
+    recompute: str
+    stages: tuple[ExactPeak, ...]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 from harness.judge.gate import Finding, Verdict
 from harness.judge.saving import RankSaving
 from harness.judge.statistics import CONFIDENCE
-from harness.measure.values import Launch, NotPredicted, Predicted, PredictedAndMeasured
+from harness.measure.values import Launch, NotPredicted, PredictedAndMeasured
 from harness.records.metrics import METRICS, Metrics, Speed
 from harness.records.prediction import PredictionRecord
 from harness.records.redact import redact_shapes
@@ -54,15 +54,6 @@ class CellPrediction(PredictedAndMeasured):
     measured_overhead: float | None
 
 
-class UnmeasuredPrediction(Predicted):
-    """As :class:`CellPrediction`, for a cell that did not end well."""
-
-    measured_step_time_s: float | None
-    step_time_error: float | None
-    overhead: float | None
-    measured_overhead: float | None
-
-
 class CellGolden(Shown):
     """A cell against its golden."""
 
@@ -94,7 +85,7 @@ class CellRow(Shown):
     vs_control: Versus | None
     vs_reference: Versus | None
     not_compared: Text = at("no_comparison")
-    prediction: CellPrediction | UnmeasuredPrediction | NotPredicted | None
+    prediction: CellPrediction | NotPredicted | None
     golden: CellGolden | None
 
     @classmethod
@@ -106,7 +97,7 @@ class CellRow(Shown):
         )  # fmt: skip
 
 
-def _cell_prediction(cell: CellVerdict) -> CellPrediction | UnmeasuredPrediction | NotPredicted | None:
+def _cell_prediction(cell: CellVerdict) -> CellPrediction | NotPredicted | None:
     predicted = cell.predicted
     if predicted is None:
         return NotPredicted(reason=cell.no_prediction) if cell.no_prediction else None
@@ -116,9 +107,7 @@ def _cell_prediction(cell: CellVerdict) -> CellPrediction | UnmeasuredPrediction
         "overhead": predicted.overhead,
         "measured_overhead": predicted.measured_overhead,
     }
-    if cell.status == "ok" and cell.metrics:
-        return CellPrediction.beside(predicted.prediction, cell.metrics, **more)
-    return UnmeasuredPrediction.of(predicted.prediction, **more)
+    return CellPrediction.beside(predicted.prediction, cell.metrics if cell.status == "ok" else None, **more)
 
 
 class SweepDocument(Document):
