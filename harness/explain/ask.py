@@ -17,8 +17,7 @@ class ExplainOptions:
     run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=completion.runs,
         help="A run folder, a record.json, or the start of a run's id.")]
     golden: Annotated[str | None, typer.Argument(metavar="GOLDEN", autocompletion=completion.runs_and_goldens,
-        help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's "
-        "settings.")] = None
+        help="A golden (file or name), or another run. Default: the golden of the run's settings.")] = None
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False

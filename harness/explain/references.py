@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.facts import golden_side, run_side
 from harness.explain.values import Side
-from harness.measure.provenance import git
 from harness.records.golden import GoldenRecord, spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
 from harness.records.references import refuse_other_kinds
@@ -35,7 +32,7 @@ class Named:
 
 
 def named(reference: str, results: Path | None = None, goldens: Path | None = None) -> Named:
-    """Return a run (folder, record or id), a golden (file or name), or ``REVISION:NAME``, a golden of a git revision.
+    """Return a run (folder, record or id), or a golden (file or name).
 
     A run's folder goes before a golden of the same name. BadRequestError: the reference is none of these.
     """
@@ -50,8 +47,6 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
             refuse_other_kinds(reference, ("run",), results)
             raise
         golden_hint = error.remedy
-    if ":" in reference:
-        return _at_revision(reference, golden_dir(goldens))
     try:
         return Named(reference, read_run(reference, results))
     except BadRequestError as error:
@@ -74,23 +69,3 @@ def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
 def _short(path: Path, folder: Path) -> str:
     """Return the name that `golden list` prints, without .json; for a file outside the folder its path."""
     return str(path.relative_to(folder).with_suffix("")) if path.is_relative_to(folder) else str(path)
-
-
-def _at_revision(reference: str, folder: Path) -> Named:
-    """Return ``HEAD~1:h100/<slug>``: the golden's file at that git revision."""
-    revision, _, name = reference.partition(":")
-    if not revision or revision.startswith("-") or not name:
-        raise BadRequestError(f"{reference!r}: neither a golden, a run, nor REVISION:NAME of a golden")
-    stem = name.removesuffix(".json")
-    stored = git(folder, "cat-file", "blob", f"{revision}:./{stem}.json")
-    if stored is None:
-        raise BadRequestError(
-            f"{reference}: git has no such file in {folder}",
-            remedy=f"git -C {folder} log --oneline -- . lists the commits that touched goldens",
-        )
-    try:
-        return Named(reference, GoldenRecord.model_validate_json(stored))
-    except ValidationError as error:
-        raise BadRequestError(
-            f"{reference}: this version cannot read this golden: {error.error_count()} problems"
-        ) from error

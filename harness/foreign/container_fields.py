@@ -6,22 +6,13 @@ from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import parse_layout
 from harness.experiment.recompute import canonical_text
-from harness.foreign.container_file import Container
-from harness.foreign.settings import rows_of, settings_in
-from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, at_path
+from harness.resolve.recipe import LEAVES, SECTION_MODELS, at_path
 
 NOT_IN_CONTAINERS = frozenset(
     {"recipe", "family", "task", "gpu", "gpus_per_node", "engine"}
     | {path for path in LEAVES if path.startswith("measure.")}
 )
 """Leaves of an ExperimentSpec that no row reads: names, hardware, who trains, and how mbr-perf measures."""
-
-
-def container_layer(container: Container) -> Layer:
-    """Read every setting that settings.yaml knows. BadRequestError with the places of values that it cannot say."""
-    layer = settings_in(container, rows_of("bridge"))
-    container.problems.raise_if_any()
-    return layer
 
 
 @dataclass(frozen=True)

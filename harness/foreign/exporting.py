@@ -1,23 +1,18 @@
 """Writes a job in words of other programs; for Megatron-Bridge by the inverse of the table that reads its files."""
 
 import shlex
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import harness
-from harness.errors import BadRequestError, Problems, nearest
+from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.foreign.megatron_arguments import arguments
 from harness.foreign.settings import Row, rows_of
 from harness.foreign.writing import Words, as_bridge, as_megatron
-from harness.resolve.find import open_recipe
-from harness.resolve.points import variants_of
-from harness.resolve.recipe import IDENTITY, LEAVES, TASKS, at_path
+from harness.resolve.recipe import IDENTITY, LEAVES, at_path
 from harness.resolve.writing import recipe_text
 
 
@@ -144,32 +139,3 @@ def sayable(spec: ExperimentSpec, base: ExperimentSpec) -> bool:
     """Return whether both programs have words for every setting that differs between two jobs."""
     both = {row.path for row in rows_of("bridge")} & {row.path for row in rows_of("megatron")} | {"recompute"}
     return both.issuperset(_changed(spec, base))
-
-
-def point_options(point: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Split ``llama3_70b.sft.h100.fp8_cs.32`` into options: the recipe, then parts in any order.
-
-    BadRequestError for a part that is nothing of these, or that an option gives otherwise. The reader of the recipe
-    reports a recipe that cannot be read.
-    """
-    name, *parts = [point] if "/" in point else point.split(".")
-    problems, options = Problems(), dict[str, Any](model_recipe_name=name)
-    variants: tuple[str, ...] | None = None
-    with suppress(BadRequestError):
-        variants = variants_of(open_recipe(name, given.get("recipes_dir")).points)
-    known = {"task": TASKS, "gpu": tuple(GPUS), "compute_dtype": tuple(PRECISIONS), "variant": variants or ()}
-    for part in parts:
-        kind = "num_gpus" if part.isdecimal() else next((kind for kind in known if part in known[kind]), "variant")
-        if kind == "variant" and variants is not None and part not in variants:
-            what = f"{part} is no task, GPU, precision, number of GPUs or variant of {name}"
-            problems.add(f"{point}: {what}", nearest(part, sum(known.values(), ())))
-            continue
-        if kind in options:
-            both = f"{options[kind]} and {part} are both its {kind}"
-            problems.add(f"{point}: {both}", "write RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT")
-        options[kind] = int(part) if kind == "num_gpus" else part
-    for option, value in options.items():
-        if given[option] not in (None, "", value):
-            problems.add(f"{point} contradicts --{option} {given[option]}", "give one of them")
-    problems.raise_if_any()
-    return options

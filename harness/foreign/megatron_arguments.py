@@ -95,8 +95,8 @@ def _defaults() -> Mapping[str, PlainValue]:
 class Arguments(Words):
     """Arguments by name. ``remark`` is for the reader of an answer. ``program``: the script that takes them.
 
-    ``is_whole``: a job printed all its arguments. ``is_test``: they are those of a test configuration. ``is_started``:
-    the file starts a program, and so holds its environment; a log or bare arguments do not.
+    ``is_whole``: a job printed all its arguments. ``is_started``: the file starts a program, and so holds its
+    environment; a log or bare arguments do not.
     """
 
     defaults: Mapping[str, PlainValue] = field(default_factory=_defaults)
@@ -106,7 +106,6 @@ class Arguments(Words):
     remark: str = ""
     program: str = ""
     is_whole: bool = False
-    is_test: bool = False
     is_started: bool = False
 
 
@@ -246,17 +245,3 @@ def _world_size(found: Arguments) -> Given | None:
         found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
         return None
     return given
-
-
-def from_mapping(values: Mapping[str, Any], label: str) -> Arguments:
-    """Read arguments that are already values, by option without its dashes; False is an option that was not given."""
-    found = Arguments(label)
-    for name, value in values.items():
-        argument = options().get(f"--{name}")
-        if argument is None:
-            found.problems.add(f"{label}: --{name}: {UNKNOWN}", suggested(f"--{name}", options()))
-        elif value is not None and value is not False:
-            takes = argument.options[f"--{name}"]
-            written = _joined([value], takes) if isinstance(value, str) else plain(value)
-            found.given[argument.name] = Given(takes == "flag" if value is True else written, f"{label}: --{name}")
-    return found

@@ -102,17 +102,14 @@ def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> Non
 @answers_first
 def diff(
     before: Annotated[str, typer.Argument(metavar="BEFORE", autocompletion=completion.runs_and_goldens,
-        help="A golden (file or name), a run, or REVISION:NAME.")],
+        help="A golden (file or name), or a run.")],
     after: Annotated[str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens,
         help="The same for the second side.")],
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show how two goldens differ.
-
-    REVISION:NAME is the golden at a git revision, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
-    """
+    """Show how two goldens differ."""
     from harness.errors import Problems
     from harness.explain.references import named
     from harness.golden.show import DifferenceDocument, difference_page

@@ -1,13 +1,13 @@
 """The commands `recipes` and `rules`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, WholeShortOptions, answers_first, takes
+from harness.cli.commands import App, JobCommand, WholeShortOptions, answers_first, takes
 from harness.cli.options import ExperimentOptions, Json, option
 from harness.show.answer import answer
 
@@ -107,13 +107,6 @@ def suites(
 class ExportOptions:
     """What to write."""
 
-    point: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="POINT",
-            help="RECIPE.TASK.GPU.PRECISION.GPUS.VARIANT. All parts but RECIPE may be missing; options choose as well.",
-        ),
-    ] = None
     form: Annotated[
         str,
         option(
@@ -126,7 +119,7 @@ class ExportOptions:
     as_json: Json = False
 
 
-@recipes.command("export", cls=WholeShortOptions)
+@recipes.command("export", cls=JobCommand)
 @takes(ExperimentOptions, ExportOptions)
 def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     """Print a point, or any job, as overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe file.
@@ -134,13 +127,12 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting.
     """
     from harness.cli.requests import experiment_request, require_job
-    from harness.foreign.exporting import exported, point_options
+    from harness.foreign.exporting import exported
     from harness.recipes.rows import ExportedDocument
     from harness.resolve.resolve import on_gpu_point, resolve
     from harness.show.page import Code, Page
 
-    chosen = point_options(how.point, vars(asked)) if how.point else {}
-    request = experiment_request(replace(asked, **chosen))
+    request = experiment_request(asked)
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
     job = resolve(request)

@@ -4,15 +4,16 @@ mbr-perf's own reader (`--megatron_args`) reads them. It refuses what has no lea
 memory hardly differs, and the row says so.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.foreign.megatron_arguments import Arguments, from_mapping, known, options, usual
+from harness.foreign.megatron_arguments import Arguments, from_words, known, options, usual
 from harness.foreign.megatron_fields import arguments_layer
+from harness.foreign.shell_script import Word
 from harness.resolve.recipe import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
@@ -150,13 +151,23 @@ def read(row: Row) -> Reading:
         raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
     alike = [likeness for likeness in LIKENESSES if likeness.applies(row)]
     instead = {name: value for likeness in alike for name, value in likeness.instead.items()}
-    plain = from_mapping({"vocab-size": VOCAB_SIZE} | arguments | instead, "row")
+    plain = from_words(_words({"vocab-size": VOCAB_SIZE} | arguments | instead), "row")
     spec = _spec(row, plain)
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
         raise InexpressibleError(f"the batch does not divide over the {row['world_size']} GPUs that the test declares")
     treatments = {name: _ALIKE if name in instead else _treatment(name, plain) for name in arguments}
     return Reading(spec, tuple(likeness.text for likeness in alike), treatments)
+
+
+def _words(arguments: Mapping[str, Any]) -> Iterator[Word]:
+    """Yield the words of a command line. False and None are options that were not given."""
+    for name, value in arguments.items():
+        if value is None or value is False:
+            continue
+        yield Word(f"--{name}", 1)
+        values = value if isinstance(value, list) else [value]
+        yield from (Word(str(each), 1) for each in values if each is not True)
 
 
 def _treatment(name: str, plain: Arguments) -> str:

@@ -8,8 +8,9 @@ import yaml
 from ask import BridgePoint, bridge_points
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.foreign.container_fields import container_layer, disagreements, effective_values
+from harness.foreign.container_fields import disagreements, effective_values
 from harness.foreign.container_file import Container, read_container
+from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import build_spec, merge
 
 TABLE = Path(__file__).with_name("kept.yaml")
@@ -108,5 +109,7 @@ def audit(folder: Path) -> Audit:
 def specs(point: BridgePoint, container: Container) -> tuple[ExperimentSpec, ExperimentSpec]:
     """Return our point, and the same experiment with every value of the container."""
     identity = {path: setting for path, setting in point.point.layer.items() if path in _IDENTITY}
-    theirs = build_spec(merge(identity, container_layer(container)), container.label)
+    layer = settings_in(container, rows_of("bridge"))
+    container.problems.raise_if_any()
+    theirs = build_spec(merge(identity, layer), container.label)
     return build_spec(point.point.layer, point.point.place), theirs

@@ -1,9 +1,7 @@
 """`mbr-perf compare --log`: training logs of Megatron-Bridge and Megatron-LM compared with their golden values."""
 
-import io
 import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -211,9 +209,10 @@ def test_json_is_one_document_with_the_keys_of_compare(compare, tmp_path):
 
 def test_a_log_comes_from_standard_input(mbr_perf, tmp_path, monkeypatch):
     (tmp_path / "g.json").write_text(json.dumps(bridge_golden()))
-    stdin = SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(bridge_log(TFLOPS).encode())))
-    monkeypatch.setattr(sys, "stdin", stdin)
-    assert mbr_perf("compare", "--log", "-", "--golden", tmp_path / "g.json").code == 0
+    (tmp_path / "job.log").write_text(bridge_log(TFLOPS))
+    with (tmp_path / "job.log").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert mbr_perf("compare", "--log", "-", "--golden", tmp_path / "g.json").code == 0
 
 
 def test_actuals_are_written_even_if_the_golden_cannot_be_read(mbr_perf, tmp_path):

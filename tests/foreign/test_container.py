@@ -7,9 +7,9 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
-from harness.foreign.container_fields import NOT_IN_CONTAINERS, container_layer, disagreements
+from harness.foreign.container_fields import NOT_IN_CONTAINERS, disagreements
 from harness.foreign.container_file import parse_container, read_container
-from harness.foreign.settings import rows_of
+from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
 
 RESOLVED = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
@@ -25,6 +25,12 @@ def text():
     """The text of a recorded file by its name."""
     with tarfile.open(RESOLVED) as archive:
         return {each.name: archive.extractfile(each).read().decode() for each in archive if each.name.endswith(".yaml")}
+
+
+def container_layer(container):
+    layer = settings_in(container, rows_of("bridge"))
+    container.problems.raise_if_any()
+    return layer
 
 
 def layer_of(body):

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from harness.errors import BadRequestError
-from harness.foreign.container_fields import container_layer, disagreements
+from harness.foreign.container_fields import disagreements
 from harness.foreign.container_file import parse_container
-from harness.foreign.exporting import exported, point_options, to_paste
-from harness.foreign.settings import rows_of
+from harness.foreign.exporting import exported, to_paste
+from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.writing import ELSEWHERE, WRITERS, as_bridge, as_megatron, left_out
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.find import all_recipe_files, recipes_dir
@@ -77,7 +77,9 @@ def pasted(text):
 def read_back(spec, container):
     own = {name: Setting(getattr(spec, name), "option") for name in OURS}
     measure = {f"measure.{name}": Setting(value, "option") for name, value in spec.measure if value is not None}
-    return build_spec(merge(container_layer(container), own, measure), "job.yaml")
+    layer = settings_in(container, rows_of("bridge"))
+    assert not container.problems.found
+    return build_spec(merge(layer, own, measure), "job.yaml")
 
 
 @pytest.mark.slow
@@ -258,33 +260,11 @@ def test_a_line_break_in_a_variable_does_not_end_its_comment():
     assert pasted(text) == list(as_megatron(small_spec())[0])
 
 
-@pytest.mark.parametrize(
-    ("point", "options"),
-    [
-        ("llama3_8b", {}),
-        ("llama3_70b.sft.h100.fp8_cs.32", {"task": "sft", "gpu": "h100", "compute_dtype": "fp8_cs", "num_gpus": 32}),
-        ("llama3_8b.library.b200", {"variant": "library", "gpu": "b200"}),
-        ("./my.yaml", {}),
-    ],
-)
-def test_a_point_is_split_into_options(point, options):
-    given = dict.fromkeys(("model_recipe_name", "task", "gpu", "compute_dtype", "num_gpus", "variant"))
-    name = point if point.startswith(".") else point.partition(".")[0]
-    assert point_options(point, given) == {"model_recipe_name": name, **options}
-
-
-def test_a_part_that_is_nothing_is_answered_with_the_near_part():
-    given = dict.fromkeys(("model_recipe_name", "task", "gpu", "compute_dtype", "num_gpus", "variant"))
-    with pytest.raises(BadRequestError) as refused:
-        point_options("llama3_70b.pretrian.h1000.libary", given)
-    assert [line.strip() for line in str(refused.value).splitlines()[1::2]] == [
-        "did you mean 'pretrain'?", "did you mean 'h100'?", "did you mean 'library'?",
-    ]  # fmt: skip
-    assert "llama3_70b.pretrian.h1000.libary: pretrian is no task, GPU, precision" in str(refused.value)
+SFT = ("--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
 
 
 def test_the_command_prints_what_can_be_pasted(mbr_perf):
-    answer = mbr_perf("recipes", "export", "llama3_70b.sft.h100.fp8_cs.32", "--as", "bridge", "--recompute", "mlp")
+    answer = mbr_perf("recipes", "export", "llama3_70b", *SFT, "--as", "bridge", "--recompute", "mlp")
     assert answer.code == 0
     assert "model.recompute_modules=[mlp]" in pasted(answer.out)
     chosen = mbr_perf(
@@ -297,13 +277,14 @@ def test_the_command_prints_what_can_be_pasted(mbr_perf):
     ("words", "message"),
     [
         (["llama3_8b", "--as", "yml", "-g", "cpu"], "did you mean 'yaml'?"),
-        (["llama3_8b.cpu", "--as", "megatron"], "did you mean 'megatron-lm'?"),
+        (["llama3_8b", "-g", "cpu", "--as", "megatron"], "did you mean 'megatron-lm'?"),
         (["llama3_9b", "--as", "megatron-lm"], "did you mean 'llama3_8b'"),
-        (["llama3_70b.peft.h100.bf16", "--as", "megatron-lm"], "Megatron-LM's pretrain_gpt.py has no LoRA"),
-        (["llama3_8b.h100.b200", "--as", "yaml"], "h100 and b200 are both its gpu"),
-        (["llama3_8b.h100", "-g", "b200", "--as", "yaml"], "llama3_8b.h100 contradicts --gpu b200"),
+        (
+            ["llama3_70b", "--task", "peft", "-g", "h100", "-c", "bf16", "--as", "megatron-lm"],
+            "Megatron-LM's pretrain_gpt.py has no LoRA",
+        ),
         (["--as", "yaml"], "the job is missing"),
-        (["llama3_8b.cpu", "--as", "python"], "none is one setting for all layers"),
+        (["llama3_8b", "-g", "cpu", "--as", "python"], "none is one setting for all layers"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(mbr_perf, words, message):

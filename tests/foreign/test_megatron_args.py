@@ -10,9 +10,10 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
-from harness.foreign.megatron_arguments import arguments, from_mapping, known, options
+from harness.foreign.megatron_arguments import arguments, from_words, known, options
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.settings import rows_of
+from harness.foreign.shell_script import Word
 from harness.resolve.recipe import LEAVES, ForeignSource, Request, at_path
 from harness.resolve.resolve import resolve
 from tests.imported_logs import MEGATRON_LM
@@ -348,13 +349,20 @@ def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
     assert len(options()) > 950
 
 
+def written(arguments):
+    """The words of a command line; False and None are options that were not given."""
+    given = {name: value for name, value in arguments.items() if value is not None and value is not False}
+    words = ((f"--{name}", *(value if isinstance(value, list) else [value])) for name, value in given.items())
+    return [Word(str(word), 1) for option in words for word in option if word is not True]
+
+
 def test_every_published_run_is_read_or_left_out_with_its_reason():
     path = Path(__file__).parents[2] / "results/accuracy/inputs/megatron_lm_goldens.json"
     unknown = []
     for row in json.loads(path.read_text())["rows"]:
         given = row["arguments"]
         try:
-            assert arguments_layer(from_mapping(given, "row"))["model.num_layers"].value == given["num-layers"]
+            assert arguments_layer(from_words(written(given), "row"))["model.num_layers"].value == given["num-layers"]
         except BadRequestError as error:
             lines = str(error).splitlines()
             unknown += [line for line in lines if "not an argument" in line and "--export-" not in line]

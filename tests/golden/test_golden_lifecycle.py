@@ -1,7 +1,6 @@
 """`mbr-perf golden`: a night's promotion, differences, retirement, and their Markdown for a pull request."""
 
 import json
-import subprocess
 
 import pytest
 
@@ -97,21 +96,6 @@ def test_a_promotion_shows_before_after_and_what_changed_with_it(golden, run):
     assert ["Reason:", "driver", "570"] in rows
     assert ["Step", "time", "2.500", "s", "2.600", "s", "+4.0", "%"] in [row[:8] for row in rows]
     assert ["driver_version", "550.54.15", "570.1"] in rows
-
-
-def test_a_golden_is_compared_with_its_git_revision(golden, run, tmp_path):
-    golden("promote", run("a"), "--reason", "first")
-    git = ("git", "-C", tmp_path / "golden", "-c", "user.name=someone", "-c", "user.email=a@b")
-    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
-        subprocess.run([*git, *command], check=True)
-    golden("promote", run("b", seconds=2.6), "--reason", "second")
-    done = golden("diff", f"HEAD:{NAME}", NAME, "--json")
-    document = json.loads(done.out)
-    (step,) = [row for row in document["metrics"] if row["metric"] == "step_time_s"]
-    assert (step["before"], step["after"]) == (2.5, 2.6)
-    assert document["before"]["name"] == f"HEAD:{NAME}"
-    assert golden("diff", f"--oops:{NAME}", NAME).code == 2
-    assert "git has no such file" in golden("diff", f"nowhere:{NAME}", NAME).err
 
 
 def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):

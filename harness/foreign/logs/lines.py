@@ -1,15 +1,14 @@
 """Cleans, splits and numbers the lines of a log."""
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from io import BufferedReader, RawIOBase
+from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-from harness.errors import BadRequestError, os_errors_reported
+from harness.errors import os_errors_reported
 from harness.foreign.logs.prefixes import PrefixReader
 from harness.foreign.logs.sieve import Sieve, Wanted, as_text, cleaned_bytes, numbered_pieces
 from harness.foreign.logs.sources import (
@@ -19,11 +18,11 @@ from harness.foreign.logs.sources import (
     counted,
     log_sources,
     open_file_or_pipe,
+    require_text,
     total_bytes,
-    why_refused,
 )
 
-# How records of training logs begin. A line is cut before each, except inside JSON, where these are text.
+# How records of training logs begin. A line is cut before each.
 _BEGINNING = re.compile(
     r"\[(?:rank|default)\d{1,6}\]:"
     r"|\[Rank \d{1,6}\] \(after \d"
@@ -34,18 +33,16 @@ _BEGINNING = re.compile(
     r"|(?<=(?:it/s|s/it)\])\s{0,4}(?=[A-Za-z])"  # behind a progress bar
 )
 # Every record inside a line has one of these. Searching for them is much cheaper.
-_PLAIN_SIGNS = ("[", "Step Time : ", "Traceback (", "it/s]", "s/it]")
-_BETWEEN_OBJECTS = re.compile(r'(?<=\})(?=\{")')
+_SIGNS = ("[", "Step Time : ", "Traceback (", "it/s]", "s/it]")
 
 
 def records_in(text: str) -> Iterator[str]:
     """Yield the records of a line in order; the line itself if no record begins inside it."""
-    if not text.startswith("{") and not any(sign in text[1:] for sign in _PLAIN_SIGNS):
+    if not any(sign in text[1:] for sign in _SIGNS):
         yield text
         return
     start = 0
-    boundary = _BETWEEN_OBJECTS if text.startswith("{") else _BEGINNING
-    for match in boundary.finditer(text, 1):
+    for match in _BEGINNING.finditer(text, 1):
         yield text[start : match.start()].strip()
         start = match.start()
     yield text[start:]
@@ -73,55 +70,40 @@ class LogLine:
 
 
 def log_lines(
-    paths: Iterable[str | Path],
-    stdin: BufferedReader | None = None,
-    passage: Passage | None = None,
-    *,
-    wanted: Wanted | None = None,
+    paths: Iterable[str | Path], passage: Passage | None = None, *, wanted: Wanted | None = None
 ) -> Iterator[LogLine]:
-    """Yield the lines of all ``paths``, file after file. A path: a file, a folder of logs, ``-`` for ``stdin``.
+    """Yield the lines of all ``paths``, file after file. A path: a file, a folder of logs, ``-`` for standard input.
 
     Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text in UTF-8, also
     compressed with gzip: before the first line, BadRequestError names all files that are binary, missing or unreadable.
     A pipe is checked when it is read.
     ``passage`` counts the bytes read and can stop the reading. ``wanted``: leave out other lines of a long log.
     """
-    return _all_lines(log_sources(paths), stdin, passage or Passage(), wanted)
+    return _all_lines(log_sources(paths), passage or Passage(), wanted)
 
 
-def _all_lines(
-    sources: tuple[LogSource, ...], stdin: BufferedReader | None, passage: Passage, wanted: Wanted | None
-) -> Iterator[LogLine]:
+def _all_lines(sources: tuple[LogSource, ...], passage: Passage, wanted: Wanted | None) -> Iterator[LogLine]:
     passage.total_bytes = total_bytes(sources)
     for source in sources:
         if passage.is_stopped:
             return
         with os_errors_reported(f"{source.name}: cannot be read"):
             if source.path is None:
-                yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage), wanted)
+                piped = cast(BufferedReader, sys.stdin.buffer)
+                yield from lines_of(source, counted(piped, source.name, passage), wanted)
             else:
                 with open_file_or_pipe(source.path) as stream:
                     yield from lines_of(source, counted(stream, source.name, passage), wanted)
 
 
-def _standard_input() -> BufferedReader:
-    stream = sys.stdin.buffer
-    return stream if isinstance(stream, BufferedReader) else BufferedReader(cast(RawIOBase, stream))
-
-
 def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = None) -> Iterator[LogLine]:
     """Yield the lines of one stream. First check whether it is text, and look for srun's labels."""
     head = stream.peek(PEEK_BYTES)
-    refused = why_refused(head)
-    if refused:
-        raise BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1])
-    whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
-    is_packed = any(line.startswith("{") for line in whole)  # words may be escaped inside JSON
-    prefixes = PrefixReader(source.rank, [text for line in whole for text in unpacked(line)])
-    sieve = Sieve(wanted) if wanted and not is_packed else None
-    for number, piece in numbered_pieces(stream, sieve):
-        for text in unpacked(as_text(piece)):
-            yield from _records(prefixes, source.name, number, text)
+    require_text(head, source.name)
+    whole = cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")
+    prefixes = PrefixReader(source.rank, list(map(as_text, whole)))
+    for number, piece in numbered_pieces(stream, Sieve(wanted) if wanted else None):
+        yield from _records(prefixes, source.name, number, as_text(piece))
 
 
 def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:
@@ -133,23 +115,3 @@ def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> lis
         if record.text:
             found.append(LogLine(record.text, source, number, record.rank, record.host, record.time))
     return found
-
-
-_NAMES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kubernetes' collectors, loggers and Loki
-_SIGNS = tuple(f'"{name}":' for name in _NAMES)
-
-
-def unpacked(text: str) -> list[str]:
-    """Return the lines of the message in a JSON object; the text itself if it is no such object."""
-    if not text.startswith("{") or not any(sign in text for sign in _SIGNS):
-        return [text]
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return [text]
-    message = (
-        next((document[name] for name in _NAMES if name in document), None) if isinstance(document, dict) else None
-    )
-    if not isinstance(message, str):
-        return [text]
-    return [as_text(cleaned_bytes(line.encode(errors="replace"))) for line in message.split("\n") if line]

@@ -12,8 +12,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from harness.errors import BadRequestError, raise_all
-from harness.units import GIB
+from harness.errors import BadRequestError, Problems, raise_all
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -24,24 +23,15 @@ _MAX_ODD_SHARE = 0.3  # of the bytes looked at; text in an old 8-bit encoding st
 _TEXT_BYTES = bytes((*range(0x20, 0x7F), 0, 7, 8, 9, 10, 12, 13, 27))  # NUL: a log truncated while it is written
 
 _GZIP = b"\x1f\x8b"
+_BINARY = (b"PK\x03\x04", b"\x80")  # an archive or a checkpoint, and a pickle: their further bytes may look like text
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a gzip file, also of one that was cut short
-# First bytes of a stream -> its kind, and a remedy. mbr-perf unpacks only gzip files.
-_MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (_GZIP, "compressed (gzip)", "zcat FILE | mbr-perf ... -"),
-    (b"(\xb5/\xfd", "compressed (zstd)", "zstdcat FILE | mbr-perf ... -"),
-    (b"BZh", "compressed (bzip2)", "bzcat FILE | mbr-perf ... -"),
-    (b"\xfd7zXZ", "compressed (xz)", "xzcat FILE | mbr-perf ... -"),
-    (b"PK\x03\x04", "a zip archive or a checkpoint, not a log", "unpack it, or name the log"),
-    *((b"\x80" + bytes([protocol]), "a pickle, not a log", "name the log") for protocol in range(2, 6)),
-)
 
 
-def why_refused(head: bytes) -> tuple[str, str] | None:
-    """Return what kind of file ``head`` shows, and a remedy; None for text and for an empty file."""
-    if head[257:262] == b"ustar":
-        return "an archive, not a log", "unpack it, and name the logs"
-    found = next(((what, remedy) for magic, what, remedy in _MAGIC if head.startswith(magic)), None)
-    return found or (("binary, not a log", "name the log") if _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE else None)
+def require_text(head: bytes, name: str) -> None:
+    """Raise BadRequestError unless ``head``, the beginning of a stream, is text or empty."""
+    if head.startswith(_BINARY) or _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE:
+        remedy = "name the log; of compressed files, mbr-perf reads those of gzip"
+        raise BadRequestError(f"{name}: binary, not a log", remedy=remedy)
 
 
 def _odd_share(head: bytes) -> float:
@@ -80,18 +70,18 @@ def is_stream(log: str) -> bool:
 def log_sources(paths: Iterable[str | Path]) -> tuple[LogSource, ...]:
     """List every file once, folders in order of ranks. BadRequestError names all files that are not logs."""
     found: dict[Path | None, LogSource] = {}
-    problems: list[BadRequestError] = []
+    problems = Problems()
     for given in paths:
         if str(given) == STDIN:
             found.setdefault(None, LogSource("<stdin>", None))
             continue
-        try:
+        with problems.collecting():
             for path in _files(Path(given)):
                 found.setdefault(path.resolve(), LogSource(str(path), path, rank_in_path(path)))
-        except BadRequestError as refused:
-            problems.append(refused)
-    problems += [problem for source in found.values() if source.path and (problem := _problem(source))]
-    raise_all(problems)
+    for source in (source for source in found.values() if source.path):
+        with problems.collecting():
+            _require_log(source)
+    problems.raise_if_any()
     return tuple(found.values())
 
 
@@ -139,22 +129,21 @@ def _natural(path: Path) -> tuple[str | int, ...]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
-def _problem(source: LogSource) -> BadRequestError | None:
+def _require_log(source: LogSource) -> None:
     assert source.path is not None
     try:
         mode = source.path.stat().st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            return BadRequestError(f"{source.name}: a device, not a log", remedy="name files, or - for standard input")
-        if not stat.S_ISREG(mode):
-            return None
-        with source.path.open("rb") as stream:
-            head = stream.peek(PEEK_BYTES)
-            refused = why_refused(_unpacked(stream).read(PEEK_BYTES) if head.startswith(_GZIP) else head[:PEEK_BYTES])
-    except _DAMAGED:
-        return BadRequestError(f"{source.name}: compressed (gzip) and damaged", remedy="compress the log again")
+            raise BadRequestError(f"{source.name}: a device, not a log", remedy="name files, or - for standard input")
+        if stat.S_ISREG(mode):
+            with source.path.open("rb") as stream:
+                packed = stream.peek(PEEK_BYTES).startswith(_GZIP)
+                head = (_unpacked(stream) if packed else stream).read(PEEK_BYTES)
+            require_text(head, source.name)
+    except _DAMAGED as error:
+        raise BadRequestError(f"{source.name}: compressed (gzip) and damaged", remedy="compress it again") from error
     except OSError as error:
-        return BadRequestError(f"{source.name}: cannot be read: {error.strerror}")
-    return BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1]) if refused else None
+        raise BadRequestError(f"{source.name}: cannot be read: {error.strerror}") from error
 
 
 _CHUNK_BYTES = 1 << 18
@@ -163,13 +152,12 @@ _WAIT_S = 0.5
 
 @dataclass
 class Passage:
-    """Counts bytes over all sources. ``most_pipe_bytes``: the limit of what is read from a pipe.
+    """Counts bytes over all sources.
 
     ``is_stopped``: set it to end the reading as if the logs ended. ``total_bytes``: None if a source is a pipe.
     ``on_progress`` is called for every chunk, and while a pipe is silent. ``notes``: why something was not read.
     """
 
-    most_pipe_bytes: int = 4 * GIB
     on_progress: "Callable[[Passage], None] | None" = None
     num_bytes: int = 0
     total_bytes: int | None = None
@@ -209,14 +197,9 @@ def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedRead
 class _Counted(RawIOBase):
     def __init__(self, stream: BufferedReader, name: str, passage: Passage) -> None:
         self._name, self._passage = name, passage
-        try:
-            is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-            self._pipe = None if is_file else stream
-        except OSError:  # io.UnsupportedOperation too: a stream in memory has no number
-            is_file, self._pipe = False, None
-        is_packed = is_file and stream.peek(len(_GZIP)).startswith(_GZIP)
-        self._stream = _unpacked(stream) if is_packed else stream
-        self._left = passage.most_pipe_bytes if is_packed or self._pipe is not None else None
+        is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+        self._pipe = None if is_file else stream
+        self._stream = _unpacked(stream) if is_file and stream.peek(len(_GZIP)).startswith(_GZIP) else stream
 
     def readable(self) -> bool:
         """For BufferedReader."""
@@ -225,18 +208,11 @@ class _Counted(RawIOBase):
     def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read the next bytes; 0 at the end of the stream or of the passage."""
         passage = self._passage
-        if self._left is not None and self._left <= 0:
-            read = f"{passage.most_pipe_bytes / GIB:.3g} GiB"
-            kind = "a compressed file" if self._pipe is None else "a pipe"
-            passage.notes.append(f"{self._name}: only the first {read} were read, the limit for {kind}.")
-            return 0
-        if self._pipe is not None and not self._has_more(self._pipe):
-            return 0
-        if passage.is_stopped:
+        if (self._pipe is not None and not self._has_more(self._pipe)) or passage.is_stopped:
             return 0
         room = memoryview(buffer)
         try:
-            data = self._stream.read1(len(room) if self._left is None else min(len(room), self._left))
+            data = self._stream.read1(len(room))
         except _DAMAGED:
             data = b""
             passage.notes.append(
@@ -244,7 +220,6 @@ class _Counted(RawIOBase):
             )
         room[: len(data)] = data
         passage.num_bytes += len(data)
-        self._left = None if self._left is None else self._left - len(data)
         passage.report()
         return len(data)
 

@@ -1,4 +1,4 @@
-"""How much of a pipe is read, and how the reading is ended."""
+"""How compressed logs and pipes are read, and how the reading is ended."""
 
 import gzip
 import json
@@ -13,29 +13,6 @@ import pytest
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sources import Passage
 from tests.imports.logs import bridge_log
-
-
-@pytest.fixture(name="endless")
-def _endless():
-    """A pipe into which a process writes for ever."""
-    with subprocess.Popen(["yes", "a line of a job"], stdout=subprocess.PIPE) as process:
-        yield process.stdout
-        process.kill()
-
-
-def test_a_pipe_without_end_is_read_up_to_a_limit_with_a_note(endless):
-    passage = Passage(most_pipe_bytes=1 << 20)
-    assert sum(1 for _ in log_lines(["-"], endless, passage)) == (1 << 20) // 16
-    assert passage.notes == ["<stdin>: only the first 0.000977 GiB were read, the limit for a pipe."]
-
-
-def test_a_compressed_file_is_read_up_to_the_limit_of_pipes(tmp_path):
-    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"a line of a job\n" * 70_000))
-    assert sum(1 for _ in log_lines([tmp_path / "a.log.gz"])) == 70_000
-    passage = Passage(most_pipe_bytes=1 << 20)
-    assert sum(1 for _ in log_lines([tmp_path / "a.log.gz"], passage=passage)) == (1 << 20) // 16
-    assert passage.total_bytes is None
-    assert "only the first 0.000977 GiB were read, the limit for a compressed file." in passage.notes[0]
 
 
 def test_of_a_compressed_file_that_was_cut_short_the_beginning_is_read_with_a_note(tmp_path):
@@ -54,13 +31,14 @@ def test_a_folder_has_its_compressed_logs_but_not_beside_the_same_log_in_plain_t
     assert [(line.text, line.rank) for line in log_lines([tmp_path])] == [("plain", 0), ("packed", 1)]
 
 
-def test_reading_a_silent_pipe_can_be_stopped():
+def test_reading_a_silent_pipe_can_be_stopped(monkeypatch):
     reading, writing = os.pipe()
     os.write(writing, b"one\n")
     passage = Passage()
     threading.Timer(0.3, setattr, (passage, "is_stopped", True)).start()
-    with os.fdopen(reading, "rb") as stream:
-        assert [line.text for line in log_lines(["-"], stream, passage)] == ["one"]
+    with os.fdopen(reading) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert [line.text for line in log_lines(["-"], passage)] == ["one"]
     os.close(writing)
 
 
