@@ -215,7 +215,7 @@ def _answer(arguments: Sequence[str]) -> None:
         except OSError as error:
             from harness.cli.refusals import of_system, tell
 
-            refused = of_system(error, arguments)
+            refused = of_system(error)
             tell(refused, arguments)
             sys.exit(int(refused.exit_code))
         except KeyboardInterrupt:

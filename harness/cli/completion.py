@@ -11,6 +11,7 @@ import typer
 import harness
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.modules import MODULES
+from harness.records.folders import golden_dir, results_dir
 
 TASKS = ("pretrain", "sft", "peft")
 _NOT_FAMILIES = ("suites", "sweeps", "examples")
@@ -73,14 +74,14 @@ def sweep_files(ctx: typer.Context, incomplete: str) -> list[str]:
 def goldens(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of goldens as `golden list` prints them."""
     del incomplete
-    folder = golden_folder(ctx)
+    folder = golden_dir(ctx.params.get("golden_dir"))
     return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.json"))
 
 
 def _in_results(*kinds: str) -> Completer:
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         del incomplete
-        folders = (results_folder(ctx) / kind for kind in kinds)
+        folders = (results_dir(ctx.params.get("results_dir")) / kind for kind in kinds)
         return sorted(path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir())
 
     return complete
@@ -104,28 +105,11 @@ def commands(ctx: typer.Context, incomplete: str) -> list[str]:
     return list(getattr(group, "commands", {}))
 
 
-def results_folder(ctx: typer.Context) -> Path:
-    """Return what `records.folders.results_dir` returns."""
-    given: Path | None = ctx.params.get("results_dir")
-    return given or (_CHECKOUT / "results" if (_CHECKOUT / "pyproject.toml").is_file() else Path("results"))
-
-
-def golden_folder(ctx: typer.Context) -> Path:
-    """Return what `records.goldens.golden_dir` returns."""
-    return ctx.params.get("golden_dir") or _shipped("results/golden", "golden")
-
-
 def recipes_folder(ctx: typer.Context) -> Path:
     """Return what `resolve.find.recipes_dir` returns, also if there is no such folder."""
-    return ctx.params.get("recipes_dir") or _shipped("recipes", "recipes")
-
-
-_CHECKOUT = Path(harness.__file__).parents[1]
-
-
-def _shipped(in_checkout: str, in_wheel: str) -> Path:
-    folder = _CHECKOUT / in_checkout
-    return folder if folder.is_dir() else _CHECKOUT / "harness" / "_data" / in_wheel
+    package = Path(harness.__file__).parent
+    here = package.parent / "recipes"
+    return ctx.params.get("recipes_dir") or (here if here.is_dir() else package / "_data" / "recipes")
 
 
 def _recipe_files(ctx: typer.Context) -> list[Path]:

@@ -7,8 +7,9 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.facts import golden_side, run_side
 from harness.explain.values import Side
+from harness.records.folders import golden_dir
 from harness.records.golden import GoldenRecord, spec_like
-from harness.records.goldens import find_golden, golden_dir, named_golden
+from harness.records.goldens import find_golden, named_golden
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run

@@ -70,11 +70,11 @@ def list_goldens(
     """
     from harness.errors import ExitCode
     from harness.golden.show import GoldensDocument, goldens_page
+    from harness.records import folders, goldens
     from harness.records import golden as golden_records
-    from harness.records import goldens
 
     goldens.require_golden_dir(golden_dir)
-    folder = goldens.golden_dir(golden_dir)
+    folder = folders.golden_dir(golden_dir)
     found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
     rows = [{"path": path, "golden": golden} for path, golden in found.items()]
     damaged = [{"path": path, "message": error.message} for path, error in unread.items()]

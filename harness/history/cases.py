@@ -13,8 +13,9 @@ from harness.history.record import LIMIT, HistoryRecord
 from harness.history.series import Night, Series, series_of
 from harness.judge.differences import Difference
 from harness.judge.gate import Thresholds
+from harness.records.folders import golden_dir
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import golden_dir, read_golden
+from harness.records.goldens import read_golden
 from harness.records.metrics import Metric
 from harness.records.redact import redact
 from harness.show.json import Shown, Text, at

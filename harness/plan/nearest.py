@@ -8,8 +8,9 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.predict.prediction import Prediction
 from harness.predict.search import Plan
+from harness.records.folders import golden_dir
 from harness.records.golden import difference_text, setting_differences, unstated_options
-from harness.records.goldens import golden_dir, list_goldens
+from harness.records.goldens import list_goldens
 from harness.show.page import Block, Line, details
 from harness.units import counted, format_percent
 

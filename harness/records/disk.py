@@ -56,10 +56,19 @@ def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -
         yield
     except OSError as error:
         file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
-        fault = disk_full(folder, file) if is_full_error(error) else _access_lost(folder, file or folder, error, then)
-        if fault is None:
-            raise
-        raise fault from error
+        if is_full_error(error):
+            raise disk_full(folder, file) from error
+        at = file or folder
+        above = [folder, *(each for each in reversed(at.parents) if folder in each.parents)]
+        is_here = at == folder or folder in at.parents
+        if is_here and error.errno in _MISSING and (gone := [each for each in above if not each.is_dir()]):
+            raise deleted(gone[0], then) from error
+        if is_here and error.errno in _NOT_PERMITTED:
+            raise RunFailedError(
+                f"{at}: mbr-perf can no longer read or write it: {error.strerror}; {then}",
+                remedy="give this user read and write permission, and run again",
+            ) from error
+        raise
 
 
 def disk_full(folder: Path, file: Path | None) -> RunFailedError:
@@ -67,26 +76,6 @@ def disk_full(folder: Path, file: Path | None) -> RunFailedError:
     return RunFailedError(
         f"disk full: cannot write {file or f'in {folder}'}",
         remedy=f"free space on the file system of {file or folder}; mbr-perf keeps the files written so far",
-    )
-
-
-def _access_lost(folder: Path, file: Path, error: OSError, then: str) -> RunFailedError | None:
-    """Return the error for a missing folder or a file without permission; None for other faults and files elsewhere."""
-    if file != folder and folder not in file.parents:
-        return None
-    parents = [folder, *(each for each in reversed(file.parents) if folder in each.parents)]
-    if error.errno in _MISSING:
-        return next((deleted(each, then) for each in parents if not each.is_dir()), None)
-    if error.errno not in _NOT_PERMITTED:
-        return None
-    if why_unwritable(parents[-1]):
-        return RunFailedError(
-            f"{parents[-1]}: mbr-perf can no longer write here: {error.strerror}; {then}",
-            remedy="make the folder writable for this user, and run again",
-        )
-    return RunFailedError(
-        f"{file}: mbr-perf can no longer read or write this file: {error.strerror}; {then}",
-        remedy="give this user read and write permission for the file, and run again",
     )
 
 

@@ -29,6 +29,12 @@ def results_dir(override: Path | None = None) -> Path:
     return checkout / "results" if checkout else Path("results")
 
 
+def golden_dir(override: Path | None = None, *, default: Path = _CHECKOUT / "harness" / "_data" / "golden") -> Path:
+    """Return the folder of goldens: ``override``, the checkout's ``results/golden``, or else the wheel's."""
+    checkout = checkout_dir()
+    return override or (checkout / "results" / "golden" if checkout else default)
+
+
 def calibration_path(gpu: str, results: Path | None = None) -> Path:
     """Return the path of a GPU type's calibration."""
     return results_dir(results) / "calibration" / f"{gpu}.json"

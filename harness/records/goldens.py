@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import harness
 from harness.errors import BadRequestError, ManyProblemsError, closest, os_errors_reported
 from harness.experiment.experiment import ExperimentSpec
-from harness.records.folders import checkout_dir
+from harness.records.folders import golden_dir
 from harness.records.golden import (
     GoldenRecord,
     differences_text,
@@ -22,7 +21,6 @@ from harness.records.store import write_atomically
 from harness.records.strict_json import read_document, read_each
 
 MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden promote RUN --reason ..."
-_SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
 
 
 @dataclass(frozen=True)
@@ -46,12 +44,6 @@ class GoldenChange:
     name: str
     before: str | int | float | None
     after: str | int | float | None
-
-
-def golden_dir(override: Path | None = None, *, default: Path = _SHIPPED) -> Path:
-    """Return the folder of goldens: ``override``, the checkout's ``results/golden``, or else the wheel's."""
-    checkout = checkout_dir()
-    return override or (checkout / "results" / "golden" if checkout else default)
 
 
 def require_golden_dir(override: Path | None) -> None:

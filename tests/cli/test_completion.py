@@ -12,8 +12,6 @@ import typer
 from harness.app import app
 from harness.cli import completion
 from harness.experiment.experiment import Task
-from harness.records.folders import results_dir
-from harness.records.goldens import golden_dir
 from harness.resolve.find import recipes_dir
 
 ROOT = typer.main.get_command(app)
@@ -43,11 +41,9 @@ def test_the_tasks_are_those_of_the_experiment():
     assert set(completion.TASKS) == set(get_args(Task))
 
 
-def test_the_folders_are_those_that_commands_read(tmp_path):
+def test_the_recipes_are_those_that_commands_read():
     context = ROOT.make_context("mbr-perf", ["doctor"], resilient_parsing=True)
     assert completion.recipes_folder(context) == recipes_dir()
-    assert completion.golden_folder(context) == golden_dir()
-    assert completion.results_folder(context) == results_dir()
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,6 @@ def test_options_that_change_nothing_are_taken_but_not_shown(mbr_perf):
     [
         ("pln", "'plan'"),
         ("promote", "'golden promote'"),
-        ("rules G22", "'rules show G22'"),
-        ("recipes llama3_7b", "'recipes show llama3_8b'"),
         ("help pln", "'plan'"),
     ],
 )

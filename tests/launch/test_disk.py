@@ -54,12 +54,8 @@ def test_a_folder_that_was_taken_away_or_closed_is_named(tmp_path):
     ranks.write_text("a file")
     assert taken(run, write).startswith(f"{ranks}: the folder was replaced by a file")
     closed = errno.EACCES, "Permission denied"
-    in_proc = taken(Path("/proc"), failing(*closed, "/proc/record.json"))  # where even root cannot make a file
-    assert in_proc.startswith("/proc: mbr-perf can no longer write here: Permission denied")
     own = tmp_path / "record.json"
-    assert taken(tmp_path, failing(*closed, str(own))).startswith(
-        f"{own}: mbr-perf can no longer read or write this file"
-    )
+    assert taken(tmp_path, failing(*closed, str(own))).startswith(f"{own}: mbr-perf can no longer read or write it")
 
 
 def test_other_faults_and_files_that_are_only_missing_stay_errors(tmp_path):
