@@ -2,14 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.experiment.gpu import PRECISIONS
-from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
 from harness.foreign.container_file import Container, read_container
-from harness.foreign.conversions import layout_of_lists
 from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.words import judge, text_of, unread
 from harness.records.strict_yaml import table_in
@@ -44,7 +41,6 @@ def read(source: ForeignSource, request: Request) -> Layer:
     container.settled = request.settled
     problems = container.problems
     _require_model(container)
-    _refuse_by_bridge(container)
     if _refuse_unfinished(container):  # its other values are not yet those of the job
         problems.raise_if_any()
     is_whole = _refuse_missing(container)
@@ -106,27 +102,6 @@ def _refuse_missing(container: Container) -> bool:
     for name in names:
         container.refuse(name, "missing", "give the whole file that Megatron-Bridge wrote")
     return not names
-
-
-def _refuse_by_bridge(container: Container) -> None:
-    """Refuse contradictions that Megatron-Bridge refuses, too."""
-    unified, *names = (f"model.moe_{name}_num_sms" for name in ("flex_dispatcher", "deepep", "hybridep"))
-    knobs = {name.partition(".")[2]: container.peek(name) for name in names}
-    is_split = container.has(unified) and container.peek(unified) is None and None not in knobs.values()
-    if is_split and len(set(knobs.values())) > 1:
-        named = " and ".join(f"{name}={number}" for name, number in knobs.items())
-        message = f"the deprecated SM-count knobs {named} contradict each other, and Megatron-Bridge refuses that"
-        container.refuse(names[0], message, "set moe_flex_dispatcher_num_sms alone")
-    virtual, stages = (f"model.{name}pipeline_model_parallel_size" for name in ("virtual_", ""))
-    count, cuts = container.peek(virtual), container.peek(stages)
-    with suppress(LayoutSyntaxError):  # a layout that cannot be read is reported where it is read
-        is_settled = "parallelism.pipeline_model_parallel_layout" in container.settled
-        text = None if is_settled else layout_of_lists(container, "model.pipeline_model_parallel_layout")
-        if isinstance(text, str) and isinstance(count, int) and isinstance(cuts, int) and cuts > 0:
-            of_layout = len(parse_layout(text))
-            if of_layout != count * cuts:
-                message = f"{count}, but the pipeline layout has {of_layout} chunks on {cuts} stages"
-                container.refuse(virtual, message, f"{of_layout // cuts} matches the layout")
 
 
 def _precision_remarks(container: Container, layer: Layer) -> Iterator[str]:

@@ -6,15 +6,17 @@ from other arguments are those of its `arguments.py`: a feed-forward of 4 h (wit
 
 from collections.abc import Sequence
 
+from pydantic import TypeAdapter, ValidationError
+
 from harness.errors import BadRequestError
 from harness.experiment.gpu import PRECISIONS, Precision
 from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
-from harness.experiment.recompute import NoRecompute
+from harness.experiment.recompute import NoRecompute, UniformRecompute, WrittenRecompute
 from harness.foreign.words import Words
-from harness.records.reading import PlainValue
+from harness.records.reading import PlainValue, faults
 from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import Setting, Value
-from harness.resolve.recompute import Field, policy_from_fields
+from harness.resolve.recompute import selective as selective_policy
 from harness.units import shortened
 
 DTYPES = {"float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
@@ -112,33 +114,38 @@ def short_name(words: Words, name: str) -> Value:
 
 def recompute(
     words: Words, granularity: str, method: str, layers: str, modules: str, distribute: str, *selective: str
-) -> Value | Setting:
+) -> Setting | None:
     """Return the policy of megatron-core's fields, with its place.
 
     Selective recompute without a list means `core_attn`. One of the arguments ``selective`` turns it on.
     """
     kind = "selective" if any_of(words, *selective) else words.value(granularity)
     place = words.place(*selective, granularity)
-    if kind is None:
+    if kind in (None, "none"):
         return Setting(NoRecompute(), place)
-    values: dict[str, PlainValue] = {granularity: kind}
     if kind == "selective":
-        value = words.value(modules)
-        values[modules] = ("core_attn",) if value is None else listed(value)
-        place = words.place(modules, *selective, granularity)
-    else:
-        usual = 1 if selective else None
-        values |= {method: words.value(method), layers: words.value(layers, usual=usual)}
-        values |= {distribute: True} if words.value(distribute) else {}
-    if values.get(modules) == ():
-        return Setting(NoRecompute(), place)
-    fields = {
-        (short := name.rpartition(".")[2]).removeprefix("recompute_"): Field(
-            short, value, words.place(name, granularity)
-        )
-        for name, value in values.items()
+        value, place = words.value(modules), words.place(modules, *selective, granularity)
+        names = ("core_attn",) if value is None else listed(value)
+        return Setting(selective_policy(names, place) if names else NoRecompute(), place)
+    own = {
+        "granularity": granularity,
+        "method": method,
+        "num_layers": layers,
+        "distribute_saved_activations": distribute,
     }
-    return Setting(policy_from_fields(fields, place)[0], place)
+    given = {name: words.value(each) for name, each in own.items()} | {"granularity": kind}
+    given["num_layers"] = given["num_layers"] or (1 if selective else None)
+    values = {name: value for name, value in given.items() if value not in (None, False)}
+    try:
+        policy: TypeAdapter[UniformRecompute] = TypeAdapter(WrittenRecompute)  # here, because most jobs need none
+        return Setting(policy.validate_python(values), place)
+    except ValidationError as error:
+        for fault in faults(error, WrittenRecompute, values):
+            name = str(fault.keys[0])
+            is_missing = fault.is_missing
+            what = f"{kind} recompute needs {name}" if is_missing else fault.message
+            words.refuse(own["granularity" if is_missing else name], what, fault.remedy)
+        return None
 
 
 def implementation(words: Words, name: str) -> Value:

@@ -34,7 +34,6 @@ _WRAPPERS = ("baseline", "current")
 _INFERENCE = ("input_prompt", "generated_text")
 
 _STEP = re.compile(r"[0-9]{1,9}")
-_DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
 _MISSING = {"nan", "inf", "-inf"}
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
@@ -99,7 +98,8 @@ class ForeignGolden:
 
 def looks_like_bridge(document: Mapping[str, object]) -> bool:
     """Return whether the keys are those of a known layout of Megatron-Bridge."""
-    return any(name in document for name in _WRAPPERS) or _has_steps(document) or bool(_dates(document))
+    parts = (document, *(part for part in document.values() if isinstance(part, dict)))
+    return any(name in document for name in _WRAPPERS) or any(map(_has_steps, parts))
 
 
 def looks_like_megatron_lm(document: Mapping[str, object]) -> bool:
@@ -204,7 +204,7 @@ def _of_megatron_lm(reading: _Reading, document: Mapping[str, object]) -> Foreig
 
 
 def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGolden:
-    layout, inner, notes = _unwrapped(reading, document)
+    layout, inner = _unwrapped(reading, document)
     steps: dict[int, GoldenStep] = {}
     for key in sorted(filter(_STEP.fullmatch, inner), key=int):
         step = reading.table(inner[key], (key,), "of metrics")
@@ -215,31 +215,22 @@ def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGold
         reading.found["",] = _unknown_layout(reading.path, inner)
     memory = {name: round(size * GB) for name, size in sizes.items() if size is not None}
     whole = inner.get(OF_WHOLE_RUN) == 1
-    return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole, notes=notes)
+    return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole)
 
 
-def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], tuple[str, ...]]:
-    """Return the name of the layout, the flat part of the file, and notes on the ignored parts."""
-    dates = {} if _has_steps(document) else _dates(document)
-    name = next((name for name in _WRAPPERS if name in document), max(dates, key=lambda name: dates[name], default=""))
-    if not name and not _has_steps(document):
+def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
+    """Return the name of the layout, and the flat part of the file: of several snapshots the last."""
+    if _has_steps(document):
+        return "flat", document
+    snapshots = [name for name, part in document.items() if isinstance(part, dict) and _has_steps(part)]
+    name = next((name for name in _WRAPPERS if name in document), snapshots[-1] if snapshots else None)
+    if name is None:
         raise _unknown_layout(reading.path, document)
-    inner = reading.table(document[name], (name,), "of steps") if name else document
-    layout = name if name in _WRAPPERS else f"snapshot {name}" if name else "flat"
-    note = f"{reading.path} holds {len(dates)} snapshots; mbr-perf reads the newest, {name}"
-    return layout, inner, (note,) if len(dates) > 1 and name in dates else ()
+    return name if name in _WRAPPERS else f"snapshot {name}", reading.table(document[name], (name,), "of steps")
 
 
 def _has_steps(document: Mapping[str, object]) -> bool:
     return any(map(_STEP.fullmatch, document))
-
-
-def _dates(document: Mapping[str, object]) -> dict[str, tuple[int, int, int]]:
-    found = {}
-    for match in filter(None, map(_DATE.fullmatch, document)):
-        first, second, third = map(int, match.groups())
-        found[match[0]] = (first, second, third) if len(match[1]) == 4 else (third % 100 + 2000, first, second)
-    return found
 
 
 def _unknown_layout(path: Path, document: Mapping[str, object]) -> BadRequestError:

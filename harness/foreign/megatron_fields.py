@@ -73,19 +73,8 @@ def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
 
 
 def _refuse_context_communication(a: Arguments) -> None:
-    """Refuse context parallelism that does not pass keys and values between neighbours; say how many bytes it adds."""
+    """Refuse context parallelism that does not pass keys and values between neighbours."""
     kinds = {*listed(a.peek("cp_comm_type"))} - {"None"}
-    if kinds <= {"p2p"} or not a.holds("context_parallel_size>1"):
-        return
-    remedy = "plan it with --cp-comm-type p2p"
-    width = a.peek("v_head_dim") if a.peek("multi_latent_attention") else a.peek("kv_channels")
-    sizes = [a.peek(name) for name in ("micro_batch_size", "seq_length", "num_attention_heads")]
-    num_values = _product([*sizes, width]) if width else _product([*sizes[:2], a.peek("hidden_size")])
-    cuts: list[Any] = [a.peek("context_parallel_size"), a.peek("tensor_model_parallel_size")]
-    if kinds <= {"a2a", "a2a+p2p"} and num_values and _product(cuts):
-        num_values //= _product(cuts)
-        remedy += (
-            f", and add {format_bytes(2 * num_values)} per micro-batch in flight for each layer that does not "
-            f"recompute core_attn: with a2a it keeps its attention output twice"
-        )  # in BF16
-    a.refuse("cp_comm_type", f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only", remedy)
+    if kinds - {"p2p"} and a.holds("context_parallel_size>1"):
+        why = f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only"
+        a.refuse("cp_comm_type", why, "plan it with --cp-comm-type p2p")

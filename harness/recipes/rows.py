@@ -58,14 +58,9 @@ class PointRow(ParallelismSpec, BatchSpec):
     inconsistent: list[str]
 
 
-class RecipeDocument(Document):
+class RecipeDocument(RecipeRow, Document):
     """``mbr-perf recipes show --json``. ``model``: the settings that the recipe states, by path below ``model``."""
 
-    recipe: str
-    family: str
-    title: str
-    parameters_billion: float
-    gpus: dict[str, GpuRow]
     file: str
     sources: list[str]
     model: dict[str, object]
@@ -220,14 +215,9 @@ class CaseRow(Shown):
     expected: ExpectedFailure | None
 
 
-class SuiteDocument(Document):
+class SuiteDocument(SuiteRow, Document):
     """``mbr-perf recipes suites NAME --json``."""
 
-    suite: str
-    title: str
-    source: str
-    num_cases: int
-    gpus: list[str]
     cases: list[CaseRow]
 
 

@@ -24,7 +24,7 @@ from harness.resolve.recipe import (
     build_spec,
     merge,
 )
-from harness.resolve.recompute import Field, canonical_fields, policy_from_fields, read_recompute_text
+from harness.resolve.recompute import read_recompute_text
 
 _REFUSED = "refused"  # replaces a name that was refused already
 _OF_HEADER, _OF_POINT = tuple(RecipeHeader.model_fields), tuple(PointKey.model_fields)
@@ -116,9 +116,8 @@ class _Reader:
             **{name: self.setting(getattr(key, name), (*keys, name)) for name in names},
         }
 
-    def setting(self, value: Value, keys: Keys, note: str = "") -> Setting:
-        source = f"{self.file.label}:{self.file.line(keys)}"
-        return Setting(value, source, path_text(keys), f"{source}: {note}" if note else "")
+    def setting(self, value: Value, keys: Keys) -> Setting:
+        return Setting(value, f"{self.file.label}:{self.file.line(keys)}", path_text(keys))
 
     def layer(self, keys: Keys, own_keys: tuple[str, ...] = ()) -> Layer:
         """Read all sections of a mapping; skip ``own_keys``, which the caller reads."""
@@ -153,14 +152,8 @@ class _Reader:
                 self.file.refuse((*keys, name), f"must be text, is {in_words(value)}", "quote the value")
 
     def recompute(self, keys: Keys) -> Layer:
-        """Read the policy of a text, a list of modules, or a mapping of megatron-core's fields."""
-        value, place, settings = self.file.at(keys), self.file.place(keys), dict[str, Setting]()
+        """Read the policy of a text or a list of modules."""
+        settings = dict[str, Setting]()
         with self.file.problems.collecting():
-            if not isinstance(value, dict):
-                return {"recompute": self.setting(read_recompute_text(value, place), keys)}
-            written = [Field(name, each, self.file.place((*keys, name))) for name, each in value.items()]
-            fields = canonical_fields(written, self.file.problems)
-            if fields is not None:
-                policy, note = policy_from_fields(fields, place)
-                settings["recompute"] = self.setting(policy, keys, note)
+            settings["recompute"] = self.setting(read_recompute_text(self.file.at(keys), self.file.place(keys)), keys)
         return settings

@@ -1,12 +1,11 @@
-"""Reads one whole recompute policy from a section of a file, from text or from options."""
+"""Reads one whole recompute policy from text or from options."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pydantic
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.modules import MODULES, UPSTREAM
@@ -15,11 +14,10 @@ from harness.experiment.recompute import (
     NoRecompute,
     SelectiveRecompute,
     UniformRecompute,
-    WrittenRecompute,
     parse_recompute,
 )
 from harness.experiment.recompute_plan import LayerGroup, PlannedRecompute, is_plan
-from harness.records.reading import FileModel, PlainValue, faults, in_words
+from harness.records.reading import FileModel, PlainValue, in_words
 from harness.records.strict_yaml import read_yaml
 from harness.resolve.recipe import Request, Setting
 from harness.units import grouped
@@ -101,106 +99,14 @@ def _read_plan(path: Path) -> PlannedRecompute:
         raise BadRequestError(f"{path}: {error.errors()[0]['msg']}", remedy="write their row first") from error
 
 
-_NAMES = ("granularity", "method", "num_layers", "modules", "distribute_saved_activations")
-_FIELDS = {name: name for name in _NAMES} | {f"recompute_{name}": name for name in _NAMES[:-1]}
-
-
-@dataclass(frozen=True)
-class Field:
-    """One recompute field as written: its name there, its value, its place for messages."""
-
-    name: str
-    value: PlainValue
-    place: str
-
-
-def canonical_fields(written: Sequence[Field], problems: Problems) -> dict[str, Field] | None:
-    """Return the fields by our names; None, with a problem, for an unknown name or a field given twice."""
-    fields: dict[str, Field] = {}
-    for field in written:
-        canonical = _FIELDS.get(field.name)
-        if canonical is None:
-            problems.add(f"{field.place}: no such setting", nearest(field.name, _FIELDS))
-        elif canonical in fields:
-            problems.add(f"{field.place}: sets the same value as {fields[canonical].name}", "keep one of them")
-        else:
-            fields[canonical] = field
-    return fields if len(fields) == len(written) else None
-
-
-def policy_from_fields(fields: Mapping[str, Field], place: str) -> tuple[Policy, str]:
-    """Return the policy of canonical fields, and a note if it is not what the fields say at first sight.
-
-    Raises BadRequestError for a combination that megatron-core refuses or silently ignores.
-    """
-    granularity, modules = fields.get("granularity"), fields.get("modules")
-    if granularity is None:
-        first = next(iter(fields.values()), None)
-        raise BadRequestError(
-            f"{first.place if first else place}: recompute fields without recompute_granularity do nothing",
-            remedy="add recompute_granularity: selective or full, or write recompute: none",
-        )
-    if granularity.value in (None, "none"):
-        is_inert = modules is not None and modules.value
-        return NoRecompute(), "recompute_modules are inert: recompute_granularity is not set" if is_inert else ""
-    is_selective = granularity.value == "selective"
-    values = {
-        name: field.value
-        for name, field in fields.items()
-        if field is granularity or field.value not in (None, False, ())
-    }
-    note = ""
-    if is_selective and modules is not None and modules.value is not None:
-        names = _names(modules)
-        if not names:
-            return NoRecompute(), "recompute_modules is empty: nothing is recomputed"
-        values["modules"] = selective(names, modules.place).modules
-    elif is_selective:
-        values["modules"] = ("core_attn",)
-        note = "recompute_modules absent: megatron-core recomputes core_attn"
-    return _validated(values, fields), note
-
-
-_NEEDED = {"method": "uniform or block", "num_layers": "1 or more"}
-
-
-def _validated(values: Mapping[str, PlainValue], fields: Mapping[str, Field]) -> Policy:
-    try:
-        adapter: TypeAdapter[Policy] = TypeAdapter(WrittenRecompute)  # here, because most requests need none
-        return adapter.validate_python(values)
-    except ValidationError as error:
-        problems, granularity = Problems(), fields["granularity"]
-        for fault in faults(error, WrittenRecompute, values):
-            name = str(fault.keys[0])
-            if fault.is_missing:
-                needs = f"{granularity.value} recompute needs {name}"
-                problems.add(f"{granularity.place}: {needs}", f"add {name}: {_NEEDED[name]}")
-            else:
-                problems.add(f"{fields[name].place}: {fault.message}", fault.remedy)
-        problems.raise_if_any()
-        raise
-
-
-def _names(modules: Field) -> list[str]:
-    value = modules.value
-    if isinstance(value, str):
-        return value.split(",")
-    if isinstance(value, tuple) and all(isinstance(v, str) for v in value):
-        return [str(v) for v in value]
-    raise BadRequestError(
-        f"{modules.place}: must be a list of module names, is {in_words(value)}", remedy="as in [mlp, core_attn]"
-    )
-
-
 def read_recompute_text(value: PlainValue, place: str) -> Policy:
     """Read `recompute:` from one text or a list of modules."""
     if isinstance(value, str):
         return policy_from_text(value, place)
-    if isinstance(value, tuple):
-        names = _names(Field("recompute", value, place))
-        return selective(names, place) if names else NoRecompute()
+    if isinstance(value, tuple) and all(isinstance(name, str) for name in value):
+        return selective([str(name) for name in value], place) if value else NoRecompute()
     raise BadRequestError(
-        f"{place}: must be text or a mapping, is {in_words(value)}",
+        f"{place}: must be text or a list of modules, is {in_words(value)}",
         remedy="write none, a module list such as core_attn,mlp, or full:uniform:1",
     )
 
