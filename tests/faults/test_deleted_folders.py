@@ -38,9 +38,15 @@ def test_a_deleted_folder_of_ranks_that_train_is_named_and_nothing_goes_on(start
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "what"),
-    [("run", "ranks"), ("run", "run"), ("run", "results"),
-     *((batch, what) for batch in ("sweep", "nightly") for what in ("run", "batch", "results"))],
-)  # fmt: skip
+    [
+        ("run", "ranks"),
+        ("run", "results"),
+        ("sweep", "run"),
+        ("sweep", "results"),
+        ("nightly", "run"),
+        ("nightly", "batch"),
+    ],
+)
 def test_a_deleted_folder_is_named_and_nothing_goes_on(stage, started, tmp_path, asked, what):
     results, suite = tmp_path / "results", tmp_path / "suite.yaml"
     suite.write_text(SUITE)

@@ -114,8 +114,8 @@ def test_less_memory_is_never_faster_and_never_a_higher_peak(name):
     control = plan.control.prediction
     low, high = min(row.prediction.fits[2] for row in plan.rows if row.prediction), control.fits[2]
     answers = []
-    for step in range(12):
-        gib = (low + (high - low) * step / 11 + plan.limits.outside_bytes + 2**20) / (1 - plan.limits.margin) / 2**30
+    for step in range(8):
+        gib = (low + (high - low) * step / 7 + plan.limits.outside_bytes + 2**20) / (1 - plan.limits.margin) / 2**30
         found = solved(with_budget(plan, gib), traces)
         assert found.row and found.row.verdict == "FITS"
         answers.append(found.row.prediction)

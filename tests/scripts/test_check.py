@@ -132,7 +132,7 @@ def _check(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "of_pytest"),
-    [((), ""), (("-k", "gate"), " -k gate"), (("--fast",), " -m not train and not slow")],
+    [((), " -n 3"), (("-k", "gate"), " -n 3 -k gate"), (("--fast",), " -m not train and not slow")],
 )
 def test_everything_is_checked_and_fast_leaves_only_tests_out(check, words, of_pytest):
     code, calls = check(*words)
