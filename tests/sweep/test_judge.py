@@ -18,13 +18,11 @@ from tests.commands import json_of
 
 
 @pytest.fixture(name="three_settings")
-def _three_settings(runs, make_cell, make_sweep) -> SweepVerdict:
+def _three_settings(judged) -> SweepVerdict:
     """Three repeats each: mlp is 10 % slower and saves 10 GiB, core_attn is slower and saves nothing to speak of."""
-    return judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
-        make_cell("mlp", runs("mlp", [1.10, 1.11, 1.09], 60)),
-        make_cell("core_attn", runs("core_attn", [1.20, 1.21, 1.19], 70)),
-    ]))  # fmt: skip
+    return judged(
+        {"none": ([1.00, 1.01, 0.99], 70), "mlp": ([1.10, 1.11, 1.09], 60), "core_attn": ([1.20, 1.21, 1.19], 70)}
+    )
 
 
 def test_time_memory_and_price_are_against_the_control(three_settings):
@@ -58,10 +56,8 @@ def test_the_fastest_that_fits_is_recommended_with_the_runner_up(three_settings)
     assert "none is the fastest of 3 cells that fit into 73.00 GiB" in three_settings.recommendation.why
 
 
-def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, make_sweep):
-    verdict = judge_sweep(
-        make_sweep([make_cell("none", runs("none", [1.0], 77)), make_cell("mlp", runs("mlp", [1.1], 60))])
-    )
+def test_a_cell_without_margin_is_not_recommended_and_named(judged):
+    verdict = judged({"none": ([1.0], 77), "mlp": ([1.1], 60)})
 
     assert verdict.cell("none").fits is False
     assert verdict.recommendation.cell == "mlp"
@@ -69,17 +65,14 @@ def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, mak
     assert "faster, but with less memory free: none" in verdict.recommendation.why
 
 
-def test_a_cell_whose_allocator_had_to_retry_does_not_fit(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 60, retries=2))]))
+def test_a_cell_whose_allocator_had_to_retry_does_not_fit(judged):
+    verdict = judged({"none": ([1.0], 60, {"retries": 2})})
 
     assert verdict.cell("none").fits is False
 
 
-def test_overlapping_intervals_are_reported(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.00, 1.10, 0.90], 70)),
-        make_cell("mlp", runs("mlp", [1.05, 1.15, 0.95], 60)),
-    ]))  # fmt: skip
+def test_overlapping_intervals_are_reported(judged):
+    verdict = judged({"none": ([1.00, 1.10, 0.90], 70), "mlp": ([1.05, 1.15, 0.95], 60)})
 
     assert verdict.recommendation.cell == "mlp"
     assert verdict.pareto == ("none", "mlp")
@@ -94,12 +87,10 @@ def test_overlapping_intervals_are_reported(runs, make_cell, make_sweep):
     )
 
 
-def test_of_cells_that_may_be_the_fastest_the_smallest_is_used_and_slower_ones_are_counted(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
-        make_cell("core_attn", runs("core_attn", [1.01, 1.00, 1.00], 65)),
-        make_cell("mlp", runs("mlp", [1.20, 1.21, 1.19], 60)),
-    ]))  # fmt: skip
+def test_of_cells_that_may_be_the_fastest_the_smallest_is_used_and_slower_ones_are_counted(judged):
+    verdict = judged(
+        {"none": ([1.00, 1.01, 0.99], 70), "core_attn": ([1.01, 1.00, 1.00], 65), "mlp": ([1.20, 1.21, 1.19], 60)}
+    )
 
     assert verdict.recommendation.cell == "core_attn"
     assert verdict.recommendation.tie.startswith("No difference in time is established between none; core_attn: ")
@@ -107,11 +98,8 @@ def test_of_cells_that_may_be_the_fastest_the_smallest_is_used_and_slower_ones_a
     assert verdict.pareto == ("none", "core_attn", "mlp")
 
 
-def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [0.10, 0.10, 0.10], 70)),
-        make_cell("mlp", runs("mlp", [0.10, 0.10, 0.16], 60)),
-    ]))  # fmt: skip
+def test_the_step_that_is_shown_is_the_one_that_is_compared(judged):
+    verdict = judged({"none": ([0.10, 0.10, 0.10], 70), "mlp": ([0.10, 0.10, 0.16], 60)})
     cell, table = verdict.cell("mlp"), cell_table(verdict).filled()
     titles, texts = [column.title for column in table.columns], [[plain(cell) for cell in row] for row in table.rows]
     step, change, tflops = (titles.index(title) for title in ("Mean step", "Time vs control", "TFLOP/s/GPU"))
@@ -131,10 +119,8 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, mak
     assert [float(line["step_time_s"]) for line in (control, row)] == pytest.approx([0.10, 0.12])
 
 
-def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
-    verdict = judge_sweep(
-        make_sweep([make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", runs("mlp", [1.1], 60))])
-    )
+def test_one_repeat_has_no_interval_and_says_so(judged):
+    verdict = judged({"none": ([1.0], 70), "mlp": ([1.1], 60)})
 
     assert verdict.cell("mlp").vs_control.time.interval is None
     assert verdict.recommendation.cell == "none"
@@ -159,12 +145,10 @@ def test_two_runs_of_a_cell_that_differ_more_than_the_threshold_raise_it(runs, m
 
 
 @pytest.mark.parametrize("fate", ["pruned", "illegal"])
-def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, make_cell, make_sweep, fate):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", [], fate=fate, reason="predicted to need 90 GiB"),
-        make_cell("mlp", runs("mlp", [1.1], 60)),
-        make_cell("core_attn", runs("core_attn", [1.0], 70)),
-    ]))  # fmt: skip
+def test_without_a_control_cells_are_held_against_the_fastest_that_ran(judged, fate):
+    verdict = judged(
+        {"none": {"fate": fate, "reason": "predicted to need 90 GiB"}, "mlp": ([1.1], 60), "core_attn": ([1.0], 70)}
+    )
     versus = verdict.cell("mlp").versus
 
     assert (verdict.plan.control, verdict.reference) == ("none", "core_attn")
@@ -175,11 +159,8 @@ def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, mak
     assert verdict.recommendation.cell == "core_attn"
 
 
-def test_a_control_that_can_still_run_is_waited_for(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", [], fate="not_run", reason="the sweep ended before it"),
-        make_cell("mlp", runs("mlp", [1.1], 60)),
-    ]))  # fmt: skip
+def test_a_control_that_can_still_run_is_waited_for(judged):
+    verdict = judged({"none": {"fate": "not_run", "reason": "the sweep ended before it"}, "mlp": ([1.1], 60)})
 
     assert (verdict.reference, verdict.cell("mlp").versus) == (None, None)
 
@@ -196,14 +177,16 @@ def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make
     assert plain(answer(verdict).words) == "Unfinished: 2 runs still to do: mbr-perf sweep --resume sweep"
 
 
-def test_cells_that_did_not_run_keep_their_reason(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.0], 70)),
-        make_cell("moe", [], fate="skipped_inert", reason="acts on no layer", same_as="none"),
-        make_cell("mlp", [], fate="pruned", reason="predicted to need 90 GiB"),
-        make_cell("core_attn", [], fate="not_run", reason="no time left"),
-        make_cell("full:uniform:1", [], fate="illegal", reason="R1"),
-    ]))  # fmt: skip
+def test_cells_that_did_not_run_keep_their_reason(judged):
+    verdict = judged(
+        {
+            "none": ([1.0], 70),
+            "moe": {"fate": "skipped_inert", "reason": "acts on no layer", "same_as": "none"},
+            "mlp": {"fate": "pruned", "reason": "predicted to need 90 GiB"},
+            "core_attn": {"fate": "not_run", "reason": "no time left"},
+            "full:uniform:1": {"fate": "illegal", "reason": "R1"},
+        }
+    )
 
     assert [(cell.status, cell.reason) for cell in verdict.cells[1:]] == [
         ("skipped_inert", "acts on no layer"),
@@ -213,22 +196,16 @@ def test_cells_that_did_not_run_keep_their_reason(runs, make_cell, make_sweep):
     ]
 
 
-def test_a_suspect_run_is_kept_out_of_the_answer(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.0], 70)),
-        make_cell("mlp", runs("mlp", [0.5], 60, suspect=("clocks were throttled",))),
-    ]))  # fmt: skip
+def test_a_suspect_run_is_kept_out_of_the_answer(judged):
+    verdict = judged({"none": ([1.0], 70), "mlp": ([0.5], 60, {"suspect": ("clocks were throttled",)})})
 
     assert verdict.cell("mlp").doubts == ("suspect: clocks were throttled",)
     assert verdict.pareto == ("none",)
     assert verdict.recommendation.cell == "none"
 
 
-def test_a_suspect_control_is_no_measure(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.0], 70, suspect=("the GPU was shared",))),
-        make_cell("mlp", runs("mlp", [1.1], 60)),
-    ]))  # fmt: skip
+def test_a_suspect_control_is_no_measure(judged):
+    verdict = judged({"none": ([1.0], 70, {"suspect": ("the GPU was shared",)}), "mlp": ([1.1], 60)})
 
     assert verdict.cell("mlp").no_comparison == "the control none is in doubt: suspect: the GPU was shared"
 
@@ -271,23 +248,22 @@ def test_a_missing_memory_reading_leaves_the_time_and_says_why(runs, make_cell, 
     assert versus.time.fraction == pytest.approx(0.1)
 
 
-def test_a_cell_with_twice_the_tokens_is_compared_per_token(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.0], 70)),
-        make_cell("gb=16", runs("none", [1.9], 70, global_batch_size=16)),
-    ]))  # fmt: skip
+def test_a_cell_with_twice_the_tokens_is_compared_per_token(judged):
+    verdict = judged({"none": ([1.0], 70), "gb=16": ([1.9], 70, {"recompute": "none", "global_batch_size": 16})})
     versus = verdict.cell("gb=16").vs_control
 
     assert versus.rescaled
     assert versus.time.fraction == pytest.approx(-0.05)
 
 
-def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("tp=7", [], fate="illegal", reason="P03"),
-        make_cell("gb=8", runs("none", [1.0], 70)),
-        make_cell("gb=16", runs("none", [1.9], 70, global_batch_size=16)),
-    ]))  # fmt: skip
+def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(judged):
+    verdict = judged(
+        {
+            "tp=7": {"fate": "illegal", "reason": "P03"},
+            "gb=8": ([1.0], 70, {"recompute": "none"}),
+            "gb=16": ([1.9], 70, {"recompute": "none", "global_batch_size": 16}),
+        }
+    )
 
     assert [cell.cost_s for cell in verdict.cells[1:]] == [1.0, pytest.approx(0.95)]
     assert verdict.recommendation.cell == "gb=16"
@@ -320,8 +296,8 @@ def test_a_predicted_change_is_for_the_same_tokens_per_gpu_as_the_measured_one(
     assert found.overhead == pytest.approx(overhead)
 
 
-def test_without_a_known_memory_every_cell_that_ran_stands(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 200, gpu="cpu"))], capacity_bytes=None))
+def test_without_a_known_memory_every_cell_that_ran_stands(judged):
+    verdict = judged({"none": ([1.0], 200, {"gpu": "cpu"})}, capacity_bytes=None)
 
     assert verdict.cell("none").fits is None
     assert verdict.recommendation.cell == "none"
@@ -341,9 +317,7 @@ def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
     assert closing_lines(verdict)[:2] == tuple(f"Usable per rank: {limits.text}" for limits in verdict.limits)
 
 
-def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([
-        make_cell("none", runs("none", [1.00, 1.40], 70, gpu="cpu")), make_cell("mlp", runs("mlp", [1.30, 1.70], 60, gpu="cpu")),
-    ]))  # fmt: skip
+def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit(judged):
+    verdict = judged({"none": ([1.00, 1.40], 70, {"gpu": "cpu"}), "mlp": ([1.30, 1.70], 60, {"gpu": "cpu"})})
     assert verdict.recommendation.cell is None
     assert plain(answer(verdict).words).startswith("No recommendation: mlp took +25.0 % time and saved 10.00 GiB")
