@@ -128,15 +128,13 @@ def author_or_default(author: str | None) -> str:
     """Return ``author``, else git's user, else the system's; empty, which promotion refuses, if there is none."""
     import os
     import pwd
-    import shutil
-    import subprocess
+
+    from harness.measure.provenance import git
 
     if author is not None:
         return author
-    if git := shutil.which("git"):
-        asked = subprocess.run([git, "config", "user.name"], capture_output=True, text=True, timeout=10, check=False)
-        if asked.returncode == 0 and asked.stdout.strip():
-            return asked.stdout.strip()
+    if name := git(Path(), "config", "user.name"):
+        return name
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a user that its passwd file lacks

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from pydantic import Field
 
@@ -11,6 +10,7 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.judge.coverage import measured_device
+from harness.judge.gate import Outcome
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
@@ -20,8 +20,6 @@ from harness.units import GIB, first_line, utc_time
 
 LIMIT = "@"
 """Between the place of a case's golden and the memory limit of its runs, in the name of a case that has one."""
-
-CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "failed", "oom"]
 
 
 class HistoryFigure(Frozen):
@@ -54,7 +52,7 @@ class HistoryRecord(Frozen):
     is_start_known: bool = True
     duration_s: float
     status: Status
-    outcome: CaseOutcome | None = None
+    outcome: Outcome | None = None
     is_expected: bool = False
     failure: str | None = None
     suspect: tuple[str, ...] = ()
@@ -99,7 +97,7 @@ class Occasion:
     suite_case: str = ""
     night_id: str = ""
     purpose: Purpose = "repeat"
-    outcome: CaseOutcome | None = None
+    outcome: Outcome | None = None
     is_expected: bool = False
 
 

@@ -1,9 +1,10 @@
 """Compares a run with golden values by thresholds, and decides the outcome."""
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import PlainSerializer
 
@@ -119,7 +120,7 @@ def judge(
         if stored is not None or (metric.gate and ours.value is not None):
             theirs = None if stored is None else Figure(stored.value)
             findings.append(judge_figure(metric, ours, theirs, thresholds, _withheld(metric.kind, likeness, doubts)))
-    return Comparison(tuple(findings), overall(tuple(findings)), golden, likeness=likeness)
+    return Comparison(tuple(findings), overall(findings), golden, likeness=likeness)
 
 
 def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Comparison:
@@ -135,13 +136,19 @@ def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Compari
     return Comparison(findings, Verdict.INCONCLUSIVE if required else Verdict.PASS, note=note)
 
 
-def overall(findings: tuple[Finding, ...]) -> Verdict:
+AnyFinding = TypeVar("AnyFinding", bound=Finding)
+_WORST_FIRST = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS, Verdict.NOT_GATED)
+
+
+def worst(findings: Iterable[AnyFinding]) -> AnyFinding | None:
+    """Return the finding with the worst verdict, the first of equal ones; ungated ones come last."""
+    return min(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict), default=None)
+
+
+def overall(findings: Sequence[Finding]) -> Verdict:
     """Return the worst verdict: regression, inconclusive, improvement, pass. Inconclusive if nothing was gated."""
-    verdicts = {finding.verdict for finding in findings} - {Verdict.NOT_GATED}
-    for verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS):
-        if verdict in verdicts:
-            return verdict
-    return Verdict.INCONCLUSIVE
+    found = worst(findings)
+    return found.verdict if found and found.verdict is not Verdict.NOT_GATED else Verdict.INCONCLUSIVE
 
 
 def compare_values(metric: Metric, current: float | None, golden: float | None, threshold: float) -> Finding:
@@ -191,23 +198,37 @@ def _withheld(kind: GateKind, likeness: Likeness, doubts: tuple[str, ...]) -> tu
     return (Verdict.INCONCLUSIVE if blocked else Verdict.NOT_GATED), "; ".join(d.text for d in against)
 
 
-Outcome = Literal["pass", "regression", "improvement", "oom", "failed", "inconclusive"]
+Outcome = Literal["failed", "oom", "regression", "inconclusive", "improvement", "pass"]
+"""Of a run, a comparison, or a case of a night; the worst first."""
+WORST_FIRST: tuple[Outcome, ...] = get_args(Outcome)
 
+_EXIT_CODES: Mapping[Outcome, ExitCode] = {
+    "failed": ExitCode.RUN_FAILED,
+    "oom": ExitCode.OUT_OF_MEMORY,
+    "regression": ExitCode.REGRESSION,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+    "improvement": ExitCode.OK,
+    "pass": ExitCode.OK,
+}
 _SIGTERM = 15
+
+
+def exit_code_of(outcome: Outcome, *, fail_on_improvement: bool = False) -> ExitCode:
+    """Return the exit code that an outcome stands for, where it was not expected."""
+    is_failure = outcome == "improvement" and fail_on_improvement
+    return ExitCode.IMPROVEMENT if is_failure else _EXIT_CODES[outcome]
+
+
+def outcome_of(verdict: Verdict) -> Outcome:
+    """Return the outcome of figures with that verdict."""
+    return next((outcome for outcome in WORST_FIRST if outcome == verdict), "pass")
 
 
 def comparison_outcome(comparison: Comparison, *, fail_on_improvement: bool = False) -> tuple[Outcome, ExitCode]:
     """Return outcome and exit code of a comparison; a provisional one passes nothing."""
-    judged = comparison.outcome
-    match Verdict.INCONCLUSIVE if comparison.provisional and judged is not Verdict.REGRESSION else judged:
-        case Verdict.REGRESSION:
-            return "regression", ExitCode.REGRESSION
-        case Verdict.INCONCLUSIVE:
-            return "inconclusive", ExitCode.INCONCLUSIVE
-        case Verdict.IMPROVEMENT:
-            return "improvement", ExitCode.IMPROVEMENT if fail_on_improvement else ExitCode.OK
-        case Verdict.PASS | Verdict.NOT_GATED:
-            return "pass", ExitCode.OK
+    is_open = comparison.provisional and comparison.outcome is not Verdict.REGRESSION
+    outcome = outcome_of(Verdict.INCONCLUSIVE if is_open else comparison.outcome)
+    return outcome, exit_code_of(outcome, fail_on_improvement=fail_on_improvement)
 
 
 def run_outcome(

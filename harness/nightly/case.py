@@ -5,15 +5,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
-from harness.history.record import CaseOutcome, HistoryRecord, started
+from harness.history.record import HistoryRecord, started
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
 from harness.judge.derive import derive
 from harness.judge.differences import Difference, differences
-from harness.judge.gate import Comparison, Finding, Verdict, default_thresholds
+from harness.judge.gate import Comparison, Finding, Outcome, Verdict, default_thresholds, exit_code_of
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
 from harness.nightly.memory import judge_memory
-from harness.nightly.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
+from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome
 from harness.nightly.pairs import decided, judge_pairs
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
@@ -181,7 +181,7 @@ def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_run
 
 def _outcome(
     case: CaseMaterial, counting: Sequence[CaseRun], comparison: Comparison | None, findings: Sequence[CaseFinding]
-) -> tuple[CaseOutcome, str, CaseRun | None]:
+) -> tuple[Outcome, str, CaseRun | None]:
     """Return outcome, reason, and the run that ended badly, if any."""
     if case.planned.refused:
         return "failed", case.planned.refused, None
@@ -192,7 +192,7 @@ def _outcome(
         return "inconclusive", "interrupted before a run finished" if counting else "not run yet", None
     if comparison.golden is None:
         is_lacking = case.planned.is_golden_required or case.golden.is_damaged
-        outcome: CaseOutcome = "inconclusive" if is_lacking else "pass"
+        outcome: Outcome = "inconclusive" if is_lacking else "pass"
         return outcome, comparison.note, None
     return *figures_outcome(findings), None
 

@@ -8,11 +8,11 @@ from statistics import median
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.history.record import CaseOutcome, HistoryRecord, case_of
+from harness.history.record import HistoryRecord, case_of
 from harness.history.store import read_history
-from harness.judge.gate import Verdict
+from harness.judge.gate import WORST_FIRST, Outcome, Verdict, exit_code_of
 from harness.nightly.case import judge_case, suspected, worst_accident
-from harness.nightly.outcome import WORST_FIRST, case_runs, exit_code_of
+from harness.nightly.outcome import case_runs
 from harness.nightly.outlook import CaseOutlook
 from harness.nightly.values import (
     SPEED,
@@ -48,7 +48,7 @@ def judge_night(
     rules = rules_of(plan, today)
     rules = replace(rules, accident=worst_accident(cases, rules.before))
     verdicts = tuple(judge_case(case, rules) for case in cases)
-    outcomes: set[CaseOutcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}
+    outcomes: set[Outcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}
     if num_due:
         outcomes.add("inconclusive")
     outcome = min(outcomes, key=WORST_FIRST.index)

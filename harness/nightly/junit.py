@@ -27,11 +27,10 @@ def night_junit(verdict: NightVerdict) -> str:
         Xml.SubElement(listed, "property", _clean({"name": name, "value": value}))
     for case in verdict.cases:
         page = story(case)
-        runs = (*case.runs, *(case.pairs.runs if case.pairs else ()))
-        _add(suite, case.planned.name, runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
+        _add(suite, case.planned.name, case.all_runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
     kinds = Counter(child.tag for child in suite.iterfind("testcase/*"))
     counts = {"tests": len(suite.findall("testcase")), "failures": kinds["failure"], "errors": kinds["error"]}
-    seconds = _duration_s(_all_runs(verdict))
+    seconds = _duration_s(run for case in verdict.cases for run in case.all_runs)
     totals = {name: str(number) for name, number in counts.items()} | {"time": f"{seconds:.3f}"}
     suite.attrib |= totals | {"skipped": str(kinds["skipped"])}
     root = Xml.Element("testsuites", totals)
@@ -77,11 +76,6 @@ def _measured_with(verdict: NightVerdict) -> dict[str, str]:
             if value:
                 found.setdefault(name, {})[value] = None
     return {name: ", ".join(values) for name, values in found.items()}
-
-
-def _all_runs(verdict: NightVerdict) -> Iterable[CaseRun]:
-    for case in verdict.cases:
-        yield from (*case.runs, *(case.pairs.runs if case.pairs else ()))
 
 
 def _duration_s(runs: Iterable[CaseRun]) -> float:

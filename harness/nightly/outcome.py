@@ -5,9 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from harness.errors import ExitCode
-from harness.history.record import CaseOutcome
-from harness.judge.gate import Verdict
+from harness.judge.gate import Outcome, Verdict, outcome_of, overall
 from harness.nightly.values import CaseFinding, CaseRun
 from harness.records.metrics import BY_NAME
 from harness.records.night import ExpectedFailureRecord, NightRun
@@ -70,23 +68,6 @@ def _texts(record: RunRecord) -> tuple[str, ...]:
     return (*filter(None, [record.failure]), *ranks, *samplers)
 
 
-_EXIT_CODES: dict[CaseOutcome, ExitCode] = {
-    "failed": ExitCode.RUN_FAILED,
-    "oom": ExitCode.OUT_OF_MEMORY,
-    "regression": ExitCode.REGRESSION,
-    "inconclusive": ExitCode.INCONCLUSIVE,
-    "improvement": ExitCode.OK,
-    "pass": ExitCode.OK,
-}
-WORST_FIRST = tuple(_EXIT_CODES)
-_BY_VERDICT: tuple[tuple[Verdict, CaseOutcome], ...] = (
-    (Verdict.REGRESSION, "regression"),
-    (Verdict.INCONCLUSIVE, "inconclusive"),
-    (Verdict.IMPROVEMENT, "improvement"),
-    (Verdict.PASS, "pass"),
-)
-
-
 def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
     """Return the runs that count. A retry replaces the last run before it that an infrastructure fault ended."""
     kept = list[CaseRun]()
@@ -98,7 +79,7 @@ def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
     return tuple(kept)
 
 
-def bad_end(runs: Sequence[CaseRun]) -> tuple[CaseOutcome, CaseRun] | None:
+def bad_end(runs: Sequence[CaseRun]) -> tuple[Outcome, CaseRun] | None:
     """Return the worst end among ``runs`` and its first run; None if no run failed or ran out of memory.
 
     A run without a record has failed, because its end is unknown. A run whose job a user cancelled has failed, too.
@@ -110,24 +91,15 @@ def bad_end(runs: Sequence[CaseRun]) -> tuple[CaseOutcome, CaseRun] | None:
     return ("oom", oom[0]) if oom else None
 
 
-def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[CaseOutcome, str]:
+def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[Outcome, str]:
     """Return the outcome of runs that ended well, and its finding as text; inconclusive if nothing was gated."""
-    for verdict, outcome in _BY_VERDICT:
-        found = [finding for finding in findings if finding.verdict is verdict]
-        if found:
-            return outcome, _findings_text(found) if outcome != "pass" else ""
-    return "inconclusive", "no metric was gated"
-
-
-def exit_code_of(outcome: CaseOutcome, *, fail_on_improvement: bool = False) -> ExitCode:
-    """Return the exit code that an outcome stands for, where it was not expected."""
-    if outcome == "improvement" and fail_on_improvement:
-        return ExitCode.IMPROVEMENT
-    return _EXIT_CODES[outcome]
+    verdict = overall(findings)
+    found = [finding for finding in findings if finding.verdict is verdict]
+    return outcome_of(verdict), "" if verdict is Verdict.PASS else _findings_text(found) or "no metric was gated"
 
 
 def expectation(
-    expected: ExpectedFailureRecord | None, outcome: CaseOutcome, today: date, *, ended_well: bool
+    expected: ExpectedFailureRecord | None, outcome: Outcome, today: date, *, ended_well: bool
 ) -> tuple[bool, str]:
     """Return whether the outcome was expected, and a remark where the suite's entry is out of date.
 

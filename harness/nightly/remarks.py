@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.judge.gate import Verdict
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
-from harness.nightly.words import finding_text, is_red, one_line, outcome_text, p_text
+from harness.nightly.words import finding_text, is_red, one_line, outcome_text
 from harness.records.metrics import BY_NAME
 from harness.units import format_percent, format_share, grouped
 
@@ -84,7 +84,7 @@ def _about_pairs(case: CaseVerdict) -> Iterable[str]:
         return
     figures = "; ".join(
         f"{BY_NAME[found.metric].title} {format_percent(found.change)}"
-        + (f" +- {format_share(found.margin)}, {p_text(found.p_value)}" if found.margin and found.p_value else "")
+        + (f" +- {format_share(found.margin)}, p {found.p_value:.1g}" if found.margin and found.p_value else "")
         for found in pairs.findings
         if found.change is not None
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Self
 
 from harness.errors import ExitCode
-from harness.history.record import CaseOutcome, HistoryRecord
+from harness.history.record import HistoryRecord
 from harness.judge.differences import Difference
-from harness.judge.gate import Finding, Verdict
+from harness.judge.gate import Finding, Outcome, Verdict
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import Metrics
@@ -109,7 +109,7 @@ class CaseVerdict:
     """
 
     planned: Case
-    outcome: CaseOutcome
+    outcome: Outcome
     exit_code: ExitCode
     reason: str
     findings: tuple[CaseFinding, ...]
@@ -124,6 +124,11 @@ class CaseVerdict:
     is_expected: bool = False
     is_infrastructure: bool = False
     remark: str = ""
+
+    @property
+    def all_runs(self) -> tuple[CaseRun, ...]:
+        """Return the runs, then those of the pairs."""
+        return *self.runs, *(self.pairs.runs if self.pairs else ())
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ class NightVerdict:
     night_dir: Path
     plan: NightPlan
     cases: tuple[CaseVerdict, ...]
-    outcome: CaseOutcome
+    outcome: Outcome
     exit_code: ExitCode
     finished_at: str
     num_due: int = 0
@@ -251,7 +256,7 @@ class CaseRow(Shown):
     """One case; a figure that is no finite number is null. ``metrics``: medians of the runs."""
 
     name: str = at("planned", "name")
-    outcome: CaseOutcome
+    outcome: Outcome
     exit_code: int
     reason: Text
     is_expected: bool
@@ -288,7 +293,7 @@ class NightDocument(Document):
     suite: str = at("plan", "suite")
     title: str = at("plan", "title")
     only: tuple[str, ...] = at("plan", "only")
-    outcome: CaseOutcome
+    outcome: Outcome
     exit_code: int
     started_at: str = at("plan", "started_at")
     finished_at: str

@@ -5,19 +5,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from harness.errors import ExitCode
-from harness.judge.gate import Verdict
+from harness.judge.gate import WORST_FIRST, Verdict, worst
 from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
 from harness.records.metrics import BY_NAME
 from harness.show.figures import ABSENT, figure
 from harness.units import counted, format_percent
 
 MUST_EQUAL = "must be equal"
-# Below this a p-value is a statement about the tails of a distribution that nobody has measured.
-_LEAST_P = 1e-9
-_SMALL_P = 1e-3
 _MANY = 5
-_WORST_FIRST = ("failed", "oom", "regression", "inconclusive", "improvement", "pass")
-_ORDER = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS, Verdict.NOT_GATED)
 
 
 def is_red(case: CaseVerdict) -> bool:
@@ -53,7 +48,7 @@ def about(verdict: NightVerdict) -> str:
 
 def answer(verdict: NightVerdict) -> str:
     """Return ``REGRESSION in 1 of 12 cases: llama3_8b.mlp (TFLOP/s/GPU -8.1 %, allowed 5 %)``, the worst case first."""
-    worst = sorted(filter(is_red, verdict.cases), key=lambda case: _WORST_FIRST.index(case.outcome))
+    worst = sorted(filter(is_red, verdict.cases), key=lambda case: WORST_FIRST.index(case.outcome))
     red = [_with_change(case) if verdict.shared is None else case.planned.name for case in worst]
     named = _some(red) if red else "no case needs attention"
     parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
@@ -155,8 +150,7 @@ def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:
 
 def worst_memory(case: CaseVerdict) -> CaseFinding | None:
     """Return the memory finding with the worst verdict; among equals, the first in the metric table."""
-    found = [finding for finding in case.findings if BY_NAME[finding.metric].gate == "memory"]
-    return min(found, key=lambda finding: _ORDER.index(finding.verdict), default=None)
+    return worst(finding for finding in case.findings if BY_NAME[finding.metric].gate == "memory")
 
 
 def change_text(finding: CaseFinding | None) -> str:
@@ -199,13 +193,6 @@ def _span(start: str, end: str) -> str:
     first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
     day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
     return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
-
-
-def p_text(p_value: float) -> str:
-    """Return ``p 0.031`` or ``p 2e-5``."""
-    if p_value < _LEAST_P:
-        return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
-    return f"p {p_value:.2g}" if p_value >= _SMALL_P else f"p {p_value:.0e}".replace("e-0", "e-")
 
 
 def _threshold(finding: CaseFinding) -> str:

@@ -14,7 +14,7 @@ from harness.units import counted
 
 @answers_first
 def machine(results_dir: Results = None, as_json: Json = False) -> None:
-    """Check this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
+    """Check this machine: software, GPUs, compiler, results folder, shared memory.
 
     Exit codes: 0 all is well, 6 warnings, 2 problems.
     """

@@ -5,9 +5,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from harness.errors import ExitCode
@@ -16,7 +15,6 @@ from harness.experiment.software import Software
 from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host, inherited
 from harness.launch.machine import declared_requirements, installed_software
-from harness.launch.plan import free_port
 from harness.measure.software_fit import Declared, Line, State, software_lines
 from harness.records.disk import free_bytes
 from harness.records.quoting import quoted_error
@@ -27,7 +25,6 @@ from harness.units import GIB, counted, format_bytes, parse_version
 
 SHARED_MEMORY_BYTES = GIB
 RESULTS_BYTES = GIB
-EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: an earlier clock is wrong
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (NCCL and torch put shared memory there)
 OLDEST_PYTHON = (3, 11)
 IMPORT_S = 120.0
@@ -54,8 +51,6 @@ def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[L
         compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
         results_line(results),
         shared_memory_line(SHARED_MEMORY),
-        clock_line(time.time()),
-        iter([attempt("port", lambda: f"{free_port()} is free on the loopback interface", "ip link set lo up")]),
     )
     return tuple(line for part in parts for line in part)
 
@@ -189,21 +184,6 @@ def shared_memory_line(folder: Path) -> Iterator[Line]:
     size = shutil.disk_usage(folder).total
     state: State = "ok" if size >= SHARED_MEMORY_BYTES else "warning"
     yield Line("shared memory", state, f"{format_bytes(size)} at {folder}", remedy)
-
-
-def clock_line(now_s: float) -> Iterator[Line]:
-    """Check the clock: run folders are named after the time, and histories are sorted by it."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
-    state: State = "ok" if now_s > EARLIEST_PLAUSIBLE_S else "warning"
-    yield Line("clock", state, stamp, "set the clock (timedatectl set-ntp true): run folders are named after the time")
-
-
-def attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:
-    """Return the result of ``probe``, or the error of the operating system as a problem."""
-    try:
-        return Line(name, "ok", probe())
-    except OSError as error:
-        return Line(name, "problem", str(error), remedy)
 
 
 _INDENT = 9  # after the state

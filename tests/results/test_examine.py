@@ -164,8 +164,3 @@ def test_missing_shared_memory_is_a_warning(tmp_path):
 def test_shared_memory_is_shown_with_its_size(tmp_path):
     line = only(doctor.shared_memory_line(tmp_path))
     assert line.found.endswith(f"iB at {tmp_path}")
-
-
-@pytest.mark.parametrize(("now_s", "state"), [(0.0, "warning"), (1_800_000_000.0, "ok")])
-def test_a_clock_before_this_release_is_wrong(now_s, state):
-    assert only(doctor.clock_line(now_s)).state == state
