@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
+from pydantic import Field, InstanceOf
+
 from harness.errors import BadRequestError, nearest
 from harness.experiment.gpu import GPUS
 from harness.history.changes import ChangePoint, ChangeRow, Trend, changes, notable, trend
@@ -36,21 +38,24 @@ class NamedCase:
         return record.case == self.case and self.suite_case in ("", record.suite_case)
 
 
-@dataclass(frozen=True)
-class CaseSummary:
-    """A case with the settings of its newest run. ``last_value``: of the last night that has the figure.
+class CaseSummary(Shown):
+    """A case with the settings of its newest run, which is its JSON. ``last_value``: of the last night with the figure.
 
-    ``num_others``: runs of the case that have other settings, and are in no row.
+    ``num_others``: runs of the case that are in no row.
     """
 
-    series: Series
+    series: InstanceOf[Series] = Field(exclude=True)
+    case: str = at("series", "case")
+    suite_case: Text = at("series", "suite_case")
+    fingerprint: str = at("series", "fingerprint")
     num_nights: int
     num_runs: int
-    num_others: int
+    num_others: int = Field(serialization_alias="num_runs_of_other_settings")
     last_started_at: str
     last_outcome: str
     last_value: float | None
     trend: Trend | None
+    notes: tuple[str, ...] = at("series", "notes")
 
 
 def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
@@ -107,7 +112,7 @@ def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
     measured = series.measured(metric)
     last = series.nights[-1]
     num_runs = sum(len(night.records) for night in series.nights)
-    return CaseSummary(
+    return CaseSummary.of(
         series=series,
         num_nights=len(series.nights),
         num_runs=num_runs,

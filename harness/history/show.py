@@ -168,30 +168,14 @@ def _listed(found: Iterable[Difference | ChangeRow]) -> str:
 def added_page(rows: Sequence[Addition]) -> Page:
     """Return a line per run, and how many are new."""
     columns: list[tuple[Column, Callable[[Addition], Words]]] = [
-        (Column("Run", whole=True), lambda addition: addition.record.run_id),
-        (Column("Case", drop=1), lambda addition: addition.record.case),
-        (Column("Status"), lambda each: each.record.status + ", suspect" * bool(each.record.suspect)),
-        (Column("In history"), lambda addition: "added" if addition.is_new else "already there"),
+        (Column("Run", whole=True), lambda addition: addition.run_id),
+        (Column("Case", drop=1), lambda addition: addition.case),
+        (Column("Status"), lambda each: each.status + ", suspect" * bool(each.suspect)),
+        (Column("In history"), lambda addition: "added" if addition.added else "already there"),
     ]
     return Page(
-        (tabled(rows, columns), f"{sum(addition.is_new for addition in rows)} of {counted(len(rows), 'run')} added")
+        (tabled(rows, columns), f"{sum(addition.added for addition in rows)} of {counted(len(rows), 'run')} added")
     )
-
-
-class CaseRow(Shown):
-    """A case with the settings of its newest run. ``last_value``: of the last night that has the figure."""
-
-    case: str = at("series", "case")
-    suite_case: Text = at("series", "suite_case")
-    fingerprint: str = at("series", "fingerprint")
-    num_nights: int
-    num_runs: int
-    num_runs_of_other_settings: int = at("num_others")
-    last_started_at: str
-    last_outcome: str
-    last_value: float | None
-    trend: Trend | None
-    notes: tuple[str, ...] = at("series", "notes")
 
 
 class HistoryDocument(Document):
@@ -200,7 +184,7 @@ class HistoryDocument(Document):
     results_dir: Path
     metric: str
     unit: str
-    cases: tuple[CaseRow, ...]
+    cases: tuple[CaseSummary, ...]
     notes: tuple[str, ...]
 
 
@@ -269,18 +253,7 @@ class CaseDocument(Document):
         return cls.of(history, nights=rows, notes=[*history.series.notes, *notes])
 
 
-class AddedRow(Shown):
-    """A run that was added to history; ``added`` is false if history already had it."""
-
-    run_id: str = at("record", "run_id")
-    case: str = at("record", "case")
-    status: Status = at("record", "status")
-    suspect: tuple[str, ...] = at("record", "suspect")
-    path: Path
-    added: bool = at("is_new")
-
-
 class AddedDocument(Document):
     """``mbr-perf history add --json``."""
 
-    runs: tuple[AddedRow, ...]
+    runs: tuple[Addition, ...]

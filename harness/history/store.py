@@ -12,9 +12,10 @@ from harness.history.record import HistoryRecord, history_record, started
 from harness.judge.derive import derive
 from harness.records.inventory import find_stored, runs_of
 from harness.records.job import unsubmitted_job_of
-from harness.records.run import RunRecord
+from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, read_run
 from harness.records.strict_json import parse_document
+from harness.show.json import Shown
 from harness.units import first_line
 
 HISTORY = "history"
@@ -142,13 +143,15 @@ def survey_history(
     return HistoryReading(tuple(found), tuple(notes))
 
 
-@dataclass(frozen=True)
-class Addition:
-    """A requested run. ``is_new`` False: history already had it, and keeps its record unchanged."""
+class Addition(Shown):
+    """A requested run. ``added`` False: history already had it, and keeps its record unchanged."""
 
-    record: HistoryRecord
+    run_id: str
+    case: str
+    status: Status
+    suspect: tuple[str, ...]
     path: Path
-    is_new: bool
+    added: bool
 
 
 def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
@@ -168,7 +171,7 @@ def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
     for record, there in zip(records, kept, strict=True):
         if (there.fingerprint, there.started_at) != (record.fingerprint, record.started_at):
             raise RunFailedError(f"{history_file(results)}: has another run {record.run_id}, and never changes a run")
-    return tuple(Addition(record, history_file(results), is_new=record.run_id not in had) for record in kept)
+    return tuple(Addition.of(record, path=history_file(results), added=record.run_id not in had) for record in kept)
 
 
 def _runs(reference: str, results: Path) -> Iterable[RunRecord]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
+from harness.history import series
 from harness.history.record import HistoryRecord, started
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
@@ -216,17 +217,18 @@ def nights_of(
     tonight began (UTC ISO-8601, None: no limit).
     """
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    # Cases that share settings keep their own histories.
-    nights: dict[tuple[str, str], tuple[list[float], bool, bool]] = {}
-    for record in sorted(history, key=started):
-        figure, when = record.metrics.get(metric), started(record)
-        if figure is None or figure.value <= 0:
-            continue
-        if not _is_measured(record, like) or (end is not None and when >= end):
-            continue
-        new = (list[float](), when < promoted, record.outcome == "regression")
-        nights.setdefault((record.night_id, record.suite_case), new)[0].append(figure.value)
-    return [Night(*night) for night in nights.values()]
+    measured = [
+        record
+        for record in sorted(history, key=started)
+        if _is_measured(record, like)
+        and (end is None or started(record) < end)
+        and (figure := record.metrics.get(metric)) is not None
+        and figure.value > 0
+    ]
+    return [
+        Night(night.values(metric), started(night.records[0]) < promoted, night.records[0].outcome == "regression")
+        for night in series.nights_of(measured)
+    ]
 
 
 def _is_measured(record: HistoryRecord, like: RunRecord) -> bool:

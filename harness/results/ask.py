@@ -78,7 +78,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
 @app.command()
 @answers_first
 def doctor(results_dir: Results = None, as_json: Json = False) -> None:
-    """Find problems: damaged or missing records, incomplete files, files that mbr-perf did not write.
+    """Find problems: damaged or missing records, and incomplete files.
 
     Exits 0 without problems, else 6. Ignores folders of running processes.
     """

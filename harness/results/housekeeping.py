@@ -11,8 +11,8 @@ from harness.launch.processes import Life, life_of
 from harness.records.folders import folders
 from harness.records.golden import list_retired
 from harness.records.goldens import MEND_GOLDEN, list_goldens
-from harness.records.inventory import FOLDERS, Stored, inventory, is_ours
-from harness.records.job import JOBS, unsubmitted_job_of
+from harness.records.inventory import Stored, inventory
+from harness.records.job import unsubmitted_job_of
 from harness.records.night import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
@@ -20,15 +20,11 @@ from harness.records.strict_json import RejectedError, read_document
 from harness.records.sweep import CELLS
 from harness.show.json import Document, Shown
 
-_EVIDENCE = {"accuracy", "benchmarks", "capture", "examples", "faults", "gpu", "house.json", "optimal", "scripted_gpu",
-             "traces"}  # fmt: skip
-_KNOWN = {*FOLDERS, JOBS, "bisects", *_EVIDENCE, "golden", "calibration", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
-_GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
 _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 _DELETE = "delete it if you do not need it"
 
-Kind = Literal["incomplete", "damaged", "rejected", "unfinished", "temporary", "attempt", "stray"]
+Kind = Literal["incomplete", "damaged", "rejected", "unfinished", "temporary", "attempt"]
 
 
 class Ailment(Shown):
@@ -51,28 +47,13 @@ class AilmentsDocument(Document):
 
 def examine_results(results: Path) -> tuple[Ailment, ...]:
     """Return all problems below ``results``. Ignores folders that a running process is filling."""
-    found: list[Ailment] = [*_strays(results)]
+    found = list[Ailment]()
     for entry in inventory(results):
         life = life_of(entry.path)
         if life.state != "alive":
             problems = _of_run(entry, life) if entry.kind == "run" else _of_many(entry, life)
             found += [problem.model_copy(update={"process": life.state}) for problem in problems]
     return (*found, *_of_goldens(results / "golden"), *_of_history(results))
-
-
-def _strays(results: Path) -> Iterator[Ailment]:
-    strays = [path for path in _inside(results) if path.name not in _KNOWN]
-    for path in (inner for folder in FOLDERS for inner in _inside(results / folder)):
-        is_folder = path.is_dir() and not path.is_symlink()
-        if not (is_folder and (is_ours(path) or _GPU_CHECK.fullmatch(path.name))):
-            strays.append(path)
-    for path in strays:
-        what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
-        yield _ailment("stray", path, f"{what} that mbr-perf did not write", "move it elsewhere")
-
-
-def _inside(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _ailment(kind: str, path: Path, message: str, remedy: str) -> Ailment:

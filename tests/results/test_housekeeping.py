@@ -1,7 +1,6 @@
 """Problems of a results folder are named; nothing is changed."""
 
 import json
-import subprocess
 
 import pytest
 
@@ -15,7 +14,6 @@ from harness.records.store import new_run_dir, write_record
 from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, SweepPlan, run_dir_of
 from harness.results.housekeeping import examine_results
-from tests.commands import ROOT
 
 
 @pytest.fixture(name="results")
@@ -87,26 +85,6 @@ def test_of_a_sweep_only_the_run_that_cannot_be_read_is_named(results, sweep, ma
     [found] = examine_results(results)
     assert (found.kind, found.path) == (kind, run_dir)
     assert (f"mbr-perf sweep --resume {sweep}" in found.remedy) == (kind == "damaged")
-
-
-def test_a_file_that_mbr_perf_did_not_write_is_a_stray(results):
-    (results / "runs" / "my notes").mkdir(parents=True)
-    (results / "runs" / "todo.txt").touch()
-    (results / "runs" / "gpu-check-20260101T000000Z").mkdir()
-    (results / "other").mkdir()
-    (results / "runs" / "link").symlink_to(results / "other")
-    assert problems(results) == [("stray", name) for name in ("other", "link", "my notes", "todo.txt")]
-
-
-def test_what_the_repository_keeps_below_results_is_no_stray(results):
-    tracked = subprocess.run(
-        ["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    for path in tracked:
-        (results.parent / path).parent.mkdir(parents=True, exist_ok=True)
-        (results.parent / path).touch()
-    assert (results / "README.md").is_file()
-    assert [problem for problem in problems(results) if problem[0] == "stray"] == []
 
 
 def test_an_incomplete_file_of_a_killed_process_is_temporary(results, make_record):
