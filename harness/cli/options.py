@@ -126,8 +126,9 @@ class ExperimentOptions:
     expert_model_parallel_size: Annotated[int | None, option("N", "Expert parallelism (EP).", "-ep")] = None
     expert_tensor_parallel_size: Annotated[int | None, option("N", "Tensor parallelism of the experts (ETP). Default: "
         "as TP.", "-et")] = None
-    memory_limit: Annotated[float | None, option("GIB", "Limit every rank to this much memory; one that needs more "
-                                                        "runs out of memory (exit 4). On cpu, measure with "
+    memory_limit: Annotated[float | None, option("GIB", "Limit torch's allocator of every rank to this much (on cpu: "
+                                                        "tensors); a rank that needs more runs out of memory (exit "
+                                                        "4). On cpu, measure with "
                                                         "--eval_time_start_step 2.")] = None
     memory_snapshot: Annotated[bool | None, flag("On a GPU: record one more step for `mbr-perf snapshot`: "
                                                  "ranks/snapshot_NNN.pickle.")] = None

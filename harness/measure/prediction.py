@@ -120,15 +120,15 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
 
     The least is the lower bound of the prediction. Without a prediction it is a part of weights and states.
     """
-    capacity_bytes = limits_for(spec, margin=0.0).budget_bytes if spec.is_described else None
-    if capacity_bytes is None:
+    limits = limits_for(spec) if spec.is_described else None
+    if limits is None or limits.budget_bytes is None:
         return ""
-    needs = record.need_range_bytes if record else (least_bytes(spec),)
-    if needs[0] <= capacity_bytes:
+    needs = (record.fits[0], record.fits[2]) if record else (least_bytes(spec),)
+    if needs[0] <= limits.budget_bytes:
         return ""
     what = "the predicted need of" if record else "weights, gradients and optimizer states alone: at least"
     sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
-    return f"Warning: {what} {sizes} does not fit into {format_bytes(capacity_bytes)}; the run starts anyway"
+    return f"Warning: {what} {sizes} does not fit into {format_bytes(limits.budget_bytes)}; the run starts anyway"
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:

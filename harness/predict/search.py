@@ -27,6 +27,7 @@ from harness.predict.rank_parts import Read
 from harness.predict.stages import Composer
 from harness.predict.trace_book import MissingTraceError
 from harness.predict.trace_cases import CaseMaker, base_policies
+from harness.records.prediction import PredictionRecord
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.units import format_bytes
 
@@ -357,7 +358,7 @@ def _predicted(
     return found, ""
 
 
-def judged(prediction: Prediction | None, limits: Limits) -> tuple[Verdict | None, bool]:
+def judged(prediction: Prediction | PredictionRecord | None, limits: Limits) -> tuple[Verdict | None, bool]:
     """Return the verdict (None if nothing is judged), and whether both ends of the range get the same one."""
     budget = limits.budget_bytes
     if prediction is None or budget is None:

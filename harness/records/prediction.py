@@ -61,9 +61,10 @@ class PredictionRecord(Frozen):
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
-    def need_range_bytes(self) -> tuple[int, int]:
-        """Return both ends of what torch's allocator must have: above the peak, where that is known."""
-        return self.fits_range_bytes or self.range_bytes
+    def fits(self) -> tuple[int, int, int]:
+        """Return lower end, likely value and upper end of what torch's allocator must have; of the peak if unknown."""
+        low, high = self.fits_range_bytes or self.range_bytes
+        return low, self.peak_bytes if self.fits_bytes is None else self.fits_bytes, high
 
     @property
     def measurable_peak_bytes(self) -> int:

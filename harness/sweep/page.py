@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.measure.prediction import limits_for
+from harness.predict.search import judged
 from harness.records.metrics import BY_NAME
 from harness.records.prediction import PredictionRecord
 from harness.records.store import RECORD
@@ -213,7 +215,11 @@ def plan_page(plan: SweepPlan) -> Page:
             (Column("#", right=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name} (control)" if cell.name == plan.control else cell.name),
             (Column("Decision"), lambda cell: _DECISIONS[cell.fate]),
-            *((Column(title, right=True), _predicted_column(read)) for title, read in _PREDICTED.items()),
+            (Column("Verdict", optional=True), lambda cell: _verdict(cell, plan.margin)),
+            *(
+                (Column(title, right=True, detail=title in _DETAILS), _predicted_column(read))
+                for title, read in _PREDICTED.items()
+            ),
         ],
     )
     lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan)]
@@ -230,6 +236,13 @@ _PREDICTED: dict[str, Callable[[PredictionRecord], str]] = {
     "Step": lambda own: ABSENT if own.step_time_s is None else format_seconds(own.step_time_s),
     "Recompute FLOPs": lambda own: format_percent(own.recompute_flops / own.model_flops),
 }
+
+
+_DETAILS = ("Range", "Reserved")
+
+
+def _verdict(cell: Cell, margin: float) -> str:
+    return judged(cell.prediction, limits_for(cell.spec, margin))[0] or ABSENT if cell.spec else ABSENT
 
 
 def _predicted_column(read: Callable[[PredictionRecord], str]) -> Callable[[Cell], Words]:

@@ -18,7 +18,7 @@ from harness.launch.replay import LAUNCHERS
 from harness.measure.checking import Checked
 from harness.measure.prediction import KeptPrediction, limits_for, predictions
 from harness.measure.understanding import given_env, launcher_problems, settle
-from harness.predict.search import candidates
+from harness.predict.search import candidates, judged
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.batches import Build
 from harness.records.redact import own_command
@@ -105,15 +105,16 @@ def _twin(drafted: CellDraft, earlier: Sequence[tuple[int, CellDraft]]) -> int |
 
 
 def planned_cells(
-    axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[KeptPrediction], *, prunes: bool
+    request: SweepRequest, axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[KeptPrediction]
 ) -> tuple[Cell, ...]:
     """Turn drafts into named cells, to run or refused; ``answers``: predictions of those that may run, in order."""
     changes = [values_of(axes, cell.asked, cell.spec) for cell in drafts]
-    names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
+    usual = {name: value for name, value in changes[0].items() if not (request.grid and name.startswith("env."))}
+    names = [name_of(own, None if place == 0 else usual) for place, own in enumerate(changes)]
     cells = []
     for index, cell in enumerate(drafts):
         answer = next(answers) if cell.may_run else KeptPrediction(None)
-        fate, reason = _fate(cell, names, answer, prunes=prunes)
+        fate, reason = _fate(cell, names, answer, request)
         words = cell.words | {
             "index": index,
             "name": names[index],
@@ -131,15 +132,15 @@ def planned_cells(
     return tuple(cells)
 
 
-def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, *, prunes: bool) -> tuple[str, str]:
+def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, request: SweepRequest) -> tuple[str, str]:
     if cell.twin is not None:
         return "skipped_inert", f"equal in effect to {names[cell.twin]}{_inert(cell)}"
     if cell.problem:
         return "illegal", cell.problem
-    capacity = limits_for(cell.spec, margin=0.0).budget_bytes if cell.spec else None
-    if prunes and answer.prediction and capacity is not None and answer.prediction.need_range_bytes[0] > capacity:
-        low, stage = answer.prediction.need_range_bytes[0], answer.prediction.worst_stage.pp_rank
-        return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
+    found, limits = answer.prediction, limits_for(cell.spec, request.margin) if cell.spec else None
+    if request.prune and found and limits and judged(found, limits) == ("OOM", True):
+        low, stage = found.fits[0], found.worst_stage.pp_rank
+        return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(limits.budget_bytes or 0)}"
     return "run", ""
 
 
@@ -176,7 +177,7 @@ def plan_sweep(
     else:
         waits(f"Predicting {counted(len(running), 'cell')}")
         answers = iter(predictions(running, first.software, Tracing(host, trace_cache(host.shell))))
-    cells = planned_cells(axes, drafts, answers, prunes=request.prune)
+    cells = planned_cells(request, axes, drafts, answers)
     return SweepPlan(
         sweep_id="",
         title=request.title or f"{first.spec.recipe} over {', '.join(axis.name for axis in axes)}",

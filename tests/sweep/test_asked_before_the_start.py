@@ -69,3 +69,16 @@ def test_cases_are_asked_about_at_once_and_what_is_not_answered_stands_in_nobody
     judged, notes = ask_megatron(drafts, host)
     assert asked.read_text() == "None " * len(drafts) + "|"
     assert ([draft.problem for draft in judged], notes) == ([""] * len(drafts), ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("margin", "found"), [("0.02", ("run", "FITS")), ("0.3", ("pruned", "OOM"))])
+def test_a_dry_run_shows_plans_verdict_with_its_margin_and_each_cells_allocator(mbr_perf, margin, found):
+    job = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "bf16", "-ng", "32", "--margin", margin)
+    values = ("expandable_segments:True", "max_split_size_mb:128")
+    over = ("--grid", "--over", f"env.PYTORCH_CUDA_ALLOC_CONF={';'.join(values)}", "--over", "recompute=none;mlp")
+    lines = mbr_perf("sweep", *job, *over, "--dryrun").out.splitlines()
+    rows = [line for line in lines if line[:1].isdecimal() and line[1:3] == "  "]
+    assert [next(value for value in values if value in row) for row in rows] == [values[0]] * 2 + [values[1]] * 2
+    assert all(" ".join(found) in " ".join(rows[place].split()) for place in (0, 2))
+    assert all("run FITS" in " ".join(rows[place].split()) for place in (1, 3))
