@@ -36,7 +36,6 @@ def test_results_that_fill_up_fail_the_run_and_leave_no_half_record(stage, on_sm
         read_run(left / "runs" / "mine")
 
 
-@pytest.mark.slow
 def test_a_golden_that_has_no_room_is_as_it_was_before(stage, mbr_perf, on_small_disk, tmp_path):
     stage.let()
     subprocess.run(stage.run_command(tmp_path, "--run_dir", tmp_path / "mine"), env=stage.environment, check=True)
@@ -45,13 +44,8 @@ def test_a_golden_that_has_no_room_is_as_it_was_before(stage, mbr_perf, on_small
     assert mbr_perf(*promote, "--reason", "the first").code == 0
     (path,) = goldens.glob("*/*.json")
     before = path.read_bytes()
-    fill = (
-        "sh",
-        "-c",
-        'head -c 100m /dev/zero > "$filler"; exec "$@"',
-        "sh",
-        *stage.command(*promote, "--reason", "the next"),
-    )
+    filled = ("sh", "-c", 'head -c 100m /dev/zero > "$filler"; exec "$@"', "sh")
+    fill = (*filled, *stage.command(*promote, "--reason", "the next"))
     copy = tmp_path / "copy"
     shutil.copytree(goldens, copy)
     code, _, err, left = on_small_disk(fill, goldens, "1m", goldens / "filler", copy)
@@ -63,7 +57,6 @@ def test_a_golden_that_has_no_room_is_as_it_was_before(stage, mbr_perf, on_small
     assert path.read_bytes() != before
 
 
-@pytest.mark.slow
 def test_logs_that_fill_up_fail_the_run_by_that_name(stage, on_small_disk, tmp_path):
     results = tmp_path / "results"
     run_dir = results / "runs" / "mine"
