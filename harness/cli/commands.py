@@ -220,7 +220,7 @@ def job_words(word: str) -> list[str]:
         head = file.read(4096)
     if config.name == "run_config.yaml" or _CONFIGURATION in head:
         return ["--bridge_config", str(config)]
-    if config.suffix in (".yaml", ".yml"):
+    if config.suffix in (".yaml", ".yml") and b"\nMODEL_ARGS:" not in b"\n" + head:
         return ["-mr", word]
     return ["--hf" if head.lstrip().startswith(b"{") else "--megatron_args", word]
 

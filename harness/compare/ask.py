@@ -20,8 +20,8 @@ class CompareOptions:
     """The two sides to compare."""
 
     run: Annotated[str | None, typer.Argument(metavar="A", autocompletion=completion.runs,
-        help="A run (a folder, record.json, the start of its id), a folder of runs of one setting, or a training log, "
-             "finished or not (a file, .gz, -, a folder).")] = None
+        help="A run (a folder, record.json, the start of its id, a --json document), a folder of runs of one "
+             "setting, or a training log, finished or not (a file, .gz, -, a folder).")] = None
     golden: Annotated[str | None, typer.Argument(metavar="B", autocompletion=completion.runs_and_goldens,
         help="The reference: a golden of mbr-perf, Megatron-Bridge or Megatron-LM, a run or a log. Default: the golden "
         "of the run's settings.")] = None

@@ -25,9 +25,11 @@ from harness.foreign.megatron_arguments import (
     other_models,
 )
 from harness.foreign.megatron_fields import REQUIRED, arguments_layer
+from harness.foreign.other_commands import refuse_others
 from harness.foreign.shell_script import Word, read_script
 from harness.foreign.words import Given
 from harness.records.reading import PlainValue, read_text
+from harness.records.strict_yaml import parse_yaml
 from harness.resolve.options import options_layer
 from harness.resolve.recipe import STDIN, ForeignSource, Layer, Request, Setting
 from harness.units import shortened
@@ -36,6 +38,7 @@ MOST_BYTES = 8 << 20
 _FEWEST_OPTIONS = 2
 _MODEL = "pretrain_gpt"
 _PRINTS = ("echo", "printf")
+_MODEL_ARGS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 _ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG",
                 "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_HIGH_PRIORITY", "NCCL_NVLS_ENABLE", "NCCL_ALGO",
                 "NCCL_PROTO", "NCCL_GRAPH_REGISTER", "NCCL_CTA_POLICY", "NUM_OF_HYBRID_EP_RANKS", "NVLINK_DOMAIN_SIZE",
@@ -47,7 +50,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     """Return every setting of the arguments. BadRequestError with every argument that has no counterpart here."""
     found = read_arguments(source)
     found.settled = request.settled
-    _refuse_other_models(found)
+    _refuse_other_models(found, source)
     if found.num_gpus and found.num_gpus.value == 0:
         if request.num_gpus is None:
             remedy = "add -ng; a script that counts the GPUs of its machine finds none here"
@@ -71,13 +74,14 @@ def read(source: ForeignSource, request: Request) -> Layer:
     return layer
 
 
-def _refuse_other_models(found: Arguments) -> None:
-    """Refuse models that are no GPT, by the program, or by arguments that only they have."""
+def _refuse_other_models(found: Arguments, source: ForeignSource) -> None:
+    """Refuse models that are no GPT, by the program, the folder of a test, or arguments that only they have."""
     names = [] if found.is_whole else [f"--{name}" for name in found.given]
+    folders = [f"/{part}/" for part in Path(source.path).parts] if found.is_test else []
     for pattern, part in other_models().items():
-        said = next((each for each in (found.program, *names) if re.search(pattern, each)), None)
+        said = next((each for each in (found.program, *folders, *names) if re.search(pattern, each)), None)
         if said:
-            place = found.place(said[2:]) if said in names else f"{found.label}: {said}"
+            place = found.place(said[2:]) if said in names else f"{found.label}: {said.strip('/')}"
             found.problems.add(f"{place}: mbr-perf does not model {part}", "give a job that trains a GPT model")
 
 
@@ -91,7 +95,7 @@ def read_arguments(source: ForeignSource) -> Arguments:
         return found
     if "\0" in text:
         raise BadRequestError(f"{source.label}: a binary file", remedy="give a command line, a script or a log")
-    found = _of_script(text, source.label)
+    found = _of_yaml(text, source.label) if _MODEL_ARGS.search(text) else _of_script(text, source.label)
     beside = Path(source.path).with_suffix(".env")
     if source.path.endswith(".args") and beside.is_file():  # as `mbr-perf capture` writes them
         variables = (each.partition("=") for each in shlex.split(read_text(beside, str(beside))))
@@ -106,6 +110,41 @@ def _complete(found: Arguments, request: Request) -> None:
         name = option[2:].replace("-", "_")
         if path in asked and name not in found.given:
             found.given[name] = Given(cast(PlainValue, asked[path].value), asked[path].source)
+
+
+def _of_yaml(text: str, label: str) -> Arguments:
+    """Read a configuration of Megatron-LM's tests as its script passes it on: in brackets several words, else one."""
+    document = parse_yaml(_last_of_repeated(text), label, by_pyyaml=True)
+    sections = {name: document.at((name,)) or {} for name in ("MODEL_ARGS", "ENV_VARS")}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            raise BadRequestError(f"{document.place((name,))}: no mapping", remedy="write lines of NAME: VALUE")
+    words = []
+    for option, value in cast(dict[str, object], sections["MODEL_ARGS"]).items():
+        written = [str(each) for each in value] if isinstance(value, tuple) else [str(value).strip()]
+        if isinstance(value, str) and re.fullmatch(r"\[[^]]+\]", value.strip()):
+            written = value.strip()[1:-1].split()
+        line = document.line(("MODEL_ARGS", option))
+        words += [Word(each, line) for each in (option, *([] if value is True else written))]
+    found = from_words(words, label)
+    found.is_test = found.is_started = True
+    variables = cast(dict[str, object], sections["ENV_VARS"]).items()
+    found.environment = _of_step((name, str(value), document.place(("ENV_VARS", name))) for name, value in variables)
+    return found
+
+
+def _last_of_repeated(text: str) -> str:
+    """Blank the earlier ones of equal arguments in a section: Megatron-LM takes the last."""
+    lines, seen = text.splitlines(), set[str]()
+    for at in reversed(range(len(lines))):
+        name = re.match(r"\s+(--[\w-]+):", lines[at])
+        if name is None:
+            seen = set() if lines[at][:1].strip() else seen
+        elif name[1] in seen:
+            lines[at] = ""
+        else:
+            seen.add(name[1])
+    return "\n".join(lines)
 
 
 def _head(source: ForeignSource) -> str:
@@ -143,6 +182,7 @@ def _standard_input(stream: TextIO) -> str:
 def _of_script(text: str, label: str) -> Arguments:
     """Return the arguments of the one command that has them. BadRequestError if only a shell knows which one has."""
     script = read_script(text, label)
+    refuse_others(script)
     if not options().keys() & set(re.findall(r"--[a-z][a-z0-9-]+", text)):
         raise BadRequestError(
             f"{label}: no argument of Megatron-LM",

@@ -95,8 +95,8 @@ def _defaults() -> Mapping[str, PlainValue]:
 class Arguments(Words):
     """Arguments by name. ``remark`` is for the reader of an answer. ``program``: the script that takes them.
 
-    ``is_whole``: a job printed all its arguments. ``is_started``: the file starts a program, and so holds its
-    environment; a log or bare arguments do not.
+    ``is_whole``: a job printed all its arguments. ``is_test``: they are those of a test configuration. ``is_started``:
+    the file starts a program, and so holds its environment; a log or bare arguments do not.
     """
 
     defaults: Mapping[str, PlainValue] = field(default_factory=_defaults)
@@ -106,6 +106,7 @@ class Arguments(Words):
     remark: str = ""
     program: str = ""
     is_whole: bool = False
+    is_test: bool = False
     is_started: bool = False
 
 

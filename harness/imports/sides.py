@@ -42,7 +42,7 @@ class Side:
 
 
 def side_of(given: str) -> Side:
-    """Look at what a path holds. BadRequestError: a `--json` document of mbr-perf."""
+    """Look at what a path holds. BadRequestError: a JSON document of mbr-perf that names neither a run nor a log."""
     path = Path(given)
     if is_stream(given):
         return Side("log", (given,), given)
@@ -82,10 +82,21 @@ def _of_file(path: Path) -> Side:
     if "schema_version" not in document:
         by = "Megatron-LM" if looks_like_megatron_lm(document) else "Megatron-Bridge" * looks_like_bridge(document)
         return Side("foreign", (given,), given, f"a golden of {by}" if by else "a JSON file")
-    raise BadRequestError(
-        f"{path}: a JSON document of mbr-perf, not what it judged",
-        remedy="name a run by its folder or id, a log, or golden values",
-    )
+    run_dir, log, runs = document.get("run_dir"), document.get("log"), document.get("run_ids", document.get("run_id"))
+    if isinstance(run_dir, str) and (Path(run_dir) / RECORD).is_file() and len(_texts(runs)) < 2:
+        runs = run_dir
+    logs = log.get("sources") if isinstance(log, dict) else None
+    if not (runs or logs):
+        raise BadRequestError(
+            f"{path}: a JSON document of mbr-perf that names neither a run nor a log",
+            remedy="name a run, a log, golden values, or a --json document of run, import or compare",
+        )
+    found = _texts(runs or logs)
+    return Side("run" if runs else "log", found, found[0], "a --json document of mbr-perf")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
 def _document(path: Path) -> dict[str, object] | None:

@@ -143,12 +143,18 @@ def test_a_golden_is_no_a(mbr_perf, side):
     assert (answer.code, "mbr-perf compare A B" in answer.err) == (2, True)
 
 
-def test_what_compare_answered_is_no_side(mbr_perf, side, tmp_path):
-    (tmp_path / "compared.json").write_text(
-        mbr_perf("compare", side("log", 2.5, "b"), side("run", 2.5, "r"), "--json").out
-    )
-    answer = mbr_perf("compare", side("log", 2.8, "a"), tmp_path / "compared.json")
-    assert (answer.code, "a JSON document of mbr-perf" in answer.err) == (2, True)
+def test_a_document_of_a_run_or_of_a_comparison_stands_for_its_run_or_its_log(mbr_perf, side, tmp_path):
+    run, log, slower = side("run", 2.5, "r"), side("log", 2.5, "b"), side("log", 2.8, "a")
+    (tmp_path / "compared.json").write_text(mbr_perf("compare", log, run, "--json").out)
+    (tmp_path / "ran.json").write_text(json.dumps({"schema_version": 1, "run_id": RUN_ID, "run_dir": str(run)}))
+    (tmp_path / "other.json").write_text(json.dumps({"schema_version": 1, "verdict": {}}))
+
+    assert (side_of(str(tmp_path / "compared.json")).paths, side_of(str(tmp_path / "ran.json")).paths) == (
+        (str(log),), (str(run),),
+    )  # fmt: skip
+    assert mbr_perf("compare", slower, tmp_path / "ran.json").code == 5
+    answer = mbr_perf("compare", slower, tmp_path / "other.json")
+    assert (answer.code, "names neither a run nor a log" in answer.err) == (2, True)
 
 
 def test_a_folder_of_runs_stands_for_repeats_on_either_side(mbr_perf, make_record, tmp_path):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.cli.commands import job_words
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.launch.environment_rows import EXPORTS
@@ -96,6 +97,14 @@ def test_a_model_that_is_no_gpt_is_refused_with_the_part_that_is_missing(resolve
     assert any(part in each for each in messages(resolved, text))
 
 
+def test_a_test_configuration_is_of_the_model_of_its_folder(tmp_path):
+    path = tmp_path / "bert" / "bert_tp2" / "model_config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(TEST_CONFIGURATION)
+    request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", str(path)))
+    assert "bert: mbr-perf does not model an encoder of masked tokens" in messages(resolve, request)[0]
+
+
 def test_a_launcher_of_no_process_is_refused_unless_an_option_says_how_many(resolved):
     text = f"torchrun --nproc_per_node 0 pretrain_gpt.py {SMALLEST}"
     assert messages(resolved, text, num_gpus=None)[0].endswith("train.sh:1: --nproc_per_node: starts no process")
@@ -116,6 +125,61 @@ def test_options_and_set_complete_a_file(resolved):
     )
     assert by_set.spec == found.spec
     assert "no --seq-length" in messages(resolved, slime, **given | {"seq_length": None})[0]
+
+
+TEST_CONFIGURATION = """ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 64
+  --num-attention-heads: 4
+  --seq-length: 16
+  --seq-length: 32
+  --micro-batch-size: 1
+  --vocab-size: 99
+  --bf16: true
+  --save: ${CHECKPOINT_SAVE_PATH}
+  --recompute-granularity: selective
+  --recompute-modules: "[mlp core_attn]"
+  --moe-layer-freq: ([0]*1+[1]*3)
+TEST_TYPE: regular
+"""
+
+
+def test_a_configuration_of_megatron_lms_tests_is_read(resolved, tmp_path):
+    found = resolved(TEST_CONFIGURATION)
+    assert (found.spec.env, found.spec.recompute.text) == ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "mlp,core_attn")
+    assert found.sources["model.hidden_size"].endswith("train.sh:5: --hidden-size")
+    path = tmp_path / "model_config.yaml"
+    path.write_text(TEST_CONFIGURATION)
+    assert job_words(str(path)) == ["--megatron_args", str(path)]
+    assert any(
+        "14: --tp: not an argument" in each
+        for each in messages(resolved, TEST_CONFIGURATION.replace("recompute-modules", "tp"))
+    )
+    assert "no mapping" in messages(resolved, "MODEL_ARGS: 3\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "whose", "options"),
+    [
+        ("NPROC_PER_NODE=8 megatron sft --model org/m --tensor_model_parallel_size 4 --max_length 8192",
+         "ms-swift", "--hf org/m -tp 4 -sl 8192 -g h100"),
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2",
+         "verl", "--hf /m -pp 2 -g h100"),
+        ("python3 train_async.py --actor-num-nodes 4 --hf-checkpoint /m --tensor-model-parallel-size 2 --num-layers 8",
+         "slime", "--hf /m -tp 2 --num_layers 8 -g h100"),
+        ("uv run examples/run_grpo_math.py policy.model_name=m ++policy.megatron_cfg.context_parallel_size=2",
+         "NeMo RL", "--hf m -cp 2 -g h100"),
+        ("torchrun primus/train.py --config exp.yaml --micro_batch_size 2", "Primus", "--hf MODEL -mb 2 -g h100"),
+    ],
+)  # fmt: skip
+def test_a_command_of_another_trainer_is_told_with_the_equivalent_options(resolved, command, whose, options):
+    with pytest.raises(BadRequestError) as refused:
+        resolved(command)
+    [problem] = refused.value.problems
+    assert f"a command of {whose}," in problem.message
+    assert problem.remedy.endswith(f"mbr-perf plan {options}")
 
 
 def test_arguments_of_a_fork_are_read_by_their_meaning(resolved):
