@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import runs, wait_until
+
 SCRIPTS = Path(__file__).parents[1] / "data" / "capture"
 GPT = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99 --bf16"
 
@@ -125,21 +127,9 @@ def test_a_capture_of_nothing_says_what_the_script_did_instead(mbr_perf, tmp_pat
     assert said in done.err
 
 
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def ended(*files):
     """Whether the processes end whose numbers the files hold; they are killed a moment after their parent is asked to stop."""
-    limit = time.monotonic() + 20
-    while any(is_running(int(file.read_text())) for file in files):
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.02)
-    return True
+    return wait_until(lambda: not any(runs(int(file.read_text())) for file in files), 20.0)
 
 
 @pytest.mark.slow

@@ -45,9 +45,8 @@ def behaviour(templates: Path) -> dict:
 
 
 def behave(number: int, step: int | str, run_dir: Path, templates: Path) -> None:
-    """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder,
-    ``touch`` a file or ``wait`` for one; ``linger``: a rank that left its record does not end. ``where``: only in runs
-    whose folder has that in its path.
+    """After step 1, what `behaviour.json` says: ``fill`` a folder, ``touch`` a file or ``wait`` for one; ``linger``: a
+    rank that left its record does not end. ``where``: only in runs whose folder has that in its path.
     """
     asked = behaviour(templates) if step in (1, "finish") else {}
     if asked.get("where", "") not in str(run_dir):
@@ -64,10 +63,6 @@ def behave(number: int, step: int | str, run_dir: Path, templates: Path) -> None
                 filler.write(bytes(1 << 16))
     while asked.get("wait") and not Path(asked["wait"]).exists():
         time.sleep(STEP_S)
-    if asked.get("leave") == number:
-        os._exit(0)
-    while asked.get("hang") == number:
-        blocked_for_ever()
 
 
 def blocked_for_ever() -> None:

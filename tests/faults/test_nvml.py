@@ -8,7 +8,6 @@ import pytest
 
 from harness.records.golden import golden_text
 from harness.records.store import read_run
-from tests.faults.at_work import PATIENCE_S
 
 UNKNOWN = "Peak device used: "
 
@@ -67,38 +66,6 @@ def test_without_nvml_the_run_goes_on_and_device_memory_is_unknown(judged, stage
     assert (record.nodes[0].devices, record.nodes[0].error) == ((), "NVML Shared Library Not Found (NVML 12)")
     assert f"{UNKNOWN}NVML Shared Library Not Found (NVML 12)" in out
     assert verdict == (0, "pass")  # the golden asks for nothing that NVML alone knows
-
-
-@pytest.mark.slow
-def test_what_may_not_be_read_is_unknown_and_an_old_driver_is_read_by_its_old_way(judged):
-    denied, old = "err nvmlDeviceGetMemoryInfo_v2 4 -1 0", "err nvmlDeviceGetMemoryInfo_v2 13 -1 1"
-    record, _, verdict = judged(denied, old)
-    forbidden, of_old_driver = record.nodes[0].devices
-    assert (forbidden.max_used_bytes, forbidden.error) == (None, "Insufficient Permissions (NVML 4) after 0 samples")
-    assert (of_old_driver.memory_api, of_old_driver.max_used_bytes) == ("v1", 1_000_000_000)
-    assert (record.suspect, verdict) == ((), (0, "pass"))
-
-
-@pytest.mark.slow
-def test_a_gpu_that_is_lost_on_the_way_keeps_what_was_seen_and_forbids_a_verdict(judged, stage, only_run, tmp_path):
-    go_on = tmp_path / "go_on"
-
-    def lose_it(running):
-        running.victims(rank=2, sampler=1)
-        stage.let_driver("err nvmlDeviceGetMemoryInfo_v2 15 -1 1")
-        sample = next((only_run() / "ranks").glob("nvml_*.json"))
-        deadline = time.monotonic() + PATIENCE_S
-        while "GPU is lost" not in sample.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        go_on.touch()
-
-    record, _, verdict = judged(at_work=lose_it, wait=str(go_on))
-    lost = record.nodes[0].devices[1]
-    assert (lost.max_used_bytes, lost.error[:22]) == (1_000_000_000, "GPU is lost (NVML 15) ")
-    (doubt,) = record.suspect
-    assert "was not sampled to the end: GPU is lost (NVML 15) after" in doubt
-    assert verdict == (6, "inconclusive")
 
 
 @pytest.mark.slow

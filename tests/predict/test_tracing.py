@@ -15,6 +15,7 @@ from harness.launch.environment import this_host
 from harness.predict.trace_cases import TraceCache
 from harness.predict.tracer import Tracing
 from harness.records.trace import TraceCase
+from tests.waiting import runs, wait_until
 
 # Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
 SCRIPTED = """#!{python}
@@ -127,19 +128,8 @@ def test_a_tracer_dies_with_a_harness_that_is_killed(tmp_path):
         time.sleep(1)
         starter.kill()
         starter.wait()
-        end = time.monotonic() + 60
-        while is_running(tracer) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert not is_running(tracer)
+        assert wait_until(lambda: not runs(tracer), 60.0)
     finally:
         starter.stdout.close()
         with suppress(ProcessLookupError):
             os.kill(tracer, 9)
-
-
-def is_running(pid: int) -> bool:
-    """Not gone, and no zombie that nobody collects."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -217,19 +217,6 @@ def test_too_few_steps_are_inconclusive(replayed, golden):
 
 
 @pytest.mark.slow
-def test_a_throttled_gpu_makes_the_verdict_inconclusive(replayed, golden, tmp_path):
-    shutil.copytree(REPLAYS / "throttled", tmp_path / "throttled")
-    sample = tmp_path / "throttled" / "ranks" / "nvml_node0.json"
-    sample.write_text(sample.read_text().replace('"hw_thermal_slowdown"', ""))
-    path = golden("throttled", where=tmp_path)
-    document, record = replayed("throttled", "--golden_values_path", path, folder=tmp_path)
-    assert (document["exit_code"], record.suspect) == (0, ())
-    document, record = replayed("throttled", "--golden_values_path", path)
-    assert (document["exit_code"], document["outcome"]) == (6, "inconclusive")
-    assert record.suspect == ("GPU 1 of node0 was throttled: hw_thermal_slowdown",)
-
-
-@pytest.mark.slow
 def test_a_replayed_run_is_no_golden(replayed, mbr_perf, tmp_path):
     document, _ = replayed("ok")
     refused = mbr_perf(

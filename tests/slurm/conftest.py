@@ -85,9 +85,6 @@ class Cluster:
     def _unless(job, states):
         return None if job.get("JobState", states[0]) in states else job
 
-    def start_node(self, name):
-        subprocess.run(["/usr/sbin/slurmd", "-f", self.conf, "-N", name], env=self.shell, check=True, timeout=30)
-
     def start_controller(self):
         """Anew, with what it had written down."""
         subprocess.run(["/usr/sbin/slurmctld", "-f", self.conf], env=self.shell, check=True, timeout=30)
