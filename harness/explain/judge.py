@@ -106,7 +106,7 @@ def explain(ours: Side, theirs: Side) -> Explanation:
         causes=causes,
         same=dict(found.same),
         not_recorded=found.not_recorded,
-        advice=advice(compared, causes, is_published=theirs.kind == "published"),
+        advice=advice(compared, causes, is_published=theirs.kind == "published") if ours.kind == "run" else (),
     )
 
 

@@ -16,17 +16,17 @@ _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
 
 
-def explanation_page(found: Explanation) -> Page:
-    """Return the answer: what changed, and what can explain it; the rest are details."""
+def explanation_page(found: Explanation, ours: str = "Run") -> Page:
+    """Return the answer: what changed, and what can explain it; the rest are details. ``ours`` names the first side."""
     likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
     has_moved = any(moved(change) for change in found.metrics)
     alone = f"Differences that {'cannot explain the change' if has_moved else 'changed no metric'}:"
-    sides = (("run", found.run), ("reference", found.reference))
-    said = coverage(found.same, found.not_recorded)
+    sides = ((ours.lower(), found.run), ("reference", found.reference))
+    said = _coverage(found.same, found.not_recorded, ours.lower())
     return Page(
         (
-            *change_blocks(found.metrics, found.reference),
-            Facts((("Run", title(found.run)), ("Reference", title(found.reference))), 10),
+            *_changes(found.metrics, found.reference, ours),
+            Facts(((ours, _title(found.run)), ("Reference", _title(found.reference))), 10),
             listing(found.verdict),
             GAP,
             *_causes("Differences, the likeliest cause first:", likely),
@@ -81,17 +81,17 @@ def _likeliest(titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[s
     yield f"; {counted(len(likely) - 1, 'further possible cause')}" if len(likely) > 1 else ""
 
 
-def title(side: SideRow) -> str:
+def _title(side: SideRow) -> str:
     """Return the name, the kind, and the number of runs."""
     runs = f" of {side.num_runs} runs" if side.num_runs > 1 else ""
     return f"{side.name} ({_KINDS[side.kind]}{runs})"
 
 
-def change_blocks(changes: Sequence[Change], reference: SideRow) -> Iterator[Block]:
+def _changes(changes: Sequence[Change], reference: SideRow, ours: str) -> Iterator[Block]:
     """Yield every metric of either side, with the noise if it is known."""
     if not changes:
         return
-    columns = [Column(title, right=True) for title in ("Run", "Reference", "Change")]
+    columns = [Column(title, right=True) for title in (ours, "Reference", "Change")]
     noise = Column("Equal runs differ by", right=True, optional=True)
     yield table(("Metric", *columns, noise), (_change(change, reference) for change in changes))
     if reference.derived:
@@ -138,16 +138,14 @@ def _says(cause: Cause) -> list[str]:
     return [*(f"{', '.join(names)}: {text}" for text, names in metrics.items()), *usual]
 
 
-def coverage(
-    same: Mapping[Group, int], missing: NotRecorded, *, ours: str = "the run", theirs: str = "the reference"
-) -> list[str]:
+def _coverage(same: Mapping[Group, int], missing: NotRecorded, ours: str) -> list[str]:
     """Return what agrees, and what only one side or neither side recorded."""
     equal = ", ".join(f"{GROUPS[group]} ({count})" for group, count in same.items())
     neither = ", ".join(GROUPS[group] for group in missing.neither)
     return [
         f"Equal on both sides: {equal or 'nothing'}.",
-        *_unrecorded(f"Not recorded by {theirs}", missing.reference),
-        *_unrecorded(f"Not recorded by {ours}", missing.run),
+        *_unrecorded("Not recorded by the reference", missing.reference),
+        *_unrecorded(f"Not recorded by the {ours}", missing.run),
         *([f"Recorded by neither: {neither}."] if neither else []),
     ]
 

@@ -61,6 +61,12 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
     same = _distinct([failure for failure in by_rank if KINDS.index(failure.kind) == strongest])
     first = _earliest(same)
     verdict = classify(first.text, _ending(first, scan, device_bytes))
+    if verdict.oom_class == "bad_size" and (earlier := _timeout_before(first, failures)):
+        # A collective that was cut off leaves sizes that were never received.
+        same, first = [earlier], earlier
+        verdict = classify(first.text, _ending(first, scan, device_bytes))
+        verdict = replace(verdict, reason=f"{verdict.reason}; the impossible size came after it")
+        by_rank = [*same, *(failure for failure in by_rank if failure.rank != first.rank)]
     if verdict.entry == "collective_timeout":
         first, verdict = _waited(first, verdict, same, by_rank, scan)
     return FirstFailure(
@@ -80,6 +86,17 @@ def _distinct(failures: list[RankFailure]) -> list[RankFailure]:
         for failure in failures
         if failure.who or not (failure.text in said or (has_task and failure.entry == KILL_COUNT))
     ]
+
+
+def _timeout_before(failure: RankFailure, failures: list[RankFailure]) -> RankFailure | None:
+    """Return the first time-out of a collective before ``failure``, by time, else by order in the same log."""
+    before = failures[: failures.index(failure)]
+    for each in failures:
+        is_in_order = each in before and each.evidence[0].source == failure.evidence[0].source
+        is_before = each.time <= failure.time if each.time and failure.time else is_in_order
+        if each.entry == "collective_timeout" and is_before:
+            return each
+    return None
 
 
 def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> Ending:

@@ -1,7 +1,5 @@
 """Reads settings of a Megatron-Bridge `ConfigContainer`, and compares two experiments as a container states them."""
 
-from dataclasses import dataclass
-
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import parse_layout
@@ -15,23 +13,14 @@ NOT_IN_CONTAINERS = frozenset(
 """Leaves of an ExperimentSpec that no row reads: names, hardware, who trains, and how mbr-perf measures."""
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """One leaf that differs: its path (``env.NAME`` for a variable), our value and theirs."""
+def disagreements(ours: ExperimentSpec, theirs: ExperimentSpec) -> dict[str, tuple[object, object]]:
+    """Return our value and theirs of each leaf whose effect differs, in the order of the spec.
 
-    path: str
-    ours: object
-    theirs: object
-
-
-def disagreements(ours: ExperimentSpec, theirs: ExperimentSpec) -> tuple[Disagreement, ...]:
-    """List the leaves whose effect differs, in the order of the spec, without those that a container cannot hold."""
+    Leaves that a container cannot hold are left out.
+    """
     left, right = effective_values(ours), effective_values(theirs)
-    return tuple(
-        Disagreement(path, left.get(path), right.get(path))
-        for path in dict.fromkeys((*left, *right))
-        if left.get(path) != right.get(path)
-    )
+    both = {path: (left.get(path), right.get(path)) for path in (*left, *right)}
+    return {path: values for path, values in both.items() if values[0] != values[1]}
 
 
 def effective_values(spec: ExperimentSpec) -> dict[str, object]:

@@ -9,7 +9,7 @@ from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import base_of_plan, megatron_fields
 from harness.experiment.recompute_plan import PlannedRecompute
-from harness.foreign.container_fields import Disagreement, disagreements
+from harness.foreign.container_fields import disagreements
 from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.settings import Row, rows_of
@@ -246,22 +246,23 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
         yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
     own = "data, checkpoint, learning rate, --train-iters and tokenizer"
     yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
-    for each in left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words):
-        theirs = "" if each.theirs is None else f", {each.theirs} in Megatron-LM"
-        is_file = each.path == "kernels.tp_comm_overlap_cfg"
+    lost = left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words)
+    for path, (here, there) in lost.items():
+        theirs = "" if there is None else f", {there} in Megatron-LM"
+        is_file = path == "kernels.tp_comm_overlap_cfg"
         what = "--tp-comm-overlap-cfg takes a YAML file, which you write," if is_file else "no argument"
-        yield f"{what} for {each.path}: {each.ours} here{theirs}"
+        yield f"{what} for {path}: {here} here{theirs}"
 
 
 _SCRIPT = "the file that `mbr-perf recipes export ... --as python` prints"
 
 
-def left_out(spec: ExperimentSpec, words: Iterable[str]) -> tuple[Disagreement, ...]:
+def left_out(spec: ExperimentSpec, words: Iterable[str]) -> dict[str, tuple[object, object]]:
     """Read the arguments back and return the leaves whose effect they lose, without the environment's."""
     read = arguments_layer(from_words((Word(word, 1) for word in words), "the exported arguments"))
     own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
     found = disagreements(spec, ExperimentSpec.model_validate(nested(read) | own))
-    return tuple(each for each in found if not each.path.startswith("env.") and _exists(spec, each.path))
+    return {path: each for path, each in found.items() if not path.startswith("env.") and _exists(spec, path)}
 
 
 # Megatron-Bridge

@@ -109,10 +109,12 @@ def diff(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show how two goldens differ."""
+    """Show how two goldens differ, as explain shows it for a run. The reference is BEFORE."""
     from harness.errors import Problems
+    from harness.explain.judge import explain
     from harness.explain.references import named
-    from harness.golden.show import DifferenceDocument, difference_page
+    from harness.explain.show import explanation_page
+    from harness.golden.show import DifferenceDocument
 
     problems, found = Problems(), []
     for reference in (before, after):
@@ -120,8 +122,12 @@ def diff(
             found.append(named(reference, results_dir, golden_dir))
     problems.raise_if_any()
     first, second = found
-    sides = first.side(second.spec), second.side(first.spec)
-    answer(lambda: DifferenceDocument.between(*sides), lambda: difference_page(*sides), as_json=as_json)
+    before_side, after_side = first.side(second.spec), second.side(first.spec)
+    answer(
+        lambda: DifferenceDocument.between(before_side, after_side),
+        lambda: explanation_page(explain(after_side, before_side), "After"),
+        as_json=as_json,
+    )
 
 
 @app.command()

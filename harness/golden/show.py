@@ -8,7 +8,6 @@ from typing import Self
 from harness.errors import BadRequestError
 from harness.explain.contrast import contrast
 from harness.explain.judge import changes
-from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Side, SideRow
 from harness.judge.differences import Difference, Group
 from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
@@ -16,7 +15,7 @@ from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.json import Document, Shown, at
-from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, answer_line, listing, table, tabled
+from harness.show.page import Block, Column, Line, Page, Table, answer_line, listing, table, tabled
 from harness.units import counted, format_percent
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
@@ -90,31 +89,6 @@ def _stored(named: tuple[str, GoldenMetric]) -> tuple[str, ...]:
     metric = BY_NAME.get(name)
     shown = figures.figure(metric, value.value) if metric else str(value.value)
     return metric.title if metric else name, shown, _percent(value.relative_spread), value.note or ""
-
-
-def difference_page(before: Side, after: Side) -> Page:
-    """Return two goldens or runs: metrics, then all other differences."""
-    found, moved = contrast(after, before), changes(after, before)
-    return Page(
-        (
-            Facts((("Before", title(before)), ("After", title(after))), 8),
-            GAP,
-            values_table(after, before),
-            GAP,
-            differences_block(found.differences),
-            GAP,
-            listing(coverage(found.same, found.not_recorded, ours="after", theirs="before")),
-        ),
-        title=f"{after.name} compared with {before.name}",
-        answer=answer_line(
-            f"{counted(len(found.differences), 'difference')} of settings, machine or software",
-            *(
-                f"; {BY_NAME[each.metric].title} {format_percent(each.change)}"
-                for each in moved
-                if each.change is not None
-            ),
-        ),
-    )
 
 
 def values_table(after: Side, before: Side | None) -> Table:

@@ -96,9 +96,9 @@ def _rows(host: Host) -> Iterator[Row]:
         left, right = (
             predict_with(tracing, spec, software, use_calibration=False) for spec in (pair.ours, pair.theirs)
         )
-        found = [d for d in disagreements(pair.ours, pair.theirs) if d.path not in _NO_EFFECT]
-        reasons = [row.reason for row in kept for d in found if row.covers(d.path, pair.point)]
-        differs = (*(f"{d.path}: {d.theirs}, ours {d.ours}" for d in found), *reasons)
+        found = {path: each for path, each in disagreements(pair.ours, pair.theirs).items() if path not in _NO_EFFECT}
+        reasons = [row.reason for row in kept for path in found if row.covers(path, pair.point)]
+        differs = (*(f"{path}: {theirs}, ours {ours}" for path, (ours, theirs) in found.items()), *reasons)
         yield Row(pair.point, pair.file, _figures(left), _figures(right), differs, right.reason or left.reason)
 
 

@@ -89,7 +89,7 @@ def audit(folder: Path) -> Audit:
             continue
         ours, theirs = specs(point, read_container(path, name))
         num_fields += len(effective_values(ours))
-        rows = [(each.path, str(each.ours), str(each.theirs)) for each in disagreements(ours, theirs)]
+        rows = [(leaf, str(here), str(there)) for leaf, (here, there) in disagreements(ours, theirs).items()]
         if name in refused and not point.point.key.inconsistent:
             rows.append(("inconsistent", "runs", refused[name]))
         for row in rows:

@@ -93,9 +93,9 @@ def test_every_point_comes_back_from_its_overrides_of_bridge(points, base):
     for name, spec in points.items():
         words, remarks = as_bridge(spec)
         differing = disagreements(spec, read_back(spec, overridden(base, words)))
-        assert {each.path for each in differing} <= elsewhere, name
-        for each in differing:  # each of them is said
-            assert any(each.path.partition(".")[2] in remark and str(each.ours) in remark for remark in remarks), name
+        assert differing.keys() <= elsewhere, name
+        for path, (ours, _) in differing.items():  # each of them is said
+            assert any(path.partition(".")[2] in remark and str(ours) in remark for remark in remarks), name
 
 
 @pytest.mark.slow
@@ -125,14 +125,14 @@ def test_every_point_comes_back_from_its_arguments_of_megatron_lm(points, tmp_pa
             model_recipe_name="", source=ForeignSource("megatron_args", str(path)),
             gpu=spec.gpu, num_gpus=spec.num_gpus, gpus_per_node=spec.gpus_per_node, task=spec.task,
         )  # fmt: skip
-        for each in disagreements(spec, resolve(request).spec):
-            if each.path.startswith("env."):  # exported in the shell
-                assert f"{each.path.removeprefix('env.')}={each.ours}" in written.text, name
-            elif spec.gpu == "cpu" and each.path == "kernels.attention_backend":
-                assert each.theirs == "auto"  # a foreign job on a CPU takes what the CPU has
-            elif spec.model.moe or not each.path.startswith("kernels.moe_"):  # a dense model has no dispatcher
-                assert each.path.startswith(UNSAYABLE), (name, each)
-                assert f" for {each.path}: {each.ours} here" in written.text, name
+        for leaf, (ours, theirs) in disagreements(spec, resolve(request).spec).items():
+            if leaf.startswith("env."):  # exported in the shell
+                assert f"{leaf.removeprefix('env.')}={ours}" in written.text, name
+            elif spec.gpu == "cpu" and leaf == "kernels.attention_backend":
+                assert theirs == "auto"  # a foreign job on a CPU takes what the CPU has
+            elif spec.model.moe or not leaf.startswith("kernels.moe_"):  # a dense model has no dispatcher
+                assert leaf.startswith(UNSAYABLE), (name, leaf)
+                assert f" for {leaf}: {ours} here" in written.text, name
 
 
 UNUSUAL = {
@@ -173,13 +173,13 @@ def test_settings_that_no_point_has_come_back_from_arguments_too(name):
     model = small_spec().model.model_dump() | changes.get("model", {})
     spec = small_spec(**changes | {"model": model})
     words, _ = as_megatron(spec)
-    assert left_out(spec, words) == ()
+    assert left_out(spec, words) == {}
 
 
 def test_what_the_arguments_lose_is_found_by_reading_them_back():
     spec = small_spec()
     words = [word for word in as_megatron(spec)[0] if word != "--swiglu"]
-    assert [each.path for each in left_out(spec, words)] == ["model.gated_linear_unit", "model.activation_func"]
+    assert [*left_out(spec, words)] == ["model.gated_linear_unit", "model.activation_func"]
 
 
 def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():

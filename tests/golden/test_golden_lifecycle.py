@@ -98,6 +98,16 @@ def test_a_promotion_shows_before_after_and_what_changed_with_it(golden, run):
     assert ["driver_version", "550.54.15", "570.1"] in rows
 
 
+def test_two_goldens_are_compared_as_explain_compares_a_run(golden, run, tmp_path):
+    golden("promote", run("a"), "--reason", "first")
+    before = (tmp_path / "golden" / f"{NAME}.json").rename(tmp_path / "before.json")
+    golden("promote", run("b", seconds=2.6), "--reason", "second")
+    document = json.loads(golden("diff", before, NAME, "--json").out)
+    (step,) = [row for row in document["metrics"] if row["metric"] == "step_time_s"]
+    assert (step["before"], step["after"]) == (2.5, 2.6)
+    assert "Step time +4.0 %" in golden("diff", before, NAME).out.splitlines()[0]
+
+
 def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):
     golden("promote", run("a"), "--reason", "first")
     done = golden("retire", NAME, "--reason", "the cluster is gone")
