@@ -93,9 +93,7 @@ def _rows(host: Host) -> Iterator[Row]:
             yield Row(pair.point, pair.file, None, None, (), pair.why)
             continue
         software, _ = software_for(pair.ours.gpu, host)
-        left, right = (
-            predict_with(tracing, spec, software, use_calibration=False) for spec in (pair.ours, pair.theirs)
-        )
+        left, right = (predict_with(tracing, spec, software) for spec in (pair.ours, pair.theirs))
         found = {path: each for path, each in disagreements(pair.ours, pair.theirs).items() if path not in _NO_EFFECT}
         reasons = [row.reason for row in kept for path in found if row.covers(path, pair.point)]
         differs = (*(f"{path}: {theirs}, ours {ours}" for path, (ours, theirs) in found.items()), *reasons)

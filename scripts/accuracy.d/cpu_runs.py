@@ -13,7 +13,7 @@ from page import Page, table
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
 from harness.launch.machine import installed_software
-from harness.measure.prediction import predict
+from harness.measure.prediction import predict_with, tracing
 from harness.records.quoting import quoted_error
 from harness.records.run import RunRecord
 
@@ -111,7 +111,7 @@ def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[
 def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     own = [row for row in kept if (row["variant"], row["recompute"]) == (variant.name, recompute)]
     spec, peaks = _kept(variant, recompute, host, own) if own else _measured(variant, recompute, host)
-    made = predict(spec, installed_software(), host)
+    made = predict_with(tracing(host), spec, installed_software())
     if made.prediction is None:
         raise RuntimeError(f"{variant.name} {recompute}: {made.reason}")
     for stage in made.prediction.stages:

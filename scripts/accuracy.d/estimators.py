@@ -10,7 +10,7 @@ from published import on_te
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.measure.prediction import predict
+from harness.measure.prediction import predict_with, tracing
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 
@@ -25,7 +25,7 @@ def page(source: Path, host: Host) -> Page:
     rows = []
     for case in read["cases"]:
         spec = spec_of(case)
-        made = predict(spec, software, host) if spec else None
+        made = predict_with(tracing(host), spec, software) if spec else None
         if made is None or made.prediction is None:
             continue
         fullest = max(made.prediction.stages, key=lambda stage: stage.total)

@@ -14,7 +14,7 @@ from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.measure.prediction import predict
+from harness.measure.prediction import predict_with, tracing
 from harness.predict.device import device_needs
 from harness.predict.flops import achieved_tflops
 from harness.predict.ranges import class_of
@@ -108,7 +108,7 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
     rows = []
     for row in json.loads(path.read_text())["rows"]:
         spec = _spec(row)
-        made = predict(spec, software, host)
+        made = predict_with(tracing(host), spec, software)
         if made.prediction is None:
             raise RuntimeError(f"{row['name']} {row['recompute']}: {made.reason}")
         predicted, measured = made.prediction.peak_bytes, row["peak_gb"] * 1e9
@@ -137,7 +137,7 @@ def _variants(spec: ExperimentSpec) -> dict[str, ExperimentSpec]:
 
 
 def _taken(spec: ExperimentSpec, software: Software, host: Host) -> dict[str, Any]:
-    found = predict(spec, software, host).prediction
+    found = predict_with(tracing(host), spec, software).prediction
     assert found
     names = ("peak_bytes", "reserved_bytes", "reserved_range_bytes", "fits_bytes", "reserved_source")
     return {name: getattr(found, name) for name in names}
