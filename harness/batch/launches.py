@@ -43,18 +43,17 @@ def understood_again(
     a rule forbids it.
     """
     spec, plan = request.spec, LAUNCHERS[request.settings.launcher](request)
-    implementation = settled_implementation(spec)
     if findings is None:
         env = plan.variables if isinstance(plan, LaunchPlan) else None
         force = frozenset(planned.force)
-        findings = check(spec, software, env=env, implementation=implementation, force=force, sources=planned.sources)
+        findings = check(spec, software, env=env, force=force, sources=planned.sources)
         raise_all([rule_problem(finding) for finding in findings if finding.blocks])
     return Understood(
         spec=spec,
         sources=planned.sources,
         notes=planned.notes,
         findings=findings,
-        effective=effective_recompute(spec, implementation, software),
+        effective=effective_recompute(spec, settled_implementation(spec), software),
         software=software,
         launch=request,
         plan=plan,

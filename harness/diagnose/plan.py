@@ -150,7 +150,7 @@ def rulings_on(case: Case, host: Host) -> Rulings:
     software = software_for(spec.gpu, host)[0]
 
     def refused(asked: ExperimentSpec, env: dict[str, str] | None) -> tuple[Finding, ...]:
-        found = check(asked, software, env=env, implementation=settled_implementation(asked))
+        found = check(asked, software, env=env)
         return tuple(finding for finding in found if finding.blocks and finding.id not in case.forced)
 
     def start(asked: ExperimentSpec) -> tuple[Finding, ...]:

@@ -1,7 +1,7 @@
 """The history of one case: its measurements, its changes and the band of its golden."""
 
 import glob
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -26,18 +26,6 @@ from harness.units import grouped
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True)
-class NamedCase:
-    """The case that a name means; only runs of ``suite_case`` if the name comes from a suite."""
-
-    case: str
-    suite_case: str = ""
-
-    def has(self, record: HistoryRecord) -> bool:
-        """Return whether a run is of it."""
-        return record.case == self.case and self.suite_case in ("", record.suite_case)
-
-
 class CaseSummary(Shown):
     """A case with the settings of its newest run, which is its JSON. ``last_value``: of the last night with the figure.
 
@@ -46,7 +34,6 @@ class CaseSummary(Shown):
 
     series: InstanceOf[Series] = Field(exclude=True)
     case: str = at("series", "case")
-    suite_case: Text = at("series", "suite_case")
     fingerprint: str = at("series", "fingerprint")
     num_nights: int
     num_runs: int
@@ -59,25 +46,12 @@ class CaseSummary(Shown):
 
 
 def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
-    """Return every case of ``records`` (in order of time) by name; suite cases that share settings are separate."""
+    """Return every case of ``records`` (in order of time) by name."""
     by_case = grouped((record.case, record) for record in records)
-    return tuple(
-        _summary(series, num_runs, metric)
-        for case in sorted(by_case)
-        for series, num_runs in _by_suite_case(by_case[case])
-    )
+    return tuple(_summary(series_of(by_case[case]), len(by_case[case]), metric) for case in sorted(by_case))
 
 
-def _by_suite_case(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
-    """Return one series per suite case and one of runs outside suites, each with its number of runs."""
-    names = sorted({record.suite_case for record in records})
-    if len(set(names) - {""}) < 2:
-        return [(series_of(records), len(records))]
-    each = {name: [record for record in records if record.suite_case == name] for name in names}
-    return [(series_of(runs, suite_case=name), len(runs)) for name, runs in each.items()]
-
-
-def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
+def named_case(name: str, records: Iterable[HistoryRecord]) -> str:
     """Return the case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
 
     BadRequestError for none or several; it names the nearest.
@@ -92,7 +66,7 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
             case for case, names in called.items() if any(fits(candidate, name) for candidate in (case, *names))
         )
         if len(found) == 1:
-            return NamedCase(found[0], _of_suite(name, found[0], called[found[0]], fits))
+            return found[0]
         if found:
             listed = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
             raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"name one of: {listed}")
@@ -100,12 +74,6 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
     raise BadRequestError(
         f"no case {name!r} in history", remedy=f"{nearest(name, known)}; `mbr-perf history` lists them"
     )
-
-
-def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
-    """Return the only suite case that the name fits; empty if it fits the case itself, or several."""
-    meant = [candidate for candidate in names if fits(candidate, name)]
-    return meant[0] if len(meant) == 1 and not fits(case, name) else ""
 
 
 def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:

@@ -8,7 +8,6 @@ from harness.errors import BadRequestError, nearest, os_errors_reported
 from harness.history.cases import (
     CaseHistory,
     Measured,
-    NamedCase,
     case_summaries,
     explained,
     golden_band,
@@ -48,8 +47,8 @@ def metric_named(name: str) -> Metric:
 
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
     """Read the history of a case, with notes. BadRequestError if there is no such case."""
-    reading, meant = _meant(request)
-    series = series_of(reading.records, request.fingerprint, meant.suite_case)
+    reading = _asked_for(request)
+    series = series_of(reading.records, request.fingerprint)
     return history_of(series, request.metric, request.golden_dir, request.last), reading.notes
 
 
@@ -84,20 +83,18 @@ def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | 
         history = history_of(series, metric, golden_dir)
         drawn = (trend_picture(history),) if history.measured else ()
         page = case_page(history)
-        page = replace(page, title=series.title, blocks=(*drawn, *page.blocks))
+        page = replace(page, title=series.case, blocks=(*drawn, *page.blocks))
         write_atomically(folder / page_name(series), html(page))
     index = cases_page(cases, metric, results, is_linked=True)
     write_atomically(folder / "index.html", html(replace(index, title="Nights", blocks=(*above, GAP, *index.blocks))))
 
 
-def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
-    """Return the requested runs, at least one, and the case that the name means. BadRequestError if there is none."""
+def _asked_for(request: HistoryRequest) -> HistoryReading:
+    """Return the requested runs, at least one. BadRequestError if no case has the name."""
     reading = survey_history(request.results, case=request.case)
     if reading.records:
-        return reading, NamedCase(request.case)
-    meant = named_case(request.case, survey_history(request.results).records)
-    reading = survey_history(request.results, case=meant.case)
-    return replace(reading, records=tuple(record for record in reading.records if meant.has(record))), meant
+        return reading
+    return survey_history(request.results, named_case(request.case, survey_history(request.results).records))
 
 
 def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:

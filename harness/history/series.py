@@ -71,21 +71,12 @@ class Night:
 
 @dataclass(frozen=True)
 class Series:
-    """Nights of one case with the same settings, oldest first. ``notes`` say what was left out, and why.
-
-    ``suite_case``: that of the runs, where only those of one case of a suite are in it.
-    """
+    """Nights of one case with the same settings, oldest first. ``notes`` say what was left out, and why."""
 
     case: str
     fingerprint: str
     nights: tuple[Night, ...]
     notes: tuple[str, ...] = ()
-    suite_case: str = ""
-
-    @property
-    def title(self) -> str:
-        """Return the case, with its name in the suite if others share its settings."""
-        return f"{self.case} ({self.suite_case})" if self.suite_case else self.case
 
     def measured(self, metric: Metric) -> tuple[tuple[Night, float], ...]:
         """Return the nights that have the figure, each with its value."""
@@ -102,15 +93,10 @@ def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
     return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
 
 
-def series_of(
-    records: Sequence[HistoryRecord],
-    fingerprint: str | None = None,
-    suite_case: str = "",
-) -> Series:
+def series_of(records: Sequence[HistoryRecord], fingerprint: str | None = None) -> Series:
     """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
 
-    Without one it is that of the newest run. ``suite_case``: all are runs of that case of a suite. Throughput by
-    another formula than the newest run's is no figure of the series.
+    Without one it is that of the newest run. Throughput by another formula than the newest run's is no figure of it.
     BadRequestError for a fingerprint that no run has; ValueError for no records.
     """
     if not records:
@@ -122,7 +108,7 @@ def series_of(
     chosen, formula = ours[-1].fingerprint, ours[-1].formula_version
     ours = [record for record in ours if record.fingerprint == chosen]
     nights = nights_of(_comparable(record, formula) for record in ours)
-    return Series(records[-1].case, chosen, nights, _notes(records, ours), suite_case)
+    return Series(records[-1].case, chosen, nights, _notes(records, ours))
 
 
 def _apart(run_id: str) -> str:
@@ -148,7 +134,7 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
                  f"--fingerprint {' or '.join(others[-3:])} shows them"),
         (num_old, f"not shown: throughput of {num_old} of {all_runs}, which does not come from formula "
                   f"{newest.formula_version}"),
-        (named[1:], f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one"),
+        (named[1:], f"runs of several cases of suites, which have the same settings: {', '.join(named)}"),
         (num_undated, f"?: {num_undated} of {all_runs} have no start time; the date is that of their import"),
     )  # fmt: skip
     return tuple(text for holds, text in found if holds)

@@ -16,7 +16,7 @@ from harness.records.batches import Purpose
 from harness.records.metrics import Better, Metric
 from harness.records.run import Status
 from harness.show.figures import ABSENT, figure
-from harness.show.json import Document, Shown, Text, at
+from harness.show.json import Document, Shown, at
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, answer_line, listing, style_of, table, tabled
 from harness.units import counted, format_percent, utc_time
 
@@ -26,7 +26,7 @@ _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal"
 
 def page_name(series: Series) -> str:
     """Return the name of the case's page beside an index."""
-    return f"{series.title.replace('/', '.')}.html"
+    return f"{series.case.replace('/', '.')}.html"
 
 
 def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, is_linked: bool = False) -> Page:
@@ -43,7 +43,7 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     # fmt: off
     columns: list[tuple[Column, Callable[[CaseSummary], Words]]] = [
         (Column("Case"),
-         lambda case: Span(case.series.title, link=quote(page_name(case.series)) if is_linked else "")),
+         lambda case: Span(case.case, link=quote(page_name(case.series)) if is_linked else "")),
         (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
         (Column("Runs", right=True, drop=4),
          lambda case: f"{case.num_runs}" + f" of {case.num_runs + case.num_others}" * bool(case.num_others)),
@@ -134,7 +134,7 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
 
 def _newest(history: CaseHistory) -> Words:
     night = history.series.nights[-1]
-    return (f"{history.series.title}, {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
+    return (f"{history.series.case}, {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
 
 
 def _newest_value(history: CaseHistory) -> str:
@@ -232,7 +232,6 @@ class CaseDocument(Document):
     """``mbr-perf history CASE --json``: nights oldest first."""
 
     case: str = at("series", "case")
-    suite_case: Text = at("series", "suite_case")
     fingerprint: str = at("series", "fingerprint")
     metric: str = at("metric", "name")
     unit: str = at("metric", "unit")

@@ -296,7 +296,7 @@ def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, 
 
 def _refusals(settled: Settled) -> tuple[str, ...]:
     """Return the rules that refuse the settings as notes: the job did run, maybe with other settings."""
-    found = check(settled.spec, settled.software, implementation=settled_implementation(settled.spec))
+    found = check(settled.spec, settled.software)
     return tuple(
         f"these settings are refused by rule {finding.id}: {finding.message} (fix: {finding.fix}); check that the job "
         "ran with them"

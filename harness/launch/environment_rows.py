@@ -8,7 +8,6 @@ from harness.experiment.experiment import ExperimentSpec
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
-ATTENTION_SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 
 
 @dataclass(frozen=True)

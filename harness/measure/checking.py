@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError, ExitCode, ManyProblemsError, raise_all
-from harness.experiment.effective import EffectiveRecompute, effective_if_cut, settled_implementation
+from harness.experiment.effective import EffectiveRecompute, effective_if_cut
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.check import check
@@ -205,8 +205,8 @@ def check_request(
     spec, software, launcher = settled.spec, settled.software, job_launcher(request.asked)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)
     findings += check(
-        spec, software, env=spec.env if launcher else env, implementation=settled_implementation(spec),
-        force=request.force, sources=settled.sources, launcher=launcher or "mbr-perf",
+        spec, software, env=spec.env if launcher else env, force=request.force, sources=settled.sources,
+        launcher=launcher or "mbr-perf",
     )  # fmt: skip
     if settled.secrets:  # no message may repeat their values
         known = {secret.message for secret in settled.secrets}

@@ -88,7 +88,7 @@ def understand(
     ``dryrun``: fills in missing nodes. ``elsewhere``: ranks run on other machines. BadRequestError with all problems.
     """
     settled = looked_over(request, host)
-    spec, implementation = settled.spec, settled_implementation(settled.spec)
+    spec = settled.spec
     problems, launcher = Problems(), request.launch.launcher
     problems.found += [*settled.secrets, *launcher_problems(request.launch)]
     problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
@@ -98,13 +98,11 @@ def understand(
     with problems.collecting():
         plan = LAUNCHERS[launcher](launch) if launcher in LAUNCHERS else None
     env = plan.variables if isinstance(plan, LaunchPlan) else None
-    findings = check(
-        spec, settled.software, env=env, implementation=implementation, force=request.force, sources=settled.sources
-    )
+    findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
-    effective = effective_recompute(spec, implementation, settled.software)
+    effective = effective_recompute(spec, settled_implementation(spec), settled.software)
     return Understood(**with_note_on_steps(settled), findings=findings, effective=effective, launch=launch, plan=plan)
 
 

@@ -96,7 +96,7 @@ def candidates(spec: ExperimentSpec, software: Software, implementation: Impleme
 
 def candidate_of(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidate:
     """Return the setting of ``spec``, judged by the rules."""
-    findings = (f for f in check(spec, software, implementation=implementation) if f.id not in _OF_MEASURING)
+    findings = (f for f in check(spec, software) if f.id not in _OF_MEASURING)
     return Candidate(spec, tuple(findings), effective_recompute(spec, implementation, software).inert_modules)
 
 

@@ -79,7 +79,7 @@ def acts(settled: Settled, text: str) -> bool:
     """Return whether a setting is legal for this request and software, and every module it names does something."""
     spec = settled.spec.model_copy(update={"recompute": parse_recompute(text)})
     implementation = settled_implementation(spec)
-    if any(finding.blocks for finding in check(spec, settled.software, implementation=implementation)):
+    if any(finding.blocks for finding in check(spec, settled.software)):
         return False
     effect = effective_recompute(spec, implementation, settled.software)
     return not effect.does_nothing and not effect.inert_modules

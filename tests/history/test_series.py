@@ -5,11 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness.errors import BadRequestError
-from harness.history.cases import case_summaries, named_case
+from harness.history.cases import named_case
 from harness.history.changes import change_text, changes, notable
 from harness.history.record import HistoryFigure
 from harness.history.series import nights_of, series_of
-from harness.records.metrics import METRICS
 
 
 @pytest.fixture
@@ -122,20 +121,6 @@ def test_two_cases_of_a_suite_with_the_same_settings_are_two_points_of_one_night
     assert [night.outcome for night in nights] == ["pass", "oom"]
 
 
-def test_a_suites_name_means_the_runs_of_that_case_only(kept):
-    records = [kept(0, suite_case="free", outcome="pass"), kept(1, suite_case="limited", outcome="oom")]
-    meant = named_case("free", records)
-    assert (meant.case, meant.suite_case) == (records[0].case, "free")
-    assert [meant.has(record) for record in records] == [True, False]
-    assert named_case(records[0].case, records).suite_case == ""
-
-
-def test_cases_of_a_suite_that_share_settings_are_listed_each_with_its_own_outcome(kept):
-    records = [kept(0, suite_case="free", outcome="pass"), kept(1, suite_case="limited", outcome="oom"), kept(2)]
-    rows = case_summaries(records, METRICS[0])
-    assert [(row.series.suite_case, row.last_outcome) for row in rows] == [
-        ("", "ok"),
-        ("free", "pass"),
-        ("limited", "oom"),
-    ]
-    assert len(case_summaries([records[0], kept(2)], METRICS[0])) == 1
+def test_a_suites_name_means_its_case(kept):
+    records = [kept(0, suite_case="free"), kept(1, suite_case="limited")]
+    assert named_case("free", records) == named_case(records[0].case, records) == records[0].case

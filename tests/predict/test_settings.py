@@ -60,5 +60,5 @@ def test_uniform_units_must_fit_every_chunk(spec_of):
 
 def test_which_steps_a_run_would_measure_forbids_no_setting(make_spec):
     limited = make_spec(gpu="cpu", measure={"max_steps": 6, "eval_time_start_step": 0, "memory_limit_bytes": 2**27})
-    assert "CPU17" in [finding.id for finding in check(limited, SOFTWARE, implementation="local")]
+    assert "CPU17" in [finding.id for finding in check(limited, SOFTWARE)]
     assert candidates(limited, SOFTWARE, "local").rows[0].is_legal

@@ -47,7 +47,7 @@ def _point(recipe, key):
         spec = resolve_recipe(recipe, asked).spec
     except BadRequestError:
         return Point(name, key.gpu, None, (INCONSISTENT,))
-    findings = check(spec, SOFTWARE, implementation=IMPLEMENTATION)
+    findings = check(spec, SOFTWARE)
     return Point(name, key.gpu, spec, tuple(finding.id for finding in findings if finding.blocks))
 
 

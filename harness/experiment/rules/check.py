@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from harness.errors import BadRequestError, closest, raise_all
-from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.recompute import FullRecompute, policy_of_layer
 from harness.experiment.recompute_plan import FULL, PlannedRecompute
@@ -77,7 +77,6 @@ def check(
     software: Software,
     *,
     env: Mapping[str, str] | None = None,
-    implementation: Implementation | None = None,
     force: frozenset[str] = frozenset(),
     sources: Mapping[str, str] | None = None,
     launcher: Launcher = "mbr-perf",
@@ -85,16 +84,15 @@ def check(
     """Return every rule that ``spec`` violates, errors first. If a finding ``blocks``, nothing may start.
 
     ``env`` is the environment that ranks get from ``launcher``; without it only ``spec.env`` is judged.
-    ``implementation`` is the settled kernels.transformer_impl. ``force`` names errors to override; BadRequestError for
-    an unknown id. ``sources`` names the origin of each value: a recipe's value is a note, not a warning, if an option
-    turned its switch off.
+    ``force`` names errors to override; BadRequestError for an unknown id. ``sources`` names the origin of each value: a
+    recipe's value is a note, not a warning, if an option turned its switch off.
     """
     known = {rule.id for rule in RULES}
     raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
     findings = [
         finding
         for each in _each_setting(spec)
-        for situation in [Situation(each, software, implementation or settled_implementation(spec), env, launcher)]
+        for situation in [Situation(each, software, settled_implementation(spec), env, launcher)]
         for rule in applicable(situation)
         if (finding := rule.judge(situation))
     ]
