@@ -10,11 +10,12 @@ from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
-from harness.launch.environment import Host
+from harness.launch.environment import Host, this_host
 from harness.predict.exact import why_of_another_planner
 from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
-from harness.predict.prediction import BUILT_IN, Constants, calibrated, predict
+from harness.predict.prediction import BUILT_IN, Constants, calibrated
+from harness.predict.prediction import predict as predicted
 from harness.predict.search import Traces
 from harness.predict.stages import Composer
 from harness.predict.trace_book import MissingTraceError
@@ -45,12 +46,21 @@ def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> K
     return predict_with(tracing(host, cached_only=True), spec, software)
 
 
-def predict_with(tracing: Tracing, spec: ExperimentSpec, software: Software) -> KeptPrediction:
+def predict(spec: ExperimentSpec, software: Software, host: Host | None = None) -> KeptPrediction:
+    """Predict one settled request with built-in constants. Does not raise."""
+    return predict_with(tracing(host or this_host()), spec, software, use_calibration=False)
+
+
+def predict_with(
+    tracing: Tracing, spec: ExperimentSpec, software: Software, *, use_calibration: bool = True
+) -> KeptPrediction:
     """Like :func:`predictions` for one request."""
-    return predictions((spec,), software, tracing)[0]
+    return predictions((spec,), software, tracing, use_calibration=use_calibration)[0]
 
 
-def predictions(specs: Sequence[ExperimentSpec], software: Software, tracing: Tracing) -> tuple[KeptPrediction, ...]:
+def predictions(
+    specs: Sequence[ExperimentSpec], software: Software, tracing: Tracing, *, use_calibration: bool = True
+) -> tuple[KeptPrediction, ...]:
     """Predict settled requests with the kept calibrations of their GPU types. Makes each trace once.
 
     Never raises for a request that may run: a run must not fail because of its prediction.
@@ -63,11 +73,13 @@ def predictions(specs: Sequence[ExperimentSpec], software: Software, tracing: Tr
         except (HarnessError, OSError) as error:
             traced[kind] = first_line(str(error))
     known = (traced[trace_kind(spec)] if spec.is_described else NOT_DESCRIBED for spec in specs)
-    return tuple(predicted_with(*each, software) for each in zip(specs, known, strict=True))
+    return tuple(
+        predicted_with(*each, software, use_calibration=use_calibration) for each in zip(specs, known, strict=True)
+    )
 
 
 def predicted_with(
-    spec: ExperimentSpec, traces: Traces | str, software: Software, *, use_calibration: bool = True
+    spec: ExperimentSpec, traces: Traces | str, software: Software, *, use_calibration: bool
 ) -> KeptPrediction:
     """Predict one settled request from its traces; a text in their place is the reason why there are none."""
     if isinstance(traces, str):
@@ -75,7 +87,7 @@ def predicted_with(
     implementation = settled_implementation(spec)
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
-        made = predict(spec, implementation, traces.even, traces.uneven, software, constants)
+        made = predicted(spec, implementation, traces.even, traces.uneven, software, constants)
         return KeptPrediction((made if spec.gpu_type.is_cpu else weighed(made, software, traces)).record())
     except MissingTraceError:
         return KeptPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
