@@ -6,18 +6,8 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from harness.errors import (
-    BadRequestError,
-    Problems,
-    SeveralMatchError,
-    nearest,
-    raise_all,
-)
-from harness.experiment.effective import (
-    EffectiveRecompute,
-    effective_recompute,
-    settled_implementation,
-)
+from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest, raise_all
+from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
