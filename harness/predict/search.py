@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations
 
 from harness.experiment.effective import Implementation, computation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
@@ -26,7 +26,7 @@ from harness.predict.ranges import cost_error
 from harness.predict.rank_parts import Read
 from harness.predict.stages import Composer
 from harness.predict.trace_book import MissingTraceError
-from harness.predict.trace_cases import CaseMaker, base_policies
+from harness.predict.trace_cases import base_policies
 from harness.records.prediction import PredictionRecord
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.units import format_bytes
@@ -263,23 +263,6 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
     composer = Composer(found.rows[0].spec, implementation)
     legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
     return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
-
-
-def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
-    """Yield all traces for the settings of ``spec`` under any pipeline layout and number of GPUs.
-
-    Some of them several times.
-    """
-    make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
-    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
-        yield from (make.layers(kind, policy, n) for n in (1, 2))
-        if offload.cpu_offloading_num_layers or offload.offload_modules:
-            yield from (make.offloaded(kind, policy, n) for n in (1, 2, 3))
-        if kind in (kinds[0], kinds[-1]):
-            yield make.first(kind, policy)
-        if kind == kinds[-1]:
-            mtp = [True] * bool(spec.model.mtp_num_layers) + [False] * isinstance(policy, NoRecompute)
-            yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
 
 
 def traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:

@@ -1,9 +1,8 @@
 """Replays the first steps of the settings that a plan names, where the allocator may decide what fits."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
 from math import inf
 
 from harness.experiment.effective import Implementation, settled_implementation
@@ -19,12 +18,10 @@ from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
 from harness.predict.reserved import Held, Usable, device_bytes, estimated, first_steps, replay
-from harness.predict.search import Plan, Row, Traces, candidate_of, cost_of, judged, recommended, traced_policies
+from harness.predict.search import Plan, Row, Traces, candidate_of, cost_of, judged, recommended
 from harness.predict.stages import Composer
 from harness.predict.step_history import StepHistory, step_history
 from harness.predict.step_modules import by_module
-from harness.predict.trace_cases import CaseMaker
-from harness.records.trace import TraceCase
 
 # Settings of a layout whose steps are replayed: a replay costs about a fifth of all predictions together.
 _MOST_REPLAYED = 3
@@ -216,15 +213,3 @@ def stage_held(
         with suppress(MissingEventsError):
             return replay(composer, stage, costs, settings, traces.requests, budget, draws)
     return estimated(composer.spec, stage, settings)
-
-
-def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
-    """Yield the cases from whose requests for memory every setting of ``spec`` is composed, under any layout."""
-    make, kinds = CaseMaker(spec, implementation), spec.model.layer_kinds
-    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
-        yield make.layers(kind, policy, 3)
-    has_mtp = bool(spec.model.mtp_num_layers)
-    for pre, mtp in product((True, False), {False, has_mtp}):
-        yield make.last(kinds[-1], NoRecompute(), pre=pre, mtp=mtp)
-    for policy in traced_policies(spec, implementation) if has_mtp else ():
-        yield make.last(kinds[-1], policy, pre=False, mtp=True)

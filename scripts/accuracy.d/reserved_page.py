@@ -10,6 +10,7 @@ from typing import Any
 
 import scripted_points
 import traces
+from cases import event_cases
 from packing import without_small
 from page import Page, plain, signed, table
 
@@ -28,7 +29,6 @@ from harness.predict.rank_parts import MissingEventsError, Read
 from harness.predict.shipped_events import events_made_here, find_events
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_cache
-from harness.predict.weighing import event_cases
 from harness.records.store import write_atomically
 
 _SETTINGS = {"expandable": AllocatorSettings(expandable_segments=True), "native": AllocatorSettings()}

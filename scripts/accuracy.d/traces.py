@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cases import event_cases, every_case
 from packing import packed, packed_events
 
 from harness.errors import BadRequestError, RunFailedError
@@ -15,13 +16,12 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
-from harness.predict.search import candidates, every_case
+from harness.predict.search import candidates
 from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import About, shipped_file
 from harness.predict.trace_cases import CachedTrace, TraceCache
 from harness.predict.tracer import Tracing, cache_folder
 from harness.predict.tracer_processes import TracerProcess
-from harness.predict.weighing import event_cases
 from harness.records.events import ChunkEvents, EventsFile
 from harness.records.store import write_atomically
 from harness.records.trace import TraceCase, TraceRequest

@@ -31,6 +31,7 @@ from tests.predict.test_shipped_traces import ABOUT
 from tests.real_te.shipped_points import IMPLEMENTATION, shipped_points
 
 PACKING = runpy.run_path(str(ROOT / "scripts" / "accuracy.d" / "packing.py"))
+event_cases = runpy.run_path(str(ROOT / "scripts" / "accuracy.d" / "cases.py"))["event_cases"]
 RELEASE = "0.16.1"
 EXPANDABLE, NATIVE = AllocatorSettings(expandable_segments=True), AllocatorSettings()
 REGENERATE = "the recorder changed: run scripts/accuracy --traces, which takes half an hour, and commit results/traces"
@@ -302,7 +303,6 @@ def test_the_launchers_setting_is_assumed_and_an_option_replaces_it(make_spec):
 def test_recording_again_gives_the_shipped_requests(tmp_path):
     from harness.launch.environment import this_host
     from harness.predict.tracer_processes import TracerProcess
-    from harness.predict.weighing import event_cases
     from harness.records.events import EventsFile
     from harness.records.trace import TraceRequest
 

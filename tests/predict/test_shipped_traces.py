@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
-from harness.predict.search import candidates, every_case, required_cases
+from harness.predict.search import candidates, required_cases
 from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import (
     About,
@@ -29,6 +29,7 @@ from tests.real_te.shipped_points import IMPLEMENTATION, SOFTWARE, shipped_point
 
 ROOT = Path(__file__).parents[2]
 packed = runpy.run_path(str(ROOT / "scripts" / "accuracy.d" / "packing.py"))["packed"]
+every_case = runpy.run_path(str(ROOT / "scripts" / "accuracy.d" / "cases.py"))["every_case"]
 RELEASES = shipped_releases()
 REGENERATE = "the tracer changed: run scripts/accuracy --traces, which takes minutes, and commit results/traces"
 OP = OpCost(phase="forward", kind="gemm", dtype="bf16", flops=12, bytes=4, count=2)
