@@ -131,11 +131,11 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
 
         json.answer(
             planned_document(
-                Planned(found.layouts, sources=found.sources), search_document(found, request), found.base.spec
+                Planned(tuple(found.best), sources=found.sources), search_document(found, request), found.base.spec
             )
         )
     else:
-        planned = Planned(found.layouts)
+        planned = Planned(tuple(found.best))
         nearest = nearest_blocks(planned.nearest_golden)
         page = search_page(found, request, show_all=how.show_all)
         page = with_columns(page, _columns(how)) if how.columns else page
@@ -152,14 +152,12 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     from harness.show.page import GAP, Block, Line
     from harness.show.request_text import explanation
 
-    first = planned.layouts[0]
-    source = first.settled.sources.get("recompute", "") if first.settled else ""
-    is_asked = source.startswith("-")
+    first = planned.made[0]
+    is_asked = first.settled.sources.get("recompute", "").startswith("-")
     whose = "your" if is_asked else "the recipe's"
     if len(planned.layouts) > 1:
         page = layouts_page(planned, whose)
     else:
-        assert first.plan
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose,
                          own=_own_setting(request, first) if is_asked else "")  # fmt: skip
     if planned.optimal:
@@ -170,7 +168,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     more: list[Block] = [Line(failed, "doubt")] * bool(failed)
     more += nearest_blocks(planned.nearest_golden)
     more += [exact_section(setting.recompute, setting.stages) for setting in planned.exact]
-    if how.explain and first.settled:
+    if how.explain:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
     page = replace(page, blocks=(*page.blocks, *more))
     return with_columns(page, _columns(how)) if how.columns else page
@@ -184,7 +182,7 @@ def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
     """Return the recipe's setting of a request that asks for another one; empty for a job without a recipe."""
     from harness.resolve.resolve import resolve
 
-    if layout.settled is None or request.asked.source is not None:
+    if request.asked.source is not None:
         return ""
     names = (name for name in vars(request.asked) if name.startswith(("recompute", "distribute_saved")))
     point = {"gpu": layout.settled.spec.gpu, **layout.settled.from_point, **dict.fromkeys(names)}
@@ -220,7 +218,7 @@ def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]"
     if not _files(how):
         return []
     layout = planned.shown
-    if layout is None or layout.plan is None:
+    if layout is None:
         return [Line("No file is written: no setting could be predicted.")]
     if how.step_trace:
         from harness.plan.step_trace import write_step_trace

@@ -11,7 +11,7 @@ from harness.foreign.exporting import to_paste
 from harness.plan.nearest import Nearest
 from harness.plan.optimal import PlanRow, plan_rows
 from harness.plan.request import PlanRequest
-from harness.plan.run import Planned
+from harness.plan.run import Layout, Planned
 from harness.plan.searched import Searched, Tried, command
 from harness.predict.advice import (
     Advice,
@@ -284,7 +284,7 @@ def planned_document(
     planned: Planned, search: SearchDocument | None = None, base: ExperimentSpec | None = None
 ) -> PlanDocument:
     """Return all that one request planned. ``base``: the job whose layouts a search varied."""
-    plans = [(layout.name, layout.plan) for layout in planned.layouts if layout.plan]
+    plans = [(layout.name, layout.plan) for layout in planned.made]
     with_sizes = base is not None or len(planned.layouts) > 1
     return PlanDocument.of(
         planned,
@@ -293,7 +293,7 @@ def planned_document(
         assumptions=tuple(dict.fromkeys(text for _, plan in plans for text in plan.assumptions)),
         layouts=[
             LayoutRow.of_plan(layout.name, layout.plan, base or plans[0][1].spec, with_sizes=with_sizes)
-            if layout.plan
+            if isinstance(layout, Layout)
             else UnplannedLayout.of(layout)
             for layout in planned.layouts
         ],

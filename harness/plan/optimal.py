@@ -42,7 +42,7 @@ def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
 def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
     """Return the page of a plan with the fastest plan by layer as its answer. ``file``: where the plan is written."""
     found, judged = planned.optimal, planned.judged
-    assert found and judged and judged.plan
+    assert found and judged
     if found.row is None or found.row.prediction is None:
         why = Line(f"No plan by layer: {found.reason or 'it could not be predicted'}", "doubt")
         return replace(page, blocks=(why, *page.blocks))
@@ -75,7 +75,7 @@ def _to_copy(found: "Optimal", file: Path | None) -> Line:
 
 def _answer(found: "Optimal", planned: Planned) -> Line:
     row, uniform = found.row, found.best_uniform
-    assert row and row.prediction and planned.judged and planned.judged.plan
+    assert row and row.prediction and planned.judged
     layers, gain = row.prediction, found.gain
     usable = max(0, planned.judged.plan.limits.budget_bytes or 0)
     sizes = f": {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"

@@ -46,7 +46,7 @@ _MORE, _GAP = "other settings", 0.4
 def pictured(planned: Planned, page: Page) -> Page:
     """Return the page of a plan with its pictures: that of the choice first, the others at the end."""
     layout, by_layer = planned.shown, planned.optimal.row if planned.optimal else None
-    assert layout and layout.plan
+    assert layout
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
     more = [_stages(layout.plan, by_layer), *([_step(layout.plan, *step)] if step else [])]
     several = len(planned.layouts) > 1
@@ -69,7 +69,7 @@ def pictured(planned: Planned, page: Page) -> Page:
 def chief_pictures(planned: Planned) -> tuple[Picture, ...]:
     """Return the pictures of the choice: a plan by layer, where there is one, and all settings or layouts."""
     found, layout = planned.optimal, planned.judged
-    layers = [_layers(found, layout.plan)] if found and found.stages and layout and layout.plan else []
+    layers = [_layers(found, layout.plan)] if found and found.stages and layout else []
     return (*layers, choice(planned))
 
 
@@ -110,15 +110,14 @@ def choice(planned: Planned) -> Picture:
 
 
 def _entries(planned: Planned, *, several: bool) -> Iterator[_Entry]:
-    for layout in planned.layouts:
-        rows = layout.plan.rows if layout.plan else ()
-        for row in [best_row(layout.plan)] if layout.plan and several else rows:
-            if layout.plan and row and row.prediction:
+    for layout in planned.made:
+        for row in [best_row(layout.plan)] if several else layout.plan.rows:
+            if row and row.prediction:
                 yield _Entry(f"{layout.name}: {row.label}" if several else row.label, layout.plan, row, row.prediction)
 
     found = planned.optimal.row if planned.optimal and not several else None
-    if found and found.prediction and planned.layouts[0].plan:
-        yield _Entry("plan by layer", planned.layouts[0].plan, found, found.prediction)
+    if found and found.prediction:
+        yield _Entry("plan by layer", planned.made[0].plan, found, found.prediction)
 
 
 def _best(planned: Planned, *, several: bool) -> Row | None:

@@ -20,6 +20,7 @@ from harness.predict.prediction import BUILT_IN
 from harness.predict.ranges import ratio_error
 from harness.predict.reserved import not_composed, not_known
 from harness.predict.search import (
+    NO_TRACES,
     Candidates,
     Plan,
     Row,
@@ -40,36 +41,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """One point of the sweep: its name, and its plan or the reason why there is none."""
+    """One planned point of the sweep."""
 
     name: str
-    settled: Settled | None
-    plan: Plan | None
-    problem: str = ""
-    traces: Traces | None = None
+    settled: Settled
+    plan: Plan
+    traces: Traces = NO_TRACES
 
     @property
     def row(self) -> Row | None:
-        return self.plan.recommended if self.plan else None
+        return self.plan.recommended
 
     def step(self) -> tuple[Row, StepHistory] | None:
-        """Return the first steps of the setting that options ask for, else of the recommended, else of the first one.
-
-        None where their requests are not known.
-        """
+        """Return the first steps of :attr:`stepped`; None where their requests are not known."""
         row = self.stepped
-        found = row_history(row, self.traces, self.settled.software) if row and self.traces and self.settled else None
+        found = row_history(row, self.traces, self.settled.software) if row else None
         return (row, found) if row and found else None
 
     @property
     def stepped(self) -> Row | None:
-        """Return the setting whose steps are to be shown."""
-        if self.plan is None or self.settled is None:
-            return None
+        """Return the setting whose steps are shown: what options ask for, else the recommended, else the first one."""
         rows = {row.text: row for row in self.plan.predicted}
         is_asked = self.settled.sources.get("recompute", "").startswith("-")
         asked = rows.get(self.plan.spec.recompute.text) if is_asked else None
         return asked or self.plan.recommended or next(iter(rows.values()), None)
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A point of the sweep without a plan, and why."""
+
+    name: str
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,16 @@ class Planned:
     ``sources``: notes on traces and requests that are not of the job's release.
     """
 
-    layouts: tuple[Layout, ...]
+    layouts: tuple[Layout | Unplanned, ...]
     exact: tuple[ExactSetting, ...] = ()
     sources: tuple[str, ...] = ()
     varied: Varied = CONSTANT
     optimal: "Optimal | None" = None
+
+    @property
+    def made(self) -> list[Layout]:
+        """Return the layouts with a plan."""
+        return [each for each in self.layouts if isinstance(each, Layout)]
 
     @property
     def best(self) -> Layout | None:
@@ -92,13 +100,12 @@ class Planned:
 
         Of tight ones only where none fits.
         """
-        return min(filter(lambda layout: layout.row, self.layouts), key=_seconds_per_token, default=None)
+        return min((each for each in self.made if each.row), key=_seconds_per_token, default=None)
 
     @property
     def shown(self) -> Layout | None:
         """The layout to draw: the best one, else the first one with a prediction."""
-        drawable = [at for at in self.layouts if at.plan and at.plan.predicted]
-        return self.best or next(iter(drawable), None)
+        return self.best or next((each for each in self.made if each.plan.predicted), None)
 
     @property
     def same_time(self) -> tuple[Layout, ...]:
@@ -107,28 +114,24 @@ class Planned:
         if best is None:
             return ()
         unsure, fastest, _ = _seconds_per_token(best)
-        others = (layout for layout in self.layouts if layout.row and layout is not best)
-        times = ((layout, *_seconds_per_token(layout)[:2]) for layout in others)
+        times = ((each, *_seconds_per_token(each)[:2]) for each in self.made if each.row and each is not best)
         return tuple(layout for layout, also, time in times if also == unsure and ratio_error().hides(fastest, time))
 
     @property
     def nearest_golden(self) -> Nearest | None:
-        """The golden nearest to a setting of the best layout; without a best layout, of the first that is planned."""
+        """Return the golden nearest to a setting of the judged layout."""
         layout = self.judged
-        return (
-            nearest_golden(layout.plan, layout.settled.sources) if layout and layout.plan and layout.settled else None
-        )
+        return nearest_golden(layout.plan, layout.settled.sources) if layout else None
 
     @property
     def judged(self) -> Layout | None:
         """Return the best layout; without one, the first that is planned."""
-        return self.best or next((layout for layout in self.layouts if layout.plan), None)
+        return self.best or next(iter(self.made), None)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
-        settled = next((layout.settled.notes for layout in self.layouts if layout.settled), ())
-        return (*settled, *self.sources)
+        return (*(note for each in self.made[:1] for note in each.settled.notes), *self.sources)
 
 
 def plan_request(
@@ -145,7 +148,7 @@ def plan_request(
     found = list(_layouts(request, host))
     legal = [layout for layout in found if isinstance(layout, _Found)]
     if not legal:
-        problems = [layout.problem for layout in found if isinstance(layout, Layout)]
+        problems = [layout.problem for layout in found if isinstance(layout, Unplanned)]
         *others, last = dict.fromkeys(problems)
         explained = BadRequestError(last, remedy="`mbr-perf check` explains each rule")
         raise_all([*map(BadRequestError, others), explained])
@@ -154,12 +157,12 @@ def plan_request(
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
     traced = tracing.by_kind(layout.needed for layout in legal)
     planned = Planned(
-        tuple(_planned(request, layout, traced) for layout in found),
+        tuple(_planned(request, each, traced) if isinstance(each, _Found) else each for each in found),
         sources=source_notes(release, legal[0].settled.spec),
         varied=request.varied,
     )
     if len(found) == 1:
-        planned = replace(planned, layouts=(_beside_eager(request, planned.layouts[0], tracing),))
+        planned = replace(planned, layouts=(_beside_eager(request, planned.made[0], tracing),))
     planned = _with_replays(planned, request)
     if request.optimal:
         planned = replace(planned, optimal=_optimal(request, planned))
@@ -174,14 +177,13 @@ def _check_varied(varied: Varied, specs: list[ExperimentSpec]) -> None:
         varied.check(spec)
 
 
-def _optimal(request: PlanRequest, planned: Planned) -> "Optimal | None":
+def _optimal(request: PlanRequest, planned: Planned) -> "Optimal":
     """Find the fastest plan by layer of the best layout; of the first one planned where there is no best."""
     from harness.predict.fastest import optimal  # it imports scipy
     from harness.predict.splits import Splits
 
     layout = planned.judged
-    if layout is None or layout.plan is None or layout.traces is None or layout.settled is None:
-        return None
+    assert layout
     spec = layout.plan.spec
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
     asked = layout.plan, layout.traces, settled_implementation(spec), layout.settled.software, constants
@@ -195,9 +197,8 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     BadRequestError for sizes that vary where the requests of no setting are known.
     """
     best, varied = planned.judged, request.varied
-    known = _replayed(best, varied) if best else None
-    if known is None or known.plan is None or known.traces is None or known.settled is None:
-        return planned
+    assert best
+    known = _replayed(best, varied)
     if varied.options and not any(row.prediction and row.prediction.drawn for row in known.plan.rows):
         raise not_known(varied.options[0], known.plan.spec)
     if request.step_trace and known.stepped:
@@ -207,14 +208,12 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
 
 
 def _replayed(layout: Layout, varied: Varied) -> Layout:
-    if layout.plan is None or layout.traces is None or layout.settled is None:
-        return layout
     return replace(layout, plan=with_replays(layout.plan, layout.traces, layout.settled.software, varied))
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
     layout = planned.judged
-    assert layout and layout.plan and layout.traces
+    assert layout
     tracing = ExactTracing(host, request.exact_timeout_s, settled_implementation(layout.plan.spec))
     return tracing.settings(layout.plan, request.exact, layout.traces)
 
@@ -235,18 +234,19 @@ class _Found:
         return trace_kind(self.settled.spec), self.cases
 
 
-def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
+def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Unplanned"]:
     """Yield every combination asked for; what the machine decides is settled once."""
     known: Settled | None = None
     for values in request.points():
         layout = _found(request, values, host, known)
-        known = known or layout.settled
+        if isinstance(layout, _Found):
+            known = known or layout.settled
         yield layout
 
 
 def _found(
     request: PlanRequest, values: Mapping[str, int | None], host: Host, known: Settled | None
-) -> "_Found | Layout":
+) -> "_Found | Unplanned":
     """Return the settings of one layout, or why it has none. BadRequestError where only one layout was asked for."""
     name = " ".join(f"{key}={value or 'none'}" for key, value in values.items())
     options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
@@ -257,19 +257,19 @@ def _found(
     except BadRequestError as error:
         if not values or isinstance(error, SeveralMatchError):
             raise
-        return Layout(name, None, None, f"{error.message}; {error.remedy}" if error.remedy else error.message)
+        return Unplanned(name, f"{error.message}; {error.remedy}" if error.remedy else error.message)
     return _legal(name, settled, request.only)
 
 
-def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Layout":
+def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unplanned":
     implementation = settled_implementation(settled.spec)
     try:
         found = _chosen(candidates(settled.spec, settled.software, implementation), only)
     except LayoutError as error:
-        return Layout(name, settled, None, f"{error.rule}: {error.message}")
+        return Unplanned(name, f"{error.rule}: {error.message}")
     if not any(candidate.is_legal for candidate in found.rows):
         first = next(finding for finding in found.rows[0].findings if finding.blocks)
-        return Layout(name, settled, None, f"{first.id}: {first.message}; {first.fix}")
+        return Unplanned(name, f"{first.id}: {first.message}; {first.fix}")
     return _Found(name, settled, found, required_cases(found, implementation))
 
 
@@ -300,29 +300,25 @@ def _instead_of(text: str, found: Candidates) -> str:
     return f"use {same[0]}, which computes the same" if same else f"one of: {' '.join(row.text for row in found.rows)}"
 
 
-def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[TraceKind, Traces]) -> Layout:
-    if isinstance(layout, Layout):
-        return layout
+def _planned(request: PlanRequest, layout: _Found, traced: Mapping[TraceKind, Traces]) -> Layout:
     spec, traces = layout.settled.spec, traced[layout.needed[0]]
     limits = request.limits(spec)
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
     made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software, constants)
-    return Layout(layout.name, layout.settled, made, traces=traces)
+    return Layout(layout.name, layout.settled, made, traces)
 
 
 def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
     """Return the layout, planned without CUDA graphs as well where they leave no setting whose whole range fits."""
-    made, settled = layout.plan, layout.settled
-    if made is None or settled is None or made.limits.capacity_bytes is None:
+    made = layout.plan
+    if made.limits.capacity_bytes is None or made.spec.cuda_graph.impl == "none" or made.safe is not None:
         return layout
-    if made.spec.cuda_graph.impl == "none" or made.safe is not None:
-        return layout
-    eager = replace(settled, spec=made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+    eager = replace(layout.settled, spec=made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
     try:
         found = _legal(layout.name, eager, request.only)
     except BadRequestError:  # a setting of --only that computes the same as another without graphs
         return layout
-    if isinstance(found, Layout):
+    if isinstance(found, Unplanned):
         return layout
     other = _replayed(_planned(request, found, tracing.by_kind([found.needed])), request.varied)
     return replace(layout, plan=replace(made, without_graphs=other.plan))
@@ -330,6 +326,6 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
 
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
     """A sort key: fitting before tight, then throughput, or the smallest overhead if no seconds are predicted."""
-    assert layout.plan is not None and layout.plan.recommended is not None
     row = layout.plan.recommended
+    assert row
     return row.verdict != "FITS", layout.plan.seconds_per_token(row), row.overhead or 0.0

@@ -11,7 +11,7 @@ from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout
 from harness.predict.layouts import Sizes
-from harness.predict.search import Plan, Row
+from harness.predict.search import Row
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, SIZES
 
@@ -20,25 +20,11 @@ NUM_BEST, SLOWEST = 10, 1.5
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One layout and its plan.
+class Tried(Layout):
+    """One layout of a search. ``settings``: what a request needs beside the sizes, as for `--set`."""
 
-    ``settings``: what a request needs beside the sizes, as for `--set`.
-    """
-
-    sizes: Sizes
-    settings: tuple[str, ...]
-    settled: Settled
-    plan: Plan
-
-    @property
-    def name(self) -> str:
-        return self.sizes.name
-
-    @property
-    def row(self) -> Row | None:
-        """Return the cheapest setting that fits with its whole range, else the cheapest tight one."""
-        return self.plan.recommended
+    sizes: Sizes = field(kw_only=True)
+    settings: tuple[str, ...] = field(kw_only=True)
 
     @cached_property
     def seconds(self) -> float:
@@ -121,10 +107,6 @@ class Searched:
                 fastest = seconds
                 front.append((each, row))
         return front
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        return tuple(Layout(each.name, each.settled, each.plan) for each in self.best)
 
 
 def command(tried: Tried, row: Row, request: PlanRequest) -> str:

@@ -284,7 +284,7 @@ class _Run:
                 due.settled.software,
                 self.constants,
             )
-            self._keep(Tried(due.sizes, due.settings, due.settled, made))
+            self._keep(Tried(due.sizes.name, due.settled, made, sizes=due.sizes, settings=due.settings))
         self.news(self.known)
 
     def _keep(self, tried: Tried) -> None:

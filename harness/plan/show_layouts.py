@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.plan.answer import answer_of, size_unit
 from harness.plan.request import PlanRequest
-from harness.plan.run import Layout, Planned
+from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
 from harness.plan.show import MOST_ROWS, Shown, assumptions, limit_lines, pasted, setting_table
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
@@ -24,20 +24,19 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
 
     ``whose``: as in `plan_page`.
     """
-    plans, best = [(layout, layout.plan) for layout in planned.layouts if layout.plan], planned.best
+    best, first = planned.best, planned.made[0].plan
     missing = (f"{layout.name}: {why}" for layout in planned.layouts if (why := _why_missing(layout)))
-    rows = [(layout.name, plan, row) for layout, plan in plans if (row := best_row(plan))]
-    first = plans[0][1]
-    judged = (best.plan if best else None) or first
+    rows = [(layout.name, layout.plan, row) for layout in planned.made if (row := best_row(layout.plan))]
+    judged = best.plan if best else first
     facts = request_facts(first.spec, without=("Parallelism", "Recompute", "Fingerprint"))
     return Page(
         (
             *_table(rows, planned),
             listing(missing),
             *limit_lines(judged, planned.notes),
-            *(_chosen(best, first, plans, whose) if best else ()),
+            *(_chosen(best, first, planned.made, whose) if best else ()),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*other_notes(planned.notes), *_about(planned, [plan for _, plan in plans])]),
+            details("note", [*other_notes(planned.notes), *_about(planned, [each.plan for each in planned.made])]),
             assumptions(judged),
         ),
         answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {why_none(first)}", "bad")),
@@ -47,7 +46,7 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
 def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:
     """Return line 1: the best layout, and how many layouts it is the best of. ``fewest``: the GPUs that it needs."""
     best = planned.best
-    assert best and best.plan and best.row
+    assert best and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
     more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
     row = best.plan.cure or best.row
@@ -60,10 +59,12 @@ def best_row(plan: Plan) -> Row | None:
     return plan.recommended or plan.too_dear or least
 
 
-def _why_missing(layout: Layout) -> str:
+def _why_missing(layout: Layout | Unplanned) -> str:
     """Say why the table has no row of the layout; empty where it has."""
-    if layout.plan is None or best_row(layout.plan):
+    if isinstance(layout, Unplanned):
         return layout.problem
+    if best_row(layout.plan):
+        return ""
     reason = next((row.reason for row in layout.plan.rows if row.candidate.is_legal), "no setting is legal")
     return f"not predicted: {reason}"
 
@@ -111,28 +112,27 @@ def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:
     )
 
 
-def _chosen(best: Layout, first: Plan, plans: Sequence[tuple[Layout, Plan]], whose: str) -> Iterator[Block]:
+def _chosen(best: Layout, first: Plan, layouts: Sequence[Layout], whose: str) -> Iterator[Block]:
     """Yield the recommended setting to paste, the request's setting, and a faster one that may not fit."""
-    assert best.plan and best.row
     if asked := asked_text(best.plan, whose):
         yield Line(sentence(asked), hang=2)
     if best.plan.safe is None:
         yield Line("No setting fits with its whole range", hang=2)
-    elif tight := _faster(best, plans):
+    elif tight := _faster(best, layouts):
         _, name, row = tight
         text = f"Faster, but the upper end of its range does not fit: {name} with recompute {row.label}"
         yield Line(text, hang=2)
         yield Details(2, "override", tuple(pasted(row, first.spec, with_sizes=True)))
     yield GAP
     yield from pasted(best.row, first.spec, with_sizes=True)
-    yield from export_lines(best.settled.notes if best.settled else ())
+    yield from export_lines(best.settled.notes)
 
 
-def _faster(best: Layout, plans: Sequence[tuple[Layout, Plan]]) -> tuple[float, str, Row] | None:
+def _faster(best: Layout, layouts: Sequence[Layout]) -> tuple[float, str, Row] | None:
     """Return the fastest setting of any layout that is faster than the recommended one but may not fit."""
-    assert best.plan and best.row
+    assert best.row
     fastest, error = best.plan.seconds_per_token(best.row), ratio_error()
-    rows = ((plan.seconds_per_token(row), layout.name, row) for layout, plan in plans for row in plan.rows)
+    rows = ((each.plan.seconds_per_token(row), each.name, row) for each in layouts for row in each.plan.rows)
     faster = [each for each in rows if each[2].verdict == "TIGHT" and each[0] < fastest]
     surely = [each for each in faster if each[1] != best.name and not error.hides(each[0], fastest)]
     return min(
@@ -162,7 +162,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
         counts = "; ".join(_counts(found))
         return Page(more, answer=answer_line((nothing, f" among {of}"), f": {counts}"))
-    planned, front = Planned(found.layouts), thinned(found.pareto, keep=best[0])
+    planned, front = Planned(tuple(found.best)), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
     pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
     commands = [command(*each, request) for each in best]

@@ -294,6 +294,9 @@ class Traces:
         return next(filter(None, (self.refused.get(case.key) for case in composer.cases())), otherwise)
 
 
+NO_TRACES = Traces({}, None, {})
+
+
 def plan(
     spec: ExperimentSpec,
     found: Candidates,

@@ -6,13 +6,13 @@ from itertools import accumulate
 import pytest
 
 from harness.plan.pictures import chief_pictures, choice, pictured
-from harness.plan.run import Layout, Planned
+from harness.plan.run import Planned
 from harness.predict.fastest import Optimal
 from harness.predict.step_history import Entry, StepHistory
 from harness.show.html import html
 from harness.show.page import Page, Picture, details
 from harness.units import format_bytes
-from tests.plan.test_plan_terminal import TE, planned
+from tests.plan.test_plan_terminal import TE, layout, planned
 
 GIB = 1024**3
 
@@ -27,7 +27,7 @@ def spec(make_spec):
 
 def of(*plans):
     """As `plan` and `plan --over` have it."""
-    return Planned(tuple(Layout(f"layout {at}", None, plan) for at, plan in enumerate(plans)))
+    return Planned(tuple(layout(f"layout {at}", plan) for at, plan in enumerate(plans)))
 
 
 def test_a_history_counts_what_each_row_reserves_and_allocates():

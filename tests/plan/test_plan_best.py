@@ -8,7 +8,7 @@ import pytest
 from harness.experiment.software import Software
 from harness.plan.document import planned_document
 from harness.plan.nearest import nearest_blocks, nearest_golden, nearest_text
-from harness.plan.run import Layout, Planned
+from harness.plan.run import Planned
 from harness.predict.device import device_needs
 from harness.predict.limits import Limits
 from harness.predict.ranges import ratio_error
@@ -16,6 +16,7 @@ from harness.predict.search import Traces, candidates, plan, required_cases
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 from harness.show.page import Page, plain
+from tests.plan.test_plan_terminal import layout
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
@@ -49,7 +50,7 @@ def test_a_tight_layout_is_not_recommended_where_another_fits(planned):
     assert (tight.recommended.verdict, fits.recommended.verdict) == ("TIGHT", "FITS")
     slower = replace(fits, spec=fits.spec.model_copy(update={"batch": fits.spec.batch.model_copy(update={
         "seq_length": fits.spec.batch.seq_length // 2})}))  # fmt: skip
-    layouts = (Layout("tight", None, tight), Layout("fits", None, slower))
+    layouts = (layout("tight", tight), layout("fits", slower))
     assert Planned(layouts).best.name == "fits"
     assert Planned(layouts[:1]).best.name == "tight"
 
@@ -64,8 +65,8 @@ def test_layouts_whose_times_cannot_be_told_apart_are_one_group(planned):
         return replace(made, spec=fits.spec.model_copy(update={"batch": batch}))
 
     layouts = (
-        Layout("slower", None, longer(2 * error)), Layout("alike", None, longer(error / 2)), Layout("best", None, fits),
-        Layout("tight", None, longer(error / 2, planned("TIGHT"))),
+        layout("slower", longer(2 * error)), layout("alike", longer(error / 2)), layout("best", fits),
+        layout("tight", longer(error / 2, planned("TIGHT"))),
     )  # fmt: skip
     found = Planned(layouts)
     assert (found.best.name, [layout.name for layout in found.same_time]) == ("best", ["alike"])

@@ -10,10 +10,11 @@ from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.measure.prediction import limits_for
+from harness.measure.understanding import Settled
 from harness.plan.answer import size_in, size_unit
 from harness.plan.document import planned_document
 from harness.plan.request import PlanRequest, end_of_log
-from harness.plan.run import Layout, Planned
+from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.show import plan_page, usable_cell, with_columns
 from harness.plan.show_layouts import layouts_page
 from harness.predict.advice import advice
@@ -53,10 +54,14 @@ def planned(spec: ExperimentSpec, capacity_bytes: int | None = 80 * 1024**3):
     return plan(spec, found, traces, Limits(capacity_bytes), TE, SOFTWARE)
 
 
+def layout(name: str, made) -> Layout:
+    return Layout(name, Settled(made.spec, {}, (), SOFTWARE), made)
+
+
 def layouts(**plans) -> Planned:
     """Layouts by name, each with its plan or with why it has none."""
     return Planned(
-        tuple(Layout(name, None, *((None, made) if isinstance(made, str) else (made,))) for name, made in plans.items())
+        tuple(Unplanned(name, made) if isinstance(made, str) else layout(name, made) for name, made in plans.items())
     )
 
 

@@ -11,7 +11,7 @@ from harness.history.run import history_of
 from harness.history.series import series_of
 from harness.nightly.reports import night_html
 from harness.plan.pictures import pictured
-from harness.plan.run import Layout, Planned
+from harness.plan.run import Planned
 from harness.plan.show import plan_page
 from harness.records.metrics import BY_NAME
 from harness.records.sweep import read_sweep
@@ -20,7 +20,7 @@ from harness.sweep.judge import judge_sweep
 from harness.sweep.reports import write_reports
 from tests.conftest import build_kept
 from tests.nightly.conftest import build_night
-from tests.plan.test_plan_terminal import TE, planned
+from tests.plan.test_plan_terminal import TE, layout, planned
 from tests.show.browser import Browser, axe_core, chromium
 
 pytestmark = [
@@ -36,7 +36,7 @@ def plan_html(folder, make_spec):
                      parallelism={"pipeline_model_parallel_size": 2})  # fmt: skip
     made = planned(spec, 8 << 30)
     path = folder / "plan.html"
-    path.write_text(html(pictured(Planned((Layout("", None, made),)), plan_page(made, ()))))
+    path.write_text(html(pictured(Planned((layout("", made),)), plan_page(made, ()))))
     return path
 
 
