@@ -41,7 +41,6 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
 
 
 def _need(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
-    """Say what the setting needs of what is usable, and the ends of that."""
     found, usable = best.prediction, max(0, plan.limits.budget_bytes or 0)
     assert found
     ends = "-".join(size_in(size, unit) for size in found.fits[::2])

@@ -71,7 +71,7 @@ class SettingRow(Shown):
     peak_range_bytes: tuple[int, int] | None = at("prediction", "range_bytes")
     range_class: str | None = at("prediction", "job_class")
     range_rows: int | None = at("prediction", "num_rows")
-    graph_pool_bytes: int | None = at("prediction", "pool_bytes")
+    graph_pool_bytes: int | None = at("prediction", "worst", "pool")
     host_bytes: int | None = at("prediction", "host_bytes")
     reserved_bytes: int | None
     reserved_range_bytes: tuple[int, int] | None

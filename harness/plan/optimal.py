@@ -62,7 +62,6 @@ def _is_best(found: "Optimal") -> bool:
 
 
 def _to_copy(found: "Optimal", file: Path | None) -> Line:
-    """Return how to use the plan."""
     split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
     if file is None:
         use = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"

@@ -133,7 +133,6 @@ def _time_axis(entries: Sequence[_Entry]) -> str:
 
 
 def _named(plan: Plan, entries: Sequence[_Entry]) -> list[_Entry]:
-    """Return the rows of the page's table."""
     rows = chief(plan, [each.row for each in entries])
     return [each for each in entries if each.row in rows or each.row not in plan.rows]
 
@@ -194,7 +193,6 @@ def _boxes(
 
 
 def _need(stage: StageMemory, held: Held) -> int:
-    """Return the bytes of the device that a stage needs."""
     return max(stage.total, held.fits[1])
 
 

@@ -159,7 +159,9 @@ class _Run:
         self._pipelined(self._promising(), self._everything)
 
     def _promising(self) -> "Iterator[list[_Due]]":
-        due = sorted(filter(_may_gain, self.known.tried.values()), key=lambda each: each.least_seconds)[:_MOST_FINE]
+        tried = ((each, each.plan.control) for each in self.known.tried.values())
+        gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
+        due = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE]
         for at in range(0, len(due), _FINE_AT_ONCE):
             batch = [each for each in due[at : at + _FINE_AT_ONCE] if each.least_seconds < self.known.worst_of_best]
             if batch:
@@ -330,12 +332,6 @@ def _halves(sizes: Sizes) -> Iterator[Sizes]:
         yield sizes._replace(tp=sizes.tp // 2, et=sizes.et if sizes.et in (None, 1) else sizes.tp // 2)
     if sizes.cp > 1:
         yield sizes._replace(cp=sizes.cp // 2)
-
-
-def _may_gain(tried: Tried) -> bool:
-    """Return whether other settings may be faster than the known ones that fit."""
-    control = tried.plan.control
-    return control is None or control.verdict != "FITS"
 
 
 def _own(spec: ExperimentSpec) -> Sizes:

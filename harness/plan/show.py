@@ -231,7 +231,6 @@ def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
 
 
 def _marks(plan: Plan) -> Iterator[str]:
-    """Explain columns and marks."""
     predicted = [row.prediction for row in plan.rows if row.prediction]
     yield _LEGEND
     if same := same_time_text(plan):

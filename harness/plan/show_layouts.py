@@ -90,7 +90,6 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
 
 
 def _shared_words(names: Sequence[str]) -> list[str]:
-    """Return the words that every one of several names has."""
     return [word for word in names[0].split() if len(names) > 1 and all(word in name.split() for name in names)]
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
@@ -147,7 +147,11 @@ def _read(words: list[str], settings: AllocatorSettings, where: str) -> Allocato
             raise BadRequestError(f"{where}: no such setting: {key!r}", remedy=f"{nearest(key, _KEYS)}\n  {said}")
         try:
             value, at = _value(words, at + 2)
-            settings = _KEYS[key](settings, value)
+            if key in _UNREAD:
+                _UNREAD[key](value[0])
+            else:
+                name, read = _FIELDS[key]
+                settings = replace(settings, **{name: read(settings, value, key)})
         except _RefusedError as error:
             raise BadRequestError(
                 f"{where}: torch refuses this value of {key}", remedy=f"torch says: {error}"
@@ -188,11 +192,7 @@ def _truth(word: str) -> bool:
     return word == "True"
 
 
-def _expandable(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
-    return replace(settings, expandable_segments=_truth(value[0]))
-
-
-def _at_least_a_segment(settings: AllocatorSettings, value: list[str], *, key: str) -> int:
+def _at_least_a_segment(settings: AllocatorSettings, value: list[str], key: str) -> int:
     """Return bytes of a number of MiB that may not be below a large segment."""
     mib = _whole(value[0])
     if mib * MIB < settings.large_segment_bytes:
@@ -201,34 +201,25 @@ def _at_least_a_segment(settings: AllocatorSettings, value: list[str], *, key: s
     return mib * MIB
 
 
-def _max_split(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
-    return replace(settings, max_split_bytes=_at_least_a_segment(settings, value, key="max_split_size_mb"))
-
-
-def _rounding(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
-    num_bytes = _at_least_a_segment(settings, value, key="max_non_split_rounding_mb")
-    return replace(settings, max_non_split_rounding_bytes=num_bytes)
-
-
-def _large_segment(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
+def _large_segment(_: AllocatorSettings, value: list[str], key: str) -> int:
     num_bytes = _whole(value[0]) * MIB
     if num_bytes <= _MIN_LARGE_BYTES:
-        raise _RefusedError("CachingAllocator option large_segment_size_mb must be > 10 MB")
-    return replace(settings, large_segment_bytes=num_bytes)
+        raise _RefusedError(f"CachingAllocator option {key} must be > 10 MB")
+    return num_bytes
 
 
-def _collection(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
+def _collection(_: AllocatorSettings, value: list[str], __: str) -> float:
     threshold = _real(value[0])
     if not 0 < threshold < 1:
         raise _RefusedError("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
-    return replace(settings, garbage_collection_threshold=threshold)
+    return threshold
 
 
-def _fraction(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
+def _fraction(_: AllocatorSettings, value: list[str], key: str) -> float | None:
     fraction = _real(value[0])
     if not 0 <= fraction <= 1:
-        raise _RefusedError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
-    return replace(settings, memory_fraction=fraction if fraction < 1 else None)
+        raise _RefusedError(f"{key} is invalid, set it in [0.0, 1.0]")
+    return fraction if fraction < 1 else None
 
 
 def _divisions(word: str, or_nothing: str = "") -> int:
@@ -238,10 +229,10 @@ def _divisions(word: str, or_nothing: str = "") -> int:
     return number
 
 
-def _roundup(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
+def _roundup(settings: AllocatorSettings, value: list[str], _: str) -> tuple[int, ...]:
     """A number for every size, or a list of ``bound:divisions``; ``>`` stands for all intervals behind the last."""
     if value[0] != "[":
-        return replace(settings, roundup_divisions=(_divisions(value[0]),) * _INTERVALS)
+        return (_divisions(value[0]),) * _INTERVALS
     found, last, is_first = list(settings.roundup_divisions), 0, True
     for at in range(1, len(value) - 1, 4):
         bound, count = value[at], _divisions(value[at + 2] if at + 2 < len(value) else "]", " or 0 to disable roundup")
@@ -253,35 +244,32 @@ def _roundup(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings
         last = min(mib.bit_length() - 1, _INTERVALS - 1)
         found[0 if is_first else last : last + 1] = [count] * (last + 1 if is_first else 1)
         is_first = False
-    return replace(settings, roundup_divisions=tuple(found))
+    return tuple(found)
 
 
-def _backend(settings: AllocatorSettings, value: list[str]) -> AllocatorSettings:
-    if value[0] not in ("native", "cudaMallocAsync"):
+def _backend(word: str) -> None:
+    if word not in ("native", "cudaMallocAsync"):
         raise _RefusedError("Unknown allocator backend, options are native and cudaMallocAsync")
-    return settings
 
 
-def _unread(settings: AllocatorSettings, value: list[str], *, read: Callable[[str], object]) -> AllocatorSettings:
-    """A key that changes neither sizes nor addresses on the device; only its value is checked."""
-    read(value[0])
-    return settings
-
-
-_no_size, _no_truth = partial(_unread, read=_whole), partial(_unread, read=_truth)
-_KEYS: dict[str, Callable[[AllocatorSettings, list[str]], AllocatorSettings]] = {
-    "expandable_segments": _expandable,
-    "max_split_size_mb": _max_split,
-    "max_non_split_rounding_mb": _rounding,
-    "large_segment_size_mb": _large_segment,
-    "garbage_collection_threshold": _collection,
-    "per_process_memory_fraction": _fraction,
-    "roundup_power2_divisions": _roundup,
-    "backend": _backend,
-    "release_lock_on_cudamalloc": _no_truth,
-    "pinned_use_cuda_host_register": _no_truth,
-    "pinned_use_background_threads": _no_truth,
-    "graph_capture_record_stream_reuse": _no_truth,
-    "pinned_num_register_threads": _no_size,
-    "pinned_reserve_segment_size_mb": _no_size,
+# The field of each key, and what reads it.
+_FIELDS: dict[str, tuple[str, Callable[[AllocatorSettings, list[str], str], Any]]] = {
+    "expandable_segments": ("expandable_segments", lambda _, value, __: _truth(value[0])),
+    "max_split_size_mb": ("max_split_bytes", _at_least_a_segment),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _at_least_a_segment),
+    "large_segment_size_mb": ("large_segment_bytes", _large_segment),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _collection),
+    "per_process_memory_fraction": ("memory_fraction", _fraction),
+    "roundup_power2_divisions": ("roundup_divisions", _roundup),
 }
+# Keys that change neither sizes nor addresses on the device; only their value is checked.
+_UNREAD: dict[str, Callable[[str], object]] = {
+    "backend": _backend,
+    "release_lock_on_cudamalloc": _truth,
+    "pinned_use_cuda_host_register": _truth,
+    "pinned_use_background_threads": _truth,
+    "graph_capture_record_stream_reuse": _truth,
+    "pinned_num_register_threads": _whole,
+    "pinned_reserve_segment_size_mb": _whole,
+}
+_KEYS = (*_FIELDS, *_UNREAD)

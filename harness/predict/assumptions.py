@@ -38,10 +38,6 @@ class Assumption:
     higher: float = 0.0
 
 
-def _graphs(spec: ExperimentSpec, _: Implementation) -> bool:
-    return spec.cuda_graph.impl != "none"
-
-
 def _may_lose_cudnn(spec: ExperimentSpec) -> bool:
     is_deterministic = spec.env.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
     return is_deterministic and spec.kernels.attention_backend == "auto" and spec.gpu_type.capability != (9, 0)
@@ -67,7 +63,7 @@ ASSUMPTIONS = (
     Assumption(
         "CUDA graphs: the peak is of replayed steps without the graphs' private pools; Device also has these, the "
         "eager steps and the capture",
-        _graphs,
+        lambda spec, _: spec.cuda_graph.impl != "none",
     ),
     Assumption(
         "tp_comm_overlap: gathers count as without overlap, which may be too much",

@@ -154,19 +154,20 @@ class ExactTracing:
 def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
     """Find rows by their text, ``recommended`` or ``asked``, each once. One BadRequestError for all unknown names."""
     rows: dict[str, Row] = {}
-    problems = []
+    problems, known = [], " ".join(row.text for row in plan.predicted)
     for name in names:
         row = _named(plan, name)
         if isinstance(row, Row):
             rows[row.text] = row
         else:
-            problems.append(BadRequestError(f"--exact {name}: {row}", remedy=_remedy(plan)))
+            problems.append(
+                BadRequestError(f"--exact {name}: {row}", remedy=f"{RECOMMENDED}, {ASKED}, or one of: {known}")
+            )
     raise_all(problems)
     return tuple(rows.values())
 
 
 def _named(plan: Plan, name: str) -> Row | str:
-    """Return the row, or why it is missing."""
     if name == RECOMMENDED:
         row = plan.recommended or plan.control
     else:
@@ -178,10 +179,6 @@ def _named(plan: Plan, name: str) -> Row | str:
             "the plan predicts nothing" if name == RECOMMENDED else "not in this plan, which lists equal settings once"
         )
     return row if row.prediction else f"not predicted: {row.reason}"
-
-
-def _remedy(plan: Plan) -> str:
-    return f"{RECOMMENDED}, {ASKED}, or one of: {' '.join(row.text for row in plan.predicted)}"
 
 
 _PARTS = ("predict", "engine/tracing", "engine/stand_in", "experiment/gpu.py", "experiment/effective.py")

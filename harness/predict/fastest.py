@@ -183,7 +183,6 @@ def _row(
     made: Plan, found: Solution, composer: Composer, traces: Traces, implementation: Implementation, software: Software,
     constants: Constants,
 ) -> Row:  # fmt: skip
-    """Predict the plan as every other setting is predicted."""
     policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, chunks)) for chunks in found.settings))
     control = made.control.prediction if made.control else None
     candidate = candidate_of(made.spec.model_copy(update={"recompute": simplest(policy)}), software, implementation)

@@ -129,7 +129,6 @@ def utilization(flops: int, seconds: float, num_gpus: int, peak_flops: float) ->
 
 
 def _layer_totals(spec: ExperimentSpec) -> list[int]:
-    """Forward FLOPs of each decoder layer."""
     kinds = spec.model.layer_kinds
     totals = {kind: layer_flops(spec, kind).total for kind in set(kinds)}
     return [totals[kind] for kind in kinds]

@@ -123,13 +123,10 @@ class Space:
         layers = self.spec.model.num_layers
         if pp == 1:
             return self._pinned("vp", [None])
-        if self._is_even(pp):
+        if layers % pp == 0:
             each = layers // pp
             return self._pinned("vp", [None, *(n for n in range(2, each + 1) if each % n == 0)])
         return self._pinned("vp", [None, *(n for n in _UNEVEN_VP if pp * n <= layers)])
-
-    def _is_even(self, pp: int) -> bool:
-        return self.spec.model.num_layers % pp == 0
 
     def _powers(self, name: str, most: int) -> list[int]:
         return [n for n in self._pinned(name, list(_powers(most))) if n is not None]

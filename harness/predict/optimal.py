@@ -74,7 +74,10 @@ class Planner:
                 return None
             fastest.append(seconds)
         worst, slow, bound = self._slowest(searches, fastest)
-        chosen = [slow if rank == worst else _smallest(search, fastest[rank]) for rank, search in enumerate(searches)]
+        chosen = [
+            slow if rank == worst else _chosen(search, search.up_to(fastest[rank] * (1 + _SAME_TIME)))
+            for rank, search in enumerate(searches)
+        ]
         others = self._bubble * (sum(fastest) - fastest[worst])
         slowest = self._bubble * (sum(fastest) - max(fastest))
         return Solution(tuple(chosen), self._value(worst, *slow[1:]) + others, bound + slowest)
@@ -183,10 +186,6 @@ class Planner:
             seconds = clock.optimizer(parameters) + clock.efficiency.step_s + clock.messages(costs)
             found.append(_Once(clock.exchanges(parameters), seconds))
         return found
-
-
-def _smallest(search: StageSearch, seconds: float) -> Chosen:
-    return _chosen(search, search.up_to(seconds * (1 + _SAME_TIME)))
 
 
 def _chosen(search: StageSearch, plans: Plans) -> Chosen:

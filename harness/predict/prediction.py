@@ -278,7 +278,6 @@ def predict(
 
 
 def _held(spec: ExperimentSpec, stages: tuple[StageMemory, ...]) -> tuple[Held, ...]:
-    """Return what torch's allocator takes; a processor has none."""
     if spec.gpu_type.is_cpu:
         return tuple(Held(*(3 * (stage.total,),) * 2, "estimated") for stage in stages)
     settings, _ = asked_settings(spec)

@@ -227,7 +227,6 @@ class _Chunk:
         self.num_done += 1
 
     def _again(self, unit: Unit, before: "_Requests") -> list["_Requests"]:
-        """Run the layers under a checkpoint forward a second time."""
         own = list[_Requests]()
         for passes in unit.again:
             own.append(_Requests(passes.hands_on, is_repeated=True))

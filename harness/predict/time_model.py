@@ -155,12 +155,11 @@ class StepTime:
 
     ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured
     steps.
-    ``compute_s`` is the slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time.
+    ``compute_s`` is the slowest pipeline stage without waiting.
     ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
     """
 
     compute_s: float
-    recompute_s: float
     bubble_s: float
     reduction_s: float
     optimizer_s: float
@@ -218,11 +217,6 @@ class _Passes(NamedTuple):
         return max(self.gpu, self.host) * self._longer
 
     @property
-    def recomputing(self) -> float:
-        """Of ``seconds``, those that run a second time."""
-        return self.phases[2] * self._longer
-
-    @property
     def returning(self) -> float:
         """Of ``seconds``, those of the backward pass with what it recomputes."""
         return (self.phases[1] + self.phases[2]) * self._longer
@@ -258,7 +252,6 @@ class Clock:
         backward = sum(each.returning for each in own)
         return StepTime(
             compute_s=num * slowest + self.messages(worst),
-            recompute_s=num * sum(each.recomputing for each in own),
             bubble_s=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
             reduction_s=self._reduction(parameters, backward, slowest - backward),
             optimizer_s=self.optimizer(parameters) + self.efficiency.step_s,

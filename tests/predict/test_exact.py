@@ -144,7 +144,7 @@ def test_what_was_not_traced_has_its_reason_and_no_figure(by_hand):
     costs = composer.chunk_costs(by_hand(composer.cases()).even)
     traced = ExactStage(pp_rank=0, peak_bytes=7, num_parameters=1, seconds=1.0)
     first, second = exact_peaks(spec, costs, {0: traced}, {1: "too late"})
-    assert (first.problem, second.problem) == ("", "too late")
+    assert (first.problem, second.problem) == (None, "too late")
     assert first.error > 0
     assert (second.exact_bytes, second.error) == (None, None)
     assert second.composed_bytes > second.optimizer_step_bytes > 0

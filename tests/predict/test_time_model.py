@@ -107,7 +107,6 @@ def test_the_host_launches_what_no_graph_captured(spec_of):
     many = chunk(op(flops=1, count=1000), op("recompute", kind="attention", flops=1, count=500))
     eager = step_time(alone(spec_of), ((many,),))
     assert eager.compute_s == pytest.approx(1500 * TYPICAL.call_s)
-    assert eager.recompute_s == pytest.approx(500 * TYPICAL.call_s)
     graphs = alone(spec_of, cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
     left = step_time(graphs, ((many,),)).compute_s / eager.compute_s
     assert left == pytest.approx(1 - captured(graphs), rel=1e-5)
