@@ -102,11 +102,10 @@ def _points(names: Sequence[str]) -> Iterator[tuple[str, Request]]:
 
 def _rows(name: str, asked: Request, host: Host) -> Iterator[Row]:
     try:
-        layout = plan_request(PlanRequest(asked=asked, fit_into_gib=1e4), host).layouts[0]
+        layout = plan_request(PlanRequest(asked=asked, fit_into_gib=1e4), host).made[0]
     except BadRequestError as error:
         yield Row(name, 0, reason=error.message)
         return
-    assert layout.plan and layout.traces and layout.settled
     made = replace(layout.plan, rows=tuple(map(_estimated, layout.plan.rows)))
     needs = {row.text: row.prediction.fits[2] for row in made.predicted if row.prediction and _is_by_layer(row)}
     low, high = min(needs.values()), needs.get("none", 0)
