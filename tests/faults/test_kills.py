@@ -9,6 +9,7 @@ import pytest
 
 from harness.launch.processes import send
 from harness.records.store import read_run
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -24,6 +25,24 @@ def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_docto
     doctor = mbr_perf("results", "doctor", "--results_dir", run_dir.parents[1])
     assert f"process {running.process.pid} is gone" in doctor.out
     assert mbr_perf("compare", run_dir).code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_its_steps_and_no_process(run, only_run, gone, number, code):
+    with run(wait="/nowhere") as running:
+        there = running.victims(agent=1, rank=2, sampler=1)
+        steps = only_run() / "ranks" / "rank_001.progress.jsonl"
+        assert wait_until(lambda: steps.is_file() and '"step":1' in steps.read_text().replace(" ", ""), 60.0)
+        running.process.send_signal(number)
+        ended, out, _ = running.ended()
+    record, lines = read_run(only_run()), out.splitlines()
+    assert ended == code
+    assert [line.partition(": ")[0] for line in lines] == [f"INTERRUPTED (exit {code})", "Kept", "Start again"]
+    assert lines[1] == f"Kept: {only_run()}"
+    assert (record.status, record.failure) == ("interrupted", f"interrupted by {number.name}")
+    assert len(record.ranks[1].steps) == 2
+    assert gone(*there["agent"], *there["rank"], *there["sampler"], within_s=1)
 
 
 @pytest.mark.slow

@@ -1,14 +1,11 @@
 """The prediction of a run compared with its measurement."""
 
-import json
-
 import pytest
 
 from harness.judge.derive import derive
 from harness.measure.prediction import misfit_line, prediction_line
 from harness.measure.values import prediction_document, whole_run
 from harness.records.prediction import PredictionRecord, StagePrediction
-from harness.records.run import RunRecord
 from tests.commands import json_of
 from tests.conftest import build_spec
 
@@ -74,14 +71,6 @@ def test_a_run_without_measurement_shows_the_prediction_alone(make_record, predi
 def test_the_reason_stands_where_there_is_no_prediction():
     assert json_of(prediction_document(None, "the tracer failed")) == {"reason": "the tracer failed"}
     assert prediction_line(None, "the tracer failed") == "Not predicted: the tracer failed"
-
-
-def test_records_from_before_predictions_still_read(make_record):
-    written = json.loads(make_record().model_dump_json())
-    del written["prediction"], written["no_prediction"]
-    old = RunRecord.model_validate_json(json.dumps(written))
-    assert prediction_document(old.prediction, old.no_prediction, derive(old)) is None
-    assert prediction_line(old.prediction, old.no_prediction) == ""
 
 
 def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_record, predicted):

@@ -96,11 +96,12 @@ def test_unreadable_heartbeats_are_counted_and_skipped(tmp_path, ranks_dir):
     assert collect(tmp_path, 1).notes == ("rank 0: 2 lines of its progress file cannot be read",)
 
 
-def test_memory_snapshots_are_named_and_not_opened(tmp_path, ranks_dir):
-    for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp"):
+def test_memory_snapshots_and_profiles_are_named_and_not_opened(tmp_path, ranks_dir):
+    for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp", "profile_001.json.gz"):
         (ranks_dir / name).write_bytes(b"anything")
     assert collect(tmp_path, 2).notes == (
         "memory snapshots of 2 ranks: mbr-perf snapshot <run folder>/ranks/snapshot_000.pickle",
+        "profiles, for https://ui.perfetto.dev: ranks/profile_001.json.gz",
     )
 
 
