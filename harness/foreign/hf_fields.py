@@ -79,11 +79,17 @@ def core(config: HfConfig) -> Settings:
     config.read.add("hidden_act")
     sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
     absent = [key for key in sizes if not config.has(key)]
-    if not absent:
-        return {}
-    note = f"{config.label} has no {', '.join(absent)}: defaults of {config.class_name}"
-    own = Setting(size(config, "num_hidden_layers"), config.place("num_hidden_layers"))
-    return {"model.num_layers": replace(own, note=note)}
+    found: Settings = {}
+    if "vocab_size" in absent:
+        absent.remove("vocab_size")
+        tokens, place = size(config, "vocab_size"), config.place("vocab_size")
+        note = f"vocabulary {tokens} (default of {config.class_name})"
+        found["model.vocab_size"] = Setting(tokens, place, note=note, option="--vocab_size")
+    if absent:
+        note = f"{config.label} has no {', '.join(absent)}: defaults of {config.class_name}"
+        own = Setting(size(config, "num_hidden_layers"), config.place("num_hidden_layers"))
+        found["model.num_layers"] = replace(own, note=note)
+    return found
 
 
 def vocabulary_unit(config: HfConfig, name: str) -> Value:

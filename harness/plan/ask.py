@@ -159,7 +159,8 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
         page = layouts_page(planned, whose)
     else:
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose,
-                         own=_own_setting(request, first) if is_asked else "")  # fmt: skip
+                         own=_own_setting(request, first) if is_asked else "",
+                         is_beaten=bool(planned.optimal and planned.optimal.is_faster))  # fmt: skip
     if planned.optimal:
         from harness.plan.optimal import with_optimal
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
-from harness.plan.answer import first_to_copy, size_in, size_unit
+from harness.plan.answer import answer_of, size_in, size_unit
 from harness.plan.run import Planned
-from harness.plan.show import pasted
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
@@ -47,18 +46,13 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
         why = Line(f"No plan by layer: {found.reason or 'it could not be predicted'}", "doubt")
         return replace(page, blocks=(why, *page.blocks))
     blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
-    if _is_best(found):  # the words of the best setting for all layers are not the answer's
-        others = tuple(pasted(first_to_copy(judged.plan), judged.plan.spec))
-        blocks = (*(block for block in blocks if block not in others), GAP, _to_copy(found, file))
+    if found.is_faster:
+        blocks = (*blocks, GAP, _to_copy(found, file))
     return replace(
         page,
         answer=_answer(found, planned),
         blocks=(_section(found), GAP, "One setting for all layers:", *blocks, notes),
     )
-
-
-def _is_best(found: "Optimal") -> bool:
-    return found.best_uniform is None or found.is_faster
 
 
 def _to_copy(found: "Optimal", file: Path | None) -> Line:
@@ -81,11 +75,11 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
     if uniform is None:
         faster = "; no setting for all layers fits"
-    elif not _is_best(found):
+    elif not found.is_faster:
         known = uniform.prediction.time if uniform.prediction else None
         most = max(SAME_COST, known.likely_s / found.bound - 1) if known else SAME_COST
-        best = f"Use {uniform.text} for all layers: no plan by layer is faster by more than {most * 100:.2g} %"
-        return answer_line((Span(best, "chosen"), "."))
+        best = f"; no plan by layer is faster than {uniform.label} by more than {most * 100:.2g} %"
+        return answer_of(planned.judged.plan, more=(best,))
     elif gain is None:
         faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     else:

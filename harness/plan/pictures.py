@@ -14,12 +14,12 @@ from harness.plan.show import chief
 from harness.plan.show_layouts import best_row
 from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction
-from harness.predict.reserved import Held
+from harness.predict.reserved import Held, why_unknown
 from harness.predict.search import Plan, Row, cost_of
 from harness.predict.step_history import Moment, StepHistory
 from harness.show import chart as look
 from harness.show.chart import Axis, Bar, Bars, Curve, Plane, Point, front, memory_limit, memory_unit
-from harness.show.page import Details, Page, Picture, Section
+from harness.show.page import Block, Details, Page, Picture, Section
 from harness.show.request_text import request_rows
 from harness.units import counted, format_bytes, format_percent, format_seconds
 
@@ -48,7 +48,10 @@ def pictured(planned: Planned, page: Page) -> Page:
     layout, by_layer = planned.shown, planned.optimal.row if planned.optimal else None
     assert layout
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
-    more = [_stages(layout.plan, by_layer), *([_step(layout.plan, *step)] if step else [])]
+    more: list[Block] = [_stages(layout.plan, by_layer)]
+    more += (
+        [_step(layout.plan, *step)] if step else [f"Memory over one step: not drawn, {why_unknown(layout.plan.spec)}."]
+    )
     several = len(planned.layouts) > 1
     asked = "Layout and recompute" if several else "Recompute by layer" if planned.optimal else "Recompute"
     details = [each for each in page.blocks if isinstance(each, Details)]

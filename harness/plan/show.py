@@ -69,11 +69,18 @@ _WORTH_A_PRICE = GIB // 10
 
 
 def plan_page(
-    plan: Plan, notes: Sequence[str], *, show_all: bool = False, whose: str = "the recipe's", own: str = ""
+    plan: Plan,
+    notes: Sequence[str],
+    *,
+    show_all: bool = False,
+    whose: str = "the recipe's",
+    own: str = "",
+    is_beaten: bool = False,
 ) -> Page:
     """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting.
 
-    ``own``: the setting of the recipe, where the request has another one.
+    ``own``: the setting of the recipe, where the request has another one. ``is_beaten``: by a plan by layer, so none of
+    the settings is recommended.
     """
     predicted = plan.predicted
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
@@ -81,7 +88,8 @@ def plan_page(
     steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
     ladder: list[Block] = [Line("Changes, the cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
-    shown = [Shown(_name(plan, row, own), row, plan.limits, row.overhead) for row in rows]
+    best = None if is_beaten else plan.recommended
+    shown = [Shown(_name(plan, row, best, own), row, plan.limits, row.overhead) for row in rows]
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
@@ -89,7 +97,7 @@ def plan_page(
             *(ladder if plan.recommended is None else ()),
             *_other_settings(plan, whose),
             GAP,
-            *pasted(first_to_copy(plan), plan.spec),
+            *(() if is_beaten else pasted(first_to_copy(plan), plan.spec)),
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
@@ -154,7 +162,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
         f"Reserved {unit}": lambda found, _: size_in(found.reserved[1], unit),
         f"Device {unit}": lambda found, limits: size_in(limits.device_bytes(found), unit),
         "HFU": lambda found, _: f"{found.hfu * 100:.0f} %" if found.hfu else "-",
-        "Stage": lambda found, _: str(found.worst.pp_rank),
+        "Stage": lambda found, _: str(found.fullest.pp_rank),
     }
     setting: list[_Cells] = [(Column("Recompute"), lambda each: each.row.label)] if layouts else []
     return tabled(
@@ -219,9 +227,9 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),))
 
 
-def _name(plan: Plan, row: Row, own: str) -> str:
+def _name(plan: Plan, row: Row, best: Row | None, own: str) -> str:
     asked = row.text == plan.spec.recompute.text
-    return row.label + " *" * (row is plan.recommended) + " (asked)" * asked + " (recipe's)" * (row.text == own)
+    return row.label + " *" * (row is best) + " (asked)" * asked + " (recipe's)" * (row.text == own)
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
@@ -282,6 +290,7 @@ def _other_settings(plan: Plan, whose: str) -> Iterator[Block]:
     """Yield what is to be known of other settings: the request's, one without CUDA graphs, a cheaper one."""
     asked = next((row for row in plan.rows if row.text == plan.spec.recompute.text), None)
     in_table = asked is not None and asked.prediction is not None and not allocator_text(plan, asked)
+    in_table &= asked is plan.riskier or not asked or asked.verdict != "TIGHT"
     for text in ("" if in_table else asked_text(plan, whose), safe_instead(plan), riskier_text(plan)):
         if text:
             yield Line(sentence(text), hang=2)

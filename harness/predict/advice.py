@@ -152,7 +152,8 @@ def asked_text(plan: Plan, whose: str) -> str:
     time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
     need = f"needs {'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.fits[1])}"
     verdict = row.verdict or "not judged"
-    return f"{whose} setting, {row.label}: {verdict}, {need}{time}{_at(row)}{allocator_text(plan, row)}"
+    doubt = f"; {doubt_text(plan, row.prediction)}" * (row.verdict == "TIGHT")
+    return f"{whose} setting, {row.label}: {verdict}, {need}{time}{_at(row)}{allocator_text(plan, row)}{doubt}"
 
 
 def allocator_text(plan: Plan, row: Row) -> str:

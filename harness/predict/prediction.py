@@ -142,6 +142,12 @@ class Prediction:
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
+    def fullest(self) -> StageMemory:
+        """Return the stage that needs the largest device, which under CUDA graphs may have a lower peak."""
+        needs = (held.fits[1] for held in self.held)
+        return max(zip(self.stages, needs, strict=True), key=lambda each: (each[1], each[0].total))[0]
+
+    @property
     def peak_bytes(self) -> int:
         """Return the peak of the worst stage, in bytes."""
         return self.worst.total

@@ -134,11 +134,16 @@ def not_composed(spec: ExperimentSpec) -> str:
 
 def not_known(option: str, spec: ExperimentSpec) -> BadRequestError:
     """Return the error of an option that needs the requests of a step."""
-    cause = not_composed(spec)
+    cause, why = not_composed(spec), why_unknown(spec)
     instead = "with --cuda_graph_impl none" if cause == "CUDA graphs" else f"without {cause}"
     remedy = f"omit {option}" + f", or plan {instead}" * bool(cause)
-    why = cause or "none are recorded for its layers, or the allocator's settings refuse one"
-    return BadRequestError(f"{option}: the requests of this step are not known ({why})", remedy=remedy)
+    return BadRequestError(f"{option}: {why}", remedy=remedy)
+
+
+def why_unknown(spec: ExperimentSpec) -> str:
+    """Say why the requests of a step are not known."""
+    why = not_composed(spec) or "none are recorded for its layers, or the allocator's settings refuse one"
+    return f"the requests of this step are not known ({why})"
 
 
 def replay(

@@ -113,6 +113,15 @@ def test_the_step_around_the_model_is_usual_and_noted_until_an_option_sets_it(re
     assert not [note for note in asked.notes if "assumed" in note]
 
 
+def test_a_vocabulary_that_the_file_leaves_open_is_among_what_is_assumed(resolved):
+    open_size = {key: value for key, value in LLAMA.items() if key != "vocab_size"}
+    (note,) = (note for note in resolved(open_size, num_gpus=48).notes if note.startswith("assumed: "))
+    assert "vocabulary 32000" in note
+    assert "--vocab_size" in note
+    asked = resolved(open_size, num_gpus=48, set_values=("model.vocab_size=1000",))
+    assert not any("vocabulary" in text for text in asked.notes)
+
+
 def test_on_a_cpu_the_step_uses_no_kernel_of_a_gpu(resolved):
     spec = resolved(LLAMA | {"architectures": ["MixtralForCausalLM"]}, gpu="cpu", num_gpus=1).spec
     assert (spec.compute_dtype, spec.kernels.gradient_accumulation_fusion, spec.model.moe.moe_grouped_gemm) == (

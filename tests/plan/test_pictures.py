@@ -30,6 +30,16 @@ def of(*plans):
     return Planned(tuple(layout(f"layout {at}", plan) for at, plan in enumerate(plans)))
 
 
+def drawn(plan):
+    return [each for each in pictured(of(plan), Page(())).blocks if isinstance(each, Picture)]
+
+
+def test_a_page_without_the_picture_of_a_step_says_why(spec):
+    notes = [each for each in pictured(of(planned(spec)), Page(())).blocks if isinstance(each, str)]
+    assert len(notes) == 1
+    assert "Memory over one step" in notes[0]
+
+
 def test_a_history_counts_what_each_row_reserves_and_allocates():
     rows = (("segment_alloc", 8), ("alloc", 5), ("free_requested", 5), ("free_completed", 5), ("segment_free", 8))
     entries = tuple(Entry(action, 0, size, label=("optimizer",)) for action, size in rows)
@@ -43,7 +53,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transien
 def test_the_parts_of_a_stage_are_stacked_up_to_its_peak(spec):
     plan = planned(spec, 200 * GIB)
     found = plan.recommended.prediction
-    (stages,) = (each for each in pictured(of(plan), Page(())).blocks if each.name == "memory_stages")
+    (stages,) = (each for each in drawn(plan) if each.name == "memory_stages")
     assert [tuple(kind for kind, _ in bar.parts) for bar in stages.chart.rows] == [(*PARTS, "allocator")] * 2
     sizes = [sum(size for _, size in bar.parts) * GIB for bar in stages.chart.rows]
     assert sizes == pytest.approx([held.fits[1] for held in found.held])
@@ -111,7 +121,7 @@ def test_several_layouts_are_compared_each_with_its_best_setting(spec):
 
 @pytest.mark.parametrize(("capacity", "words"), [(None, "is not known."), (2000 * GIB, "GiB, is beyond the axis.")])
 def test_a_limit_that_is_unknown_or_far_off_is_words(spec, capacity, words):
-    for picture in pictured(of(planned(spec, capacity)), Page(())).blocks:
+    for picture in drawn(planned(spec, capacity)):
         assert (picture.caption.endswith(words), picture.name) == (True, picture.name)
 
 

@@ -349,3 +349,32 @@ def test_line_1_says_why_a_setting_is_tight(spec):
     assert f"; none needs {likely} GiB, up to {most} (TIGHT)." in shown(plan_page(made, ()))[0]
     alone = replace(made, recommended=made.control)
     assert f"; it may need up to {format_bytes(made.control.prediction.fits[2])}" in shown(plan_page(alone, ()))[0]
+
+
+def test_the_stage_of_a_row_is_the_one_that_needs_the_largest_device(make_spec):
+    """Under CUDA graphs, what is reserved decides, and not the peak."""
+    sizes = {"pipeline_model_parallel_size": 2}
+    spec = make_spec(compute_dtype="bf16", recompute="none", num_gpus=2, kernels={"transformer_impl": TE},
+                     parallelism=sizes)  # fmt: skip
+    found = planned(spec).control.prediction
+    lower = next(place for place, stage in enumerate(found.stages) if stage is not found.worst)
+    needs = replace(found.held[lower], fits=(0, 2 * found.peak_bytes, 3 * found.peak_bytes))
+    changed = replace(found, held=tuple(needs if at == lower else held for at, held in enumerate(found.held)))
+    assert changed.fullest is found.stages[lower]
+    assert (changed.worst, changed.peak_bytes) == (found.worst, found.peak_bytes)
+
+
+def test_a_tight_setting_that_was_asked_for_says_how_much_it_may_need(spec):
+    asked = spec.model_copy(update={"recompute": parse_recompute("core_attn")})
+    made = planned(asked, tight_budget(asked))
+    row = next(row for row in made.rows if row.text == "core_attn")
+    made = replace(made, rows=tuple(replace(each, verdict="TIGHT") if each is row else each for each in made.rows))
+    (line,) = (line for line in shown(plan_page(made, ())) if line.startswith("The recipe's setting, core_attn: TIGHT"))
+    assert format_bytes(row.prediction.fits[2]) in line
+
+
+def test_beside_a_plan_by_layer_no_other_setting_is_recommended(spec):
+    alone, beaten = (shown(plan_page(planned(spec), (), is_beaten=beaten)) for beaten in (False, True))
+    assert begun(alone, "none * ", "Megatron-LM")
+    assert not begun(beaten, "none * ")
+    assert not begun(beaten, "Megatron-LM")
