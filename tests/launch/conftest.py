@@ -15,6 +15,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host
 from harness.launch.plan import LaunchPlan, Rendezvous, free_port
 from harness.launch.replay import execute
+from harness.launch.warm import WarmParents
 from harness.records.gating import LaunchSettings
 from tests.waiting import runs, wait_until
 
@@ -87,6 +88,13 @@ def scripted(make_plan, tmp_path):
         return replace(plan, worker=(RANK, str(plan.run_dir), *behaviour))
 
     return make
+
+
+@pytest.fixture(scope="module")
+def warm_parents():
+    """Kept over the tests, as a sweep keeps them over its cells."""
+    with WarmParents() as kept:
+        yield kept
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,11 @@ import pytest
 
 from harness.launch.environment import EnvVar
 from harness.launch.processes import descendants
-from harness.launch.warm import WarmParents
 from harness.records.collect import AgentRecord
 from tests.launch.conftest import all_gone, kill_agent_of, rank_pids, run, started_harness
 
 pytestmark = pytest.mark.train
 FRESH, WARM = False, pytest.param(True, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def warm_parents():
-    """Kept over the tests, as a sweep keeps them over its cells."""
-    with WarmParents() as kept:
-        yield kept
 
 
 @pytest.fixture(params=[FRESH, WARM], ids=["fresh", "warm"])

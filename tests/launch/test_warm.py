@@ -20,13 +20,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def parents():
-    """Kept over the tests, as a sweep keeps them over its cells."""
-    with WarmParents() as kept:
-        yield kept
-
-
 @pytest.fixture
 def plans(make_plan, tmp_path):
     """A new plan in a folder of its own whose two ranks run ``script`` with the arguments; ``env`` over a plain one."""
@@ -58,7 +51,7 @@ def kept_pids(parents):
     return tuple(parent.process.pid for parent in parents._parents.values())
 
 
-def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(plans, parents):
+def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(plans, warm_parents):
     """Without OMP_NUM_THREADS, which torchrun then sets, and which is read while libraries load."""
 
     def launched(kept):
@@ -72,8 +65,8 @@ def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(p
         return read[0], read[1]
 
     fresh, _ = launched(None)
-    first, own_of_first = launched(parents)
-    second, own_of_second = launched(parents)
+    first, own_of_first = launched(warm_parents)
+    second, own_of_second = launched(warm_parents)
     assert {key: fact for key, fact in first[0].items() if fact != fresh[0][key]} == {}  # says what differs
     assert first == fresh
     assert [facts["threads_of_torch"] for facts in fresh] == [1, 1]

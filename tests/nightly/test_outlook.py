@@ -13,22 +13,14 @@ from harness.nightly.run import keep_history
 from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
+from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.prediction import PredictionRecord
 from harness.units import GIB
 from tests.commands import json_of, piped
+from tests.nightly.test_judge import plan as plan_of
 
 GOLDEN = Path("golden.json")
 ABSENT = "golden.json does not exist"
-
-
-def plan_of(*cases, **changes):
-    fields = {
-        "night_id": "20260201T030000Z-nightly-0a1b2c3d", "suite": "nightly", "title": "Nightly", "cases": cases,
-        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z",
-        "mbr_perf": "0.1.0",
-    }  # fmt: skip
-    return NightPlan(**fields | changes)
 
 
 @pytest.fixture(name="case")

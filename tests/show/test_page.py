@@ -6,6 +6,8 @@ from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 
+import pytest
+
 from harness.show.chart import Axis, Bar, Bars
 from harness.show.html import html
 from harness.show.markup import markdown
@@ -213,22 +215,20 @@ def test_a_dropped_column_that_the_table_instead_does_not_hold_is_named():
     ]  # fmt: skip
 
 
-def test_names_are_folded_between_words_where_a_table_finds_no_room():
-    made = table(("Cell", "Step"), [("full:uniform:1 (control)", "12.5 s")], right=("Step",))
+@pytest.mark.parametrize(
+    ("name", "width", "figure", "folded"),
+    [
+        ("full:uniform:1 (control)", 24, "12.5 s", ["full:uniform:1", "(control)"]),
+        ("drifts by 2 % over a month", 20, "12 steps", ["drifts by", "2 % over a", "month"]),
+        ("layernorm,mlp,shared_experts", 24, "12.5 s", ["layernorm,mlp,", "shared_experts"]),
+    ],
+    ids=["between words", "no figure leaves its unit", "after commas"],
+)
+def test_names_are_folded_where_a_table_finds_no_room_and_figures_stay_whole(name, width, figure, folded):
+    made = table(("Name", "Step"), [(name, figure)], right=("Step",))
 
-    assert cells(Page((made,)), 24) == [["Cell", "Step"], ["full:uniform:1", "12.5 s"], ["(control)"]]
-
-
-def test_a_narrow_cell_is_folded_as_often_as_it_takes_and_no_figure_leaves_its_unit():
-    made = table(("Noise", "Steps"), [("drifts by 2 % over a month", "12 steps")], right=("Steps",))
-
-    assert cells(Page((made,)), 20) == [["Noise", "Steps"], ["drifts by", "12 steps"], ["2 % over a"], ["month"]]
-
-
-def test_settings_are_folded_after_commas_and_figures_stay_whole():
-    made = table(("Recompute", "Step"), [("layernorm,mlp,shared_experts", "12.5 s")], right=("Step",))
-
-    assert cells(Page((made,)), 24) == [["Recompute", "Step"], ["layernorm,mlp,", "12.5 s"], ["shared_experts"]]
+    first, *rest = folded
+    assert cells(Page((made,)), width) == [["Name", "Step"], [first, figure], *([each] for each in rest)]
 
 
 def test_what_stands_instead_of_dropped_columns_is_shown_only_then():

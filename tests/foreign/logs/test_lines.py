@@ -83,21 +83,23 @@ def test_what_launchers_and_loggers_put_before_a_line_is_taken_off_and_understoo
     assert (read_back.rank, read_back.host, read_back.time, read_back.text) == (rank, host, time, text)
 
 
-def test_labels_of_srun_are_ranks_where_each_rank_is_a_task(tmp_path):
-    lines = read(tmp_path, "0: up\n1: up\n3: lost\n1: 2: not a second label\n")
-    assert [(line.rank, line.text) for line in lines] == [
-        (0, "up"), (1, "up"), (3, "lost"), (1, "2: not a second label"),
-    ]  # fmt: skip
-
-
-def test_labels_of_srun_are_nodes_where_torchrun_starts_the_ranks(tmp_path):
-    lines = read(tmp_path, "0: [default1]:up\n1: [default1]:up\n1: [default0]:[rank4]: lost\n1: by the agent\n")
-    assert [(line.rank, line.host) for line in lines] == [
-        (1, "task 0"),
-        (None, "task 1"),  # which rank of the job the second on this node is, nothing tells
-        (4, "task 1"),
-        (None, "task 1"),
-    ]
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # labels of srun are ranks where each rank is a task
+        ("0: up\n1: up\n3: lost\n1: 2: not a second label\n",
+         [(0, None, "up"), (1, None, "up"), (3, None, "lost"), (1, None, "2: not a second label")]),
+        # and nodes where torchrun starts the ranks: which rank of the job the second on a node is, nothing tells
+        ("0: [default1]:up\n1: [default1]:up\n1: [default0]:[rank4]: lost\n1: by the agent\n",
+         [(1, "task 0", "up"), (None, "task 1", "up"), (4, "task 1", "lost"), (None, "task 1", "by the agent")]),
+        # a glued record is its own rank's, and any other the line's
+        ("[rank0]: half a line[rank5]: RuntimeError: lost\n[rank2]: {}\n",
+         [(0, None, "half a line"), (5, None, "RuntimeError: lost"), (2, None, "{}")]),
+    ],
+    ids=["srun starts ranks", "srun starts torchrun", "glued"],
+)  # fmt: skip
+def test_every_line_belongs_to_the_rank_that_its_labels_name(tmp_path, text, found):
+    assert [(line.rank, line.host, line.text) for line in read(tmp_path, text)] == found
 
 
 def test_a_numbered_list_is_no_log_of_srun(tmp_path):
@@ -115,13 +117,6 @@ def test_a_numbered_list_is_no_log_of_srun(tmp_path):
 )  # fmt: skip
 def test_records_glued_to_one_line_come_apart(tmp_path, line, expected):
     assert texts(tmp_path, line + "\n") == expected
-
-
-def test_a_glued_record_is_its_own_ranks_and_any_other_the_lines(tmp_path):
-    lines = read(tmp_path, "[rank0]: half a line[rank5]: RuntimeError: lost\n[rank2]: {}\n")
-    assert [(line.rank, line.text) for line in lines] == [
-        (0, "half a line"), (5, "RuntimeError: lost"), (2, "{}"),
-    ]  # fmt: skip
 
 
 def test_a_line_without_end_comes_in_pieces_that_lose_nothing(tmp_path):
