@@ -123,7 +123,7 @@ def _own_limit(known: Situation) -> list[Fix]:
     if limit is None or known.oom_class != "self_imposed_limit":
         return []
     size = f"{limit / GIB:.6g}"
-    text = f"Raise --memory_limit {size}, the job's own limit, or see which settings are predicted to fit:"
+    text = f"Raise --memory_limit {size}. Or see which settings are predicted to fit into it:"
     return [Fix(text, command(known.case, "plan", "--fit_into", size))]
 
 

@@ -7,10 +7,12 @@ import pytest
 
 from harness.diagnose.commands import NO_GRAPHS
 from harness.diagnose.judge import diagnose
+from harness.diagnose.show import diagnosis_page
 from harness.diagnose.stages import needed_bytes
 from harness.diagnose.values import Change, FailedRank, Outlook, Rulings
 from harness.experiment.rules.rule import Finding
 from harness.failures.verdict import OomVerdict
+from harness.show.page import plain
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
@@ -133,6 +135,7 @@ def test_the_first_fix_is_to_raise_the_jobs_own_limit(case):
     answer = diagnose(case("no", {"measure": {"memory_limit_bytes": 40 * GIB}}, verdict=verdict), MLP)
     assert [fix.command.split()[1] for fix in answer.fixes[:2]] == ["plan", "run"]
     assert answer.fixes[0].command.endswith("--recompute core_attn --fit_into 40")
+    assert plain(diagnosis_page(answer).answer.words).endswith(" Next: raise --memory_limit 40.")
 
 
 @pytest.mark.parametrize(("total", "unexplained"), [(None, None), (77.4, None), (70.0, "7.39 GiB"), ("exact", None)])
