@@ -1,10 +1,7 @@
 """`mbr-perf run` as typed: real megatron-core under real torchrun, two ranks with gloo."""
 
-import re
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -43,30 +40,8 @@ def test_it_trains_and_passes(trained):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].split()[0] == "OK:"
     assert str(run_dir) in done.stdout
-    assert [finding.severity for finding in read_run(run_dir).findings].count("warning") == done.stderr.count(
-        "Warning:"
-    )
-
-
-def test_a_port_that_was_asked_for_and_is_in_use_fails_the_run(tmp_path):
-    with socket.create_server(("", 0)) as other:
-        done, run_dir = train(tmp_path, "--master_port", str(other.getsockname()[1]))
-    assert done.returncode == 3
-    assert "EADDRINUSE" in read_run(run_dir).failure
-
-
-@pytest.mark.long
-def test_a_port_that_nobody_asked_for_is_replaced_when_somebody_takes_it(tmp_path):
-    with subprocess.Popen(command(tmp_path), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
-        while not (plans := [path for path in tmp_path.glob("runs/*/plan.txt") if "master-port" in path.read_text()]):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        port = int(re.search(r"master-port=(\d+)", plans[0].read_text())[1])
-        with socket.create_server(("", port)):
-            process.communicate(timeout=180)
-    assert process.returncode == 0
-    assert "EADDRINUSE" in (plans[0].parent / "logs" / "launcher.log").read_text()
+    severities = [finding.severity for finding in read_run(run_dir).findings]
+    assert severities.count("warning") == done.stderr.count("Warning:") > 0
 
 
 def test_every_rank_leaves_every_step(trained):
