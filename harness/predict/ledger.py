@@ -275,8 +275,8 @@ def deferred_bytes(spec: ExperimentSpec) -> int:
     behind these hidden states keeps those that the stage received, and their gradient.
     """
     tp = spec.parallelism.tensor_model_parallel_size
-    logits = _tokens(spec) * spec.model.padded_vocab_size(tp) // tp
-    hidden = _tokens(spec) * spec.model.hidden_size // (tp if spec.parallelism.sequence_parallel else 1)
+    logits = tokens_of_rank(spec) * spec.model.padded_vocab_size(tp) // tp
+    hidden = tokens_of_rank(spec) * spec.model.hidden_size // (tp if spec.parallelism.sequence_parallel else 1)
     return (logits + 3 * hidden) * spec.precision.params_bytes
 
 
@@ -285,10 +285,10 @@ def gathered_inputs_bytes(spec: ExperimentSpec) -> int:
     p = spec.parallelism
     if not p.sequence_parallel or p.tensor_model_parallel_size == 1:
         return 0
-    return 2 * _tokens(spec) * spec.model.hidden_size * spec.precision.params_bytes
+    return 2 * tokens_of_rank(spec) * spec.model.hidden_size * spec.precision.params_bytes
 
 
-def _tokens(spec: ExperimentSpec) -> int:
+def tokens_of_rank(spec: ExperimentSpec) -> int:
     """Return the number of tokens of a micro-batch on one rank, before sequence parallelism."""
     return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
 

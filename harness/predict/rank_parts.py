@@ -10,6 +10,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind, has_experts
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
+from harness.predict.ledger import tokens_of_rank
 from harness.predict.stages import Composer
 from harness.predict.trace_cases import kind_of
 from harness.records.events import OWN, ChunkEvents, Part, freed, owner_of
@@ -134,10 +135,10 @@ def _of_experts(spec: ExperimentSpec) -> tuple[frozenset[int], frozenset[int], f
     size that another part of the layer may have as well is left out. Then sizes of what a trace quantises at once, with
     a scale of 4 bytes for each expert, and transformer-engine expert by expert (2.11 `GroupedLinear`, current scaling).
     """
-    model, batch, p, moe = spec.model, spec.batch, spec.parallelism, spec.model.moe
+    model, p, moe = spec.model, spec.parallelism, spec.model.moe
     if moe is None:
         return frozenset(), frozenset(), frozenset()
-    tokens = batch.micro_batch_size * batch.seq_length // p.context_parallel_size
+    tokens = tokens_of_rank(spec)
     own = tokens // p.tensor_model_parallel_size if p.sequence_parallel else tokens
     factors = {1, 1 + model.gated_linear_unit}
     shared = (moe.moe_shared_expert_intermediate_size or 0) * spec.kernels.moe_shared_expert_overlap

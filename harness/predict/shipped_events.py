@@ -4,7 +4,6 @@ There is one zip file per release of megatron-core beside the traces. ``about.js
 member holds all chunks of one reduced request; equal parts are stored once, as lists of numbers.
 """
 
-import json
 import zipfile
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +16,7 @@ from harness.predict.shipped_traces import (
     address_of,
     code_digest,
     made_here,
+    read_member,
     shipped_file,
     sources_digest,
     why_not,
@@ -57,10 +57,8 @@ class ShippedEvents:
         return self._members[address.member].get(address.name)
 
     def _read(self, member: str) -> dict[str, ChunkEvents]:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                content = json.loads(archive.read(f"{member}.json"))
-        except KeyError:
+        content = read_member(self.path, member)
+        if content is None:
             return {}
         parts = [Part(**dict(zip(Part.model_fields, map(tuple, row), strict=True))) for row in content["parts"]]
         return {

@@ -251,6 +251,15 @@ def _agree(stored: object, now: object) -> bool:
     return stored == now
 
 
+def read_member(path: Path, name: str) -> Any:
+    """Return the content of a member of a file; None where the file has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read(f"{name}.json"))
+    except KeyError:
+        return None
+
+
 @dataclass(frozen=True)
 class ShippedTraces:
     """The traces of one file. Reads a member when one of its traces is asked for."""
@@ -270,12 +279,8 @@ class ShippedTraces:
         return self._members[address.member].get(address.name)
 
     def _read(self, member: str, case: TraceCase) -> dict[str, CachedTrace]:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                content = json.loads(archive.read(f"{member}.json"))
-        except KeyError:
-            return {}
-        return self._unpacked(content) if _agree(content["spec"], defaults_of(case)) else {}
+        content = read_member(self.path, member)
+        return self._unpacked(content) if content and _agree(content["spec"], defaults_of(case)) else {}
 
     def _unpacked(self, content: dict[str, Any]) -> dict[str, CachedTrace]:
         ops = [OpCost.model_validate(row) for row in content["ops"]]
@@ -285,10 +290,8 @@ class ShippedTraces:
             if "refused" not in row:
                 lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
                 chunk = ChunkTrace.model_validate({**row, **lists, "ops": tuple(ops[i] for i in row["ops"])})
-            about = self.about
-            found[name] = CachedTrace(
-                megatron_core=about.megatron_core, torch=about.torch, chunk=chunk, refused=row.get("refused")
-            )
+            made_with = {"megatron_core": self.about.megatron_core, "torch": self.about.torch}
+            found[name] = CachedTrace(**made_with, chunk=chunk, refused=row.get("refused"))
         return found
 
 

@@ -30,6 +30,7 @@ from harness.predict.compose import (
     offloaded_piece,
     unit_piece,
 )
+from harness.predict.ledger import tokens_of_rank
 from harness.predict.trace_book import Book
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
@@ -166,7 +167,7 @@ class Composer:
         moe, kernels, p = self.spec.model.moe, self.spec.kernels, self.spec.parallelism
         if moe is None or not has_experts(kind) or kernels.has_flex_dispatcher or self.spec.gpu_type.is_cpu:
             return 0
-        tokens = self._num_tokens // (p.tensor_model_parallel_size if p.sequence_parallel else 1)
+        tokens = tokens_of_rank(self.spec) // (p.tensor_model_parallel_size if p.sequence_parallel else 1)
         probability = {None: self.spec.precision.params_bytes, "fp32": 4, "fp64": 8}[moe.moe_router_dtype]
         return tokens * moe.num_moe_experts * (probability + 1 + 8 * (runs_again and kernels.moe_permute_fusion))
 
@@ -331,7 +332,7 @@ class Composer:
             return scratch, over
         tp, stored = p.tensor_model_parallel_size, self.spec.precision.params_bytes
         saved = self.logits_bytes if self._fused_loss == "te" else 4 * self.logits_bytes // stored
-        hidden = self._num_tokens * self.spec.model.hidden_size * stored
+        hidden = tokens_of_rank(self.spec) * self.spec.model.hidden_size * stored
         first = hidden + hidden // tp * p.sequence_parallel + self.logits_bytes - saved + own
         return scratch, max(over, first, (first - saved + own) * has_mtp)
 
@@ -339,7 +340,9 @@ class Composer:
     def logits_bytes(self) -> int:
         """Return the bytes of a micro-batch's logits on one rank, and of their gradient."""
         tp = self.spec.parallelism.tensor_model_parallel_size
-        return self._num_tokens * self.spec.model.padded_vocab_size(tp) // tp * self.spec.precision.params_bytes
+        return (
+            tokens_of_rank(self.spec) * self.spec.model.padded_vocab_size(tp) // tp * self.spec.precision.params_bytes
+        )
 
     @property
     def _fused_loss(self) -> str | None:
@@ -354,19 +357,13 @@ class Composer:
         return 4 * self.logits_bytes // self.spec.precision.params_bytes * is_there
 
     @property
-    def _num_tokens(self) -> int:
-        """Return the number of tokens of a micro-batch on one rank, before sequence parallelism."""
-        batch = self.spec.batch
-        return batch.micro_batch_size * batch.seq_length // self.spec.parallelism.context_parallel_size
-
-    @property
     def embedding_sums(self) -> int:
         """Return the bytes of the fp32 sums that the embedding's backward kernel makes for more than 3,072 tokens.
 
         One per ten tokens and one per token or row of the table (torch 2.6 to 2.13, `EmbeddingBackwardKernel.cu`):
         4,096 tokens over 32,064 rows of 8,192 take (409 + 4,096) * 8,192 * 4 = 147,619,840.
         """
-        tp, tokens = self.spec.parallelism.tensor_model_parallel_size, self._num_tokens
+        tp, tokens = self.spec.parallelism.tensor_model_parallel_size, tokens_of_rank(self.spec)
         if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu or self.spec.peft:
             return 0
         own = min(tokens, self.spec.model.padded_vocab_size(tp) // tp)

@@ -253,7 +253,7 @@ class Clock:
         return StepTime(
             compute_s=num * slowest + self.messages(worst),
             bubble_s=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
-            reduction_s=self._reduction(parameters, backward, slowest - backward),
+            reduction_s=sum(each.left(backward, slowest - backward) for each in self.exchanges(parameters)),
             optimizer_s=self.optimizer(parameters) + self.efficiency.step_s,
             host_bound=sum(each.host for each in own) > sum(each.gpu for each in own),
         )
@@ -334,10 +334,6 @@ class Clock:
             return 0.0
         # the next stage is at least as far away as the next data-parallel rank
         return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
-
-    def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
-        """Return the seconds to reduce gradients and gather parameters that no micro-batch hides."""
-        return sum(each.left(backward_s, forward_s) for each in self.exchanges(parameters))
 
     def exchanges(self, parameters: Parameters) -> tuple[Exchange, ...]:
         """Return what ranks of a stage exchange once in a step."""
