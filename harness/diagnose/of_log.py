@@ -48,14 +48,10 @@ POOL_WORDS = tuple(word for rows in _POOLS.values() for word in rows)
 # How Megatron-LM and Megatron-Bridge print a job's sizes, and where each rank stands in it.
 SIZE_WORDS = ("using world size:", "model parallel rank (")
 _SIZES = (
-    ("num_gpus", re.compile(r"using world size: {0,4}(\d{1,7}),")),
-    (
-        "parallelism.tensor_model_parallel_size",
-        re.compile(r"using world size:.{1,300}, tensor-model-parallel size: (\d{1,5})"),
-    ),
-    (
-        "parallelism.pipeline_model_parallel_size",
-        re.compile(r"using world size:.{1,300}, pipeline-model-parallel size: (\d{1,5})"),
+    ("num_gpus", re.compile(r"using world size: {0,4}(\d{1,7})")),
+    *(
+        (f"parallelism.{name}_model_parallel_size", re.compile(rf"(?<![\w-]){name}-model-parallel size: (\d{{1,5}})"))
+        for name in ("tensor", "pipeline")
     ),
 )
 _PLACE = re.compile(r"\(tensor, pipeline\) model parallel rank \((\d{1,5}), (\d{1,5})\)")

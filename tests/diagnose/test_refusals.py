@@ -75,6 +75,8 @@ def test_a_typo_of_the_recipe_is_named_with_all_other_problems(mbr_perf, gpu):
     "line",
     [
         "using world size: 32, data-parallel size: 2, tensor-model-parallel size: 4, pipeline-model-parallel size: 4",
+        "using world size: 32, data-parallel size: 2, context-parallel size: 1 tensor-model-parallel size: 4, "
+        "encoder-pipeline-model-parallel size: 0, pipeline-model-parallel size: 4",
         " > number of parameters on (tensor, pipeline) model parallel rank (3, 3): 4669571072",
     ],
 )
