@@ -50,9 +50,8 @@ def capture(
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.records.redact import redact
-    from harness.show import json
+    from harness.show.answer import answer
     from harness.show.page import Code, Line, Page, listing
-    from harness.show.terminal import show_page
     from harness.units import counted, shortened
 
     title = redact(shlex.join(command))
@@ -70,10 +69,8 @@ def capture(
         CapturedJob.of(job, args=str(path), env=str(path.with_suffix(".env")), command=shlex.join(job.command))
         for path, job in zip(paths, found.jobs, strict=True)
     )
-    if as_json:
-        json.answer(CaptureDocument(jobs=jobs, notes=tuple(notes)))
-        return
     lines = (Line(f"{job.args}  {job.env}", whole=True) for job in jobs)
-    answer = f"CAPTURED: {counted(len(jobs), 'job')} of {shortened(title, 80)}"
+    headline = f"CAPTURED: {counted(len(jobs), 'job')} of {shortened(title, 80)}"
     remarks = listing(f"Note: {note}" for note in notes)
-    show_page(Page((*lines, remarks, Code(f"Next: mbr-perf plan {jobs[0].args} -g h100")), answer=answer))
+    page = Page((*lines, remarks, Code(f"Next: mbr-perf plan {jobs[0].args} -g h100")), answer=headline)
+    answer(lambda: CaptureDocument(jobs=jobs, notes=tuple(notes)), lambda: page, as_json=as_json)

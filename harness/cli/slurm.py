@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from harness.cli.options import SlurmLaunchOptions
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems
 from harness.records.job import SlurmOptions
 
 _TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
@@ -17,18 +17,21 @@ def checked_minutes(given: SlurmLaunchOptions, local: Mapping[str, object]) -> i
 
     ``local``: the options that choose the nodes, by name; None for a default.
     """
-    problems = _value_problems(given)
+    problems = Problems()
     if names := [f"--{name}" for name, value in local.items() if value is not None]:
         remedy = "leave them out: --num_gpus and --gpus_per_node decide how many nodes"
-        problems.insert(
-            0, BadRequestError(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy=remedy)
-        )
-    minutes = 1
-    try:
-        minutes = limit_minutes(given.time_limit)
-    except BadRequestError as error:
-        problems.append(error)
-    raise_all(problems)
+        problems.add(f"{', '.join(names)} cannot be combined with --launcher slurm", remedy)
+    for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes)):
+        if value is not None and value < 1:
+            problems.add(f"--{name} {value} must be at least 1", "")
+    ways = get_args(SlurmOptions.model_fields["gpus"].annotation)
+    if given.gpus is not None and given.gpus not in ways:
+        problems.add(f"--slurm_gpus {given.gpus!r}: no such value", f"one of {', '.join(ways)}")
+    if given.detach and given.no_submit:
+        problems.add("--detach and --no_submit exclude each other", "leave one of them out")
+    minutes = problems.tried(lambda: limit_minutes(given.time_limit))
+    problems.raise_if_any()
+    assert minutes is not None  # otherwise there were problems
     return minutes
 
 
@@ -49,19 +52,3 @@ def limit_minutes(text: str | None) -> int:
     if total < 1:
         raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
     return total
-
-
-def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
-    problems = [
-        BadRequestError(f"--{name} {value} must be at least 1")
-        for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes))
-        if value is not None and value < 1
-    ]
-    ways = get_args(SlurmOptions.model_fields["gpus"].annotation)
-    if given.gpus is not None and given.gpus not in ways:
-        problems.append(
-            BadRequestError(f"--slurm_gpus {given.gpus!r}: no such value", remedy=f"one of {', '.join(ways)}")
-        )
-    if given.detach and given.no_submit:
-        problems.append(BadRequestError("--detach and --no_submit exclude each other", remedy="leave one of them out"))
-    return problems

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,54 +21,50 @@ _MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
 _EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
 
 
-_ALLOWED_NAMES = "letters, digits and _ . , @ : + = / -"
-
-_Checked = tuple[str, str | None, re.Pattern[str], str]
+_ALLOWED_NAMES = "use letters, digits and _ . , @ : + = / -"
+_Checked = tuple[str, str | None, Callable[[str], object], str]
+"""An option, its value, what tells whether a batch file can hold it, and what to do if not."""
 
 
 def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
     """Return the problems of the options alone: values that cannot go into a batch file as they are."""
-    names = ("partition", "account", "qos", "reservation")
-    checked: list[_Checked] = [(f"--{name}", getattr(asked, name), _NAMES, _ALLOWED_NAMES) for name in names]
-    checked += [("--constraint", asked.constraint, _FEATURES, "names of features joined by & | , and in [ ] ( )")]
-    special = (name for name in pass_env if name.upper() in _EXPORT_WORDS)
-    return [
-        *_unfit(checked),
-        *_word_problems(asked),
-        *(_refused(f"--pass_env {name}: sbatch gives this word a special meaning", "leave it out") for name in special),
-    ]
-
-
-def _refused(problem: str, remedy: str) -> BadRequestError:
-    return BadRequestError(problem, remedy=remedy)
+    named = [(name, getattr(asked, name)) for name in ("partition", "account", "qos", "reservation")]
+    checked: list[_Checked] = [
+        *((f"--{name}", value, _NAMES.fullmatch, _ALLOWED_NAMES) for name, value in named),
+        ("--constraint", asked.constraint, _FEATURES.fullmatch, "use names of features joined by & | , and in [ ] ( )"),
+        ("--container_image", asked.container_image, _is_word, "leave it out"),
+        ("--slurm_python", asked.python, _is_word, "leave it out"),
+        *(("--container_mounts", mount, _is_mount, "pass SRC:DST or SRC:DST:FLAGS, e.g. /data:/data:ro")
+          for mount in asked.container_mounts),
+        *(("--pass_env", name, _is_variable, "leave it out: sbatch gives this word a special meaning")
+          for name in pass_env),
+    ]  # fmt: skip
+    problems = _unfit(checked)
+    if asked.container_mounts and asked.container_image is None:
+        remedy = "name the image with --container_image, or leave the mounts out"
+        problems.append(BadRequestError("--container_mounts without a container", remedy=remedy))
+    return problems
 
 
 def _unfit(checked: list[_Checked]) -> list[BadRequestError]:
     return [
-        _refused(f"{option} {value!r} cannot be in a batch file", f"use {allowed}")
-        for option, value, pattern, allowed in checked
-        if value is not None and not pattern.fullmatch(value)
+        BadRequestError(f"{option} {value!r} cannot be in a batch file", remedy=remedy)
+        for option, value, fits, remedy in checked
+        if value is not None and not fits(value)
     ]
 
 
-def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
-    """Return problems of srun's words: they are quoted, so only characters that no line can hold are refused."""
-    words = [("--container_image", asked.container_image), ("--slurm_python", asked.python)]
-    words += [("--container_mounts", mount) for mount in asked.container_mounts]
-    problems = [
-        _refused(f"{option} {value!r} is empty or has characters that cannot be printed", "leave it out")
-        for option, value in words
-        if value is not None and not (value and value.isprintable())
-    ]
-    problems += [
-        _refused(f"--container_mounts {mount!r} is not a mount", "pass SRC:DST or SRC:DST:FLAGS, e.g. /data:/data:ro")
-        for mount in asked.container_mounts
-        if mount.isprintable() and not all(_MOUNT.fullmatch(part) for part in mount.split(","))
-    ]
-    if asked.container_mounts and asked.container_image is None:
-        remedy = "name the image with --container_image, or leave the mounts out"
-        problems.append(_refused("--container_mounts without a container", remedy))
-    return problems
+def _is_word(value: str) -> bool:
+    """Return whether srun can take it: its words are quoted, so only what no line can hold is refused."""
+    return bool(value) and value.isprintable()
+
+
+def _is_mount(value: str) -> bool:
+    return value.isprintable() and all(_MOUNT.fullmatch(part) for part in value.split(","))
+
+
+def _is_variable(name: str) -> bool:
+    return name.upper() not in _EXPORT_WORDS
 
 
 WARNING_S = 90  # before the time limit the job gets a signal, so that ranks end and keep their measurements
@@ -175,8 +171,8 @@ class SlurmJob:
 def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
     """Return the job of ``record`` for ``host``. One BadRequestError for all values that no batch file can hold."""
     checked: list[_Checked] = [
-        ("--results_dir", record.job_dir, _PATH, "a path of letters, digits and _ . , @ : + = ~ -"),
-        ("the job's name", record.name, _NAMES, _ALLOWED_NAMES),
+        ("--results_dir", record.job_dir, _PATH.fullmatch, "use a path of letters, digits and _ . , @ : + = ~ -"),
+        ("the job's name", record.name, _NAMES.fullmatch, _ALLOWED_NAMES),
     ]
     raise_all([*_unfit(checked), *option_problems(record.slurm, record.launch.pass_env), *_mount_problems(record)])
     in_container = record.slurm.container_image is not None
@@ -203,7 +199,9 @@ def _mount_problems(record: JobRecord) -> list[BadRequestError]:
     """Return a problem for each folder that a list of mounts cannot name, if the job has a container."""
     mounts = own_mounts(record) if record.slurm.container_image is not None else ()
     return [
-        _refused(f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", "name another folder")
+        BadRequestError(
+            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
+        )
         for mount in mounts
         if mount.count(":") > 1 or "," in mount or not mount.isprintable()
     ]
