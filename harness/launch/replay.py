@@ -7,11 +7,11 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.heartbeats import Ending, verdict
+from harness.launch.heartbeats import Ending
 from harness.launch.plan import LaunchPlan, LaunchRequest, build_plan
 from harness.launch.supervise import OnProgress, supervise
 from harness.launch.warm import WarmParents
-from harness.records.collect import AgentRecord, LaunchOutcome
+from harness.records.collect import LaunchOutcome
 from harness.records.rank import RankRecord
 from harness.records.strict_json import read_document
 
@@ -62,19 +62,12 @@ def replay(plan: ReplayPlan) -> LaunchOutcome:
         shutil.copyfile(plan.source / "ranks" / name, ranks / name)
     if (ranks / "outcome.json").exists():
         return read_document(ranks / "outcome.json", LaunchOutcome)
-    agent = read_document(ranks / "launch.json", AgentRecord) if (ranks / "launch.json").exists() else None
-    ending = _from_ranks(ranks) if agent is None else verdict(agent, int(agent.status != "ok"), "")
-    return LaunchOutcome(
-        status=ending.status,
-        agent=agent,
-        seconds=agent.seconds if agent else 0.0,
-        rank=ending.rank,
-        reason=ending.reason or None,
-    )
+    ending = _from_ranks(ranks)
+    return LaunchOutcome(status=ending.status, seconds=0.0, rank=ending.rank, reason=ending.reason or None)
 
 
 def _from_ranks(folder: Path) -> Ending:
-    """Derive the ending from the ranks: without a launch record, a run succeeds only if all ranks finished."""
+    """Derive the ending from the ranks: without an outcome, a run succeeds only if all ranks finished."""
     for beats in sorted(folder.glob("rank_*.progress.jsonl")):
         rank = int(beats.name.split("_")[1].split(".")[0])
         if not (folder / f"rank_{rank:03d}.json").exists():

@@ -1,6 +1,5 @@
 """A recorded run stands in for a launch."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -67,14 +66,6 @@ def test_a_recorded_outcome_is_the_outcome(request_for, recorded):
     was = LaunchOutcome(status="hang", exit_code=143, seconds=12.5, rank=1, reason="rank 1 gave no sign of life")
     (recorded / "ranks" / "outcome.json").write_text(was.model_dump_json())
     assert replayed(request_for) == was
-
-
-def test_what_the_agent_saw_counts_without_an_outcome(request_for, recorded):
-    failures = [{"rank": 1, "local_rank": 1, "pid": 7, "exit_code": -9, "signal": "SIGKILL"}]
-    agent = {"status": "failed", "first_rank": 1, "failures": failures, "seconds": 3.5}
-    (recorded / "ranks" / "launch.json").write_text(json.dumps(agent))
-    outcome = replayed(request_for)
-    assert (outcome.status, outcome.rank, outcome.seconds) == ("failed", 1, 3.5)
 
 
 def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for, recorded):
