@@ -81,14 +81,6 @@ def begun(lines: list[str], *starts: str) -> bool:
     return all(any(line.startswith(start) for line in lines) for start in starts)
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
-    lines = shown(plan_page(planned(spec), ()), width, terminal=True)
-    to_copy = [line for line in lines if line.startswith("Megatron-")]  # never broken
-    assert max(len(line) for line in lines[1:] if line not in to_copy) <= width
-    assert not [line for line in lines if "…" in line]
-
-
 def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
     lines = shown(with_columns(plan_page(planned(spec), ()), ["reserved", "peak"]), 40)
     assert lines[2].split() == ["Recompute", "Reserved", "GiB", "Peak", "GiB"]
