@@ -222,7 +222,9 @@ def test_the_setting_of_the_request_stands_beside_another_one_that_is_recommende
     text = asked_text(made, "the recipe's")
     assert text.startswith(f"the recipe's setting, {row.text}: {row.verdict}, ")
     assert f", needs {format_bytes(row.prediction.fits[1])}" in text
-    assert text.endswith(f" a step at {format_percent(row.overhead)}")
+    assert (
+        f" a step at {format_percent(row.overhead)}; it may need up to {format_bytes(row.prediction.fits[2])}; " in text
+    )
     assert asked_text(replace(made, recommended=row), "your") == ""
 
 
