@@ -101,9 +101,14 @@ def _played(command: Sequence[str], shell: Mapping[str, str], timeout_s: float) 
     alive, held = os.pipe()  # programs in the background hold the other end, also with their output in a file
     try:
         process = subprocess.Popen(
-            command, env=shell, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True, pass_fds=(held,),
-        )  # fmt: skip
+            command,
+            env=shell,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(held,),
+        )
     except BaseException:
         os.close(alive)
         raise

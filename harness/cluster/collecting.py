@@ -121,14 +121,21 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Job
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure, note = _ending(job, state, ranks, why)
     record = unstarted_record(run, failure, this_host())
-    return record.model_copy(update={
-        "status": status,
-        "ranks": ranks,
-        "suspect": suspicions(spec, record.effective, collected, ranks),
-        "notes": (*run.notes, f"Slurm job {submitted.job_id} wrote no record for this run", *note, *collected.notes),
-        "no_prediction": "the job ended before the run was committed",
-        "provenance": _provenance(record.provenance, job, submitted, ranks),
-    })  # fmt: skip
+    return record.model_copy(
+        update={
+            "status": status,
+            "ranks": ranks,
+            "suspect": suspicions(spec, record.effective, collected, ranks),
+            "notes": (
+                *run.notes,
+                f"Slurm job {submitted.job_id} wrote no record for this run",
+                *note,
+                *collected.notes,
+            ),
+            "no_prediction": "the job ended before the run was committed",
+            "provenance": _provenance(record.provenance, job, submitted, ranks),
+        }
+    )
 
 
 def slurm_failure(job: JobRecord, state: JobState) -> str:
@@ -174,17 +181,19 @@ def _provenance(
     """``here``, with what is known of the nodes: the ranks' records. The time runs from submission."""
     first = next((rank for rank in ranks if rank.device), None)
     waited = datetime.now(UTC) - datetime.fromisoformat(submitted.submitted_at)
-    return here.model_copy(update={
-        "started_at": submitted.submitted_at,
-        "duration_s": max(0.0, round(waited.total_seconds(), 3)),
-        "command": job.command,
-        "container": job.slurm.container_image,
-        "job_id": submitted.job_id,
-        "hostname": first.hostname if first else UNKNOWN,
-        "platform": UNKNOWN,
-        "processor": UNKNOWN,
-        "num_cpus": None,
-    })  # fmt: skip
+    return here.model_copy(
+        update={
+            "started_at": submitted.submitted_at,
+            "duration_s": max(0.0, round(waited.total_seconds(), 3)),
+            "command": job.command,
+            "container": job.slurm.container_image,
+            "job_id": submitted.job_id,
+            "hostname": first.hostname if first else UNKNOWN,
+            "platform": UNKNOWN,
+            "processor": UNKNOWN,
+            "num_cpus": None,
+        }
+    )
 
 
 _TAIL_BYTES = 1 << 16

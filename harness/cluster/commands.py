@@ -144,9 +144,15 @@ class Slurm:
         """Run one command; its answer, or why there is none."""
         try:
             done = subprocess.run(
-                words, env=self._shell, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False,
-                text=True, errors="replace",
-            )  # fmt: skip
+                words,
+                env=self._shell,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PATIENCE_S,
+                check=False,
+                text=True,
+                errors="replace",
+            )
         except FileNotFoundError:
             return Answer(None, "", f"{words[0]}: not installed here, or not on PATH")
         except PermissionError as error:

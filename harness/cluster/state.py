@@ -127,9 +127,13 @@ def from_scontrol(text: str) -> JobState | None:
     if "JobState" not in found:
         return None
     return _state(
-        found["JobState"], "scontrol", reason=found.get("Reason", ""), exit_code=found.get("ExitCode", ""),
-        restarts=int(found.get("Restarts") or 0), nodes=found.get("NodeList", ""),
-    )  # fmt: skip
+        found["JobState"],
+        "scontrol",
+        reason=found.get("Reason", ""),
+        exit_code=found.get("ExitCode", ""),
+        restarts=int(found.get("Restarts") or 0),
+        nodes=found.get("NodeList", ""),
+    )
 
 
 def from_sacct(text: str) -> JobState | None:
@@ -153,6 +157,12 @@ def _state(
     if kind is None:  # a word of a newer Slurm: nothing is concluded from it
         kind, reason = "unreachable", f"Slurm reports {name}, which this mbr-perf does not know"
     return JobState(
-        kind=kind, state=name, reason=reason, detail=detail, exit_code=exit_code, restarts=restarts,
-        nodes="" if nodes in _NOTHING else nodes, source=source,
-    )  # fmt: skip
+        kind=kind,
+        state=name,
+        reason=reason,
+        detail=detail,
+        exit_code=exit_code,
+        restarts=restarts,
+        nodes="" if nodes in _NOTHING else nodes,
+        source=source,
+    )

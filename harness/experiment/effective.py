@@ -102,9 +102,12 @@ def effective_recompute(
     if not spec.is_described:
         text, number = spec.recompute.text, spec.model.num_layers
         return EffectiveRecompute(
-            recompute=text, num_layers=number, implementation=implementation, is_counted=False,
+            recompute=text,
+            num_layers=number,
+            implementation=implementation,
+            is_counted=False,
             notes=() if text == "none" else ("the built model will show what it recomputes",),
-        )  # fmt: skip
+        )
     version = parse_version(software.megatron_core or ASSUMED_MEGATRON_CORE)
     layers = Layers(spec, implementation, version)
     if isinstance(spec.recompute, SelectiveRecompute):

@@ -74,10 +74,13 @@ def _other_weights(row: Precision) -> Precision:
     fields = {name: value for name, value in row.transformer_config.items() if name != "fp8_param"}
     kept = "bf16" if row.fp8_param_gather else "fp8"
     return replace(
-        row, name=f"{row.name}_{kept}_weights", title=f"{row.title}, weights in {kept.upper()}",
-        transformer_config=fields | ({"fp8_param": True} if kept == "fp8" else {}), fp8_param_gather=kept == "fp8",
+        row,
+        name=f"{row.name}_{kept}_weights",
+        title=f"{row.title}, weights in {kept.upper()}",
+        transformer_config=fields | ({"fp8_param": True} if kept == "fp8" else {}),
+        fp8_param_gather=kept == "fp8",
         source="Megatron-LM --fp8-format, with or without --fp8-param-gather",
-    )  # fmt: skip
+    )
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -168,11 +171,17 @@ _NVLINK_5 = "NVLink 5, half of 1.8 TB/s"
 def _rubin(name: str, title: str, gpus_per_node: int) -> GpuType:
     """Return a row of the GPU that Megatron-Bridge's `-g` calls ``name``, with its GPUs of a node."""
     return GpuType(
-        name, title, _peaks(4000, 17500, 35000), 288 * GB, 22e12, (10, 7),
+        name,
+        title,
+        _peaks(4000, 17500, 35000),
+        288 * GB,
+        22e12,
+        (10, 7),
         Links(1800e9, 200e9, 72, "NVLink 6, half of 3.6 TB/s; ConnectX-9, 1.6 Tb/s per GPU"),
-        rf"\b{name.upper()}\b", "NVIDIA Vera Rubin NVL72 data sheet (preliminary) / 72 GPUs, FP4 as in training",
+        rf"\b{name.upper()}\b",
+        "NVIDIA Vera Rubin NVL72 data sheet (preliminary) / 72 GPUs, FP4 as in training",
         gpus_per_node=gpus_per_node,
-    )  # fmt: skip
+    )
 
 
 GPUS: dict[str, GpuType] = {

@@ -149,8 +149,17 @@ class FailureScan:
             state.code = line.text
         elif self.mention is None and not state.in_traceback and mentions_error(line.text):
             shown = _short(line)
-            self.mention = RankFailure("error", line.rank, line.host, shown.text, (shown,), self.last_step,
-                                       time=state.time, weight=1, is_mention=True)  # fmt: skip
+            self.mention = RankFailure(
+                "error",
+                line.rank,
+                line.host,
+                shown.text,
+                (shown,),
+                self.last_step,
+                time=state.time,
+                weight=1,
+                is_mention=True,
+            )
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""
@@ -188,8 +197,18 @@ class FailureScan:
         for rank, state in self.ranks.items():
             if state.in_traceback and state.frame and self.cut is None:
                 line = _short(state.frame)
-                self.cut = RankFailure("error", rank, line.host, line.text, (line,), self.last_step, state.moment,
-                                       state.time, weight=1, is_cut=True)  # fmt: skip
+                self.cut = RankFailure(
+                    "error",
+                    rank,
+                    line.host,
+                    line.text,
+                    (line,),
+                    self.last_step,
+                    state.moment,
+                    state.time,
+                    weight=1,
+                    is_cut=True,
+                )
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
         rank, host = line.rank if line.rank is not None else sign.rank, line.host

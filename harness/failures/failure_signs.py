@@ -213,8 +213,16 @@ class TorchrunSummary:
         if sign is None:
             return None
         time = month_first(fields.get("time", "").replace("_", " "))
-        return RankFailure(sign.kind, sign.rank, fields.get("host"), line.text, (line,), time=time,
-                           exit_code=sign.exit_code, weight=weight)  # fmt: skip
+        return RankFailure(
+            sign.kind,
+            sign.rank,
+            fields.get("host"),
+            line.text,
+            (line,),
+            time=time,
+            exit_code=sign.exit_code,
+            weight=weight,
+        )
 
 
 def month_first(time: str | None) -> str | None:

@@ -268,7 +268,16 @@ def _of_mbr_perf(path: Path, golden: GoldenRecord) -> ForeignGolden:
     size = batch.get("global_batch_size") if isinstance(batch, dict) else None
     layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
     return ForeignGolden(
-        path, "mbr-perf", layout, steps, memory=peaks, of_whole_run=True, num_gpus=golden.num_gpus,
-        global_batch_size=size if isinstance(size, int) else None, gpu=golden.gpu,
-        compute_dtype=golden.compute_dtype, notes=notes, own=golden,
-    )  # fmt: skip
+        path,
+        "mbr-perf",
+        layout,
+        steps,
+        memory=peaks,
+        of_whole_run=True,
+        num_gpus=golden.num_gpus,
+        global_batch_size=size if isinstance(size, int) else None,
+        gpu=golden.gpu,
+        compute_dtype=golden.compute_dtype,
+        notes=notes,
+        own=golden,
+    )

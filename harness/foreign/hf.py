@@ -86,9 +86,10 @@ def _refuse_other_storage(config: HfConfig) -> None:
     method = hf_fields.text(config, "quantization_config.quant_method")
     if stored and method != config.keys.get("stored_as"):
         config.refuse(
-            "quantization_config", f"{method or 'no quant_method'}: mbr-perf does not train quantised weights",
+            "quantization_config",
+            f"{method or 'no quant_method'}: mbr-perf does not train quantised weights",
             "delete the key from a copy of the file, and choose the precision with -c",
-        )  # fmt: skip
+        )
 
 
 _USUAL_LENGTH = 4096
@@ -113,4 +114,4 @@ def _usual_step(config: HfConfig, model: Layer, request: Request) -> Layer:
         "batch.micro_batch_size": usual(1, "micro 1", "-mb"),
         "batch.global_batch_size": usual(samples, f"global {samples}", "-gb"),
         "batch.seq_length": usual(length, f"{length} tokens", "-sl"),
-    } | {path: Setting(value, "usual for --hf") for path, value in chosen.items()}  # fmt: skip
+    } | {path: Setting(value, "usual for --hf") for path, value in chosen.items()}

@@ -40,8 +40,18 @@ def trend_picture(history: CaseHistory) -> Picture:
     points = tuple(_point(history, night, before, scale) for night, before in nights)
     medians = Curve(_MEDIANS, tuple((point.x, point.y) for point in points), colour=look.SKY)
     golden = _golden_in_sight(history)
-    band = [Curve(_GOLDEN, ((points[0].x, golden.high / scale), (points[-1].x, golden.high / scale)),
-                  below=(golden.low / scale,) * 2, colour=look.GREEN)] if golden else []  # fmt: skip
+    band = (
+        [
+            Curve(
+                _GOLDEN,
+                ((points[0].x, golden.high / scale), (points[-1].x, golden.high / scale)),
+                below=(golden.low / scale,) * 2,
+                colour=look.GREEN,
+            )
+        ]
+        if golden
+        else []
+    )
     edges = tuple(
         Limit(utc_time(found.started_at).timestamp(), format_percent(found.change)) for found in history.change_points
     )

@@ -91,11 +91,17 @@ def _nights(history: CaseHistory) -> Table:
     for number, night in enumerate(nights):
         news = notable(changes(nights[number - 1], night)) if number else ()
         spread = night.spread(metric.name)
-        rows.append((
-            _when(night), figure(metric, night.value(metric.name)),
-            ABSENT if spread is None else f"{spread * 100:.1f} %", _runs(night), _styled(night.outcome),
-            night.id.rpartition("-")[2], _listed(news),
-        ))  # fmt: skip
+        rows.append(
+            (
+                _when(night),
+                figure(metric, night.value(metric.name)),
+                ABSENT if spread is None else f"{spread * 100:.1f} %",
+                _runs(night),
+                _styled(night.outcome),
+                night.id.rpartition("-")[2],
+                _listed(news),
+            )
+        )
     right = (metric.title, "Spread", "Runs")
     return table(("Night", *right, "Outcome", "Id", Column("Changed", long=True, optional=True)), rows, right=right)
 

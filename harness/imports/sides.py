@@ -144,10 +144,16 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
             seconds.setdefault(number, []).append(longest)
     spec, last = require_repeats(records), max(seconds, default=0) + 1
     memory = (
-        RankMemory(rank.rank, last, name, max_allocated_bytes=readings.allocated(rank),
-                   max_reserved_bytes=readings.reserved(rank))
-        for record in records for rank in record.ranks
-    )  # fmt: skip
+        RankMemory(
+            rank.rank,
+            last,
+            name,
+            max_allocated_bytes=readings.allocated(rank),
+            max_reserved_bytes=readings.reserved(rank),
+        )
+        for record in records
+        for rank in record.ranks
+    )
     size = spec.batch.global_batch_size
     return ForeignLog(
         None,

@@ -145,12 +145,18 @@ class LaunchPlan:
     def agent_arguments(self) -> tuple[str, ...]:
         meet = self.rendezvous
         return (
-            "--result", str(self.agent_file),
-            f"--nnodes={meet.nnodes}", f"--node-rank={meet.node_rank}", f"--nproc-per-node={self.num_local_ranks}",
-            "--rdzv-backend=static", f"--master-addr={meet.master_addr}", f"--master-port={meet.master_port}",
-            "--max-restarts=0", f"--log-dir={self.run_dir / 'logs' / 'torchrun'}",
+            "--result",
+            str(self.agent_file),
+            f"--nnodes={meet.nnodes}",
+            f"--node-rank={meet.node_rank}",
+            f"--nproc-per-node={self.num_local_ranks}",
+            "--rdzv-backend=static",
+            f"--master-addr={meet.master_addr}",
+            f"--master-port={meet.master_port}",
+            "--max-restarts=0",
+            f"--log-dir={self.run_dir / 'logs' / 'torchrun'}",
             *self.worker,
-        )  # fmt: skip
+        )
 
     @property
     def ranks(self) -> range:

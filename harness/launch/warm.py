@@ -42,12 +42,23 @@ class WarmProcess:
         self._channel, theirs = socket.socketpair()
         with theirs, open_log(plan.launcher_log) as output:
             self.process = subprocess.Popen(
-                (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()),
-                 "--device", "cpu" if plan.without_gpu else "cuda"),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                env=environment(plan) | set_by_torchrun(plan), start_new_session=True, umask=OF_PROCESSES,
+                (
+                    plan.python,
+                    "-m",
+                    "harness.engine.warm_parent",
+                    "--channel",
+                    str(theirs.fileno()),
+                    "--device",
+                    "cpu" if plan.without_gpu else "cuda",
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(plan) | set_by_torchrun(plan),
+                start_new_session=True,
+                umask=OF_PROCESSES,
                 pass_fds=(theirs.fileno(),),
-            )  # fmt: skip
+            )
 
     @property
     def is_alive(self) -> bool:

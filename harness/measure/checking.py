@@ -205,9 +205,13 @@ def check_request(
     spec, software, launcher = settled.spec, settled.software, job_launcher(request.asked)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)
     findings += check(
-        spec, software, env=spec.env if launcher else env, force=request.force, sources=settled.sources,
+        spec,
+        software,
+        env=spec.env if launcher else env,
+        force=request.force,
+        sources=settled.sources,
         launcher=launcher or "mbr-perf",
-    )  # fmt: skip
+    )
     if settled.secrets:  # no message may repeat their values
         known = {secret.message for secret in settled.secrets}
         others = (finding for finding in findings if finding.blocks and finding.message not in known)

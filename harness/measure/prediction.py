@@ -98,9 +98,13 @@ def predicted_with(
 def tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
     """Return the tracing that a run waits for. ``niceness`` and ``stop``: of a tracer beside the ranks."""
     return Tracing(
-        host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only, niceness=niceness,
+        host,
+        trace_cache(host.shell),
+        timeout_s=_PATIENCE_S,
+        cached_only=cached_only,
+        niceness=niceness,
         stop=stop or Event(),
-    )  # fmt: skip
+    )
 
 
 def prediction_line(record: PredictionRecord | None, reason: str) -> str:

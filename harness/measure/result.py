@@ -136,10 +136,15 @@ def _other_throughput(run: RunDocument) -> Iterator[Line]:
 def _notes(run: RunDocument) -> Iterator[str | Line]:
     record, metrics = run.record, run.metrics
     throughput = run.imported.own_throughput if run.imported else None
-    yield from filter(None, (
-        prediction_line(record.prediction, record.no_prediction), figures.clock_line(metrics.clocks),
-        throughput and throughput_text(throughput), run.own_time and own_time_text(run.own_time),
-    ))  # fmt: skip
+    yield from filter(
+        None,
+        (
+            prediction_line(record.prediction, record.no_prediction),
+            figures.clock_line(metrics.clocks),
+            throughput and throughput_text(throughput),
+            run.own_time and own_time_text(run.own_time),
+        ),
+    )
     yield from reasons((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
     yield from (f"Note: {text}" for text in record.notes)
     if run.golden is None:
@@ -292,15 +297,17 @@ def _metrics_table(run: RunDocument, *, is_whole: bool) -> Table:
             continue
         summary = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
         peak = metrics.peaks.get(metric.name)
-        rows.append((
-            metric.title,
-            f"at least {figures.figure(metric, value)}" if peak and not is_whole else figures.figure(metric, value),
-            figures.figure(metric, run.predicted.get(metric.name)),
-            figures.figure(metric, summary.mean) if summary else "",
-            figures.spread(summary) if summary else "",
-            str(summary.n) if summary else "",
-            f"{peak.rank} (stage {peak.stage})" if peak else "",
-        ))  # fmt: skip
+        rows.append(
+            (
+                metric.title,
+                f"at least {figures.figure(metric, value)}" if peak and not is_whole else figures.figure(metric, value),
+                figures.figure(metric, run.predicted.get(metric.name)),
+                figures.figure(metric, summary.mean) if summary else "",
+                figures.spread(summary) if summary else "",
+                str(summary.n) if summary else "",
+                f"{peak.rank} (stage {peak.stage})" if peak else "",
+            )
+        )
     spread = (Column(name, right=True, optional=True) for name in ("Predicted", "Mean", "Stdev", "Steps"))
     return table(("Metric", Column("Median", right=True), *spread, Column("Worst rank", optional=True)), rows)
 

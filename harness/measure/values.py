@@ -338,9 +338,14 @@ def compare_document(
     """Compare the runs of one setting with a golden."""
     first, ids = records[0], [record.run_id for record in records]
     return CompareDocument.of(
-        first, metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1], run_ids=ids,
+        first,
+        metrics=metrics,
+        compared=comparison,
+        outcome=verdict[0],
+        exit_code=verdict[1],
+        run_ids=ids,
         prediction=prediction_document(first.prediction, first.no_prediction, whole_run(first, metrics)),
-    )  # fmt: skip
+    )
 
 
 class RecordedRun(Document):

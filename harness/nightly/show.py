@@ -22,7 +22,7 @@ from harness.nightly.words import (
     outcome_text,
     threshold_text,
     worst_memory,
-)  # fmt: skip
+)
 from harness.records.metrics import BY_NAME
 from harness.records.night import NightPlan
 from harness.show import json
@@ -46,7 +46,7 @@ from harness.show.page import (
     listing,
     style_of,
     tabled,
-)  # fmt: skip
+)
 from harness.show.terminal import show_page, show_stopped
 from harness.units import counted, format_percent
 

@@ -105,10 +105,13 @@ class SettingRow(Shown):
             sizes |= {f"{name}_bytes": ends[1], f"{name}_range_bytes": (ends[0], ends[2])}
         stages = zip(found.stages, found.held, strict=True) if found else ()
         return cls.of(
-            row, layout=layout, inert_modules=tuple(row.candidate.inert_modules),
-            stages=[StageRow.of_stage(*each) for each in stages], **dict.fromkeys(_SIZES) | sizes,
+            row,
+            layout=layout,
+            inert_modules=tuple(row.candidate.inert_modules),
+            stages=[StageRow.of_stage(*each) for each in stages],
+            **dict.fromkeys(_SIZES) | sizes,
             verdict_is_certain=row.is_certain if row.verdict else None,
-        )  # fmt: skip
+        )
 
 
 class PasteRow(Shown):
@@ -159,12 +162,17 @@ class LayoutRow(Shown):
             (row.text, to_paste(row.candidate.spec, base, with_sizes=with_sizes)) for row in recommendations(plan)
         ]
         return cls.of(
-            plan, layout=layout, not_recommended_because=why_none(plan), safe_instead=safe_instead(plan),
-            riskier_because=riskier_text(plan), modules_by_price=module_worths(plan), advice=advice(plan),
+            plan,
+            layout=layout,
+            not_recommended_because=why_none(plan),
+            safe_instead=safe_instead(plan),
+            riskier_because=riskier_text(plan),
+            modules_by_price=module_worths(plan),
+            advice=advice(plan),
             same_time=tuple(row.text for row in plan.same_time),
             cure=SettingRow.of_row(plan.cure, layout, plan.limits.needs) if plan.cure else None,
             to_paste=[PasteRow.of(each, recompute=text) for text, each in pasted],
-        )  # fmt: skip
+        )
 
 
 class UnplannedLayout(Shown):

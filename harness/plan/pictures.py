@@ -240,9 +240,12 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
         Curve("", tuple((at, each.reserved / scale) for at, each in moments), is_step=True, is_dashed=True),
     ]
     chart = Plane(
-        Axis("Requests for memory, in order"), Axis(f"Memory ({unit})", from_zero=True),
-        {group: (colour, "") for group, colour in _GROUPS.items()}, curves=tuple(curves), upwards=limits,
-    )  # fmt: skip
+        Axis("Requests for memory, in order"),
+        Axis(f"Memory ({unit})", from_zero=True),
+        {group: (colour, "") for group, colour in _GROUPS.items()},
+        curves=tuple(curves),
+        upwards=limits,
+    )
     caption = (
         f"Stage {row.prediction.worst.pp_rank} with {row.label}, the second step: peak {format_bytes(peak.allocated)}. "
         f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests, not time; "

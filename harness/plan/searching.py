@@ -337,7 +337,11 @@ def _halves(sizes: Sizes) -> Iterator[Sizes]:
 def _own(spec: ExperimentSpec) -> Sizes:
     p, has_experts = spec.parallelism, spec.model.moe is not None
     return Sizes(
-        p.tensor_model_parallel_size, p.pipeline_model_parallel_size, p.virtual_pipeline_model_parallel_size,
-        p.context_parallel_size, p.expert_model_parallel_size if has_experts else None,
-        p.expert_tensor_size if has_experts else None, spec.batch.micro_batch_size,
-    )  # fmt: skip
+        p.tensor_model_parallel_size,
+        p.pipeline_model_parallel_size,
+        p.virtual_pipeline_model_parallel_size,
+        p.context_parallel_size,
+        p.expert_model_parallel_size if has_experts else None,
+        p.expert_tensor_size if has_experts else None,
+        spec.batch.micro_batch_size,
+    )

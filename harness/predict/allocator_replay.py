@@ -132,9 +132,15 @@ def replayed(
     if not events or allocator.allocated == allocator.peak_allocated:  # nothing was given back since
         replay.look()
     return Outcome(
-        allocator.allocated, allocator.reserved, allocator.peak_allocated, allocator.peak_reserved,
-        allocator.num_retries, replay.failed, replay.least, is_exact,
-    )  # fmt: skip
+        allocator.allocated,
+        allocator.reserved,
+        allocator.peak_allocated,
+        allocator.peak_reserved,
+        allocator.num_retries,
+        replay.failed,
+        replay.least,
+        is_exact,
+    )
 
 
 def fits_bytes(

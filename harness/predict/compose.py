@@ -40,8 +40,16 @@ class Work:
         counts: dict[Op, float] = {}
         for op in ops:
             n = op.count
-            each = Op(op.phase, op.kind, op.dtype, op.flops // n, op.bytes // n, op.comm_bytes // n, op.comm_group,
-                      op.overlapped)  # fmt: skip
+            each = Op(
+                op.phase,
+                op.kind,
+                op.dtype,
+                op.flops // n,
+                op.bytes // n,
+                op.comm_bytes // n,
+                op.comm_group,
+                op.overlapped,
+            )
             counts[each] = counts.get(each, 0) + n
         return Work(counts)
 

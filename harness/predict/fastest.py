@@ -107,10 +107,15 @@ def optimal(
             return replace(none_yet, reason=row.reason)
         if row.verdict == "FITS":
             return replace(
-                none_yet, row=row, stages=found.settings, seconds=found.seconds,
+                none_yet,
+                row=row,
+                stages=found.settings,
+                seconds=found.seconds,
                 stage_s=tuple(each.seconds for each in found.stages),
-                bound=found.bound, most_settings=mixer.most_settings, solved_in_s=time.monotonic() - began,
-            )  # fmt: skip
+                bound=found.bound,
+                most_settings=mixer.most_settings,
+                solved_in_s=time.monotonic() - began,
+            )
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
     return replace(none_yet, reason="no plan by layer fits with its whole range")
 

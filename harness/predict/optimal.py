@@ -153,11 +153,15 @@ class Planner:
 
         return [
             StageSearch(
-                self._spec, rank, tuple(of_chunk(self.mixer.mixes(stage, chunk)) for chunk in stage), self.room,
-                self.adam, self.more_bytes,
+                self._spec,
+                rank,
+                tuple(of_chunk(self.mixer.mixes(stage, chunk)) for chunk in stage),
+                self.room,
+                self.adam,
+                self.more_bytes,
             )
             for rank, stage in enumerate(self.mixer.composer.stages)
-        ]  # fmt: skip
+        ]
 
     @property
     def _spec(self) -> ExperimentSpec:

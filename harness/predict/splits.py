@@ -63,10 +63,13 @@ class Splits:
             if _seconds(found) < _seconds(best) * (1 - 1e-9):
                 best, sizes = found, other
         return replace(
-            best, layout=layout_text(self._flat, sizes) if sizes != first else "", num_splits=len(tried),
-            split_bound=self._bound(sizes, best), best_uniform=of_request.best_uniform,
+            best,
+            layout=layout_text(self._flat, sizes) if sizes != first else "",
+            num_splits=len(tried),
+            split_bound=self._bound(sizes, best),
+            best_uniform=of_request.best_uniform,
             solved_in_s=of_request.solved_in_s + time.monotonic() - began,
-        )  # fmt: skip
+        )
 
     def _solved(self, sizes: Sizes) -> Optimal:
         made = replace(self.made, spec=self._with(sizes))

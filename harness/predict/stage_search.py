@@ -108,9 +108,11 @@ class StageSearch:
             sums = [each[parts] + kind.of_chunks[chunk].T[mixes] for each, kind in zip(sums, self._kinds, strict=True)]
             largest = np.maximum(largest[parts], self._largest[chunk][mixes])
             found = Plans(
-                np.column_stack([found.mixes[parts], mixes]), seconds,
-                found.returning[parts] + self._returning[chunk][mixes], np.zeros(len(parts)),
-            )  # fmt: skip
+                np.column_stack([found.mixes[parts], mixes]),
+                seconds,
+                found.returning[parts] + self._returning[chunk][mixes],
+                np.zeros(len(parts)),
+            )
             peaks, fits = self._fits(sums, largest, chunk + 1)
             found, cost, largest = found._replace(peaks=peaks).where(fits), cost[fits], largest[fits]
             sums = [each[fits] for each in sums]

@@ -199,10 +199,8 @@ class Composer:
             return piece
         captured, batch = min(piece.saved, pool + hidden), self.spec.batch
         mask = batch.micro_batch_size * batch.seq_length**2 // self.spec.parallelism.context_parallel_size
-        return replace(
-            piece, saved=piece.saved - captured, captured=captured, pool=pool + self._handed_on(kind, hidden),
-            static=hidden + mask * has_attention,
-        )  # fmt: skip
+        pool, static = pool + self._handed_on(kind, hidden), hidden + mask * has_attention
+        return replace(piece, saved=piece.saved - captured, captured=captured, pool=pool, static=static)
 
     def _handed_on(self, kind: LayerKind, hidden: int) -> int:
         """Return the bytes of dispatched tokens that a graph hands to the all-to-all dispatcher."""
@@ -315,9 +313,11 @@ class Composer:
                 last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
             scratch, over = self._beside_logits(last.backward_over, has_mtp=mtp)
             return replace(
-                last, persistent=last.persistent - self.own_weight_gradient, backward_over=over,
+                last,
+                persistent=last.persistent - self.own_weight_gradient,
+                backward_over=over,
                 forward_over=last.forward_over + scratch,
-            )  # fmt: skip
+            )
 
         return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
 

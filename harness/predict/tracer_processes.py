@@ -126,9 +126,14 @@ class _Process:
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             try:
                 process = self._process = subprocess.Popen(
-                    self._command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
-                    text=True, start_new_session=True,
-                )  # fmt: skip
+                    self._command,
+                    env=self._env,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    text=True,
+                    start_new_session=True,
+                )
                 self._started.set()
                 code = process.wait()
                 errors.seek(0)

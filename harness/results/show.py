@@ -87,11 +87,15 @@ def entry_document(entry: Stored) -> EntryDocument:
             for cell in cells
         ],
         cases=[
-            PartRow.of(case.planned, state=case_state(case), reason=case.planned.refused,
-                       runs=[run.record.run_id for run in case.runs if run.record])
+            PartRow.of(
+                case.planned,
+                state=case_state(case),
+                reason=case.planned.refused,
+                runs=[run.record.run_id for run in case.runs if run.record],
+            )
             for case in cases
         ],
-    )  # fmt: skip
+    )
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:

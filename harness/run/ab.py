@@ -40,8 +40,13 @@ def run_ab(
     if output.explain:
         problem = "--explain shows one run, but --ab makes two"
         raise BadRequestError(problem, remedy="use --explain with --dryrun for each")
-    nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
-                       master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
+    nodes = SweepNodes(
+        nnodes=launch.nnodes,
+        node_rank=launch.node_rank,
+        master_addr=launch.master_addr,
+        master_port=launch.master_port,
+        sweep_dir=launch.run_dir,
+    )
     how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
     display = SweepDisplay(as_json=output.as_json)
     if nodes.node_rank != 0:

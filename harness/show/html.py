@@ -30,7 +30,7 @@ from harness.show.page import (
     plain,
     spans,
     visible,
-)  # fmt: skip
+)
 from harness.show.svg import svg
 from harness.units import counted
 

@@ -18,7 +18,7 @@ from harness.show.page import (
     blocks_for,
     spans,
     visible,
-)  # fmt: skip
+)
 
 # Characters that would start markup, a table cell or HTML.
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")

@@ -92,9 +92,13 @@ class CellRow(Shown):
     def of_cell(cls, cell: CellVerdict, pareto: tuple[str, ...]) -> Self:
         """``pareto``: names of the cells on the front."""
         return cls.of(
-            cell, num_runs=len(cell.runs), pareto=cell.name in pareto, prediction=_cell_prediction(cell),
-            vs_control=Versus.of_versus(cell.vs_control), vs_reference=Versus.of_versus(cell.vs_reference),
-        )  # fmt: skip
+            cell,
+            num_runs=len(cell.runs),
+            pareto=cell.name in pareto,
+            prediction=_cell_prediction(cell),
+            vs_control=Versus.of_versus(cell.vs_control),
+            vs_reference=Versus.of_versus(cell.vs_reference),
+        )
 
 
 def _cell_prediction(cell: CellVerdict) -> CellPrediction | NotPredicted | None:

@@ -30,7 +30,7 @@ from harness.show.page import (
     listing,
     style_of,
     tabled,
-)  # fmt: skip
+)
 from harness.show.provenance import command_text, machine_facts, run_table
 from harness.show.request_text import paste_lines, request_rows
 from harness.sweep.remarks import answer, change_text, closing_lines, headline, remarks

@@ -70,9 +70,15 @@ def _point(cell: CellVerdict, verdict: SweepVerdict, x: float, rate: float) -> P
     rates = sorted(rate * (cell.cost_s or 0) / cost for cost in cell.costs_s)
     text = f"{format_bytes(cell.peak_bytes or 0)}, {format_rate(rate)} tok/s"
     return Point(
-        x, rate, _state(cell, verdict), f"{cell.planned.index}", cell.name, text, f"{cell.name}: {text}",
+        x,
+        rate,
+        _state(cell, verdict),
+        f"{cell.planned.index}",
+        cell.name,
+        text,
+        f"{cell.name}: {text}",
         upwards=(rates[0], rates[-1]) if rates else None,
-    )  # fmt: skip
+    )
 
 
 def _state(cell: CellVerdict, verdict: SweepVerdict) -> str:
