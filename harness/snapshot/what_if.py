@@ -55,11 +55,7 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
     """Return what the device's history takes under each setting. SnapshotFormatError if it has no history."""
     if question.without and content.get("predicted"):
         raise SnapshotFormatError(f"it is a predicted step, whose requests name no module: {_PLAN}")
-    traces = content.get("device_traces") or ()
-    entries: Entries = (traces[device.device] or ()) if device.device < len(traces) else ()
-    if not any(entry["action"] == "alloc" for entry in entries):
-        remedy = "record one with torch.cuda.memory._record_memory_history()"
-        raise SnapshotFormatError(f"it has no history of requests to replay; {remedy}")
+    entries = _entries(content, device)
     recorded, notes = _recorded(content)
     held = {block.address: block for block in held_blocks(content, device.device)}
     history = _history(_undone(held, entries), entries)
@@ -78,6 +74,15 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
         rows=tuple(rows),
         notes=(*notes, *_notes(history, device), *(note for each in asked if (note := settings_of(each).inert))),
     )
+
+
+def _entries(content: dict[Any, Any], device: DeviceMemory) -> Entries:
+    traces = content.get("device_traces") or ()
+    entries: Entries = (traces[device.device] or ()) if device.device < len(traces) else ()
+    if any(entry["action"] == "alloc" for entry in entries):
+        return entries
+    remedy = "record one with torch.cuda.memory._record_memory_history()"
+    raise SnapshotFormatError(f"it has no history of requests to replay; {remedy}")
 
 
 def _without(history: _History, modules: str) -> tuple[_History, int]:
