@@ -134,17 +134,20 @@ def recompute(
         "distribute_saved_activations": distribute,
     }
     given = {name: words.value(each) for name, each in own.items()} | {"granularity": kind}
-    given["num_layers"] = given["num_layers"] or (1 if selective else None)
-    values = {name: value for name, value in given.items() if value not in (None, False)}
+    given["num_layers"] = words.value(layers, usual=1 if selective else None)
+    values = {name: value for name, value in given.items() if value is not None}
     try:
         policy: TypeAdapter[UniformRecompute] = TypeAdapter(WrittenRecompute)  # here, because most jobs need none
         return Setting(policy.validate_python(values), place)
     except ValidationError as error:
         for fault in faults(error, WrittenRecompute, values):
-            name = str(fault.keys[0])
-            is_missing = fault.is_missing
-            what = f"{kind} recompute needs {name}" if is_missing else fault.message
-            words.refuse(own["granularity" if is_missing else name], what, fault.remedy)
+            name = own[str(fault.keys[0])]
+            if fault.is_missing:
+                shown = f"--{name}".replace("_", "-") if selective else name
+                needed = "uniform or block" if name == method else "1 or more"
+                words.refuse(granularity, f"{kind} recompute needs {shown}", f"add {shown}: {needed}")
+            else:
+                words.refuse(name, fault.message, fault.remedy)
         return None
 
 
