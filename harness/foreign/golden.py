@@ -34,6 +34,7 @@ _WRAPPERS = ("baseline", "current")
 _INFERENCE = ("input_prompt", "generated_text")
 
 _STEP = re.compile(r"[0-9]{1,9}")
+_DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
 _MISSING = {"nan", "inf", "-inf"}
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
@@ -204,7 +205,7 @@ def _of_megatron_lm(reading: _Reading, document: Mapping[str, object]) -> Foreig
 
 
 def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGolden:
-    layout, inner = _unwrapped(reading, document)
+    layout, inner, notes = _unwrapped(reading, document)
     steps: dict[int, GoldenStep] = {}
     for key in sorted(filter(_STEP.fullmatch, inner), key=int):
         step = reading.table(inner[key], (key,), "of metrics")
@@ -215,18 +216,30 @@ def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGold
         reading.found["",] = _unknown_layout(reading.path, inner)
     memory = {name: round(size * GB) for name, size in sizes.items() if size is not None}
     whole = inner.get(OF_WHOLE_RUN) == 1
-    return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole)
+    return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole, notes=notes)
 
 
-def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
-    """Return the name of the layout, and the flat part of the file: of several snapshots the last."""
+def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], tuple[str, ...]]:
+    """Return the name of the layout, the flat part of the file (of several snapshots the newest), and a note on it."""
     if _has_steps(document):
-        return "flat", document
-    snapshots = [name for name, part in document.items() if isinstance(part, dict) and _has_steps(part)]
-    name = next((name for name in _WRAPPERS if name in document), snapshots[-1] if snapshots else None)
-    if name is None:
+        return "flat", document, ()
+    if name := next((name for name in _WRAPPERS if name in document), None):
+        return name, reading.table(document[name], (name,), "of steps"), ()
+    snapshots = {name: part for name, part in document.items() if isinstance(part, dict) and _has_steps(part)}
+    if not snapshots:
         raise _unknown_layout(reading.path, document)
-    return name if name in _WRAPPERS else f"snapshot {name}", reading.table(document[name], (name,), "of steps")
+    name = max(snapshots, key=_date)
+    note = f"{reading.path} holds {len(snapshots)} snapshots; mbr-perf reads {name}"
+    return f"snapshot {name}", snapshots[name], (note,) if len(snapshots) > 1 else ()
+
+
+def _date(name: str) -> tuple[int, ...]:
+    """Return year, month and day of MM.DD.YY or YYYY-MM-DD; a name without a date is older than all others."""
+    match = _DATE.fullmatch(name)
+    if match is None:
+        return ()
+    first, second, third = map(int, match.groups())
+    return (first, second, third) if len(match[1]) == 4 else (third % 100 + 2000, first, second)
 
 
 def _has_steps(document: Mapping[str, object]) -> bool:

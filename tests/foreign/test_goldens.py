@@ -73,6 +73,21 @@ def test_layouts(read, document, layout):
 
 
 @pytest.mark.parametrize(
+    ("names", "newest"),
+    [
+        (["08.01.26", "12.31.25"], "08.01.26"),
+        (["12.31.25", "08.01.26"], "08.01.26"),
+        (["2026-08-01", "2026-07-31", "initial"], "2026-08-01"),
+    ],
+)
+def test_of_several_snapshots_the_newest_is_read_with_a_note(read, names, newest):
+    golden = read({name: STEPS if name == newest else {"0": {"lm loss": 1.0}} for name in names})
+    assert (golden.layout, len(golden.steps)) == (f"snapshot {newest}", 3)
+    [note] = golden.notes
+    assert note.endswith(f"holds {len(names)} snapshots; mbr-perf reads {newest}")
+
+
+@pytest.mark.parametrize(
     ("document", "expected"),
     [
         ("{", "not JSON"),
