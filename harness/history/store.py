@@ -1,6 +1,9 @@
 """Keeps the runs of history in one append-only sqlite file, and adds runs to it."""
 
+import errno
+import fcntl
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -58,6 +61,29 @@ def _opened(path: Path, mode: str, patience_s: float) -> Iterator[sqlite3.Connec
         ) from error
 
 
+@contextmanager
+def _only_writer(path: Path, patience_s: float) -> Iterator[None]:
+    """Hold ``path``. The kernel releases it however the process ends. RunFailedError if another process keeps it."""
+    end = time.monotonic() + patience_s
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("a")
+    except OSError as error:
+        raise RunFailedError(f"{path}: cannot be written: {error.strerror}", remedy=_REMEDY) from error
+    with lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                is_held = error.errno in (errno.EAGAIN, errno.EACCES)
+                if not is_held or time.monotonic() > end:
+                    reason = "another process is writing history" if is_held else error.strerror
+                    raise RunFailedError(f"{path}: cannot be locked: {reason}", remedy="try again later") from error
+            time.sleep(0.05)
+        yield
+
+
 def write_history(
     results: Path, records: Sequence[HistoryRecord], patience_s: float = _PATIENCE_S
 ) -> tuple[HistoryRecord, ...]:
@@ -68,11 +94,7 @@ def write_history(
     rows = [(each.run_id, each.case, each.fingerprint, started(each).timestamp(), each.model_dump_json())
             for each in records]  # fmt: skip
     path = history_file(results)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFailedError(f"{path}: cannot be written: {error.strerror}", remedy=_REMEDY) from error
-    with _opened(path, "rwc", patience_s) as base:
+    with _only_writer(path.with_suffix(".lock"), patience_s), _opened(path, "rwc", patience_s) as base:
         base.execute("BEGIN IMMEDIATE")
         base.execute(_TABLE)
         base.execute("CREATE INDEX IF NOT EXISTS by_name ON runs (name)")

@@ -144,7 +144,8 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
         return ""
     what = "the predicted need of" if record else "weights, gradients and optimizer states alone: at least"
     sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
-    return f"Warning: {what} {sizes} does not fit into {format_bytes(limits.budget_bytes)}; the run starts anyway"
+    usable = f"{format_bytes(limits.budget_bytes)}, which keeps {limits.margin * 100:g} % free"
+    return f"Warning: {what} {sizes} does not fit into {usable}; the run starts anyway"
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:

@@ -81,7 +81,8 @@ class SettingRow(Shown):
     drawn: Drawn | None = at("prediction", "drawn")
     device_bytes: int | None
     device_range_bytes: tuple[int, int] | None
-    worst_stage: int | None = at("prediction", "fullest", "pp_rank")
+    worst_stage: int | None = at("prediction", "worst", "pp_rank")
+    fullest_stage: int | None = at("prediction", "fullest", "pp_rank")
     peak: str | None = at("prediction", "worst", "peak")
     stages: tuple[StageRow, ...] = ()
     step_time_s: float | None = at("prediction", "time", "likely_s")

@@ -19,13 +19,7 @@ def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:
     on_gpu = [row for row in rows if row.host_s <= _LAUNCHED * row.seconds]
     moving = [row for row in on_gpu if row.of == "memory"]
     found = (
-        {
-            "memory": sum(row.moved_bytes for row in moving)
-            / sum(row.seconds - KERNEL_S for row in moving)
-            / gpu.memory_bandwidth
-        }
-        if moving
-        else {}
+        {"memory": sum(row.moved_bytes for row in moving) / _seconds(moving) / gpu.memory_bandwidth} if moving else {}
     )
     per_s, flops = found.get("memory", 1.0) * gpu.memory_bandwidth, gpu.peak_flops
     peaks = {"gemm_bf16": flops["bf16"], "gemm_low_precision": flops.get("fp8"), "attention": flops["bf16"]}
@@ -40,3 +34,7 @@ def _share(rows: Iterable[ProbedRow], peak: float, bytes_per_s: float) -> float 
     computing = ((row, row.seconds - KERNEL_S - row.moved_bytes / bytes_per_s) for row in rows)
     kept = [(row.flops, rest) for row, rest in computing if rest >= _LEAST_SHARE * row.seconds]
     return sum(flops for flops, _ in kept) / sum(rest for _, rest in kept) / peak if kept and peak else None
+
+
+def _seconds(rows: Iterable[ProbedRow]) -> float:
+    return sum(row.seconds - KERNEL_S for row in rows)

@@ -139,8 +139,8 @@ def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, request
         return "illegal", cell.problem
     found, limits = answer.prediction, limits_for(cell.spec, request.margin) if cell.spec else None
     if request.prune and found and limits and judged(found, limits) == ("OOM", True):
-        low, stage = found.fits[0], found.worst_stage.pp_rank
-        return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(limits.budget_bytes or 0)}"
+        low, usable = format_bytes(found.fits[0]), format_bytes(limits.budget_bytes or 0)
+        return "pruned", f"needs at least {low} of {usable} usable, {limits.margin * 100:g} % kept free"
     return "run", ""
 
 

@@ -15,7 +15,7 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.history.store import history_file, read_history, survey_history, write_history
 from tests.conftest import build_kept
 
-ROOT = Path(__file__).parents[2]
+LOCK, ROOT = "runs.lock", Path(__file__).parents[2]
 
 
 def test_a_run_that_history_has_stays_as_it_was(tmp_path, make_kept):
@@ -78,6 +78,17 @@ def test_two_nights_at_once_lose_no_run(tmp_path):
     assert numbers == [*range(40), *range(100, 140)]
 
 
+def test_a_writer_that_holds_the_file_is_reported_with_its_path(tmp_path, make_kept):
+    write_history(tmp_path, [make_kept()])
+    holder = f"import fcntl, sys; f = open({str(tmp_path / 'history' / LOCK)!r}); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        with pytest.raises(RunFailedError, match=LOCK):
+            write_history(tmp_path, [make_kept(1)], patience_s=0.1)
+        process.stdin.close()
+    assert len(read_history(tmp_path)) == 1
+
+
 def test_a_file_that_another_program_locks_is_reported_with_its_path(tmp_path, make_kept):
     write_history(tmp_path, [make_kept()])
     with closing(sqlite3.connect(history_file(tmp_path), isolation_level=None)) as base:
@@ -128,7 +139,7 @@ def test_a_folder_that_may_only_be_read_is_read(tmp_path, make_kept):
         pytest.skip(f"no folder can be mounted here: {shown.stderr}")
     assert (shown.returncode, make_kept().case in shown.stdout) == (0, True)
     added = answer("add", str(ROOT / "tests" / "data" / "sweeps" / "cpu_oom"))
-    assert (added.returncode, str(history_file(tmp_path)) in added.stderr) == (3, True)
+    assert (added.returncode, str(tmp_path / "history" / LOCK) in added.stderr) == (3, True)
 
 
 def _add_without_room(results):

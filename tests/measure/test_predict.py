@@ -123,4 +123,4 @@ def test_a_prediction_that_does_not_fit_is_shown_before_the_ranks_start(host, tm
     with predicting(understood, Nodes(), lambda kept: display.warn_of_misfit(understood, kept)):
         shown = capsys.readouterr().err
     assert shown.startswith("Warning: the predicted need of ")
-    assert "does not fit into 10.04 MiB; the run starts anyway" in shown
+    assert "does not fit into 10.04 MiB, which keeps 2 % free; the run starts anyway" in shown

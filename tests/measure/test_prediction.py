@@ -92,4 +92,4 @@ def test_what_cannot_fit_into_a_rank_is_a_warning(predicted, sizes, limit_gb, wa
     spec = build_spec(measure={"max_steps": 50, "memory_limit_bytes": limit_gb * 10**9})
     record = predicted.model_copy(update={"range_bytes": tuple(x * 10**9 for x in sizes)}) if sizes else None
     line = misfit_line(record, spec)
-    assert line == (f"Warning: {warning}; the run starts anyway" if warning else "")
+    assert line == (f"Warning: {warning}, which keeps 2 % free; the run starts anyway" if warning else "")
