@@ -1,8 +1,10 @@
 """Cleans, splits and numbers the lines of a log."""
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -100,10 +102,26 @@ def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = 
     """Yield the lines of one stream. First check whether it is text, and look for srun's labels."""
     head = stream.peek(PEEK_BYTES)
     require_text(head, source.name)
-    whole = cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")
-    prefixes = PrefixReader(source.rank, list(map(as_text, whole)))
-    for number, piece in numbered_pieces(stream, Sieve(wanted) if wanted else None):
-        yield from _records(prefixes, source.name, number, as_text(piece))
+    whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
+    prefixes = PrefixReader(source.rank, [text for line in whole for text in _unpacked(line)])
+    has_json = any(line.startswith("{") for line in whole)  # which may escape the wanted words
+    for number, piece in numbered_pieces(stream, Sieve(wanted) if wanted and not has_json else None):
+        for text in _unpacked(as_text(piece)):
+            yield from _records(prefixes, source.name, number, text)
+
+
+_MESSAGES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kubernetes' collectors, loggers and Loki
+
+
+def _unpacked(text: str) -> list[str]:
+    """Return the lines of the message in a JSON object; the text itself if it is no such object."""
+    if text.startswith("{"):
+        with suppress(ValueError, RecursionError):
+            document = json.loads(text)
+            message = next((document[name] for name in _MESSAGES if name in document), None)
+            if isinstance(message, str):
+                return [as_text(cleaned_bytes(line.encode(errors="replace"))) for line in message.split("\n") if line]
+    return [text]
 
 
 def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:

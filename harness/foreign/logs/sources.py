@@ -29,8 +29,10 @@ _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a gzip file, also of o
 
 def require_text(head: bytes, name: str) -> None:
     """Raise BadRequestError unless ``head``, the beginning of a stream, is text or empty."""
+    if head[257:262] == b"ustar":
+        raise BadRequestError(f"{name}: an archive, not a log", remedy="unpack it, and name the logs")
     if head.startswith(_BINARY) or _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE:
-        remedy = "name the log; of compressed files, mbr-perf reads those of gzip"
+        remedy = "name the log, or decompress it: zcat, zstdcat, xzcat or bzcat FILE | mbr-perf ... -"
         raise BadRequestError(f"{name}: binary, not a log", remedy=remedy)
 
 

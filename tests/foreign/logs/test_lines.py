@@ -1,7 +1,9 @@
 """Lines out of logs of any origin: whose they are, where they stand, and what was refused."""
 
+import json
 import re
 import sys
+import tarfile
 
 import pytest
 
@@ -183,6 +185,15 @@ def test_what_is_no_text_is_refused_in_words(tmp_path, content, what):
     assert refused.value.remedy
 
 
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_of_logs_is_no_log(tmp_path, mode):
+    path = tmp_path / "logs.tar"
+    with tarfile.open(path, mode) as archive:
+        archive.add(written(tmp_path, "train.log", "up\n" * 9000))
+    with pytest.raises(BadRequestError, match=re.escape(f"{path}: an archive")):
+        log_lines([path])
+
+
 def test_a_device_is_no_log():
     with pytest.raises(BadRequestError, match="/dev/zero: a device, not a log"):
         list(log_lines(["/dev/zero"]))
@@ -230,6 +241,8 @@ LINES = ("loading", "Traceback (most recent call last):", "    run()", "KeyError
         (lambda line: f"2026-08-21T14:00:01.5Z stderr F {line}", None),
         (lambda line: f"2026/08/21 14:00:01 {line}", None),
         (lambda line: f"> {line}", None),
+        (lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr"}), None),
+        (lambda line: json.dumps({"severity": "ERROR", "message": f"node07: {line}"}), "node07"),
     ],
 )
 def test_what_a_collector_puts_around_a_line_is_taken_away(tmp_path, wrap, host):
@@ -237,3 +250,11 @@ def test_what_a_collector_puts_around_a_line_is_taken_away(tmp_path, wrap, host)
     read = list(log_lines([tmp_path / "a.log"]))
     assert [line.text for line in read] == [line.strip() for line in LINES]
     assert {line.host for line in read} == {host}
+
+
+def test_lines_in_a_json_object_have_their_own_ranks(tmp_path):
+    (tmp_path / "a.log").write_text(
+        json.dumps({"level": "error", "msg": "[rank3]: up\n[rank5]: lost"}) + '\n{"a": 1}\n'
+    )
+    found = [(line.rank, line.number, line.text) for line in log_lines([tmp_path / "a.log"])]
+    assert found == [(3, 1, "up"), (5, 1, "lost"), (None, 2, '{"a": 1}')]
