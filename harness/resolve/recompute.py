@@ -103,8 +103,9 @@ def read_recompute_text(value: PlainValue, place: str) -> Policy:
     """Read `recompute:` from one text or a list of modules."""
     if isinstance(value, str):
         return policy_from_text(value, place)
-    if isinstance(value, tuple) and all(isinstance(name, str) for name in value):
-        return selective([str(name) for name in value], place) if value else NoRecompute()
+    if isinstance(value, tuple):
+        names = [name if isinstance(name, str) else in_words(name) for name in value]
+        return selective(names, place) if names else NoRecompute()
     raise BadRequestError(
         f"{place}: must be text or a list of modules, is {in_words(value)}",
         remedy="write none, a module list such as core_attn,mlp, or full:uniform:1",

@@ -142,6 +142,7 @@ def test_recompute_is_one_text_or_a_list_of_modules(load: Load, yaml: str, text:
 WRONG_POLICIES = [
     ("recompute: core_atn", "tiny.yaml:25: points[0].recompute: unknown recompute module 'core_atn'\n  did you mean 'core_attn'?"),
     ("recompute: 3", "tiny.yaml:25: points[0].recompute: must be text or a list of modules, is 3"),
+    ("recompute: [mlp, 3]", "tiny.yaml:25: points[0].recompute: unknown recompute module '3'"),
     ("recompute: {granularity: full}", "tiny.yaml:25: points[0].recompute: must be text or a list of modules, is a mapping"),
 ]  # fmt: skip
 
