@@ -13,7 +13,12 @@ from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.resolve.recipe import FileKind, at_path
 from harness.units import GIB
 
-ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_TRIAL = ("run", "--ab", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+_TRIAL_ON_NODES = (
+    "sweep",
+    "--over",
+    "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False;expandable_segments:True",
+)
 Settings = Mapping[str, object]
 """Values by path of the spec; ``recompute`` is a text."""
 NO_GRAPHS: Settings = {"cuda_graph.impl": "none", "cuda_graph.scope": ()}
@@ -27,7 +32,7 @@ _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
 _MEASURED = frozenset(
     f"measure.{name}" for name in ("max_steps", "skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
 )
-_JOB = ("--launcher", "slurm", "--time_limit", "30")  # the same command on all nodes has no such short form
+_JOB = ("--launcher", "slurm", "--time_limit", "MINUTES")  # the same command on all nodes has no such short form
 _STDIN = "-"
 _MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
@@ -84,8 +89,8 @@ def trial_command(case: Case) -> str:
     """Return the A/B that shows whether fragmentation was the cause."""
     register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
     on_nodes = case.spec is not None and case.spec.num_nodes > 1  # where --ab does not work
-    verb, option = ("sweep", "--over") if on_nodes else ("run", "--ab")
-    return command(case, verb, *register, option, ALLOCATOR_TRIAL)
+    verb, *trial = _TRIAL_ON_NODES if on_nodes else _TRIAL
+    return command(case, verb, *register, *trial)
 
 
 def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:

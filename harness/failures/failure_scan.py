@@ -106,10 +106,11 @@ class FailureScan:
         if line.source != self.source:
             self._begin_log(line.source)
         if "saving checkpoint at iteration" in line.text or "saved checkpoint" in line.text:
-            self.is_saving = "saving" in line.text
+            self.is_saving = "saving checkpoint at iteration" in line.text
             return
         step = finished_step(line.text)
         if step is not None:
+            self.is_saving = False  # an asynchronous save goes on beside the training
             self._train_on(step)
             self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
             self.ranks.pop(line.rank, None)

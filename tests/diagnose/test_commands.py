@@ -1,5 +1,6 @@
 """Commands to paste ask for the job again."""
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -30,9 +31,16 @@ def _asked(case):
 def test_a_recipes_own_settings_are_not_repeated(asked, case):
     assert command(asked(snapshot_on_oom=True), "run", change={"recompute": "mlp"}) == (
         "mbr-perf run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --snapshot_on_oom --recompute mlp "
-        "--launcher slurm --time_limit 30"
+        "--launcher slurm --time_limit MINUTES"
     )
     assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""
+
+
+def test_the_trial_on_several_nodes_compares_two_cells(asked, mbr_perf):
+    program, *words = shlex.split(trial_command(asked()).replace("MINUTES", "30"))
+    cells = json.loads(mbr_perf(*words, "--dryrun", "--json").out)["cells"]
+    values = {cell["changes"]["env.PYTORCH_CUDA_ALLOC_CONF"] for cell in cells}
+    assert (program, len(cells), len(values)) == ("mbr-perf", 2, 2)
 
 
 def test_options_variables_and_set_values_are_kept(asked):

@@ -14,9 +14,9 @@ from harness.experiment.rules.rule import Finding
 from harness.failures.verdict import OomVerdict
 from harness.show.page import plain
 from harness.units import GIB
-from tests.diagnose.conftest import FRAGMENTED, FULL
+from tests.diagnose.conftest import FRAGMENTED, FULL, TRIAL
 
-A_B = "--launcher slurm --time_limit 30 --over env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+A_B = f"--launcher slurm --time_limit MINUTES {TRIAL}"
 EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
 MLP = Outlook((Change("mlp", 60 * GIB, 0.16),), budget_bytes=74 * GIB)

@@ -121,3 +121,14 @@ def test_a_kill_while_a_checkpoint_is_saved_asks_for_another_way_to_save(diagnos
     assert "--async-save" in fix["text"]
     done = "  successfully saved checkpoint from iteration       2 to /ckpt"
     assert not any("--async-save" in fix["text"] for fix in diagnosed(row(1), saving, done, last)["fixes"])
+
+
+def test_a_save_is_over_where_training_goes_on_or_says_so(diagnosed):
+    saving = "saving checkpoint at iteration       2 to /data/ckpt in torch_dist format"
+    scheduled = "  scheduled an async checkpoint save at iteration       2 to /data/ckpt"
+    done = "  successfully saved checkpoint from iteration       2 to /data/saving/ckpt"
+    moments = [
+        diagnosed(row(1), row(2), *lines, FULL)["verdict"]["when"]
+        for lines in ((saving,), (saving, scheduled, row(3), row(4)), (saving, done))
+    ]
+    assert moments == ["in save_checkpoint after iteration 2", "after iteration 4", "after iteration 2"]
