@@ -215,7 +215,7 @@ def _answer(arguments: Sequence[str]) -> None:
         except OSError as error:
             from harness.cli.refusals import of_system, tell
 
-            refused = of_system(error)
+            refused = of_system(error, arguments)
             tell(refused, arguments)
             sys.exit(int(refused.exit_code))
         except KeyboardInterrupt:

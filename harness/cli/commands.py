@@ -165,17 +165,24 @@ class JobCommand(WholeShortOptions):
             if not ctx.resilient_parsing:
                 _require_file(args[0])
             args = [*job_words(args[0]), *args[1:]]
+            self._require_one_job(typed[0], args)
         for name, value in pairwise(spread(args, self.many)):
             if name in self.many and name != "--calibrate" and Path(value).is_file():
-                line = f"mbr-perf {self.name} {value} {name} ..."
+                line = f"{ctx.command_path} {value} {name} ..."
                 raise BadRequestError(f"{name} {value}: a file that describes the job stands first", remedy=line)
         ctx.allow_extra_args = True
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             from harness.cli.slips import job_behind
 
-            raise job_behind(self.name or "", typed, rest[0])
+            raise job_behind(ctx.command_path, typed, rest[0])
         return rest
+
+    def _require_one_job(self, word: str, args: Sequence[str]) -> None:
+        names = next((each.opts for each in self.params if args[0] in each.opts), ())
+        for again in args[2:]:
+            if again.partition("=")[0] in names:
+                raise BadRequestError(f"{word} and {again}: each describes the job", remedy="keep one of them")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Name the file, which is no parameter: its option depends on what it holds."""

@@ -42,9 +42,19 @@ def nearest_command(group: Any, ctx: Any, typed: str) -> str:
         known.setdefault(name, []).insert(0, name)
         for inner in getattr(command, "commands", ()):
             known.setdefault(inner, []).append(f"{name} {inner}")
-    full = [words for match in closest(typed, known) for words in known[match]]
+    full = [words for match in closest(typed, known) for words in known[match]] or _entries_meant(group, ctx, typed)
     before = f"{group.name} " if ctx.parent else ""
     return f"Did you mean {' or '.join(repr(before + words) for words in full)}?" if full else ""
+
+
+def _entries_meant(group: Any, ctx: Any, typed: str) -> list[str]:
+    """``show G22`` for ``rules G22``: the nearest of the names that the group's `show` completes."""
+    show = group.get_command(ctx, "show")
+    if show is None:
+        return []
+    asked = show.make_context("show", [], parent=ctx, resilient_parsing=True)
+    names = [item.value for argument in show.params[:1] for item in argument.shell_complete(asked, "")]
+    return [f"show {name}" for name in closest(typed, names)]
 
 
 def job_behind(command: str, typed: list[str], word: str) -> BadRequestError:
@@ -54,7 +64,7 @@ def job_behind(command: str, typed: list[str], word: str) -> BadRequestError:
             redact(f"{word}: {command} takes one job"), remedy="name one file or recipe, and options"
         )
     at = len(typed) - 1 - typed[::-1].index(word)
-    line = shlex.join(map(redact, ["mbr-perf", command, word, *typed[:at], *typed[at + 1 :]]))
+    line = shlex.join(map(redact, [*command.split(), word, *typed[:at], *typed[at + 1 :]]))
     return BadRequestError(redact(f"{word}: the file or recipe of the job stands first"), remedy=line)
 
 

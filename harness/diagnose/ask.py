@@ -72,12 +72,12 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
     from harness.show.progress import LogProgress
 
     request = experiment_request(asked)
-    given = given_options(asked, but=())
+    given = typed = given_options(asked, but=())
     passage = Passage(on_progress=LogProgress())
     logged = logged_arguments(what.paths)
     if not request.gpu and (logged or request.job_name):
         request = _with_gpu(request, what.paths, passage)
-        given += [f"-g {request.gpu}"] if request.gpu else []
+        given = [*given, f"-g {request.gpu}"] if request.gpu else given
     if given == ["--env"] and not request.job_name:
         given = []
     if given and not request.job_name and not (request.gpu and logged):
@@ -94,6 +94,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         paths=tuple(what.paths),
         asked=request if given else None,
         env=request.env,
+        given=tuple(typed),
         results_dir=what.results_dir,
         plans=not what.no_plan,
         passage=passage,

@@ -22,12 +22,14 @@ _SPEC, _PICKLE = "spec.json", ".pickle"
 class DiagnoseRequest:
     """``asked``: the settings of a job that left only logs, and ``env`` its variables (NAME=VALUE) even without others.
 
-    ``plans``: whether to ask the planner. ``passage``: how far logs have been read, and whether to stop.
+    ``given``: the options of the job, as typed. ``plans``: whether to ask the planner. ``passage``: how far logs have
+    been read, and whether to stop.
     """
 
     paths: tuple[str, ...]
     asked: Request | None = None
     env: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     results_dir: Path | None = None
     plans: bool = True
     passage: Passage = field(default_factory=Passage, compare=False)

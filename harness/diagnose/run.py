@@ -55,6 +55,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     problems, inputs = Problems(), Inputs()
     with problems.collecting():
         inputs = sorted_inputs(request.paths, request.results_dir)
+    with problems.collecting():
+        _require_allocator(request.env)
     if problems.found and request.asked is not None:
         with problems.collecting():
             settle(RunRequest(asked=request.asked), host)
@@ -80,11 +82,23 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
 
 
+def _require_allocator(assignments: Sequence[str]) -> None:
+    """Raise BadRequestError for settings of the allocator that torch refuses."""
+    if not assignments:
+        return
+    from harness.experiment.software import ALLOCATOR_NAMES
+    from harness.predict.allocator_settings import settings_of
+
+    for name, value in env_of_options(assignments).items():
+        if name in ALLOCATOR_NAMES and "cudaMallocAsync" not in value:  # torch takes it, only a replay does not
+            settings_of(value, where=name)
+
+
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:
     """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if (request.asked or request.env) and not inputs.logs:
-        problem = "-mr and its options are for logs: a run records its own settings"
-        raise BadRequestError(problem, remedy="leave them out")
+        problem = f"{', '.join(request.given)}: only for logs, a run records its own settings"
+        raise BadRequestError(problem, remedy="leave out what a run records")
     if request.asked is None:
         if logged is not None and request.plans:
             hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, for its prediction."

@@ -22,7 +22,7 @@ def explanation_page(found: Explanation, ours: str = "Run") -> Page:
     has_moved = any(moved(change) for change in found.metrics)
     alone = f"Differences that {'cannot explain the change' if has_moved else 'changed no metric'}:"
     sides = ((ours.lower(), found.run), ("reference", found.reference))
-    said = _coverage(found.same, found.not_recorded, ours.lower())
+    said = _coverage(found.same, found.not_recorded, "the run" if ours == "Run" else ours)
     return Page(
         (
             *_changes(found.metrics, found.reference, ours),
@@ -145,7 +145,7 @@ def _coverage(same: Mapping[Group, int], missing: NotRecorded, ours: str) -> lis
     return [
         f"Equal on both sides: {equal or 'nothing'}.",
         *_unrecorded("Not recorded by the reference", missing.reference),
-        *_unrecorded(f"Not recorded by the {ours}", missing.run),
+        *_unrecorded(f"Not recorded by {ours}", missing.run),
         *([f"Recorded by neither: {neither}."] if neither else []),
     ]
 

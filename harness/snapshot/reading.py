@@ -118,7 +118,8 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Questi
             raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
     code, answer = done.returncode, done.stdout.decode("utf-8", "replace").strip()
     if code == 2 and answer:
-        raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)
+        problem, _, remedy = answer.partition("\n")
+        raise BadRequestError(f"{path}: {problem}", remedy=remedy or _NOT_A_SNAPSHOT)
     if code != 0:
         what = f"exit code {code}" if code > 0 else f"signal {-code}"
         raise BadRequestError(

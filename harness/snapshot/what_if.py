@@ -54,7 +54,7 @@ def question_of(settings: Sequence[str], device_gib: float | None, without: Sequ
 def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) -> WhatIf:
     """Return what the device's history takes under each setting. SnapshotFormatError if it has no history."""
     if question.without and content.get("predicted"):
-        raise SnapshotFormatError(f"it is a predicted step, whose requests name no module: {_PLAN}")
+        raise SnapshotFormatError(f"it is a predicted step, whose requests name no module\n{_PLAN}")
     entries = _entries(content, device)
     recorded, notes = _recorded(content)
     held = {block.address: block for block in held_blocks(content, device.device)}
@@ -82,7 +82,7 @@ def _entries(content: dict[Any, Any], device: DeviceMemory) -> Entries:
     if any(entry["action"] == "alloc" for entry in entries):
         return entries
     remedy = "record one with torch.cuda.memory._record_memory_history()"
-    raise SnapshotFormatError(f"it has no history of requests to replay; {remedy}")
+    raise SnapshotFormatError(f"it has no history of requests to replay\n{remedy}")
 
 
 def _without(history: _History, modules: str) -> tuple[_History, int]:

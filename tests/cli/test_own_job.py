@@ -128,5 +128,8 @@ def test_a_job_behind_an_option_is_refused_with_the_right_order_and_a_missing_fi
     behind = mbr_perf("plan", "-g", "h100", "llama3_8b", "-tp", "2")
     assert (behind.code, behind.err.splitlines()[-1]) == (2, "  mbr-perf plan llama3_8b -g h100 -tp 2")
     assert mbr_perf("plan", "llama3_8b", "-g", "h100", "llama3_70b").code == 2
+    export = mbr_perf("recipes", "export", "--as", "yaml", "llama3_8b")
+    assert export.err.splitlines()[-1] == "  mbr-perf recipes export llama3_8b --as yaml"
+    assert mbr_perf("check", "llama3_70b", "-mr", "llama3_8b", "-g", "h100").code == 2
     missing = mbr_perf("plan", "nofile.sh", "-g", "h100")
     assert (missing.code, missing.err.splitlines()[0]) == (2, "error: nofile.sh: no such file")

@@ -173,3 +173,12 @@ def test_a_gpu_type_alone_does_not_stop_the_diagnosis(mbr_perf, tmp_path):
     assert (answer.code, json.loads(answer.out)["verdict"]["class"]) == (0, "capacity")
     assert "--gpu" in json.loads(answer.out)["evidence"][0]
     assert mbr_perf("diagnose", tmp_path / "a.log", "-ng", "8").code == 2
+
+
+def test_variables_that_torch_refuses_are_refused(mbr_perf, tmp_path):
+    (tmp_path / "a.log").write_text(f"{FULL}\n")
+    codes = [
+        mbr_perf("diagnose", tmp_path / "a.log", "-E", f"PYTORCH_CUDA_ALLOC_CONF={value}").code
+        for value in ("expandable_segmnts:True", "expandable_segments:True", "backend:cudaMallocAsync")
+    ]
+    assert codes == [2, 0, 0]

@@ -66,7 +66,7 @@ ASKED = {
     "cells": (("sweep", "-d", "-mr", "llama3_8b", "-g", "cpu", "--over", f"seq_length={','.join(map(str, range(10_001)))}"),
               "10,001 cells are too many"),
     "show": (("results", "show", "a" * 5000), "5000 characters are too long for a name or path"),
-    "option": (("run", "-d", "-mr", "llama3_8b", "-g", "cpu", "--golden_values_path", "a" * 5000), "5000 characters are too long"),
+    "option": (("run", "-d", "-mr", "llama3_8b", "-g", "cpu", "--golden_values_path", "a" * 5000), "--golden_values_path aaaa"),
 }  # fmt: skip
 
 

@@ -56,7 +56,8 @@ def test_line_1_begins_with_what_needs_least(tmp_path, capsys):
 
 
 def test_a_predicted_step_is_not_asked_about_modules(asked):
-    assert "predicted" in asked(layers(2) | {"predicted": "none, stage 0"}, "--without", "mlp", code=2)["error"]
+    answer = asked(layers(2) | {"predicted": "none, stage 0"}, "--without", "mlp", code=2)
+    assert "predicted" in answer["error"] and "--recompute" in answer["remedy"]
 
 
 def test_the_first_request_that_fails_on_the_device_is_named(asked):
