@@ -114,7 +114,7 @@ def diff(
     from harness.explain.judge import explain
     from harness.explain.references import named
     from harness.explain.show import explanation_page
-    from harness.golden.show import DifferenceDocument
+    from harness.golden.show import DifferenceDocument, spreads_of
 
     problems, found = Problems(), []
     for reference in (before, after):
@@ -125,7 +125,7 @@ def diff(
     before_side, after_side = first.side(second.spec), second.side(first.spec)
     answer(
         lambda: DifferenceDocument.between(before_side, after_side),
-        lambda: explanation_page(explain(after_side, before_side), "After"),
+        lambda: explanation_page(explain(after_side, before_side), "After", spreads_of(before_side, after_side)),
         as_json=as_json,
     )
 

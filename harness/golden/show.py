@@ -114,6 +114,17 @@ def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
     )
 
 
+def spreads_of(before: Side, after: Side) -> list[str]:
+    """Return a line for each side whose runs differ: by how much, and how many there are."""
+    return [
+        f"{name}, spread of {counted(side.num_runs, 'run')}: "
+        + ", ".join(f"{BY_NAME[metric].title} {_percent(spread)}" for metric, spread in side.spreads.items())
+        + "."
+        for name, side in (("Reference", before), ("After", after))
+        if side.spreads
+    ]
+
+
 def _percent(spread: float | None) -> str:
     return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
 

@@ -1,6 +1,7 @@
 """`mbr-perf golden`: a night's promotion, differences, retirement, and their Markdown for a pull request."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from harness.records.goldens import read_golden
 from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of, run_id_of
 from harness.records.store import write_record
 
+CPU = Path(__file__).parents[2] / "results" / "golden" / "cpu"
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
 NIGHT = "20260104T000000Z-suite-0a1b2c3d"
 
@@ -106,6 +108,12 @@ def test_two_goldens_are_compared_as_explain_compares_a_run(golden, run, tmp_pat
     (step,) = [row for row in document["metrics"] if row["metric"] == "step_time_s"]
     assert (step["before"], step["after"]) == (2.5, 2.6)
     assert "Step time +4.0 %" in golden("diff", before, NAME).out.splitlines()[0]
+
+
+def test_a_difference_of_goldens_has_the_spreads_as_details(golden):
+    files = [CPU / f"llama3_8b.pretrain.fp32.2gpu.{name}.json" for name in ("mlp", "core_attn,layernorm")]
+    assert golden("diff", *files, "-v").out.count("0.00 %") == 4
+    assert "0.00 %" not in golden("diff", *files).out
 
 
 def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):
