@@ -45,6 +45,7 @@ def endless_line(path, size):
     return path
 
 
+@pytest.mark.slow
 def test_a_hole_that_is_larger_than_memory_is_passed_over(tmp_path):
     lines, _, number, text = read_in_a_small_room(hole_then_error(tmp_path / "train.log", LARGER_BYTES))
     assert (lines, number, text) == (2, 2, "RuntimeError: behind the hole")
