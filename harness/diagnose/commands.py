@@ -13,12 +13,8 @@ from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.resolve.recipe import FileKind, at_path
 from harness.units import GIB
 
-_TRIAL = ("run", "--ab", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-_TRIAL_ON_NODES = (
-    "sweep",
-    "--over",
-    "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False;expandable_segments:True",
-)
+_TRIAL = ("run", "--ab", f"env.{ALLOCATOR}={EXPANDABLE_SEGMENTS}")
+_TRIAL_ON_NODES = ("sweep", "--over", f"env.{ALLOCATOR}=expandable_segments:False;{EXPANDABLE_SEGMENTS}")
 Settings = Mapping[str, object]
 """Values by path of the spec; ``recompute`` is a text."""
 NO_GRAPHS: Settings = {"cuda_graph.impl": "none", "cuda_graph.scope": ()}
