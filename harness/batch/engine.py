@@ -9,8 +9,8 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Generic, Protocol
 
+from harness.batch.batch import Batch, DueRun, Entry, Shows
 from harness.batch.launches import fresh_folder, unstarted_record
-from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.experiment.frozen import Frozen
 from harness.judge.derive import derive

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
 
-from harness.batch.plan import Batch, DueRun, Entry, Shows
+from harness.batch.batch import Batch, DueRun, Entry, Shows
 from harness.errors import ExitCode, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption

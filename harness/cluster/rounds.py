@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic
 
+from harness.batch.batch import Batch, DueRun, Entry
 from harness.batch.engine import Round
 from harness.batch.launches import fresh_folder, unstarted_record
-from harness.batch.plan import Batch, DueRun, Entry
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.commands import NotSubmittedError, Slurm, names_wrong_option
 from harness.cluster.following import Watched, wait_for, watched

@@ -90,7 +90,7 @@ def _compare_log(
 ) -> ExitCode:
     from harness.cli.requests import read
     from harness.compare.following import followed
-    from harness.compare.judge import OF_BRIDGE, ForeignRequest, compare_foreign
+    from harness.compare.foreign import OF_BRIDGE, ForeignRequest, compare_foreign
     from harness.compare.show import foreign_document, foreign_page
     from harness.imports.sides import side_of, stored_run
     from harness.judge.compare import WindowOptions

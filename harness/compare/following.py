@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.compare.judge import ForeignAnswer, ForeignRequest, compare_foreign
+from harness.compare.foreign import ForeignAnswer, ForeignRequest, compare_foreign
 from harness.compare.show import foreign_line
 from harness.foreign.logs.sources import log_sources
 from harness.show.page import plain

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from harness.compare.figures import COUNTERS, ROWS, ForeignComparison, Window
-from harness.compare.judge import ForeignAnswer
+from harness.compare.foreign import ForeignAnswer
 from harness.foreign.golden import GoldenFormat
 from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.judge.gate import Finding, Outcome, Verdict

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import FrameType, MappingProxyType
 
 from harness.diagnose.allocator import answer_of
-from harness.diagnose.judge import diagnose
+from harness.diagnose.diagnosis import diagnose
 from harness.diagnose.of_log import POOL_WORDS, SIZE_WORDS, case_of_log, contradiction, pools_in
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.request import DiagnoseRequest, Inputs, sorted_inputs
@@ -70,7 +70,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     case = replace(case, prints_settings=logged is not None, lacks_vocabulary=lacks_tokens, asked_gpu=gpu)
     rulings, outlook, trials = NO_RULINGS, None, None
     if case.spec is not None:
-        from harness.diagnose.plan import planned, rulings_on, tried  # a log without settings needs no planner
+        from harness.diagnose.forecasts import planned, rulings_on, tried  # a log without settings needs no planner
 
         rulings = rulings_on(case, host)
         if request.plans and not is_doubted(case, rulings):

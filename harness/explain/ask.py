@@ -32,7 +32,7 @@ def explain(what: ExplainOptions) -> None:
     the sign and the size of the change. Always exits 0; compare gives the verdict.
     """
     from harness.errors import BadRequestError, Problems
-    from harness.explain.judge import explain as explained
+    from harness.explain.causes import explain as explained
     from harness.explain.references import named, stored_golden
     from harness.explain.show import explanation_page
     from harness.records.run import RunRecord

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.experiment.recompute import shown_setting
+from harness.explain.causes import moved
 from harness.explain.effects import FEW_PERCENT, SMALL
-from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
 from harness.judge.differences import Group
 from harness.records.metrics import BY_NAME

@@ -111,7 +111,7 @@ def diff(
 ) -> None:  # fmt: skip
     """Show how two goldens differ, as explain shows it for a run. The reference is BEFORE."""
     from harness.errors import Problems
-    from harness.explain.judge import explain
+    from harness.explain.causes import explain
     from harness.explain.references import named
     from harness.explain.show import explanation_page
     from harness.golden.show import DifferenceDocument, spreads_of

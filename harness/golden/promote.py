@@ -12,7 +12,7 @@ from harness.cli.commands import takes
 from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 
 if TYPE_CHECKING:
-    from harness.golden.plan import Candidate, LeftOut, PromotionsDocument
+    from harness.golden.promotions import Candidate, LeftOut, PromotionsDocument
     from harness.records.run import RunRecord
     from harness.show.json import Document
 
@@ -54,7 +54,7 @@ def promote(asked: PromoteOptions) -> None:
     repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is
     refused, writes nothing without --keep_going.
     """
-    from harness.golden.plan import Signature, prepare
+    from harness.golden.promotions import Signature, prepare
     from harness.records.goldens import writable_golden_dir, write_golden
 
     now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
@@ -69,7 +69,7 @@ def promote(asked: PromoteOptions) -> None:
 
 def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[LeftOut]]":
     from harness.errors import BadRequestError
-    from harness.golden.plan import Candidate, night_candidates, require_ended_nights
+    from harness.golden.promotions import Candidate, night_candidates, require_ended_nights
     from harness.judge.promotion import PromotionOptions
     from harness.records.night import read_night
 
@@ -113,7 +113,7 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
 
 
 def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
-    from harness.golden.plan import promotions_page
+    from harness.golden.promotions import promotions_page
     from harness.golden.show import PromotedDocument
     from harness.show.answer import answer
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Self
 
 from harness.errors import BadRequestError
+from harness.explain.causes import changes
 from harness.explain.contrast import contrast
-from harness.explain.judge import changes
 from harness.explain.values import ABSENT, Change, Side, SideRow
 from harness.judge.differences import Difference, Group
 from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text

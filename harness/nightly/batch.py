@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
-from harness.batch.plan import Batch, DueRun, PlannedRun, run_of
+from harness.batch.batch import Batch, DueRun, PlannedRun, run_of
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.environment import Host

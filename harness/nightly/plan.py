@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import harness
-from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
+from harness.batch.batch import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judge.likeness import impossible_names

@@ -8,7 +8,7 @@ from harness.failures.verdict import Confidence, OomClass, OomVerdict, class_nam
 from harness.show.answer import answer
 from harness.show.json import Document, Shown, at
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, answer_line, listing, table, tabled
-from harness.snapshot.judge import verdict
+from harness.snapshot.failed_request import verdict
 from harness.snapshot.reading import fullest_device, snapshot_summary
 from harness.snapshot.values import DeviceMemory, FirstFailure, Question, SnapshotSummary, WhatIf, WhatIfRow, by_module
 from harness.units import counted, format_bytes

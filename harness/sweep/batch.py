@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
+from harness.batch.batch import Batch, DueRun, Lesson, PlannedRun, run_of
 from harness.batch.launches import nodes_of
-from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, run_of
 from harness.errors import BadRequestError, Problems
 from harness.launch.required import require_machine
 from harness.measure.launched import Ran

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import repeat
 
 import harness
-from harness.batch.plan import Draft, ask_megatron, drafted
+from harness.batch.batch import Draft, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.effective import computation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 
-from harness.batch.plan import BatchDisplay
+from harness.batch.batch import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.gate import comparison_outcome
 from harness.records.gating import GateOptions

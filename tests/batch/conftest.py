@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from harness.batch.plan import Batch, DueRun, PlannedRun
+from harness.batch.batch import Batch, DueRun, PlannedRun
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.launch.environment import this_host

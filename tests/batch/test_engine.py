@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.batch.batch import BatchDisplay, _refused_by, drafted, run_of
 from harness.batch.engine import LocalRuns, TimeLimit, play
-from harness.batch.plan import BatchDisplay, _refused_by, drafted, run_of
 from harness.errors import BadRequestError
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host

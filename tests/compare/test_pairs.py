@@ -6,7 +6,7 @@ import json
 import pytest
 
 from harness.compare.following import followed
-from harness.compare.judge import ForeignRequest
+from harness.compare.foreign import ForeignRequest
 from harness.imports.sides import side_of
 from harness.records.golden import golden_text
 from harness.records.store import write_record

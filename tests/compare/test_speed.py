@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.compare.figures import judge_log
-from harness.compare.judge import OF_BRIDGE
+from harness.compare.foreign import OF_BRIDGE
 from harness.foreign.golden import ForeignGolden, GoldenStep, read_foreign_golden
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions

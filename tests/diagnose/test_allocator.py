@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from harness.diagnose.allocator import Trials, answer_of
+from harness.diagnose.forecasts import planned, tried
 from harness.diagnose.of_log import pools_in
-from harness.diagnose.plan import planned, tried
 from harness.diagnose.stages import refuted
 from harness.diagnose.values import Trial
 from harness.launch.environment import Host

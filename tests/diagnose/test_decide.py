@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.diagnose.commands import NO_GRAPHS
-from harness.diagnose.judge import diagnose
+from harness.diagnose.diagnosis import diagnose
 from harness.diagnose.show import diagnosis_page
 from harness.diagnose.stages import needed_bytes
 from harness.diagnose.values import Change, FailedRank, Outlook, Rulings

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.diagnose.forecasts import Planner
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.plan import Planner
 from harness.diagnose.values import FailedRank
 from harness.launch.environment import this_host
 from harness.records.rank import Failure, Heartbeat

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.diagnose.judge import diagnose
-from harness.diagnose.plan import rulings_on
+from harness.diagnose.diagnosis import diagnose
+from harness.diagnose.forecasts import rulings_on
 from harness.diagnose.values import Change, Outlook
 from harness.launch.environment import this_host
 from harness.units import GIB

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.diagnose.judge import diagnose, recognised
+from harness.diagnose.diagnosis import diagnose, recognised
 from tests.diagnose.conftest import FRAGMENTED
 
 TEXTS = (

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from harness.explain.causes import explain
 from harness.explain.effects import EFFECTS, effect_of
 from harness.explain.facts import golden_side, run_side
-from harness.explain.judge import explain
 from harness.explain.values import GROUPS
 from harness.judge.differences import Difference
 from harness.judge.promotion import promote

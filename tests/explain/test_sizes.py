@@ -2,9 +2,9 @@
 
 import pytest
 
+from harness.explain.causes import NOTHING, advice, moved
 from harness.explain.effects import recompute
 from harness.explain.facts import run_side
-from harness.explain.judge import NOTHING, advice, moved
 from harness.explain.values import Cause, Change, MetricFit
 from harness.judge.differences import Difference
 

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from harness.errors import BadRequestError
-from harness.golden.plan import Signature, night_candidates, prepare
+from harness.golden.promotions import Signature, night_candidates, prepare
 from harness.judge.promotion import PromotionOptions
 from harness.launch.processes import claim
 from harness.records.night import (

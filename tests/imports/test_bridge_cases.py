@@ -9,7 +9,7 @@ import pytest
 
 from harness.compare.convergence import LossLimits, judge_loss
 from harness.compare.figures import judge_log
-from harness.compare.judge import OF_BRIDGE
+from harness.compare.foreign import OF_BRIDGE
 from harness.errors import BadRequestError
 from harness.foreign.golden import read_foreign_golden
 from harness.foreign.reader import read_logs

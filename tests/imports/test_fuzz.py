@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.compare.figures import judge_log
-from harness.compare.judge import OF_BRIDGE, ForeignAnswer
+from harness.compare.foreign import OF_BRIDGE, ForeignAnswer
 from harness.compare.show import foreign_document, foreign_page
 from harness.errors import BadRequestError
 from harness.foreign.bridge_goldens import actuals_of, bridge_text

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.diagnose.plan import asked_row, outlook_of
+from harness.diagnose.forecasts import asked_row, outlook_of
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
 from harness.predict.limits import Limits

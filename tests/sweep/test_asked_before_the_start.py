@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.batch.plan import ask_megatron
+from harness.batch.batch import ask_megatron
 from harness.launch.environment import Host
 from harness.nightly.plan import NightRequest, draft_cases
 from harness.resolve.recipe import Request
