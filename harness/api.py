@@ -16,7 +16,8 @@ from harness.errors import BadRequestError
 from harness.experiment.gpu import SPARE
 
 if TYPE_CHECKING:
-    from harness.measure.values import CheckDocument, CompareDocument, RecordedRun
+    from harness.check.show import CheckDocument
+    from harness.measure.values import CompareDocument, RecordedRun
     from harness.plan.document import PlanDocument
 
 __all__ = ["BadRequestError", "Experiment", "Judging", "check", "compare", "load_run", "plan"]
@@ -71,11 +72,11 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
 
     ``assume``: versions to judge for, e.g. ``"megatron-core=0.19.2,gpu=h100"``. A row of the frame is one finding.
     """
+    from harness.check.show import CheckDocument
     from harness.cli.options import LaunchOptions
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
     from harness.measure.checking import check_request
-    from harness.measure.values import CheckDocument
 
     _require_experiment(experiment)
     request = run_request(experiment, Judging(), LaunchOptions())

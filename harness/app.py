@@ -15,6 +15,7 @@ import typer.main
 from harness import __version__
 from harness.bisect import ask as bisect
 from harness.capture import ask as capture
+from harness.check import ask as check
 from harness.cli import completion
 from harness.cli.commands import (
     App,
@@ -153,7 +154,7 @@ def show_help(
 
 
 app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))
-app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(answers_first(run.check))
+app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(answers_first(check.check))
 app.command("capture", rich_help_panel=_PREDICT)(answers_first(capture.capture))
 app.command("probe", rich_help_panel=_MEASURE)(answers_first(probe.probe))
 app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_first(run.run))

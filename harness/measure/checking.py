@@ -1,4 +1,4 @@
-"""Checks a request by every rule and by the installed megatron-core, and shows the verdict."""
+"""Checks a request by every rule and by the installed megatron-core."""
 
 import json
 import os
@@ -30,16 +30,6 @@ from harness.records.launch import PARENT_PID_VARIABLE
 from harness.records.quoting import quoted_error
 from harness.records.redact import redact_shapes
 from harness.resolve.recipe import Request
-from harness.show.page import GAP, Block, Details, Line, Page, Span, Style, answer_line, details
-from harness.show.request_text import (
-    assumed_lines,
-    explanation,
-    export_lines,
-    other_notes,
-    request_facts,
-    request_words,
-)
-from harness.units import counted
 
 TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
 EACH_S = 1.0  # for every further question
@@ -246,66 +236,3 @@ def in_one_sentence(problem: BadRequestError) -> str:
     if isinstance(problem, ManyProblemsError):
         return "; ".join(in_one_sentence(part) for part in problem.problems)
     return redact_shapes(f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message)
-
-
-_STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt"}
-
-
-def check_page(
-    spec: ExperimentSpec,
-    effective: EffectiveRecompute | None,
-    findings: tuple[Finding, ...],
-    exit_code: ExitCode,
-    *,
-    notes: Sequence[str],
-    sources: Mapping[str, str] | None = None,
-) -> Page:
-    """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
-    problems = [finding for finding in findings if finding.severity != "note"]
-    counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
-    legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
-    worst = _first(problems)
-    about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
-    facts = request_facts(spec, effective)
-    core = [f"{finding.id}: {finding.mcore_text}" for finding in findings if finding.mcore_text]
-    return Page(
-        (
-            *(
-                block
-                for each in sorted(problems, key=lambda each: each is not worst)
-                for block in _finding_blocks(each, is_said=each is worst and len(about) <= _ROOM)
-            ),
-            *((GAP, explanation(spec, sources)) if sources else ()),
-            *assumed_lines(notes),
-            GAP,
-            *export_lines(notes),
-            Details(len(facts.rows), "setting", (facts,)),
-            details("note", [*(f"{f.id}: {f.message}" for f in findings if f.severity == "note"), *other_notes(notes)]),
-            details("message", core, title="megatron-core's own words"),
-        ),
-        answer=answer_line((legal, about)),
-    )
-
-
-_ROOM = 150
-
-
-def _first(problems: Sequence[Finding]) -> Finding | None:
-    """Return the problem for line 1: an error, if there is one, and one that the line has room for."""
-    errors = [finding for finding in problems if finding.blocks] or problems
-    return next(
-        (each for each in errors if len(each.message) < _ROOM - len("2 errors, 1 warning. MCORE")), [*errors, None][0]
-    )
-
-
-def _counts(findings: Iterable[Finding]) -> Counter[str]:
-    return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
-
-
-def _finding_blocks(finding: Finding, *, is_said: bool) -> Iterator[Block]:
-    """Yield the problem and how to mend it; only the latter where ``is_said``: line 1 already names the problem."""
-    word = "forced" if finding.overridden else finding.severity
-    if not is_said:
-        yield Line((Span(word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)
-    if finding.fix:
-        yield Line(f"{finding.id} fix: {finding.fix}" if is_said else f"  fix: {finding.fix}", hang=7)

@@ -307,21 +307,6 @@ def run_document(
     )
 
 
-class CheckDocument(Document):
-    """``mbr-perf check --json``."""
-
-    findings: tuple[RuleFinding, ...]
-    effective: EffectiveRecompute | None
-    exit_code: int
-    spec: ExperimentSpec
-    sources: dict[str, str]
-    notes: tuple[str, ...]
-
-    def rows(self) -> list[Mapping[str, object]]:
-        """One row for each finding."""
-        return [finding.model_dump() for finding in self.findings]
-
-
 class CompareDocument(Compared):
     """``mbr-perf compare RUN --json``."""
 

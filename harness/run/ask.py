@@ -1,4 +1,4 @@
-"""The commands `run`, with its option --ab, and `check`."""
+"""The command `run`, with its option --ab."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,13 +8,10 @@ from harness.cli.commands import takes
 from harness.cli.options import (
     EngineOptions,
     ExperimentOptions,
-    Explain,
-    Json,
     JudgeOptions,
     LaunchOptions,
     RunOutput,
     SlurmLaunchOptions,
-    flag,
     option,
     options,
 )
@@ -88,40 +85,3 @@ def run(
         _dry_run(request, display)
         return
     raise typer.Exit(int(run_experiment(request, display)))
-
-
-# fmt: off
-@options()
-class CheckOptions:
-    """Options of `check`."""
-
-    assume: Annotated[str | None, option("NAME=VERSION,...", "Judge for other software, e.g. "
-        "megatron-core=0.19.2,transformer-engine=2.11,torch=2.9,gpu=h100.")] = None
-    no_megatron: Annotated[bool, flag("Do not build megatron-core's own configuration (saves seconds).")] = False
-    explain: Explain = False
-    as_json: Json = False
-# fmt: on
-
-
-@takes(ExperimentOptions, JudgeOptions, LaunchOptions, CheckOptions)
-def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, how: CheckOptions) -> None:
-    """Judge a request by every rule, and by the installed megatron-core, without starting anything.
-
-    Takes the options of `mbr-perf run`. Exits 2 when the request is illegal, else 0.
-    """
-    from harness.cli.requests import run_request
-    from harness.launch.environment import this_host
-    from harness.measure.checking import check_page, check_request
-    from harness.measure.values import CheckDocument
-    from harness.show.answer import answer
-
-    request = run_request(asked, judge, launch)
-    checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
-    verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
-    sources = checked.sources if how.explain else None
-    answer(
-        lambda: CheckDocument.of(checked),
-        lambda: check_page(*verdict, notes=checked.notes, sources=sources),
-        as_json=how.as_json,
-    )
-    raise typer.Exit(int(checked.exit_code))

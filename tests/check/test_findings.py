@@ -4,10 +4,10 @@ import io
 
 import pytest
 
+from harness.check.show import check_page
 from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
-from harness.measure.checking import check_page
 from harness.show.terminal import Console, print_page
 
 REFUSED = Finding(
