@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import rich.console
@@ -18,7 +18,6 @@ from harness.records.redact import redact
 from harness.show import page
 from harness.show.page import (
     Block,
-    Column,
     Line,
     Listing,
     Page,
@@ -27,20 +26,18 @@ from harness.show.page import (
     Words,
     blocks_for,
     on_one_line,
-    plain,
     spans,
     visible,
 )
 
 _WHOLE = r"\S*`[^`]+`\S*|\S*\d (?:%|ms|s|min|h|MHz|[KMG]i?B|TFLOP/s)(?!\w)\S*"  # a command, a figure and its unit
 _WORD = re.compile(rf"{_WHOLE}|\S+")
-_ITEM = re.compile(rf"{_WHOLE}|[^\s,]+,?|,")
+ITEM = re.compile(rf"{_WHOLE}|[^\s,]+,?|,")
+"""A part of a list of settings that is not broken."""
 _RICH: dict[Style, str] = {
     "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
     "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
 }  # fmt: skip
-_PADDING = 2
-_LEAST_LONG = 30  # a column of sentences is of use from this width on
 
 
 _LEAST_WIDTH = 20
@@ -161,7 +158,7 @@ class _Writer:
 
     def _line(self, line: Line, indent: int = 0) -> None:
         self._break()
-        text = _text(line.words, line.style)
+        text = text_of(line.words, line.style)
         if indent:
             text = Text(" " * indent) + text
         if line.whole:
@@ -175,19 +172,21 @@ class _Writer:
             self._console.print(text, soft_wrap=True)
             return
         width = self._console.width
-        first, *rest = _broken(text, _WORD, max(_LEAST_WIDTH, width), max(_LEAST_WIDTH, width - indent))
+        first, *rest = broken(text, _WORD, max(_LEAST_WIDTH, width), max(_LEAST_WIDTH, width - indent))
         self._console.print(first, soft_wrap=True)
         for line in rest:
             self._console.print(Text(" " * indent) + line, soft_wrap=True)
 
     def _table(self, asked: Table) -> None:
+        from harness.show.terminal_table import fitting, rich_table, widths  # most answers of a run have no table
+
         self._break()
         table = asked.filled()
         if asked.whole or not self._console.is_terminal:
-            self._whole(_rich_table(table, {}))
+            self._whole(rich_table(table, {}))
             return
-        shown, dropped = self._fitting(table)
-        self._whole(_rich_table(shown, _widths(shown, self._console.width)))
+        shown, dropped = fitting(table, self._console.width)
+        self._whole(rich_table(shown, widths(shown, self._console.width)))
         missing = [column.title for column in dropped if column.lost or not asked.instead]
         if missing:
             self._line(Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
@@ -206,78 +205,13 @@ class _Writer:
         for line in captured.get().splitlines():
             self._console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
-    def _fitting(self, table: Table) -> tuple[Table, list[Column]]:
-        """Return the table without the columns for which a terminal has no room, and those columns."""
-        kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
-        while sum(least[at] + _PADDING for at in kept) - _PADDING > self._console.width:
-            first = max(table.columns[at].drop for at in kept)
-            if not first:
-                break
-            kept = [at for at in kept if table.columns[at].drop != first]
-        dropped = [column for at, column in enumerate(table.columns) if at not in kept]
-        return table.only(kept), dropped
-
     def _break(self) -> None:
         if self._gap and self._began:
             self._console.print()
         self._gap, self._began = False, True
 
 
-def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
-    """The width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
-    column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
-    words = texts if column.right or column.whole else [word for text in texts for word in _ITEM.findall(text)]
-    widest = _widest([*column.title.split(), *words])
-    return max(widest, min(least_long, _widest(texts))) if column.long else widest
-
-
-def _widths(table: Table, width: int) -> dict[int, int]:
-    """Return each column's part of ``width`` if not all cells fit on one line: the widest that may fold gives first.
-
-    Where even that does not fit, the table is wider than ``width``.
-    """
-    least = [_least(table, at) for at in range(len(table.columns))]
-    given = [
-        _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)
-    ]
-    excess = sum(given) + _PADDING * (len(given) - 1) - width
-    if excess <= 0:
-        return {}
-    if excess > sum(given) - sum(least):
-        least = [_least(table, at, 0) for at in range(len(table.columns))]
-    for _ in range(min(excess, sum(given) - sum(least))):
-        giver = max((at for at in range(len(given)) if given[at] > least[at]), key=lambda at: given[at])
-        given[giver] -= 1
-    return dict(enumerate(given))
-
-
-def _widest(texts: Iterable[str]) -> int:
-    return max(map(cell_len, texts), default=0)
-
-
-def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
-    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, _PADDING, 0, 0))
-    for at, column in enumerate(table.columns):
-        made.add_column(
-            Text(on_one_line(column.title)),
-            justify="right" if column.right else "left",
-            overflow="fold",
-            no_wrap=column.whole,
-            width=widths.get(at),
-        )
-    for row in table.rows:
-        made.add_row(*(_folded(_text(words), widths.get(at)) for at, words in enumerate(row)))
-    return made
-
-
-def _folded(text: Text, width: int | None) -> Text:
-    """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
-    if width is None or text.cell_len <= width:
-        return text
-    return Text("\n").join(_broken(text, _ITEM, width, width))
-
-
-def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
+def broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
     """Return a line of ``room`` columns, then lines of ``further``; none ends within one of ``words``, however long."""
     lines, start, end = [], 0, 0
     for word in words.finditer(text.plain):
@@ -288,7 +222,7 @@ def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list
     return [*lines, text[start:]]
 
 
-def _text(words: Words, style: Style = "plain") -> Text:
+def text_of(words: Words, style: Style = "plain") -> Text:
     r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
     for span in spans(words):
