@@ -33,18 +33,6 @@ _STILL_RUNS = (
     "ended, ask the scheduler why (sacct -j JOB), and pass all logs."
 )
 
-# Pools of their own memory, which expandable segments cannot come from: words of their lines, and what those then say.
-_POOLS = {
-    "vLLM's sleep mode": {
-        "CuMemAllocator": "", "device_allocator": r"device_allocator[./]cumem", "sleep-mode": "--enable-sleep-mode",
-        "sleep_mode": r"enable_sleep_mode\W{1,4}True"},
-    "torch_memory_saver": {"memory_saver": "torch_memory_saver", "MemorySaver": "TorchMemorySaver"},
-    "NCCL's user buffers": {
-        "nccl_ub": r"nccl_ub\W{1,80}True", "nccl-ub": "--use-nccl-ub", "ncclCommRegister": "", "ncclMemAlloc": ""},
-}  # fmt: skip
-POOL_WORDS = tuple(word for rows in _POOLS.values() for word in rows)
-
-
 # How Megatron-LM and Megatron-Bridge print a job's sizes, and where each rank stands in it.
 SIZE_WORDS = ("using world size:", "model parallel rank (")
 _SIZES = (
@@ -68,12 +56,6 @@ def contradiction(line: LogLine, spec: ExperimentSpec) -> str:
         if int(number) >= int(str(at_path(spec, path))):
             return f"{line.where} shows rank {number} of {path.rpartition('.')[2]} {at_path(spec, path)}"
     return ""
-
-
-def pools_in(text: str) -> str:
-    """Return whose pools a line of a log shows that exclude expandable segments; empty for none."""
-    rows = ((whose, *row) for whose, rows in _POOLS.items() for row in rows.items())
-    return next((whose for whose, word, says in rows if word in text and re.search(says, text)), "")
 
 
 def case_of_log(

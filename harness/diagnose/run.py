@@ -8,7 +8,7 @@ from types import FrameType, MappingProxyType
 
 from harness.diagnose.allocator import answer_of
 from harness.diagnose.diagnosis import diagnose
-from harness.diagnose.of_log import POOL_WORDS, SIZE_WORDS, case_of_log, contradiction, pools_in
+from harness.diagnose.of_log import SIZE_WORDS, case_of_log, contradiction
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.request import DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, is_doubted
@@ -16,6 +16,7 @@ from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.failures.classify import expandable_segments
+from harness.failures.entries import pools_in
 from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
 from harness.foreign.logs.lines import log_lines
@@ -144,7 +145,7 @@ def _of_logs(
 ) -> Case:
     """Read the lines once: they may be gigabytes, or a pipe. ``env``: for what the lines do not show."""
     reader, scan, pools, text, contradicted = LogReader(), FailureScan(), "", "", ""
-    wanted = Wanted((*words_of_failures(), *POOL_WORDS, *SIZE_WORDS, *WORDS), WORDS_BEFORE_MORE)
+    wanted = Wanted((*words_of_failures(), *SIZE_WORDS, *WORDS), WORDS_BEFORE_MORE)
     with stopped_by_ctrl_c(passage):
         for line in log_lines(paths, passage=passage, wanted=wanted):
             reader.feed(line)

@@ -1,6 +1,7 @@
 """Reads failures.yaml: which failure a text shows, and what it says about the cause."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal, cast, get_args
@@ -12,6 +13,8 @@ FailureKind = Literal["oom", "signal", "error", "peer"]
 # Strongest evidence first: a rank that runs out of memory makes the others fail, not the reverse. ``peer``: the rank
 # lost the others, or was ended from outside.
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+Retry = Literal["", "never", "after_repair", "at_once"]
+RETRIES: tuple[Retry, ...] = get_args(Retry)
 SRUN = 3  # srun also kills the other tasks after a failure, with the same messages
 _LEAST = 3  # characters of a word
 _BEFORE, _AFTER = 1000, 4000  # characters around a word that are searched: no pattern takes long on a long line
@@ -44,6 +47,12 @@ class Entry:
     cause: str
     advice: str
     example: str
+    retry: Retry = ""
+
+    @property
+    def title(self) -> str:
+        """``port in use``."""
+        return self.id.replace("_", " ")
 
     def match(self, text: str) -> re.Match[str] | None:
         """Match the first pattern; of a very long text, search only around the pattern's word."""
@@ -130,12 +139,36 @@ def _entry(row: dict[str, Any]) -> Entry:
         row["cause"],
         row.get("next", ""),
         row["example"],
+        row.get("retry", ""),
     )
 
 
 def signal_number(exit_code: int) -> int:
     """Return the signal that ended a process: negative as Python counts, above 128 as shells do; no signal: below 1."""
     return -exit_code if exit_code < 0 else exit_code - 128
+
+
+def fault_in(texts: Iterable[str]) -> Entry | None:
+    """Return the fault of the machines that a text names, first one that must be repaired.
+
+    None where a text says that the program may be the cause. Entries with ``retry`` count also where another explains
+    the text.
+    """
+    listed = tuple(texts)
+    found = (each for each in entries() if each.retry and any(map(each.match, listed)))
+    first = min(found, key=lambda each: RETRIES.index(each.retry), default=None)
+    return None if first is None or first.retry == "never" else first
+
+
+def is_of_peer(text: str) -> bool:
+    """Return whether a process says that it lost the others, or that it waited for them in vain."""
+    found = first_match(text)
+    return found is not None and found[0].sign is not None and found[0].sign.kind == "peer"
+
+
+def pools_in(text: str) -> str:
+    """Return the name of the memory pools that a line shows and that exclude expandable segments; empty for none."""
+    return next((row["name"] for row in table()["pools"] if any(_search(each, text) for each in row["pattern"])), "")
 
 
 def entry(identifier: str) -> Entry:

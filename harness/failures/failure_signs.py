@@ -57,7 +57,8 @@ def _any_of(name: str) -> re.Pattern[str]:
 @cache
 def words_of_failures() -> tuple[str, ...]:
     """Return words of which every line has one that this room reads, apart from the lines that follow a traceback."""
-    patterns = (*table()["mentions"], *(each for entry in signs() for each in entry.patterns))
+    pools = (each for row in table()["pools"] for each in row["pattern"])
+    patterns = (*table()["mentions"], *(each for entry in signs() for each in entry.patterns), *pools)
     of_exits = (word for word, *_ in _exits())
     every = sorted({*map(word_of, patterns), *of_exits, *_MORE_WORDS, *WORDS_BEFORE_MORE}, key=len)
     return tuple(word for number, word in enumerate(every) if not any(short in word for short in every[:number]))

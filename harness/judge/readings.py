@@ -7,6 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from harness.experiment.experiment import MIN_STEPS
+from harness.failures.entries import is_of_peer
 from harness.records.metrics import Peak, RunClocks
 from harness.records.rank import (
     CLOCK_REASONS,
@@ -63,14 +64,11 @@ def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int
     return Window(start, end, tuple(max(rank[step] for rank in times) for step in complete), missing)
 
 
-_PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe", "Socket Timeout")
-
-
 def is_victim(failure: Failure) -> bool:
     """Return whether another rank's failure explains this failure: a lost connection, or torchrun's SIGTERM."""
     if failure.kind == "signal":
         return "SIGTERM" in failure.message
-    return failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
+    return failure.kind == "error" and is_of_peer(failure.message)
 
 
 def worst_rank(ranks: Sequence[RankRecord], world_size: int, read: Callable[[RankRecord], int | None]) -> Peak | None:

@@ -95,7 +95,7 @@ def _retries(plan: NightPlan, planned: PlannedCase, case: NightCase, bad: Sequen
     """Yield one retry at a time; none if one of the bad runs must not be retried."""
     left = plan.retries - sum(run.purpose == "retry" for run in case.runs)
     faults = [infrastructure_fault(run.record) if run.record else None for run in bad]
-    if left < 1 or not all(fault and fault.is_retried for fault in faults):
+    if left < 1 or not all(fault and fault.retry == "at_once" for fault in faults):
         return
     yield DueRun(planned, _next_number(case), "retry", f"run {bad[0].number} ended by: {bad[0].infrastructure}")
 

@@ -1,10 +1,9 @@
 """Settles the outcome of a case: which runs count, which faults of the machines ended them, and what was expected."""
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
 
+from harness.failures.entries import Entry, fault_in
 from harness.judge.gate import Outcome, Verdict, outcome_of, overall
 from harness.nightly.values import CaseFinding, CaseRun
 from harness.records.metrics import BY_NAME
@@ -12,53 +11,15 @@ from harness.records.night import ExpectedFailureRecord, NightRun
 from harness.records.run import RunRecord
 from harness.units import format_percent, grouped
 
-
-@dataclass(frozen=True)
-class InfrastructureFault:
-    """One row. ``pattern``: a regular expression of its words; ``is_retried``: whether that helps.
-
-    A fault that is not retried stays until you repair it, such as a full disk.
-    """
-
-    name: str
-    pattern: str
-    is_retried: bool
-
-
-FAULTS: tuple[InfrastructureFault, ...] = (
-    InfrastructureFault("GPU lost", r"GPU is lost|GPU_IS_LOST|fallen off the bus|NVML 15\b", False),
-    InfrastructureFault("GPU memory error", r"uncorrectable ECC|ECC error|cudaErrorECCUncorrectable", False),
-    InfrastructureFault("NVLink error", r"uncorrectable NVLink|cudaErrorNvlinkUncorrectable", False),
-    InfrastructureFault("port taken", r"EADDRINUSE|address already in use", True),
-    InfrastructureFault("disk full", r"disk full|No space left on device|ENOSPC", False),
-    InfrastructureFault("node failed", r"\bNODE_FAIL\b", True),
-    InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True),
-    InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False),
-    InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True),
-    InfrastructureFault("preempted", r"\bPREEMPTED\b", True),
-)
-
 _NEVER_STATUS = ("ok", "oom", "interrupted")
 _NEVER_KINDS = ("oom", "hang", "timeout", "non_finite_loss")
-_NEVER_TEXT = re.compile(
-    r"illegal memory access|Watchdog caught collective|collective operation timeout", re.IGNORECASE
-)
 
 
-def infrastructure_fault(record: RunRecord) -> InfrastructureFault | None:
+def infrastructure_fault(record: RunRecord) -> Entry | None:
     """Return the fault behind a failed run; None where none is named, or where the code under test may be the cause."""
-    texts = _texts(record)
     kinds = {rank.failure.kind for rank in record.ranks if rank.failure}
-    never = record.status in _NEVER_STATUS or kinds.intersection(_NEVER_KINDS)
-    if never or any(_NEVER_TEXT.search(text) for text in texts):
-        return None
-    return fault_in(texts)
-
-
-def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
-    """Return the first fault that any of ``texts`` names. Also works without a record, from Slurm's state alone."""
-    listed = tuple(texts)
-    return next((row for row in FAULTS if any(re.search(row.pattern, text, re.IGNORECASE) for text in listed)), None)
+    is_of_program = record.status in _NEVER_STATUS or kinds.intersection(_NEVER_KINDS)
+    return None if is_of_program else fault_in(_texts(record))
 
 
 def _texts(record: RunRecord) -> tuple[str, ...]:
@@ -128,4 +89,4 @@ def _findings_text(findings: Sequence[CaseFinding]) -> str:
 def case_runs(runs: Iterable[NightRun]) -> tuple[CaseRun, ...]:
     """Return the runs with the named fault that ended each, if one did."""
     faults = ((run, infrastructure_fault(run.record) if run.record else None) for run in runs)
-    return tuple(CaseRun(**vars(run), infrastructure=fault.name if fault else "") for run, fault in faults)
+    return tuple(CaseRun(**vars(run), infrastructure=fault.title if fault else "") for run, fault in faults)

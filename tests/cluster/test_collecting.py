@@ -68,11 +68,11 @@ def test_a_run_without_a_record_is_committed_with_what_slurm_says(make_job, stat
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("nodefail", "node failed"), ("nolog", "job failed to start"), ("timeout", None), ("failed", None)],
+    [("nodefail", "slurm_node_lost"), ("nolog", "slurm_launch_failed"), ("timeout", None), ("failed", None)],
 )
 def test_only_faults_of_the_machines_are_infrastructure(make_job, name, fault):
     found = infrastructure_fault(collected(make_job(), slurm_state(name)))
-    assert (found.name if found else None) == fault
+    assert (found.id if found else None) == fault
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from harness.cluster.commands import NotSubmittedError, Slurm
 from harness.cluster.submission import prepare, submit_prepared
 from harness.errors import BadRequestError, RunFailedError
+from harness.failures.entries import fault_in
 from harness.launch.environment import Host
 from harness.launch.slurm_job import slurm_job
-from harness.nightly.outcome import fault_in
 from tests.cluster.conftest import job_record
 
 DOWN = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
@@ -77,7 +77,7 @@ def test_a_controller_that_stays_away_is_a_fault_of_the_machines_that_is_tried_a
         submit(slurm, job[0])
 
     fault = fault_in([raised.value.message])
-    assert (fault.name, fault.is_retried, raised.value.exit_code) == ("Slurm not reached", True, 3)
+    assert (fault.id, fault.retry, raised.value.exit_code) == ("slurm_unreachable", "at_once", 3)
     assert "mbr-perf jobs submit" in raised.value.remedy
     assert num_calls("sbatch") == 3
 

@@ -8,7 +8,6 @@ import pytest
 
 from harness.diagnose.allocator import Trials, answer_of
 from harness.diagnose.forecasts import planned, tried
-from harness.diagnose.of_log import pools_in
 from harness.diagnose.stages import refuted
 from harness.diagnose.values import Trial
 from harness.launch.environment import Host
@@ -83,10 +82,6 @@ def test_expandable_segments_are_never_advised_beside_pools_that_exclude_them(mb
         assert answer["verdict"]["class"] == "fragmentation"
         assert (answer["allocator"]["remedy"], answer["allocator"]["excluded"]) == ("max_split_size_mb", whose)
         assert not any("segments:True" in f"{fix['text']} {fix['command']}" for fix in answer["fixes"])
-
-
-def test_user_buffers_that_are_off_exclude_nothing():
-    assert pools_in("  nccl_ub ......................................... False") == ""
 
 
 @pytest.mark.slow

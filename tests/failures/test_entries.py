@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from harness.failures.classify import classify
-from harness.failures.entries import Entry, Sign, entries, known, signs, word_of
+from harness.failures.entries import RETRIES, Entry, Sign, entries, known, pools_in, signs, word_of
 from harness.failures.failure_signs import sign_of, words_of_failures
 from harness.failures.verdict import table
 
@@ -20,6 +20,7 @@ def test_the_example_of_an_entry_has_its_verdict_and_no_entry_of_another_class_c
     claims = {other.id for other in ENTRIES if other.match(entry.example) and other.oom_class != entry.oom_class}
     assert claims == set()
     assert entry.oom_class in table()["advice"] and entry.sure in ("high", "medium", "low")
+    assert entry.retry in RETRIES
     assert entry.advice or entry.oom_class not in ("not_oom", "unknown")
 
 
@@ -36,6 +37,16 @@ def test_every_pattern_has_a_word_and_no_quantifier_without_a_bound(entry):
     for pattern in entry.patterns:
         assert len(word_of(pattern)) >= 3
         assert max(map(int, re.findall(r",(\d+)\}", pattern)), default=0) <= 2000
+
+
+@pytest.mark.parametrize("row", table()["pools"], ids=[row["name"] for row in table()["pools"]])
+def test_the_example_of_memory_pools_shows_them(row):
+    assert pools_in(row["example"]) == row["name"]
+    assert any(word in row["example"] for word in words_of_failures())
+
+
+def test_user_buffers_that_are_off_exclude_nothing():
+    assert pools_in("  nccl_ub ......................................... False") == ""
 
 
 def test_ids_are_unique():
@@ -68,7 +79,7 @@ def test_a_made_up_entry_works_through_its_row_alone():
     assert entry.match("x" * 60_000 + "flux capacitor drained" + "y" * 60_000)
     assert entry.match("flux capacitors") is None
     assert (entry.verdict().oom_class, entry.verdict().entry) == ("killed", "made_up")
-    assert len(fields(Entry)) == 8
+    assert len(fields(Entry)) == 9
 
 
 @pytest.mark.parametrize(

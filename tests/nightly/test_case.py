@@ -210,11 +210,11 @@ def test_a_run_that_failed_fails_the_case_and_figures_of_the_others_stay(case, f
 
 
 def test_a_retry_that_ended_well_cures_a_fault_of_the_machine(case, failed, make_record, spec):
-    faulty = ended(1, failed("torchrun could not start ranks: EADDRINUSE"), infrastructure="port taken")
+    faulty = ended(1, failed("torchrun could not start ranks: EADDRINUSE"), infrastructure="port in use")
     retried = ended(2, make_record(spec), "retry")
     alone, cured = (judge_case(case(runs=runs), RULES) for runs in ([faulty], [faulty, retried]))
     assert (alone.outcome, alone.is_infrastructure) == ("failed", True)
-    assert alone.reason == "run 1: infrastructure (port taken): torchrun could not start ranks: EADDRINUSE"
+    assert alone.reason == "run 1: infrastructure (port in use): torchrun could not start ranks: EADDRINUSE"
     assert (cured.outcome, len(cured.runs), len(cured.counted)) == ("pass", 2, 1)
 
 

@@ -87,7 +87,7 @@ def test_a_case_gets_its_repeats_then_retries_or_confirmations(case, runs, suspi
 
 def test_why_a_run_is_due_is_recorded(case):
     (retry,) = due_runs(plan(), case((0, "repeat", "port")), trusting)
-    assert retry.reason == "run 0 ended by: port taken"
+    assert retry.reason == "run 0 ended by: port in use"
     assert {due.reason for due in due_runs(plan(), case(*OK), suspicious)} == {"slower"}
 
 

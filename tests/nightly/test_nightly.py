@@ -93,7 +93,7 @@ def test_a_named_fault_of_the_machines_is_tried_again_and_recorded(stage, nightl
     answer = nightly(made, "--json")
     case = cases_of(answer)["dense"]
     assert (answer.code, case["outcome"], runs_of(case)) == (0, "pass", [(0, "repeat"), (1, "retry")])
-    assert [run["infrastructure"] for run in case["runs"]] == ["port taken", None]
+    assert [run["infrastructure"] for run in case["runs"]] == ["port in use", None]
 
 
 def test_a_fault_that_retries_do_not_cure_fails_the_case(stage, nightly):

@@ -51,7 +51,7 @@ def test_a_node_that_dies_is_a_fault_of_the_machines(own_slurm, results):
     record = read_run(run_dir)
     assert (running.returncode, record.status) == (3, "failed")
     assert "NODE_FAIL" in record.failure
-    assert infrastructure_fault(record).name == "node failed"
+    assert infrastructure_fault(record).id == "slurm_node_lost"
     assert out.splitlines()[0].startswith("FAILED: ")
     assert own_slurm.ended(results.job_id())["JobState"] == "NODE_FAIL"
     assert state_of(own_slurm, results).kind == "node_fail"
