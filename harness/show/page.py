@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 # Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
+WHOLE = r"\S*`[^`]+`\S*|\S*\d (?:%|ms|s|min|h|MHz|[KMG]i?B|TFLOP/s)(?!\w)\S*"
+"""What no line breaks: a command, a figure and its unit."""
+ITEM = re.compile(rf"{WHOLE}|[^\s,]+,?|,")
+"""A part of a list of settings, which no line breaks."""
+
 
 def visible(text: str) -> str:
     r"""``text`` with what would steer a terminal as ``\x1b`` or ``\u202e``."""

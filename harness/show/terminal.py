@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import rich.console
@@ -17,6 +17,8 @@ from harness.errors import ExitCode
 from harness.records.redact import redact
 from harness.show import page
 from harness.show.page import (
+    ITEM,
+    WHOLE,
     Block,
     Line,
     Listing,
@@ -29,11 +31,9 @@ from harness.show.page import (
     spans,
     visible,
 )
+from harness.show.terminal_table import PADDING, fitting, widths
 
-_WHOLE = r"\S*`[^`]+`\S*|\S*\d (?:%|ms|s|min|h|MHz|[KMG]i?B|TFLOP/s)(?!\w)\S*"  # a command, a figure and its unit
-_WORD = re.compile(rf"{_WHOLE}|\S+")
-ITEM = re.compile(rf"{_WHOLE}|[^\s,]+,?|,")
-"""A part of a list of settings that is not broken."""
+_WORD = re.compile(rf"{WHOLE}|\S+")
 _RICH: dict[Style, str] = {
     "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
     "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
@@ -158,7 +158,7 @@ class _Writer:
 
     def _line(self, line: Line, indent: int = 0) -> None:
         self._break()
-        text = text_of(line.words, line.style)
+        text = _text(line.words, line.style)
         if indent:
             text = Text(" " * indent) + text
         if line.whole:
@@ -172,21 +172,19 @@ class _Writer:
             self._console.print(text, soft_wrap=True)
             return
         width = self._console.width
-        first, *rest = broken(text, _WORD, max(_LEAST_WIDTH, width), max(_LEAST_WIDTH, width - indent))
+        first, *rest = _broken(text, _WORD, max(_LEAST_WIDTH, width), max(_LEAST_WIDTH, width - indent))
         self._console.print(first, soft_wrap=True)
         for line in rest:
             self._console.print(Text(" " * indent) + line, soft_wrap=True)
 
     def _table(self, asked: Table) -> None:
-        from harness.show.terminal_table import fitting, rich_table, widths  # most answers of a run have no table
-
         self._break()
         table = asked.filled()
         if asked.whole or not self._console.is_terminal:
-            self._whole(rich_table(table, {}))
+            self._whole(_rich_table(table, {}))
             return
         shown, dropped = fitting(table, self._console.width)
-        self._whole(rich_table(shown, widths(shown, self._console.width)))
+        self._whole(_rich_table(shown, widths(shown, self._console.width)))
         missing = [column.title for column in dropped if column.lost or not asked.instead]
         if missing:
             self._line(Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
@@ -211,7 +209,29 @@ class _Writer:
         self._gap, self._began = False, True
 
 
-def broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
+def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
+    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, PADDING, 0, 0))
+    for at, column in enumerate(table.columns):
+        made.add_column(
+            Text(on_one_line(column.title)),
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=column.whole,
+            width=widths.get(at),
+        )
+    for row in table.rows:
+        made.add_row(*(_folded(_text(words), widths.get(at)) for at, words in enumerate(row)))
+    return made
+
+
+def _folded(text: Text, width: int | None) -> Text:
+    """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
+    if width is None or text.cell_len <= width:
+        return text
+    return Text("\n").join(_broken(text, ITEM, width, width))
+
+
+def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
     """Return a line of ``room`` columns, then lines of ``further``; none ends within one of ``words``, however long."""
     lines, start, end = [], 0, 0
     for word in words.finditer(text.plain):
@@ -222,7 +242,7 @@ def broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[
     return [*lines, text[start:]]
 
 
-def text_of(words: Words, style: Style = "plain") -> Text:
+def _text(words: Words, style: Style = "plain") -> Text:
     r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
     for span in spans(words):

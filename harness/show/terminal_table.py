@@ -1,22 +1,19 @@
-"""Fits a table to the width of a terminal: drops columns, and breaks cells where they may be broken."""
+"""Fits a table to the width of a terminal: drops columns, and shares the width among the others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-import rich.table
 from rich.cells import cell_len
-from rich.text import Text
 
-from harness.show.page import Column, Table, on_one_line, plain
-from harness.show.terminal import ITEM, broken, text_of
+from harness.show.page import ITEM, Column, Table, plain
 
-_PADDING = 2
+PADDING = 2  # blanks between two columns
 _LEAST_LONG = 30  # a column of sentences is of use from this width on
 
 
 def fitting(table: Table, width: int) -> tuple[Table, list[Column]]:
     """Return the table without the columns for which ``width`` has no room, and those columns."""
     kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
-    while sum(least[at] + _PADDING for at in kept) - _PADDING > width:
+    while sum(least[at] + PADDING for at in kept) - PADDING > width:
         first = max(table.columns[at].drop for at in kept)
         if not first:
             break
@@ -42,7 +39,7 @@ def widths(table: Table, width: int) -> dict[int, int]:
     given = [
         _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)
     ]
-    excess = sum(given) + _PADDING * (len(given) - 1) - width
+    excess = sum(given) + PADDING * (len(given) - 1) - width
     if excess <= 0:
         return {}
     if excess > sum(given) - sum(least):
@@ -55,26 +52,3 @@ def widths(table: Table, width: int) -> dict[int, int]:
 
 def _widest(texts: Iterable[str]) -> int:
     return max(map(cell_len, texts), default=0)
-
-
-def rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
-    """Return the table with the given ``widths`` of columns; a column without one is as wide as its longest cell."""
-    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, _PADDING, 0, 0))
-    for at, column in enumerate(table.columns):
-        made.add_column(
-            Text(on_one_line(column.title)),
-            justify="right" if column.right else "left",
-            overflow="fold",
-            no_wrap=column.whole,
-            width=widths.get(at),
-        )
-    for row in table.rows:
-        made.add_row(*(_folded(text_of(words), widths.get(at)) for at, words in enumerate(row)))
-    return made
-
-
-def _folded(text: Text, width: int | None) -> Text:
-    """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
-    if width is None or text.cell_len <= width:
-        return text
-    return Text("\n").join(broken(text, ITEM, width, width))
