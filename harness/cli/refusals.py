@@ -21,8 +21,12 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     if isinstance(error, SeveralMatchError):
         error.remedy = "\n  ".join(["copy one of these commands:", *_completed(arguments, error.choices)])
     if "--json" in arguments:
-        document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
-                    "exit_code": int(error.exit_code)}  # fmt: skip
+        document = {
+            "schema_version": 1,
+            "error": redact_shapes(error.message),
+            "remedy": redact_shapes(error.remedy),
+            "exit_code": int(error.exit_code),
+        }
         print(json.dumps(document, indent=2))
     for problem in error.problems if isinstance(error, BadRequestError) else (error,):
         short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
@@ -31,10 +35,23 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
 
 _FAULTS = frozenset(
     {
-        errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EACCES,
-        errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENXIO, errno.ENOLCK, errno.EBUSY,
+        errno.EIO,
+        errno.ESTALE,
+        errno.EDQUOT,
+        errno.ENOSPC,
+        errno.EFBIG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.ENXIO,
+        errno.ENOLCK,
+        errno.EBUSY,
     }
-)  # fmt: skip
+)
 """Errors of files and disks that are no bug of mbr-perf."""
 
 

@@ -165,9 +165,13 @@ def unread(
 
 
 def judge(
-    words: Words, rows: Mapping[str, Sequence[Unread]], unknown: str, *, sections: Iterable[str] = (),
+    words: Words,
+    rows: Mapping[str, Sequence[Unread]],
+    unknown: str,
+    *,
+    sections: Iterable[str] = (),
     also: Iterable[str] = (),
-) -> str:  # fmt: skip
+) -> str:
     """Refuse every name whose value cannot be said here, and return a note on the others; empty if there are none.
 
     ``unknown``: why a name without a row is refused, unless it is off or in one of ``sections``. ``also``: what else

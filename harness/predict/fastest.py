@@ -185,9 +185,14 @@ def _room(known: Prediction, budget: int, peak_bytes: int) -> Room:
 
 
 def _row(
-    made: Plan, found: Solution, composer: Composer, traces: Traces, implementation: Implementation, software: Software,
+    made: Plan,
+    found: Solution,
+    composer: Composer,
+    traces: Traces,
+    implementation: Implementation,
+    software: Software,
     constants: Constants,
-) -> Row:  # fmt: skip
+) -> Row:
     policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, chunks)) for chunks in found.settings))
     control = made.control.prediction if made.control else None
     candidate = candidate_of(made.spec.model_copy(update={"recompute": simplest(policy)}), software, implementation)

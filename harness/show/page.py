@@ -150,8 +150,11 @@ class Table:
     def filled(self) -> "Table":
         """Return the table without optional columns that are empty. Every row has all cells."""
         rows = tuple((*row, *[""] * (len(self.columns) - len(row))) for row in self.rows)
-        kept = [at for at, column in enumerate(self.columns)
-                if not column.optional or any(plain(row[at]) not in ("", "-") for row in rows)]  # fmt: skip
+        kept = [
+            at
+            for at, column in enumerate(self.columns)
+            if not column.optional or any(plain(row[at]) not in ("", "-") for row in rows)
+        ]
         return replace(self, rows=rows).only(kept)
 
     def only(self, kept: Sequence[int]) -> "Table":

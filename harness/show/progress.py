@@ -36,8 +36,13 @@ def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
 @contextmanager
 def _bars(console: Console) -> Iterator[Bar]:
     """Yield bars, which only a terminal shows."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("{task.fields[eta]}"))  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[eta]}"),
+    )
     bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bar if console.is_terminal else nullcontext():
         yield bar
