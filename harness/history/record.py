@@ -71,6 +71,11 @@ class HistoryRecord(Frozen):
     container: str | None = None
     job_id: str | None = None
 
+    @property
+    def end(self) -> str:
+        """The outcome of the case in its night, else how the run ended."""
+        return self.outcome or self.status
+
 
 def started(record: HistoryRecord) -> datetime:
     """Return when the run started, in UTC. BadRequestError if that is no time."""

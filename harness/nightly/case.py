@@ -1,7 +1,6 @@
 """Judges one case of a night by its metrics and by the nights in history."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
@@ -58,7 +57,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     Then the worst finding over the metric table. Pure: nothing is read or written.
     """
     counting, golden = effective_runs(case.runs), case.golden
-    verdict = CaseVerdict(
+    verdict = CaseVerdict.of(
         planned=case.planned,
         outcome="inconclusive",
         exit_code=ExitCode.INCONCLUSIVE,
@@ -78,15 +77,15 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     ended_well = bool(verdict.counted) and outcome not in ("failed", "oom")
     is_expected, remark = expectation(expected, outcome, rules.today, ended_well=ended_well)
     exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
-    return replace(
-        verdict,
-        outcome=outcome,
-        exit_code=ExitCode.OK if is_expected else exit_code,
-        reason=reason,
-        is_expected=is_expected,
-        is_infrastructure=cause is not None and bool(cause.infrastructure),
-        remark=remark,
-    )
+    found = {
+        "outcome": outcome,
+        "exit_code": ExitCode.OK if is_expected else exit_code,
+        "reason": reason,
+        "is_expected": is_expected,
+        "is_infrastructure": cause is not None and bool(cause.infrastructure),
+        "remark": remark,
+    }
+    return verdict.model_copy(update=found)
 
 
 def suspected(verdict: CaseVerdict, against: Against | None = None) -> bool:
@@ -120,15 +119,14 @@ def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -
     refined = (_refined(finding, runs, metrics, golden, case, rules) for finding in comparison.findings)
     pairs = judge_pairs(case.planned, case.pair_runs, rules.against)
     unmeasured = (note for record in counted for note in record.unmeasured)
-    found = replace(
-        verdict,
-        findings=tuple(decided(finding, pairs) for finding in refined),
-        pairs=pairs,
-        metrics=metrics,
-        drift=drift_of(counted, golden, alike) if golden else (),
-        caveats=(*alike.caveats, *dict.fromkeys(unmeasured)),
-    )
-    return found, comparison
+    found = {
+        "findings": tuple(decided(finding, pairs) for finding in refined),
+        "pairs": pairs,
+        "metrics": metrics,
+        "drift": drift_of(counted, golden, alike) if golden else (),
+        "caveats": (*alike.caveats, *dict.fromkeys(unmeasured)),
+    }
+    return verdict.model_copy(update=found), comparison
 
 
 def _refined(

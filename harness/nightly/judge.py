@@ -52,7 +52,7 @@ def judge_night(
     if num_due:
         outcomes.add("inconclusive")
     outcome = min(outcomes, key=WORST_FIRST.index)
-    return NightVerdict(
+    return NightVerdict.of(
         night_dir=night_dir,
         plan=plan,
         cases=verdicts,
@@ -146,11 +146,16 @@ def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:
 
 def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
     if case.spec is None:
-        return CaseOutlook(case, None, "", None)
+        return CaseOutlook.of(case=case, golden_path=None, no_golden="", last=None)
     golden = golden_of(case.spec, case.sources, plan.golden_dir)
     runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
-    last = _last(runs, plan.suite, case.name)
-    return CaseOutlook(case, golden.path if golden.golden else None, golden.note, last, golden.is_damaged)
+    return CaseOutlook.of(
+        case=case,
+        golden_path=golden.path if golden.golden else None,
+        no_golden=golden.note,
+        is_golden_damaged=golden.is_damaged,
+        last=_last(runs, plan.suite, case.name),
+    )
 
 
 def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:

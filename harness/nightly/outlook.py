@@ -1,15 +1,14 @@
 """A night before it runs: its cases, their goldens, and how they went last time, for people and as JSON."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
-from harness.history.record import HistoryRecord
+from harness.judge.gate import OptionalText
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.values import SlurmSubmission
 from harness.records.goldens import batch_path
@@ -22,19 +21,45 @@ from harness.show.page import GAP, Column, Page, answer_line, listing, tabled
 from harness.units import counted, format_bytes
 
 
-@dataclass(frozen=True)
-class CaseOutlook:
-    """A planned case.
+class LastRun(Shown):
+    """The newest run of a case in history."""
+
+    run_id: str
+    started_at: str
+    outcome: str = at("end")
+    suite_case: Text
+
+
+class CaseOutlook(Shown):
+    """A planned case before it runs. ``rules``: those that refuse it.
 
     ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: its
     newest run in history, or that of the same settings outside suites.
     """
 
-    case: Case
+    case: Case = Field(exclude=True)
+    is_golden_damaged: bool = Field(default=False, exclude=True)
+    name: str = at("case", "name")
+    slug: str | None = at("case", "spec", "slug")
+    fingerprint: str | None = at("case", "spec", "fingerprint")
+    gpu: str | None = at("case", "spec", "gpu")
+    num_gpus: int | None = at("case", "spec", "num_gpus")
+    recompute: str | None = at("case", "spec", "recompute", "text")
+    repeats: int = at("case", "repeats")
+    timeout_s: float | None = at("case", "timeout_s")
+    refused: Text = at("case", "refused")
+    rules: Annotated[
+        tuple[str, ...], BeforeValidator(lambda found: tuple(finding.id for finding in found if finding.blocks))
+    ] = at("case", "findings")
+    owner: Text = at("case", "owner")
+    expected: ExpectedFailureRecord | None = at("case", "expected")
+    thresholds: dict[str, float] = at("case", "thresholds")
+    is_golden_required: bool = at("case", "is_golden_required")
     golden_path: Path | None
-    no_golden: str
-    last: HistoryRecord | None
-    is_golden_damaged: bool = False
+    no_golden: OptionalText
+    last: LastRun | None
+    prediction: PredictionRecord | None = at("case", "prediction")
+    no_prediction: Text = at("case", "no_prediction")
 
 
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
@@ -61,12 +86,11 @@ def _golden(item: CaseOutlook) -> str:
     return "no" if item.golden_path is None else "changed" if item.no_golden else "yes"
 
 
-def _last(record: HistoryRecord | None) -> str:
-    """Return ``pass 2026-01-02``: of the case in its night, else of the run."""
-    if record is None:
+def _last(run: LastRun | None) -> str:
+    """Return ``pass 2026-01-02``."""
+    if run is None:
         return ABSENT
-    text = f"{record.outcome or record.status} {record.started_at[:10]}"
-    return text if record.suite_case else f"{text} (outside suites)"
+    return f"{run.outcome} {run.started_at[:10]}{'' if run.suite_case else ' (outside suites)'}"
 
 
 def _would_run(case: Case) -> str:
@@ -127,41 +151,6 @@ def _total(plan: NightPlan) -> str:
     )
 
 
-class LastRun(Shown):
-    """The newest run of a case in history."""
-
-    run_id: str
-    started_at: str
-    outcome: str
-    suite_case: Text
-
-
-class PlannedCaseRow(Shown):
-    """A case before it runs. ``rules``: those that refuse it."""
-
-    name: str = at("case", "name")
-    slug: str | None = at("case", "spec", "slug")
-    fingerprint: str | None = at("case", "spec", "fingerprint")
-    gpu: str | None = at("case", "spec", "gpu")
-    num_gpus: int | None = at("case", "spec", "num_gpus")
-    recompute: str | None = at("case", "spec", "recompute", "text")
-    repeats: int = at("case", "repeats")
-    timeout_s: float | None = at("case", "timeout_s")
-    refused: Text = at("case", "refused")
-    rules: Annotated[
-        tuple[str, ...], BeforeValidator(lambda found: tuple(finding.id for finding in found if finding.blocks))
-    ] = at("case", "findings")
-    owner: Text = at("case", "owner")
-    expected: ExpectedFailureRecord | None = at("case", "expected")
-    thresholds: dict[str, float] = at("case", "thresholds")
-    is_golden_required: bool = at("case", "is_golden_required")
-    golden_path: Path | None
-    no_golden: Text
-    last: LastRun | None
-    prediction: PredictionRecord | None = at("case", "prediction")
-    no_prediction: Text = at("case", "no_prediction")
-
-
 class CaseJob(SlurmSubmission):
     """The Slurm job of a case, and the folders of its runs."""
 
@@ -184,7 +173,7 @@ class NightPlanDocument(Document):
     confirm: int
     retries: int
     notes: tuple[str, ...]
-    cases: tuple[PlannedCaseRow, ...]
+    cases: tuple[CaseOutlook, ...]
 
 
 class NightJobPlanDocument(NightPlanDocument):

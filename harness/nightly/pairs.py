@@ -43,7 +43,7 @@ def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) ->
     if against is None or not runs:
         return None
     numbers = range(runs[0].number, runs[0].number + 2 * against.num_pairs)
-    verdict = PairsVerdict(against.source, against.num_pairs, tuple(runs))
+    verdict = PairsVerdict(against.source, against.num_pairs, runs=tuple(runs))
     if fault := fault_of(runs, numbers):
         return replace(verdict, fault=f"the comparison with the old build {fault}")
     like, sides = sides_of(runs, numbers)

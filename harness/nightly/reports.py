@@ -11,7 +11,7 @@ from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
 from harness.nightly.picture import night_picture
 from harness.nightly.show import night_page
-from harness.nightly.values import SPEED, CaseRun, NightDocument, NightVerdict
+from harness.nightly.values import SPEED, CaseRun, NightVerdict
 from harness.nightly.words import answer
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
@@ -82,16 +82,17 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, r
 
 def _shown(verdict: NightVerdict) -> NightVerdict:
     """Mask folders that look like secrets, because people share these files."""
-    cases = (
-        replace(
-            case,
-            runs=_runs(case.runs),
-            pairs=case.pairs and replace(case.pairs, runs=_runs(case.pairs.runs)),
-            golden_path=case.golden_path and redact_shapes(case.golden_path),
+    cases = tuple(
+        case.model_copy(
+            update={
+                "runs": _runs(case.runs),
+                "pairs": case.pairs and replace(case.pairs, runs=_runs(case.pairs.runs)),
+                "golden_path": case.golden_path and redact_shapes(case.golden_path),
+            }
         )
         for case in verdict.cases
     )
-    return replace(verdict, night_dir=_masked(verdict.night_dir), cases=tuple(cases))
+    return verdict.model_copy(update={"night_dir": _masked(verdict.night_dir), "cases": cases})
 
 
 def _runs(runs: Iterable[CaseRun]) -> tuple[CaseRun, ...]:
@@ -174,7 +175,7 @@ def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
 
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
-    JUDGED: lambda verdict: json.text(NightDocument.of_night(verdict)) + "\n",
+    JUDGED: lambda verdict: json.text(verdict) + "\n",
     "night.md": night_markdown,
     "night.html": night_html,
     "junit.xml": night_junit,

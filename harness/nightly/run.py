@@ -1,6 +1,6 @@
 """A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.batch.engine import begun, holding, play, play_here
@@ -108,7 +108,7 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)
     if signal is not None:
-        verdict = replace(verdict, exit_code=status_exit_code("interrupted", signal))
+        verdict = verdict.model_copy(update={"exit_code": status_exit_code("interrupted", signal)})
     problems = tuple[str, ...]()
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)

@@ -10,7 +10,7 @@ from harness.errors import ExitCode
 from harness.launch.slurm_job import SlurmJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import further_command, next_steps, story
-from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightDocument, NightVerdict, PairsVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict, PairsVerdict
 from harness.nightly.words import (
     about,
     answer,
@@ -255,7 +255,7 @@ class NightDisplay(BatchDisplay):
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """Print the answer. For an interrupted night, also print how to continue."""
         if self.as_json:
-            json.answer(NightDocument.of_night(verdict, reports))
+            json.answer(verdict.model_copy(update={"report": tuple(reports)}))
         elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
             resume = f"mbr-perf nightly --resume {verdict.night_dir}"

@@ -1,15 +1,17 @@
-"""The verdicts on a night and its cases, their JSON, and the judge's input."""
+"""The verdicts on a night and its cases, which are its JSON, and the judge's input."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Self
+from typing import Annotated
+
+from pydantic import Field, PlainSerializer, WithJsonSchema, field_serializer
 
 from harness.errors import ExitCode
 from harness.history.record import HistoryRecord
 from harness.judge.differences import Difference
-from harness.judge.gate import Finding, Outcome, Verdict
+from harness.judge.gate import Finding, OptionalText, Outcome
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import Metrics
@@ -19,6 +21,7 @@ from harness.show.json import Document, Shown, Text, at
 from harness.units import format_percent
 
 SPEED = "tflops_per_gpu"
+Code = Annotated[ExitCode, WithJsonSchema({"type": "integer"})]
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,25 @@ class PairFinding(CaseFinding):
     None for a metric that does not differ from run to run.
     """
 
+    current: Annotated[float | None, Field(serialization_alias="new")]
+    golden: Annotated[float | None, Field(serialization_alias="old")]
+    evidence: Annotated[Evidence | None, Field(exclude=True)] = None
     p_value: float | None = None
     margin: float | None = None
+
+
+class PairRunRow(Shown):
+    """A run of a pair in JSON, labelled with its build."""
+
+    number: int
+    label: str = at("reason")
+    run_dir: Path
+    status: Status | None = at("record", "status")
+    failure: str | None = at("record", "failure")
+
+
+def _pair_rows(runs: Iterable[CaseRun]) -> tuple[PairRunRow, ...]:
+    return tuple(map(PairRunRow.of, runs))
 
 
 @dataclass(frozen=True)
@@ -82,9 +102,9 @@ class PairsVerdict:
 
     against: str
     num_pairs: int
-    runs: tuple[CaseRun, ...]
-    findings: tuple[PairFinding, ...] = ()
-    fault: str = ""
+    fault: OptionalText = ""
+    findings: Annotated[tuple[PairFinding, ...], Field(serialization_alias="comparison")] = ()
+    runs: Annotated[tuple[CaseRun, ...], PlainSerializer(_pair_rows)] = ()
 
     def of(self, metric: str) -> PairFinding | None:
         """Return the finding about that metric."""
@@ -97,9 +117,23 @@ class PairsVerdict:
         return f"{change} against the old build in {self.num_pairs} pairs{p_value}"
 
 
-@dataclass(frozen=True)
-class CaseVerdict:
-    """How a case ended. ``is_expected``: the suite expected the outcome, so the case is not red.
+class RunRow(Shown):
+    """A run of a case in JSON. ``is_counted``: whether the figures include it."""
+
+    run_id: str | None = at("record", "run_id")
+    number: int
+    purpose: Purpose
+    why: Text = at("reason")
+    run_dir: Path
+    status: Status | None = at("record", "status")
+    failure: str | None = at("record", "failure")
+    infrastructure: Text
+    is_counted: bool
+    duration_s: float | None = at("record", "provenance", "duration_s")
+
+
+class CaseVerdict(Shown):
+    """How a case ended, which is its JSON. ``is_expected``: the suite expected the outcome, so the case is not red.
 
     ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from
     the golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures, ``metrics``
@@ -108,22 +142,35 @@ class CaseVerdict:
     ``pairs``: the comparison with the old build that decided a suspicion; None where none ran.
     """
 
-    planned: Case
+    planned: Case = Field(exclude=True)
+    counted: tuple[RunRecord, ...] = Field(exclude=True)
+    is_golden_damaged: bool = Field(default=False, exclude=True)
+    name: str = at("planned", "name")
     outcome: Outcome
-    exit_code: ExitCode
-    reason: str
-    findings: tuple[CaseFinding, ...]
-    runs: tuple[CaseRun, ...]
-    counted: tuple[RunRecord, ...]
-    metrics: Metrics | None
-    golden_path: str | None = None
-    is_golden_damaged: bool = False
-    pairs: PairsVerdict | None = None
-    drift: tuple[Difference, ...] = ()
-    caveats: tuple[str, ...] = ()
+    exit_code: Code
+    reason: OptionalText
     is_expected: bool = False
     is_infrastructure: bool = False
-    remark: str = ""
+    expected: ExpectedFailureRecord | None = at("planned", "expected")
+    remark: OptionalText = ""
+    owner: Text = at("planned", "owner")
+    refused: Text = at("planned", "refused")
+    recipe: str | None = at("planned", "spec", "recipe")
+    gpu: str | None = at("planned", "spec", "gpu")
+    recompute: str | None = at("planned", "spec", "recompute", "text")
+    fingerprint: str | None = at("planned", "spec", "fingerprint")
+    findings: tuple[CaseFinding, ...] = Field(serialization_alias="comparison")
+    pairs: PairsVerdict | None = None
+    golden_path: str | None = None
+    drift: tuple[Difference, ...] = ()
+    caveats: tuple[str, ...] = ()
+    metrics: Metrics | None
+    runs: tuple[CaseRun, ...]
+
+    @field_serializer("runs")
+    def _rows(self, runs: Iterable[CaseRun]) -> tuple[RunRow, ...]:
+        counted = {record.run_id for record in self.counted}
+        return tuple(RunRow.of(run, is_counted=bool(run.record and run.record.run_id in counted)) for run in runs)
 
     @property
     def all_runs(self) -> tuple[CaseRun, ...]:
@@ -144,21 +191,29 @@ class SharedChange:
     is_doubt: bool
 
 
-@dataclass(frozen=True)
-class NightVerdict:
-    """All cases in the plan's order, and the overall verdict.
+class NightVerdict(Document):
+    """``mbr-perf nightly --json``: all cases in the plan's order, and the overall verdict.
 
-    ``num_due``: runs still to be done. ``shared``: None unless most cases changed alike.
+    ``num_due``: runs still to be done. ``shared``: None unless most cases changed alike. ``report``: written files.
     """
 
+    plan: NightPlan = Field(exclude=True)
+    night_id: str = at("plan", "night_id")
     night_dir: Path
-    plan: NightPlan
-    cases: tuple[CaseVerdict, ...]
+    suite: str = at("plan", "suite")
+    title: str = at("plan", "title")
+    only: tuple[str, ...] = at("plan", "only")
     outcome: Outcome
-    exit_code: ExitCode
+    exit_code: Code
+    started_at: str = at("plan", "started_at")
     finished_at: str
-    num_due: int = 0
+    num_due: int = Field(default=0, serialization_alias="num_runs_missing")
+    mbr_perf: str = at("plan", "mbr_perf")
+    command: tuple[str, ...] = at("plan", "command")
+    notes: tuple[str, ...] = at("plan", "notes")
     shared: SharedChange | None = None
+    cases: tuple[CaseVerdict, ...]
+    report: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,111 +256,3 @@ def rules_of(plan: NightPlan, today: date) -> NightRules:
         fail_on_improvement=plan.fail_on_improvement,
         against=plan.against,
     )
-
-
-class PairRunRow(Shown):
-    """A run of a pair, labelled with its build."""
-
-    number: int
-    label: str = at("reason")
-    run_dir: Path
-    status: Status | None = at("record", "status")
-    failure: str | None = at("record", "failure")
-
-
-class PairRow(Shown):
-    """One metric of the pairs. ``change``: of the new build from the old; ``margin``: half of its 99 % interval."""
-
-    metric: str
-    old: float | None = at("golden")
-    new: float | None = at("current")
-    change: float | None
-    p_value: float | None
-    margin: float | None
-    threshold: float | None
-    verdict: Verdict
-    reason: Text
-
-
-class PairsRow(Shown):
-    """Old and new build in turn. ``fault``: why the runs decide nothing."""
-
-    against: str
-    num_pairs: int
-    fault: Text
-    comparison: tuple[PairRow, ...] = at("findings")
-    runs: tuple[PairRunRow, ...]
-
-
-class RunRow(Shown):
-    """One run of a case. ``is_counted``: whether the figures include it."""
-
-    run_id: str | None = at("record", "run_id")
-    number: int
-    purpose: Purpose
-    why: Text = at("reason")
-    run_dir: Path
-    status: Status | None = at("record", "status")
-    failure: str | None = at("record", "failure")
-    infrastructure: Text
-    is_counted: bool
-    duration_s: float | None = at("record", "provenance", "duration_s")
-
-
-class CaseRow(Shown):
-    """One case; a figure that is no finite number is null. ``metrics``: medians of the runs."""
-
-    name: str = at("planned", "name")
-    outcome: Outcome
-    exit_code: int
-    reason: Text
-    is_expected: bool
-    is_infrastructure: bool
-    expected: ExpectedFailureRecord | None = at("planned", "expected")
-    remark: Text
-    owner: Text = at("planned", "owner")
-    refused: Text = at("planned", "refused")
-    recipe: str | None = at("planned", "spec", "recipe")
-    gpu: str | None = at("planned", "spec", "gpu")
-    recompute: str | None = at("planned", "spec", "recompute", "text")
-    fingerprint: str | None = at("planned", "spec", "fingerprint")
-    comparison: tuple[CaseFinding, ...] = at("findings")
-    pairs: PairsRow | None
-    golden_path: str | None
-    drift: tuple[Difference, ...]
-    caveats: tuple[str, ...]
-    metrics: Metrics | None
-    runs: tuple[RunRow, ...]
-
-    @classmethod
-    def of_case(cls, case: CaseVerdict) -> Self:
-        """Return a case; each run has ``is_counted``."""
-        counted = {record.run_id for record in case.counted}
-        runs = [RunRow.of(run, is_counted=run.record is not None and run.record.run_id in counted) for run in case.runs]
-        return cls.of(case, runs=runs)
-
-
-class NightDocument(Document):
-    """``mbr-perf nightly --json``. ``report``: the files that were written."""
-
-    night_id: str = at("plan", "night_id")
-    night_dir: Path
-    suite: str = at("plan", "suite")
-    title: str = at("plan", "title")
-    only: tuple[str, ...] = at("plan", "only")
-    outcome: Outcome
-    exit_code: int
-    started_at: str = at("plan", "started_at")
-    finished_at: str
-    num_runs_missing: int = at("num_due")
-    mbr_perf: str = at("plan", "mbr_perf")
-    command: tuple[str, ...] = at("plan", "command")
-    notes: tuple[str, ...] = at("plan", "notes")
-    shared: SharedChange | None
-    cases: tuple[CaseRow, ...]
-    report: tuple[Path, ...]
-
-    @classmethod
-    def of_night(cls, verdict: NightVerdict, reports: Iterable[Path] = ()) -> Self:
-        """Return a night, finished or not."""
-        return cls.of(verdict, cases=list(map(CaseRow.of_case, verdict.cases)), report=list(reports))

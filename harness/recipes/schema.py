@@ -34,7 +34,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "jobs submit": ("cluster.showing:SubmittedDocument",),
     "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:WaitingDocument", "cluster.showing:CaseJobDocument"),
     "nightly": (
-        "nightly.values:NightDocument",
+        "nightly.values:NightVerdict",
         "nightly.outlook:NightPlanDocument",
         "nightly.outlook:NightJobPlanDocument",
     ),

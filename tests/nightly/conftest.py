@@ -62,7 +62,12 @@ def build_case(name: str, records: list[RunRecord], **changes: Any) -> CaseVerdi
         "metrics": metrics,
         "golden_path": golden,
     }
-    return CaseVerdict(**fields | changes)
+    return CaseVerdict.of(**fields | changes)
+
+
+def changed(verdict: Any, **changes: Any) -> Any:
+    """The verdict with these changes."""
+    return verdict.model_copy(update=changes)
 
 
 def build_findings(metrics: Any, change: float, num_runs: int) -> tuple[CaseFinding, ...]:
@@ -114,7 +119,7 @@ def build_night(**changes: Any) -> NightVerdict:
         "exit_code": worst.exit_code,
         "finished_at": "2026-01-03T05:41:12Z",
     }
-    return NightVerdict(**fields | changes)
+    return NightVerdict.of(**fields | changes)
 
 
 def passed() -> CaseVerdict:
@@ -131,7 +136,8 @@ def regressed() -> CaseVerdict:
         planned={"owner": "perf-team", "repeats": 5}, drift=(TORCH,),
     )  # fmt: skip
     why = "suspected regression of tflops_per_gpu"
-    return replace(case, runs=(*case.runs[:5], *(replace(run, purpose="confirm", reason=why) for run in case.runs[5:])))
+    confirming = (replace(run, purpose="confirm", reason=why) for run in case.runs[5:])
+    return changed(case, runs=(*case.runs[:5], *confirming))
 
 
 def improved() -> CaseVerdict:
@@ -143,7 +149,7 @@ def unsure() -> CaseVerdict:
     """A throttled GPU allows no verdict."""
     record = replayed("throttled", suspect=("GPU 1 was throttled: thermal",))
     case = build_case("llama3_8b_throttled", [record], change=-0.11)
-    return replace(
+    return changed(
         case, outcome="inconclusive", exit_code=ExitCode.INCONCLUSIVE, reason="GPU 1 was throttled: thermal",
         findings=tuple(
             replace(f, verdict=Verdict.INCONCLUSIVE, reason="GPU 1 was throttled: thermal", evidence=None)
@@ -157,7 +163,7 @@ def lost_to_infrastructure() -> CaseVerdict:
     record = replayed("killed", status="failed", failure="rank 1 lost: node failure")
     case = build_case("llama3_70b_4nodes", [record, record])
     first, second = (replace(run, infrastructure="node_failure") for run in case.runs)
-    return replace(
+    return changed(
         case, outcome="failed", exit_code=ExitCode.RUN_FAILED, is_infrastructure=True, reason="node failure, twice",
         runs=(first, replace(second, purpose="retry", reason="node_failure in run 0")), counted=(),
     )  # fmt: skip

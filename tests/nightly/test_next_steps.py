@@ -8,7 +8,7 @@ from harness.judge.gate import Verdict
 from harness.nightly.outcome import figures_outcome
 from harness.nightly.remarks import next_steps, story
 from harness.records.batches import BatchLaunch
-from tests.nightly.conftest import NIGHT, build_case, build_runs
+from tests.nightly.conftest import NIGHT, build_case, build_runs, changed
 
 DRIVER = Difference("driver_version", "550.54.15", "570.86", blocks=True)
 PROMOTE = f"mbr-perf golden promote results/nights/{NIGHT}"
@@ -23,7 +23,7 @@ def unsure(name, **changes):
 def on_another_driver(name, change=-0.004):
     case = unsure(name, change=change, drift=(DRIVER,))
     findings = (replace(f, verdict=Verdict.INCONCLUSIVE, reason=DRIVER.text, evidence=None) for f in case.findings)
-    return replace(case, findings=tuple(findings))
+    return changed(case, findings=tuple(findings))
 
 
 def test_values_of_cases_without_a_golden_can_be_stored(make_night, night):

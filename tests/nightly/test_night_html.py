@@ -10,6 +10,7 @@ from harness.errors import ExitCode
 from harness.history.store import history_file, write_history
 from harness.nightly.picture import night_picture
 from harness.nightly.reports import Outputs, night_html, write_night_reports
+from tests.nightly.conftest import changed
 
 HOSTILE = "x\"'><script>alert(1)</script>&#"
 VOID = {"meta", "br"}
@@ -137,8 +138,8 @@ def test_the_page_links_runs_and_the_copy_beside_the_index_does_not(tmp_path, ke
     files = [folder / "record.json", folder / "logs" / "launcher.log"]
     for path in files:
         path.touch()
-    case = replace(night.cases[0], runs=(replace(night.cases[0].runs[0], run_dir=folder),))
-    write_night_reports(replace(kept, cases=(case,)), Outputs(html=tmp_path / "html"))
+    case = changed(night.cases[0], runs=(replace(night.cases[0].runs[0], run_dir=folder),))
+    write_night_reports(changed(kept, cases=(case,)), Outputs(html=tmp_path / "html"))
     page = kept.night_dir / "report" / "night.html"
     copy = Page((tmp_path / "html" / f"{kept.night_dir.name}.html").read_text())
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from harness.nightly.values import NightDocument
 from tests.commands import json_of
+from tests.nightly.conftest import changed
 
 
 def test_the_keys_of_the_contract_are_there(night, tmp_path):
-    document = json_of(NightDocument.of_night(night, (tmp_path / "night.html",)))
+    document = json_of(changed(night, report=(tmp_path / "night.html",)))
 
     assert (document["outcome"], document["exit_code"]) == ("failed", 3)
     assert (document["night_id"], document["suite"]) == ("20260103T020000Z-h100_nightly-0a1b2c3d", "h100_nightly")
@@ -18,7 +18,7 @@ def test_the_keys_of_the_contract_are_there(night, tmp_path):
 
 
 def test_a_case_carries_its_evidence_its_runs_and_what_differs(night):
-    case = json_of(NightDocument.of_night(night))["cases"][1]
+    case = json_of(night)["cases"][1]
     speed = next(row for row in case["comparison"] if row["metric"] == "tflops_per_gpu")
 
     assert (speed["verdict"], speed["change"]) == ("regression", -0.034)
@@ -34,16 +34,16 @@ def test_a_case_carries_its_evidence_its_runs_and_what_differs(night):
 
 
 def test_a_run_that_did_not_count_shows_the_reason(night):
-    run = json_of(NightDocument.of_night(night))["cases"][4]["runs"][0]
+    run = json_of(night)["cases"][4]["runs"][0]
 
     assert (run["is_counted"], run["infrastructure"], run["status"]) == (False, "node_failure", "failed")
 
 
 def test_a_figure_that_is_no_number_is_null_and_costs_nothing_else(make_night, night):
     case = night.cases[1]
-    broken = replace(case, findings=tuple(replace(f, current=float("nan")) for f in case.findings))
+    broken = changed(case, findings=tuple(replace(f, current=float("nan")) for f in case.findings))
 
-    rows = json_of(NightDocument.of_night(make_night(cases=(broken,))))["cases"][0]["comparison"]
+    rows = json_of(make_night(cases=(broken,)))["cases"][0]["comparison"]
 
     assert {row["current"] for row in rows} == {None}
     assert rows[0]["change"] == -0.034

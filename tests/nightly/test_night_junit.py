@@ -1,12 +1,12 @@
 """A night as JUnit XML, as Jenkins and its like read it."""
 
-from dataclasses import replace
 from xml.etree import ElementTree as Xml
 
 import pytest
 
 from harness.errors import ExitCode
 from harness.nightly.junit import night_junit
+from tests.nightly.conftest import changed
 
 ATTRIBUTES = {
     "testsuites": {"name", "time", "tests", "failures", "errors"},
@@ -64,7 +64,7 @@ def test_every_outcome_has_its_element(tree, case, element, kind):
 
 def test_a_regression_names_the_metric_and_a_case_without_a_golden_its_reason(tree, make_night, night):
     assert "TFLOP/s/GPU" in case_of(tree, "llama3_70b_mlp").find("failure").text
-    missing = replace(
+    missing = changed(
         night.cases[0], findings=(), outcome="inconclusive", exit_code=ExitCode.INCONCLUSIVE, reason="no golden"
     )
     without = Xml.fromstring(night_junit(make_night(cases=(missing,))))
@@ -72,7 +72,7 @@ def test_a_regression_names_the_metric_and_a_case_without_a_golden_its_reason(tr
 
 
 def test_an_improvement_is_a_failure_only_where_the_night_fails_on_it(tree, make_night, night):
-    case = replace(night.cases[2], exit_code=ExitCode.IMPROVEMENT)
+    case = changed(night.cases[2], exit_code=ExitCode.IMPROVEMENT)
     failing = Xml.fromstring(night_junit(make_night(cases=(case,))))
     assert case_of(failing, "llama3_70b_core").find("failure").get("type") == "improvement"
     assert case_of(tree, "llama3_70b_core").find("failure") is None

@@ -8,7 +8,7 @@ from harness.judge.gate import Verdict
 from harness.nightly.show import case_table, night_page
 from harness.nightly.words import answer
 from harness.show.terminal import Console, print_page
-from tests.nightly.conftest import NIGHT, improved
+from tests.nightly.conftest import NIGHT, changed, improved
 
 
 def printed(night, **console):
@@ -30,12 +30,12 @@ def test_the_memory_that_got_worse_is_the_one_in_the_table(make_night, night):
         for f in case.findings
     )
 
-    text = printed(make_night(cases=(replace(case, findings=findings),)))
+    text = printed(make_night(cases=(changed(case, findings=findings),)))
 
     assert "59.60 GiB device used (+9.0 %)" in text
     calm = tuple(replace(f, verdict=Verdict.PASS) if f.metric == "tflops_per_gpu" else f for f in findings)
     assert "llama3_70b_mlp (Peak device used +9.0 %, allowed 5 %)" in answer(
-        make_night(cases=(replace(case, findings=calm),))
+        make_night(cases=(changed(case, findings=calm),))
     )
 
 
@@ -54,11 +54,11 @@ def test_the_run_to_look_at_is_the_one_that_went_wrong(make_night, make_case, ni
 
 
 def test_a_night_that_a_signal_ended_reports_it_with_its_exit_code(night):
-    assert answer(replace(night, exit_code=ExitCode.INTERRUPTED)).startswith("INTERRUPTED: ")
+    assert answer(changed(night, exit_code=ExitCode.INTERRUPTED)).startswith("INTERRUPTED: ")
 
 
 def test_a_case_without_golden_whose_run_lacks_steps_has_a_remark():
-    case = replace(improved(), golden_path=None)
-    lacking = replace(case, metrics=replace(case.metrics, problems={"step_time_s": "2 of 4 steps are missing"}))
+    case = changed(improved(), golden_path=None)
+    lacking = changed(case, metrics=replace(case.metrics, problems={"step_time_s": "2 of 4 steps are missing"}))
     (row,) = case_table([lacking]).rows
     assert "no golden; 2 of 4 steps are missing" in row[-1]

@@ -1,6 +1,5 @@
 """What a night says before and while it runs: the table of a dry run, what is refused, how to go on, what is kept."""
 
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -21,6 +20,10 @@ from tests.nightly.test_judge import plan as plan_of
 
 GOLDEN = Path("golden.json")
 ABSENT = "golden.json does not exist"
+
+
+def outlook(case, golden_path, no_golden, last, **more):
+    return CaseOutlook.of(case=case, golden_path=golden_path, no_golden=no_golden, last=last, **more)
 
 
 @pytest.fixture(name="case")
@@ -50,38 +53,38 @@ def test_a_case_is_shown_with_its_peak_its_golden_its_last_run_and_what_would_ru
     peak = PredictionRecord(peak_bytes=3 * GIB, range_bytes=(0, 0), stages=(), model_flops=1, recompute_flops=0)
     kept = make_kept(suite_case="a", outcome="pass")
     expected = ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="known")
-    assert row_of(CaseOutlook(case(prediction=peak), GOLDEN, "", kept)) == [
+    assert row_of(outlook(case(prediction=peak), GOLDEN, "", kept)) == [
         "32 h100", "3.00 GiB", "yes", "pass 2026-01-01", "1 run",
     ]  # fmt: skip
-    assert row_of(CaseOutlook(case(repeats=2), None, ABSENT, make_kept())) == [
+    assert row_of(outlook(case(repeats=2), None, ABSENT, make_kept())) == [
         "32 h100", "-", "no", "ok 2026-01-01 (outside suites)", "2 runs",
     ]  # fmt: skip
-    assert row_of(CaseOutlook(case(repeats=3, expected=expected), GOLDEN, "the point has changed", None)) == [
+    assert row_of(outlook(case(repeats=3, expected=expected), GOLDEN, "the point has changed", None)) == [
         "32 h100", "-", "changed", "-", "3 runs, expected oom until 2026-03-01",
     ]  # fmt: skip
-    assert row_of(CaseOutlook(case(), None, "no JSON", None, is_golden_damaged=True))[2] == "damaged"
-    assert row_of(CaseOutlook(case(refused="G7: no"), GOLDEN, "", None)) == ["32 h100", "-", "-", "-", "refused"]
+    assert row_of(outlook(case(), None, "no JSON", None, is_golden_damaged=True))[2] == "damaged"
+    assert row_of(outlook(case(refused="G7: no"), GOLDEN, "", None)) == ["32 h100", "-", "-", "-", "refused"]
 
 
 @pytest.mark.parametrize("required", [(True,), (True, False), (False, False)])
 def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(case, required):
     cases = [
-        CaseOutlook(case(name, is_golden_required=is_required), None, ABSENT, None)
+        outlook(case(name, is_golden_required=is_required), None, ABSENT, None)
         for name, is_required in zip("ab", required, strict=False)
     ]
     found = [line for line in lines_of(*cases) if "golden promote NIGHT --every" in line]
     assert [line[0] for line in found] == ([str(len(required))] if any(required) else [])
 
 
-def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cases_are_not(case):
+def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cases_are_not(case, make_kept):
     why = "g.json is for other settings: num_layers: golden 8, here 2"
     cases = (
-        CaseOutlook(case("a"), None, why, None),
-        CaseOutlook(case("b", refused="no GPU"), None, why, None),
-        CaseOutlook(case("c"), None, "no JSON", None, is_golden_damaged=True),
-        CaseOutlook(case("d", refused="no GPU"), None, "no JSON", None, is_golden_damaged=True),
-        CaseOutlook(case("e"), GOLDEN, "the point has changed", None),
-        CaseOutlook(case("f"), GOLDEN, "", None),
+        outlook(case("a"), None, why, None),
+        outlook(case("b", refused="no GPU"), None, why, None),
+        outlook(case("c"), None, "no JSON", None, is_golden_damaged=True),
+        outlook(case("d", refused="no GPU"), None, "no JSON", None, is_golden_damaged=True),
+        outlook(case("e"), GOLDEN, "the point has changed", None),
+        outlook(case("f"), GOLDEN, "", make_kept()),
     )
     lines = lines_of(*cases)
     assert [line for line in lines if line[1:2] == ":"] == [
@@ -92,6 +95,7 @@ def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cas
     assert [(row["name"], row["refused"], row["golden_path"]) for row in rows[3:]] == [
         ("d", "no GPU", None), ("e", None, "golden.json"), ("f", None, "golden.json"),
     ]  # fmt: skip
+    assert rows[5]["last"]["outcome"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -107,8 +111,8 @@ def test_cases_that_would_write_the_same_golden_are_named_unless_one_leaves_no_f
 ):
     spec = make_spec()
     lines = lines_of(
-        CaseOutlook(case("a", spec=spec), GOLDEN, "", None),
-        CaseOutlook(case("b", **{"spec": spec} | second), GOLDEN, "", None),
+        outlook(case("a", spec=spec), GOLDEN, "", None),
+        outlook(case("b", **{"spec": spec} | second), GOLDEN, "", None),
     )
     assert any(line.startswith("a and b share a golden name") for line in lines) is is_named
 
@@ -133,7 +137,7 @@ def _verdict(case, make_record):
         runs = [CaseRun(number, "repeat", "", Path("runs"), record) for number, record in enumerate(records)]
         material = CaseMaterial(planned, runs, GoldenSearch(None, None))
         judged = judge_night(Path("nights/x"), plan_of(planned), [material], today=date(2026, 2, 1), num_due=num_due)
-        return replace(judged, finished_at="2026-02-01T04:00:00Z")
+        return judged.model_copy(update={"finished_at": "2026-02-01T04:00:00Z"})
 
     return build
 
