@@ -1,7 +1,6 @@
 """Finds the old build that suspicious cases of a night are compared with."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -16,10 +15,8 @@ LAST_GOOD = "last-good"
 _OPTION = "--against"
 
 
-def find_against(text: str, num_pairs: int, suite: str, results: Path | None, host: Host) -> Against | None:
-    """Return the old build; None where none is asked for. BadRequestError if it is not there any more, or never was."""
-    if not text:
-        return None
+def find_against(text: str, num_pairs: int, suite: str, results: Path | None, host: Host) -> Against:
+    """Return the old build. BadRequestError if it is not there any more, or never was."""
     if text != LAST_GOOD:
         return Against(source=text, num_pairs=num_pairs, build=find_build(_OPTION, text, host))
     night = _last_good(suite, results_dir(results))
@@ -61,9 +58,8 @@ def _changed(night: NightPlan, now: Software) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def against_notes(against: Against | None) -> Iterable[str]:
-    """Yield the note of a plan with an old build."""
-    if against is not None:
-        has = against.build.software
-        build = f"{against.build.python} (megatron-core {has.megatron_core}, torch {has.torch})"
-        yield f"a suspicious case runs {against.num_pairs} pairs of old and new build; the old build is {build}"
+def against_note(against: Against) -> str:
+    """Return the note of a plan with an old build."""
+    has = against.build.software
+    build = f"{against.build.python} (megatron-core {has.megatron_core}, torch {has.torch})"
+    return f"a suspicious case runs {against.num_pairs} pairs of old and new build; the old build is {build}"

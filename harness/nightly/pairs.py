@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from harness.errors import BadRequestError
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Finding, Verdict, compare_values, default_thresholds
 from harness.judge.plausible import doubts_of
@@ -23,19 +22,8 @@ PAIR_ALPHA = 0.005
 SMALLEST_EFFECT = 0.02
 """A smaller difference of two builds does not matter, however sure it is; a threshold below it takes its place."""
 
-MIN_PAIRS, MAX_PAIRS = 3, 50
-"""Fewer pairs find only gross differences. More cost more time than they add certainty."""
-
 Sides = tuple[list[Metrics], list[Metrics]]
 """Of the old build and of the new."""
-
-
-def pairs_problems(num_pairs: int) -> list[BadRequestError]:
-    """Return the problem of the number of pairs, if it has one."""
-    if MIN_PAIRS <= num_pairs <= MAX_PAIRS:
-        return []
-    remedy = "5 pairs find a difference of three times the noise of one run"
-    return [BadRequestError(f"--pairs {num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy)]
 
 
 def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) -> PairsVerdict | None:

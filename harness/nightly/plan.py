@@ -17,9 +17,8 @@ from harness.launch.slurm_job import option_problems
 from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, launcher_problems
-from harness.nightly.against import against_notes, find_against
+from harness.nightly.against import against_note, find_against
 from harness.nightly.batch import unstarted_night
-from harness.nightly.pairs import pairs_problems
 from harness.records.batches import BatchLaunch
 from harness.records.gating import LaunchSettings
 from harness.records.goldens import require_golden_dir
@@ -63,17 +62,20 @@ class NightRequest:
         )
 
 
-MOST_EXTRA_RUNS = 100
-"""The most runs of one case to confirm or to retry. A larger number is a typing error."""
+_COUNTS = {
+    "confirm": ("--confirm", 0, 100, "it counts the extra runs of one case"),
+    "retries": ("--retries", 0, 100, "it counts the extra runs of one case"),
+    "num_pairs": ("--pairs", 3, 50, "5 pairs find a difference of three times the noise of one run"),
+}
+"""By field: its option, the least and the most. Fewer pairs find only gross differences; more runs add no certainty."""
 
 
 def chosen_suite(request: NightRequest) -> Suite:
     """Return the cases that this night is about. BadRequestError with every fault of the suite and of the options."""
     problems, chosen = Problems(), Suite(name="", title="", cases=())
-    for name in ("confirm", "retries"):
-        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
-            message = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
-            problems.add(message, "it counts the extra runs of one case")
+    for name, (option, least, most, remedy) in _COUNTS.items():
+        if not least <= (number := getattr(request, name)) <= most:
+            problems.add(f"{option} {number} must be {least} to {most}", remedy)
     with problems.collecting():
         require_golden_dir(request.golden_dir)
     problems.found += impossible_names(request.accept_differences)
@@ -83,7 +85,6 @@ def chosen_suite(request: NightRequest) -> Suite:
     with problems.collecting():
         chosen = read_suite(request.suite, request.recipes_dir)
         chosen = only(chosen, request.only)
-    problems.found += pairs_problems(request.num_pairs)
     problems.raise_if_any()
     return chosen
 
@@ -143,8 +144,10 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     problems, against, suite = Problems(), None, None
     with problems.collecting():
         suite = chosen_suite(request)
-    with problems.collecting():
-        against = find_against(request.against, request.num_pairs, Path(request.suite).stem, request.results_dir, host)
+    if request.against:
+        with problems.collecting():
+            name, results = Path(request.suite).stem, request.results_dir
+            against = find_against(request.against, request.num_pairs, name, results, host)
     problems.raise_if_any()
     assert suite is not None  # else there are problems
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
@@ -157,7 +160,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     if starts and request.launch.launcher != "replay" and request.slurm is None:
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
-    notes = (*unasked, *_short_cases(plan), *against_notes(against))
+    notes = (*unasked, *_short_cases(plan), *([against_note(against)] if against else []))
     plan = plan.model_copy(update={"notes": notes, "against": against})
     return _startable(plan, host) if starts else plan
 

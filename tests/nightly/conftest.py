@@ -18,6 +18,7 @@ from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase,
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
 from tests.conftest import build_record, build_spec
+from tests.nightly.night_recordings import Stage
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = "results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json"
@@ -228,3 +229,15 @@ def _written_night(tmp_path: Path) -> NightVerdict:
     night_dir = tmp_path / "results" / "nights" / NIGHT
     night_dir.mkdir(parents=True)
     return build_night(night_dir=night_dir, plan={"started_at": started.isoformat()})
+
+
+@pytest.fixture(name="stage")
+def _stage(tmp_path: Path) -> Any:
+    """A suite of these cases, by name with their settings."""
+    return lambda **cases: Stage(tmp_path, cases)
+
+
+@pytest.fixture(name="nightly")
+def _nightly(mbr_perf: Any) -> Any:
+    """Replay the suite of a stage."""
+    return lambda stage, *more: mbr_perf(*stage.arguments(*more))

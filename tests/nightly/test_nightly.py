@@ -10,19 +10,7 @@ from harness.experiment.experiment import fingerprint_of
 from harness.history.store import read_history
 from harness.records.batches import EVENTS
 from harness.records.night import run_dir_of
-from tests.nightly.night_recordings import OOM, PORT_TAKEN, SECONDS, Stage, cut_short
-
-
-@pytest.fixture(name="stage")
-def _stage(tmp_path):
-    """A suite of these cases, by name with their settings."""
-    return lambda **cases: Stage(tmp_path, cases)
-
-
-@pytest.fixture(name="nightly")
-def _nightly(mbr_perf):
-    """Replay the suite of a stage."""
-    return lambda stage, *more: mbr_perf(*stage.arguments(*more))
+from tests.nightly.night_recordings import OOM, PORT_TAKEN, SECONDS, cut_short
 
 
 def cases_of(answer):

@@ -22,11 +22,6 @@ def _old_build(tmp_path_factory):
     return environment(tmp_path_factory.mktemp("old") / "env").parent.parent
 
 
-@pytest.fixture(name="nightly")
-def _nightly(mbr_perf):
-    return lambda stage, *more: mbr_perf(*stage.arguments(*more))
-
-
 @pytest.fixture(name="recorded")
 def _recorded(tmp_path, nightly):
     """A case of three repeats, its golden ``faster`` than it, and pairs in which the new build is that much ``slower``."""

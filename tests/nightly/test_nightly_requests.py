@@ -4,19 +4,7 @@ import json
 
 import pytest
 
-from tests.nightly.night_recordings import RECIPE, Stage
-
-
-@pytest.fixture(name="stage")
-def _stage(tmp_path):
-    """A suite of these cases, by name with their settings."""
-    return lambda **cases: Stage(tmp_path, cases)
-
-
-@pytest.fixture(name="nightly")
-def _nightly(mbr_perf):
-    """Replay the suite of a stage."""
-    return lambda stage, *more: mbr_perf(*stage.arguments(*more))
+from tests.nightly.night_recordings import RECIPE
 
 
 def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_written(stage, nightly, tmp_path):
