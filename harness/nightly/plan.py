@@ -62,9 +62,10 @@ class NightRequest:
         )
 
 
+_EXTRA_RUNS = (0, 100, "it counts the extra runs of one case")
 _COUNTS = {
-    "confirm": ("--confirm", 0, 100, "it counts the extra runs of one case"),
-    "retries": ("--retries", 0, 100, "it counts the extra runs of one case"),
+    "confirm": ("--confirm", *_EXTRA_RUNS),
+    "retries": ("--retries", *_EXTRA_RUNS),
     "num_pairs": ("--pairs", 3, 50, "5 pairs find a difference of three times the noise of one run"),
 }
 """By field: its option, the least and the most. Fewer pairs find only gross differences; more runs add no certainty."""
