@@ -35,23 +35,10 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
 
 _FAULTS = frozenset(
     {
-        errno.EIO,
-        errno.ESTALE,
-        errno.EDQUOT,
-        errno.ENOSPC,
-        errno.EFBIG,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.ENOTCONN,
-        errno.ETIMEDOUT,
-        errno.ENXIO,
-        errno.ENOLCK,
-        errno.EBUSY,
+        errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EACCES,
+        errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENXIO, errno.ENOLCK, errno.EBUSY,
     }
-)
+)  # fmt: skip
 """Errors of files and disks that are no bug of mbr-perf."""
 
 
