@@ -1,6 +1,6 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -10,7 +10,7 @@ from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
-from harness.launch.environment import Host, this_host
+from harness.launch.environment import Host
 from harness.predict.exact import why_of_another_planner
 from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
@@ -44,11 +44,6 @@ class KeptPrediction:
 def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> KeptPrediction:
     """Return the prediction of a settled request from cached traces, without starting a tracer."""
     return predict_with(tracing(host, cached_only=True), spec, software)
-
-
-def predict(spec: ExperimentSpec, software: Software, host: Host | None = None) -> KeptPrediction:
-    """Predict one settled request with built-in constants. Does not raise."""
-    return predict_with(tracing(host or this_host()), spec, software, use_calibration=False)
 
 
 def predict_with(
@@ -111,11 +106,10 @@ def prediction_line(record: PredictionRecord | None, reason: str) -> str:
     """Predicted peak, reserved bytes and step time. Empty for a record without a prediction."""
     if record is None:
         return f"Not predicted: {reason}" if reason else ""
-    low, high = record.range_bytes
     whole = record.measurable_peak_bytes
     before = "" if whole == record.peak_bytes else f", {format_bytes(whole)} before CUDA graphs are replayed"
     line = (
-        f"Predicted: peak {format_bytes(record.peak_bytes)}, {format_bytes(low)} to {format_bytes(high)}, "
+        f"Predicted: peak {format_bytes(record.peak_bytes)}, {' to '.join(map(format_bytes, record.range_bytes))}, "
         f"stage {record.worst_stage.pp_rank}{before}"
     )
     if record.reserved_bytes is not None:
@@ -129,6 +123,12 @@ def prediction_line(record: PredictionRecord | None, reason: str) -> str:
 def limits_for(spec: ExperimentSpec, margin: float = SPARE) -> Limits:
     """Return the limits with the calibrated constants of the GPU type."""
     return Limits.of(spec, margin, constants_for(spec.gpu).outside_allocator_bytes)
+
+
+def limits_of(specs: Iterable[ExperimentSpec | None], margin: float) -> list[Limits]:
+    """Return the limits of the cells whose memory is known, each once, from the least on."""
+    found = {each.budget_bytes: each for spec in specs if spec for each in [limits_for(spec, margin)]}
+    return [found[size] for size in sorted(size for size in found if size is not None)]
 
 
 def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:

@@ -8,7 +8,7 @@ import typer
 from harness.cli.options import Json
 
 _RUN = ("measure.values:RunDocument", "measure.values:RunPlanDocument")
-_SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument", "sweep.document:SweepJobPlanDocument")
+_SWEEP = ("sweep.values:SweepRunDocument", "sweep.values:SweepPlanDocument", "sweep.values:SweepJobPlanDocument")
 _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "recipes export": ("recipes.rows:ExportedDocument",),
     "recipes new": ("recipes.rows:ExportedDocument",),
     "recipes validate": ("recipes.rows:CheckedDocument",),
-    "report": ("sweep.document:SweepDocument",),
+    "report": ("sweep.values:SweepVerdict",),
     "results archive": ("results.archive:ArchiveDocument",),
     "results doctor": ("results.housekeeping:AilmentsDocument",),
     "results list": ("results.show:InventoryDocument",),

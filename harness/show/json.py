@@ -19,7 +19,7 @@ Text = Annotated[str | None, BeforeValidator(lambda text: text or None)]
 class Shown(BaseModel):
     """A part of a document: every field has the value of the attribute of its name, or of the path of :func:`at`."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, from_attributes=True, protected_namespaces=(), defer_build=True)
 
     @classmethod
     def of(cls, *values: object, **more: object) -> Self:

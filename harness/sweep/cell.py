@@ -13,15 +13,15 @@ from harness.judge.likeness import is_for
 from harness.judge.plausible import doubts_of
 from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
-from harness.judge.statistics import time_change
+from harness.judge.statistics import CONFIDENCE, time_change
 from harness.measure.prediction import limits_for
-from harness.measure.values import error_of
+from harness.measure.values import NotPredicted, error_of
 from harness.records.gating import GateOptions
 from harness.records.goldens import find_golden
 from harness.records.metrics import Metrics, speed_of
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData
-from harness.sweep.values import CellStatus, CellVerdict, MeasuredCell, OomLine, Predicted, VsControl, trade_off
+from harness.sweep.values import CellPrediction, CellStatus, CellVerdict, MeasuredCell, OomLine, Versus, trade_off
 from harness.units import first_line, format_bytes
 
 # A cell that ran out of memory once is not reliable, whatever its other repeats did.
@@ -138,19 +138,18 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
     stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
-    reason = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
-    return CellVerdict(
-        **vars(cell),
+    return CellVerdict.of(
+        cell,
+        num_runs=len(cell.runs),
         is_control=is_control,
         fits=_fits(cell, frame.margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
         vs_reference=_versus(cell, stand_in, "reference") if stand_in else None,
         is_reference=frame.reference is not None and frame.reference.name == cell.name,
-        no_comparison=obstacle,
-        predicted=_predicted(cell, frame.control, versus),
-        no_prediction="" if cell.prediction else cell.planned.no_prediction or reason,
-        golden=_golden(cell.runs, frame.gate),
+        not_compared=obstacle,
+        prediction=_prediction(cell, frame.control, versus),
+        compared=_golden(cell.runs, frame.gate),
     )
 
 
@@ -182,7 +181,7 @@ def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
     return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
 
 
-def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") -> VsControl | None:
+def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") -> Versus | None:
     if cell.status != "ok" or cell.metrics is None or control.metrics is None:
         return None
     time = None
@@ -192,13 +191,14 @@ def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") 
         own, other = (each.relative_spread if each else None for each in steps)
         time = time_change(cell.costs_s, control.costs_s, (own, other), called)
     memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
-    return VsControl(
+    return Versus.of(
         time=time,
         memory=memory,
         trade=trade_off(time, memory),
-        time_problem="" if time else cell.metrics.problems.get(_TIME, "no step time"),
+        confidence=CONFIDENCE if time and time.interval else None,
+        basis=time.basis if time else cell.metrics.problems.get(_TIME, "no step time"),
         memory_problem="" if memory else cell.metrics.problems.get(_MEMORY, "no allocated peak of all ranks"),
-        rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
+        time_rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
     )
 
 
@@ -214,18 +214,21 @@ def _fits(cell: MeasuredCell, margin: float) -> bool | None:
     return peak.value <= budget and not retried
 
 
-def _predicted(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Predicted | None:
-    prediction = cell.prediction
-    if prediction is None:
-        return None
-    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+def _prediction(
+    cell: MeasuredCell, control: MeasuredCell, versus: Versus | None
+) -> CellPrediction | NotPredicted | None:
+    record = cell.prediction
+    if record is None:
+        reasons = (cell.planned.no_prediction, *(run.no_prediction for run in cell.data.runs))
+        return next((NotPredicted(reason=reason) for reason in reasons if reason), None)
     seconds = cell.speed.step_time_s if cell.speed else None
-    return Predicted(
-        prediction=prediction,
-        peak_error=error_of(prediction.measurable_peak_bytes, peak.value if peak else None),
-        step_time_error=error_of(prediction.step_time_s, seconds),
+    return CellPrediction.beside(
+        record,
+        cell.metrics if cell.status == "ok" else None,
+        measured_step_time_s=seconds,
+        step_time_error=error_of(record.step_time_s, seconds),
         overhead=_predicted_overhead(cell, control) if cell.name != control.name else None,
-        measured_overhead=versus.time.fraction if versus and versus.time else None,
+        measured_overhead=versus.time_change if versus else None,
     )
 
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.foreign.exporting import ToPaste, sayable, to_paste
 from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
 from harness.judge.statistics import half_width
+from harness.measure.prediction import limits_of
 from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, control_ended, judged, measured
-from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict, limits_of, room_text
+from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict, room_text
 from harness.units import counted, format_bytes, format_percent
 
 
@@ -118,7 +121,7 @@ def _by_memory(
 def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
     """Return the cell with the least memory; where memory differs by no more than noise, the fastest of them."""
     least = min(cell.peak_bytes or 0 for cell in tied)
-    noise = max((cell.versus.memory.noise_bytes for cell in tied if cell.versus and cell.versus.memory), default=0)
+    noise = max((cell.versus.memory_noise_bytes or 0 for cell in tied if cell.versus), default=0)
     return next(cell for cell in tied if (cell.peak_bytes or 0) <= least + noise)
 
 
@@ -140,10 +143,10 @@ def _room(cells: Sequence[CellVerdict], margin: float) -> str:
 def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
     peak = f"peak {format_bytes(cell.peak_bytes or 0)}"
     versus = cell.versus
-    if cell.is_control or versus is None or versus.time is None or versus.memory is None:
+    saved = versus.memory_saved_bytes if versus else None
+    if cell.is_control or versus is None or versus.time_change is None or saved is None:
         return f"it is the control, {peak}" if cell.is_control else peak
-    time = f"{format_percent(versus.time.fraction)} time and " if with_time else ""
-    saved = versus.memory.saved_bytes
+    time = f"{format_percent(versus.time_change)} time and " if with_time else ""
     return f"{time}{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'} memory than {reference}, {peak}"
 
 
@@ -183,20 +186,30 @@ def judge_sweep(
     control = next(cell for cell in found if cell.name == plan.control)
     instead = stand_in(found, control)
     frame = Frame(control, instead, plan.margin, gate)
-    cells = tuple(judged(cell, frame) for cell in found)
     threshold = default_thresholds(reference, plan.repeats).time if reference else 0.0
     times = Times(threshold)
+    cells = [judged(cell, frame) for cell in found]
+    best = pareto(cells, times)
     num_due = data.num_due
-    return SweepVerdict(
+    use = unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin)
+    return SweepVerdict.of(
+        plan,
         plan=plan,
         reference=instead.name if instead else control.name if control.status == "ok" and not control.doubts else None,
         reference_why=control_ended(control) if instead else "",
-        cells=cells,
-        pareto=pareto(cells, times),
-        recommendation=unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin),
-        num_due=num_due,
+        cells=[cell.model_copy(update={"pareto": cell.name in best}) for cell in cells],
+        pareto=best,
+        recommendation=use,
+        to_paste=_to_paste(use.cell, cells, control.spec),
+        num_runs_missing=num_due,
         notes=(*plan.notes, *_unused_golden(cells, gate)),
     )
+
+
+def _to_paste(name: str | None, cells: Sequence[CellVerdict], control: ExperimentSpec | None) -> ToPaste | None:
+    """Return a cell in words of other programs; None where they have no words for a change."""
+    best = next((cell.spec for cell in cells if cell.name == name), None)
+    return to_paste(best, control) if best and control and sayable(best, control) else None
 
 
 def _unused_golden(cells: Sequence[CellVerdict], gate: GateOptions) -> tuple[str, ...]:

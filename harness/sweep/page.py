@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.measure.prediction import limits_for
+from harness.measure.prediction import limits_for, limits_of
 from harness.predict.search import judged
 from harness.records.metrics import BY_NAME
 from harness.records.prediction import PredictionRecord
@@ -34,7 +34,7 @@ from harness.show.page import (
 from harness.show.provenance import command_text, machine_facts, run_table
 from harness.show.request_text import paste_lines, request_rows
 from harness.sweep.remarks import answer, change_text, closing_lines, headline, remarks
-from harness.sweep.values import CellVerdict, SweepVerdict, limits_of
+from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
 RECOMMENDED, PARETO = "*", "P"
@@ -118,7 +118,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
                 Column("", optional=True),
                 lambda cell: RECOMMENDED * (cell.name == use) + PARETO * (cell.name in verdict.pareto),
             ),
-            (Column("#", right=True, detail=True), lambda cell: f"{cell.planned.index}"),
+            (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
             (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
             (Column(step, right=True, optional=True), _metric("step_time_s")),
@@ -139,7 +139,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
                 Column("Power cap", right=True, drop=8, optional=True, detail=True),
                 lambda cell: cap_figure(cell.metrics.clocks if cell.metrics else None),
             ),
-            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted("measurable_peak_bytes")),
+            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted("whole_run_peak_bytes")),
             (Column("Pred. error", right=True, drop=6, optional=True, detail=True), _error),
             (Column("Pred. reserved", right=True, drop=6, optional=True, detail=True), _predicted("reserved_bytes")),
         ],
@@ -155,16 +155,16 @@ def status_text(cell: CellVerdict) -> str:
 
 def _interval(cell: CellVerdict) -> str:
     """Return ``+2.0 to +4.2 %``: the interval of the change in time."""
-    if cell.versus is None or cell.versus.time is None or cell.versus.time.interval is None:
+    if cell.versus is None or cell.versus.time_change_interval is None:
         return ABSENT
-    low, high = map(format_percent, cell.versus.time.interval)
+    low, high = map(format_percent, cell.versus.time_change_interval)
     return f"{low.removesuffix(' %')} to {high}"
 
 
 def trade_text(cell: CellVerdict) -> str:
     """Return milliseconds per GiB saved, four digits; absent if undefined."""
-    trade = cell.versus.trade if cell.versus else None
-    return ABSENT if trade is None or trade.ms_per_gib_saved is None else four_figures(trade.ms_per_gib_saved)
+    price = cell.versus.ms_per_gib_saved if cell.versus else None
+    return ABSENT if price is None else four_figures(price)
 
 
 def _role(cell: CellVerdict) -> str:
@@ -182,8 +182,8 @@ def _allocated(cell: CellVerdict) -> str:
 
 
 def _saved(cell: CellVerdict) -> str:
-    memory = cell.versus.memory if cell.versus else None
-    return f"{'-' if memory.saved_bytes < 0 else '+'}{format_bytes(abs(memory.saved_bytes))}" if memory else ABSENT
+    saved = cell.versus.memory_saved_bytes if cell.versus else None
+    return ABSENT if saved is None else f"{'-' if saved < 0 else '+'}{format_bytes(abs(saved))}"
 
 
 def _worst(cell: CellVerdict) -> str:
@@ -192,7 +192,7 @@ def _worst(cell: CellVerdict) -> str:
 
 
 def _predicted(name: str) -> Callable[[CellVerdict], str]:
-    return lambda cell: _size(getattr(cell.predicted.prediction, name)) if cell.predicted else ABSENT
+    return lambda cell: _size(getattr(cell.predicted, name)) if cell.predicted else ABSENT
 
 
 def _size(num_bytes: int | None) -> str:

@@ -73,7 +73,7 @@ def _point(cell: CellVerdict, verdict: SweepVerdict, x: float, rate: float) -> P
         x,
         rate,
         _state(cell, verdict),
-        f"{cell.planned.index}",
+        f"{cell.index}",
         cell.name,
         text,
         f"{cell.name}: {text}",
@@ -96,14 +96,14 @@ def _predicted(verdict: SweepVerdict) -> Iterator[Picture]:
     cells = [(cell, cell.peak_bytes, cell.predicted) for cell in verdict.cells if cell.predicted]
     if not cells:
         return
-    unit, scale = memory_unit([own.prediction.range_bytes[1] for *_, own in cells])
+    unit, scale = memory_unit([own.peak_range_bytes[1] for *_, own in cells])
     rows = []
     for cell, peak, own in cells:
-        low, high = own.prediction.range_bytes
-        text = f"predicted {format_bytes(own.prediction.measurable_peak_bytes)}"
+        low, high = own.peak_range_bytes
+        text = f"predicted {format_bytes(own.whole_run_peak_bytes)}"
         text = text if peak is None else f"{format_bytes(peak)}, {text}"
         parts = () if peak is None else (("measured", peak / scale),)
-        rows.append(Bar(f"{cell.planned.index}: {cell.name}", text, parts, (low / scale, high / scale)))
+        rows.append(Bar(f"{cell.index}: {cell.name}", text, parts, (low / scale, high / scale)))
     chart = Bars(Axis(f"Peak of the worst rank ({unit})"), {"measured": (look.SKY, "")}, tuple(rows))
     caption = "Lines are predicted ranges. A cell without a bar did not finish."
     yield Picture("predicted_measured", "Predicted and measured peaks", caption, chart)

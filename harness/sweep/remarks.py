@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.judge.gate import Comparison
 from harness.judge.statistics import MIN_RUNS
+from harness.measure.values import NotPredicted
 from harness.records.metrics import BY_NAME
-from harness.records.redact import redact_shapes
 from harness.show.figures import ABSENT, change, figure
 from harness.show.page import Line, answer_line
 from harness.sweep.cell import oom_text
-from harness.sweep.values import CellVerdict, SweepVerdict, room_text
+from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict, room_text
 from harness.units import format_bytes, format_percent, grouped
 
 _MANY = 4
@@ -68,8 +67,8 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
 def answer(verdict: SweepVerdict) -> Line:
     """Return ``Use mlp: the fastest of 3 that fit, +20.1 % time (+18.0 to +22.1 %), ... Control none, 3 repeats``."""
     best = verdict.recommendation
-    if verdict.num_due or best.cell is None:
-        return answer_line(f"{'Unfinished' if verdict.num_due else 'No recommendation'}: {best.why}")
+    if verdict.num_runs_missing or best.cell is None:
+        return answer_line(f"{'Unfinished' if verdict.num_runs_missing else 'No recommendation'}: {best.why}")
     cell, num_fit = (
         verdict.cell(best.cell),
         sum(each.is_comparable and each.fits is not False for each in verdict.cells),
@@ -89,27 +88,27 @@ def answer(verdict: SweepVerdict) -> Line:
 
 def _changes(cell: CellVerdict) -> Iterable[str]:
     versus = None if cell.is_control else cell.versus
-    if versus and versus.time:
+    saved = versus.memory_saved_bytes if versus else None
+    if versus and versus.time_change is not None:
         yield f", {change_text(cell)} time"
-    if versus and versus.memory:
-        saved = versus.memory.saved_bytes
+    if saved is not None:
         yield f", {'saves' if saved >= 0 else 'uses'} {format_bytes(abs(saved))}{' more' * (saved < 0)}"
 
 
 def change_text(cell: CellVerdict, *, interval: bool = True) -> str:
     """Return ``+20.1 % (+18.0 to +22.1 %)``; absent without a comparison."""
-    time = cell.versus.time if cell.versus else None
-    if time is None:
+    versus = cell.versus
+    if versus is None or versus.time_change is None:
         return ABSENT
-    if time.interval is None or not interval:
-        return format_percent(time.fraction)
-    low, high = map(format_percent, time.interval)
-    return f"{format_percent(time.fraction)} ({low.removesuffix(' %')} to {high})"
+    if versus.time_change_interval is None or not interval:
+        return format_percent(versus.time_change)
+    low, high = map(format_percent, versus.time_change_interval)
+    return f"{format_percent(versus.time_change)} ({low.removesuffix(' %')} to {high})"
 
 
 def _basis(verdict: SweepVerdict) -> Iterable[str]:
-    changes = [cell.versus.time for cell in verdict.cells if cell.versus and cell.versus.time]
-    rescaled = [cell.name for cell in verdict.cells if cell.versus and cell.versus.rescaled]
+    timed = [cell.versus for cell in verdict.cells if cell.versus and cell.versus.time_change is not None]
+    rescaled = [cell.name for cell in verdict.cells if cell.versus and cell.versus.time_rescaled]
     against = "reference" if verdict.reference_why else "control"
     if verdict.reference_why:
         yield f"Compared with {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
@@ -117,9 +116,9 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
         yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
     if verdict.has_repeats:
         yield "Mean step: the mean over repeats of each run's median step"
-    if not changes:
+    if not timed:
         return
-    if all(time.interval for time in changes):
+    if all(versus.time_change_interval for versus in timed):
         yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
     elif verdict.plan.repeats >= MIN_RUNS:
         yield f"Time vs {against}: cells with fewer than {MIN_RUNS} runs have no interval; the spreads are below"
@@ -137,27 +136,26 @@ def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
         yield cell.reason, False
     for doubt in cell.doubts:
         yield f"not judged: {doubt}", True
-    if cell.no_comparison and not cell.is_reference and cell.vs_reference is None:
-        yield f"not compared: {cell.no_comparison}", True
+    if cell.not_compared and not cell.is_reference and cell.vs_reference is None:
+        yield f"not compared: {cell.not_compared}", True
     yield from _versus(cell)
-    if cell.predicted is None and cell.no_prediction:
-        yield f"not predicted: {cell.no_prediction}", False
+    if isinstance(cell.prediction, NotPredicted):
+        yield f"not predicted: {cell.prediction.reason}", False
     if cell.golden is not None:
         yield _golden(cell.golden), cell.golden.outcome == "regression"
 
 
 def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
     versus = cell.versus
-    if versus is None:
+    if versus is None or versus.time_change is None:
         return
-    if versus.time is not None and versus.time.interval is None:
-        yield f"time {format_percent(versus.time.fraction)} from {versus.time.basis}", False
-    if versus.trade.undefined and versus.time and versus.memory:
-        yield f"ms per GiB saved is undefined: {versus.trade.undefined}", False
+    if versus.time_change_interval is None:
+        yield f"time {format_percent(versus.time_change)} from {versus.basis}", False
+    if versus.ms_per_gib_saved_undefined and versus.memory_saved_bytes is not None:
+        yield f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}", False
 
 
-def _golden(comparison: Comparison) -> str:
-    gated = [f for f in comparison.findings if f.change is not None]
+def _golden(golden: CellGolden) -> str:
+    gated = [f for f in golden.comparison if f.change is not None]
     text = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
-    golden = redact_shapes(comparison.golden_path or "")
-    return f"compared with golden {golden}: {comparison.outcome.value}{f': {text}' if text else ''}"
+    return f"compared with golden {golden.path or ''}: {golden.outcome.value}{f': {text}' if text else ''}"

@@ -5,14 +5,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
+from typing import Any
 
 from harness.batch.batch import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.gate import comparison_outcome
 from harness.records.gating import GateOptions
+from harness.records.metrics import METRICS
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.show import json
+from harness.show.figures import Value, csv_text
 from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import GAP, Line, Picture, details
@@ -23,7 +26,7 @@ from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import Origin, origin_of, plan_page, summary_lines, sweep_page
 from harness.sweep.pictures import pictures
-from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.sweep.values import CellVerdict, SweepPlanDocument, SweepRunDocument, SweepVerdict
 from harness.units import counted
 
 
@@ -34,9 +37,7 @@ class SweepDisplay(BatchDisplay):
     def plan(self, plan: SweepPlan) -> None:
         """Show the dry run: every cell, its prediction and whether it would run."""
         if self.as_json:
-            from harness.sweep.document import SweepPlanDocument
-
-            json.answer(SweepPlanDocument.of_plan(plan))
+            json.answer(SweepPlanDocument.of(plan))
         else:
             show_page(plan_page(plan))
 
@@ -60,9 +61,8 @@ class SweepDisplay(BatchDisplay):
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """Show the answer; for an unfinished sweep also the command that continues it."""
         if self.as_json:
-            from harness.sweep.document import SweepRunDocument
-
-            json.answer(SweepRunDocument.of_verdict(verdict, reports, sweep_dir=sweep_dir, num_runs_due=num_due))
+            more = {"report": reports, "sweep_dir": sweep_dir, "num_runs_due": num_due}
+            json.answer(SweepRunDocument.of(verdict, **more))
         else:
             show_verdict(verdict, reports)
         if num_due:
@@ -100,8 +100,6 @@ def write_reports(
 
 
 def _text(suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: Origin, *, with_images: bool) -> str:
-    from harness.sweep.document import SweepDocument, sweep_csv
-
     match suffix:
         case ".html":
             return html(sweep_page(verdict, drawn, origin))
@@ -110,7 +108,58 @@ def _text(suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: 
         case ".csv":
             return sweep_csv(verdict)
         case _:
-            return json.text(SweepDocument.of_verdict(verdict)) + "\n"
+            return json.text(verdict) + "\n"
+
+
+def sweep_csv(verdict: SweepVerdict) -> str:
+    """Return header and rows; step time and rates are each cell's speed (over repeats the mean)."""
+    records = [_row(cell, verdict) for cell in verdict.cells]
+    return csv_text(list(records[0]), (record.values() for record in records))
+
+
+_FIGURES = {
+    "memory_saved_bytes": "versus.memory_saved_bytes",
+    "ms_per_gib_saved": "versus.ms_per_gib_saved",
+    "predicted_peak_bytes": "predicted.peak_bytes",
+    "peak_error": "predicted.peak_error",
+    "predicted_reserved_bytes": "predicted.reserved_bytes",
+    "predicted_fits_bytes": "predicted.fits_bytes",
+    "predicted_step_time_s": "predicted.step_time_s",
+    "predicted_time_change": "predicted.overhead",
+    "golden_outcome": "golden.outcome.value",
+    "oom_rank": "oom.rank",
+    "oom_request_bytes": "oom.request_bytes",
+}
+
+
+def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
+    def at(path: str) -> Any:
+        found: Any = cell
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return found
+
+    low, high = at("versus.time_change_interval") or (None, None)
+    return {
+        "index": cell.index,
+        "cell": cell.name,
+        **{f"axis:{axis.name}": cell.changes.get(axis.name) for axis in verdict.axes},
+        "recompute": cell.recompute,
+        "status": cell.status,
+        "control": cell.is_control,
+        "reference": cell.name == verdict.reference,
+        "pareto": cell.pareto,
+        "recommended": cell.name == verdict.recommended,
+        "fits": cell.fits,
+        "num_runs": cell.num_runs,
+        **{metric.name: cell.figure(metric) for metric in METRICS},
+        "time_change": at("versus.time_change"),
+        "time_change_low": low,
+        "time_change_high": high,
+        **{name: at(path) for name, path in _FIGURES.items()},
+        "reason": cell.oom.verdict if cell.oom else cell.reason,
+        "doubts": "; ".join(cell.doubts),
+    }
 
 
 _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT)
@@ -162,8 +211,8 @@ def _exit_code(cell: CellVerdict, gate: GateOptions) -> ExitCode:
         return ExitCode.RUN_FAILED
     if cell.status != "ok":
         return ExitCode.OK
-    if cell.golden is not None:
-        return comparison_outcome(cell.golden, fail_on_improvement=gate.fail_on_improvement)[1]
+    if cell.compared is not None:
+        return comparison_outcome(cell.compared, fail_on_improvement=gate.fail_on_improvement)[1]
     required = gate.require_golden or (gate.golden_values_path is not None and not gate.names_one_golden)
     return ExitCode.INCONCLUSIVE if required else ExitCode.OK
 
@@ -185,9 +234,7 @@ def report_sweep(request: ReportRequest) -> None:
     verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:
-        from harness.sweep.document import SweepDocument
-
-        json.answer(SweepDocument.of_verdict(verdict, paths))
+        json.answer(verdict.model_copy(update={"report": paths}))
     else:
         show_verdict(verdict, paths)
 

@@ -20,6 +20,7 @@ from harness.launch.build import require_same_build
 from harness.launch.environment import Host, this_host
 from harness.launch.machine import software_for, software_here
 from harness.measure.experiment import Display
+from harness.measure.values import launch_document
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.folders import results_dir
 from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
@@ -31,6 +32,7 @@ from harness.sweep.batch import DueCell, SweepBatch
 from harness.sweep.plan import plan_sweep
 from harness.sweep.reports import SweepDisplay, answer
 from harness.sweep.request import SweepRequest
+from harness.sweep.values import SweepJobPlanDocument
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     batch = _unstarted(plan, host, results)
     job = sweep_job(batch, slurm, results).checked(host)
     if display.as_json:
-        from harness.measure.values import launch_document
-        from harness.sweep.document import SweepJobPlanDocument
-
-        json.answer(SweepJobPlanDocument.of_plan(plan, job=launch_document(job)))
+        json.answer(SweepJobPlanDocument.of(plan, job=launch_document(job)))
         return
     display.plan(plan)
     display.batch_files([job])

@@ -1,25 +1,28 @@
-"""The verdicts on cells and their trade-offs."""
+"""The plan of a sweep, and the verdicts on its cells with their trade-offs, as values that are their JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.judge.gate import Comparison
-from harness.judge.saving import MemorySaving
+from harness.foreign.exporting import ToPaste
+from harness.judge.gate import Comparison, Finding, Verdict
+from harness.judge.saving import MemorySaving, RankSaving
 from harness.judge.statistics import TimeChange
-from harness.measure.prediction import limits_for
+from harness.measure.prediction import limits_of
+from harness.measure.values import Launch, NotPredicted, PredictedAndMeasured
 from harness.predict.limits import Limits
 from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
+from harness.records.redact import redact_shapes
 from harness.records.run import RunRecord
-from harness.records.sweep import Cell, CellData, SweepPlan
+from harness.records.sweep import Axis, Cell, CellData, PlannedCell, RefusedCell, SweepPlan
+from harness.show.json import Document, Shown, Text, at
 from harness.units import GIB, format_bytes
-
-if TYPE_CHECKING:
-    from harness.foreign.exporting import ToPaste
 
 
 @dataclass(frozen=True)
@@ -80,33 +83,42 @@ class OomLine:
     peak_allocated_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class VsControl:
-    """A cell against the control. ``time_problem`` and ``memory_problem`` say why one of them is absent.
+class Versus(Shown):
+    """A cell against the control, or the cell that replaces it. Intervals are 95 %; no figure without a comparison.
 
-    ``rescaled``: the two do not train the same tokens per GPU and step, so the cell's time is for the control's tokens.
+    ``basis``: the runs behind the time, or why there is none. ``time_rescaled``: the two do not train the same tokens
+    per GPU and step, so the cell's time is for the control's tokens.
     """
 
-    time: TimeChange | None
-    memory: MemorySaving | None
-    trade: TradeOff
-    time_problem: str = ""
-    memory_problem: str = ""
-    rescaled: bool = False
+    time_change: float | None = at("time", "fraction")
+    time_change_interval: tuple[float, float] | None = at("time", "interval")
+    time_change_s: float | None = at("time", "seconds")
+    confidence: float | None
+    basis: str
+    time_rescaled: bool
+    memory_saved_bytes: int | None = at("memory", "saved_bytes")
+    memory_noise_bytes: int | None = at("memory", "noise_bytes")
+    memory_problem: Text
+    saved_bytes: dict[str, int] = at("memory", "saved_by_metric", default={})
+    ranks: tuple[RankSaving, ...] = at("memory", "ranks", default=())
+    ms_per_gib_saved: float | None = at("trade", "ms_per_gib_saved")
+    ms_per_gib_saved_interval: tuple[float, float] | None = at("trade", "interval")
+    ms_per_gib_saved_undefined: Text = at("trade", "undefined")
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """A prediction and its measurement. Errors are predicted / measured - 1; None without both.
+class CellPrediction(PredictedAndMeasured):
+    """``overhead``: predicted change of step time against the control, by seconds or by FLOPs."""
 
-    ``overhead``: predicted change of step time against the control, by seconds or, where none are predicted, by FLOPs.
-    """
-
-    prediction: PredictionRecord
-    peak_error: float | None
-    step_time_error: float | None
     overhead: float | None
     measured_overhead: float | None
+
+
+class CellGolden(Shown):
+    """A cell against its golden."""
+
+    path: Annotated[Text, BeforeValidator(lambda path: redact_shapes(path or ""))] = at("golden_path")
+    outcome: Verdict
+    comparison: tuple[Finding, ...] = at("findings")
 
 
 @dataclass(frozen=True)
@@ -140,41 +152,60 @@ class MeasuredCell:
         return self.planned.spec
 
     @property
+    def cost_s(self) -> float | None:
+        return fmean(self.costs_s) if self.costs_s else None
+
+    @property
     def prediction(self) -> PredictionRecord | None:
         """Return the prediction made before the sweep, else before the run."""
         return self.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
 
 
-@dataclass(frozen=True)
-class CellVerdict(MeasuredCell):
-    """The verdict on a cell. ``fits``: None where no memory is known.
+class CellVerdict(Shown):
+    """The verdict on a cell. ``fits``: None where no memory is known. ``pareto``: it is on the Pareto front.
 
     ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
     """
 
-    is_control: bool
+    planned: PlannedCell | RefusedCell = Field(exclude=True)
+    costs_s: tuple[float, ...] = Field(exclude=True)
+    is_reference: bool = Field(exclude=True)
+    compared: Comparison | None = Field(exclude=True)
+    index: int = at("planned", "index")
+    name: str
+    changes: dict[str, str] = at("planned", "changes")
+    recompute: str = at("planned", "recompute")
+    status: CellStatus
+    reason: Text
+    is_control: bool = Field(serialization_alias="control")
+    pareto: bool = False
+    num_runs: int
+    fingerprint: str | None = at("spec", "fingerprint")
+    metrics: Metrics | None
+    speed: Speed | None
+    cost_s: float | None = Field(serialization_alias="seconds_per_control_step")
+    capacity_bytes: int | None = at("spec", "capacity_bytes")
     fits: bool | None
+    doubts: tuple[str, ...]
     oom: OomLine | None
-    vs_control: VsControl | None
-    vs_reference: VsControl | None
-    is_reference: bool
-    no_comparison: str
-    predicted: Predicted | None
-    no_prediction: str
-    golden: Comparison | None
+    vs_control: Versus | None
+    vs_reference: Versus | None
+    not_compared: Text
+    prediction: CellPrediction | NotPredicted | None
+    golden: CellGolden | None = at("compared")
 
     @property
-    def cost_s(self) -> float | None:
-        return fmean(self.costs_s) if self.costs_s else None
+    def spec(self) -> ExperimentSpec | None:
+        return self.planned.spec
 
     @property
-    def versus(self) -> VsControl | None:
+    def predicted(self) -> CellPrediction | None:
+        return self.prediction if isinstance(self.prediction, CellPrediction) else None
+
+    @property
+    def versus(self) -> Versus | None:
         """Return the comparison with the control, or else with the cell that replaces it."""
         return self.vs_control or self.vs_reference
-
-    @property
-    def capacity_bytes(self) -> int | None:
-        return self.spec.capacity_bytes if self.spec else None
 
     def figure(self, metric: Metric) -> float | None:
         """Return the value of a metric that every report shows for this cell."""
@@ -202,22 +233,41 @@ class Recommendation:
     tie: str = ""
 
 
-@dataclass(frozen=True)
-class SweepVerdict:
-    """A whole sweep. ``pareto``: names of cells, cheapest first. ``num_due``: runs still to do.
+class SweepVerdict(Document):
+    """A whole sweep: ``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written.
 
-    ``notes``: the plan's and more.
+    ``pareto``: names of cells, cheapest first. ``notes``: the plan's and more.
     ``reference``: the cell that the others are compared with, or None; ``reference_why``: why it is not the control.
+    ``to_paste``: the recommended cell as overrides and arguments of other programs; None without one, or where they
+    have no words for a change. ``without``: the arguments that must go.
     """
 
-    plan: SweepPlan
+    plan: SweepPlan = Field(exclude=True)
+    recommendation: Recommendation = Field(exclude=True)
+    to_paste: ToPaste | None = Field(exclude=True)
+    sweep_id: str
+    title: str
+    recipe: str
+    gpu: str
+    started_at: str
+    command: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    repeats: int
+    capacity_bytes: int | None
+    margin: float
+    control: str
     reference: str | None
-    reference_why: str
+    reference_why: Text
     cells: tuple[CellVerdict, ...]
     pareto: tuple[str, ...]
-    recommendation: Recommendation
-    num_due: int
+    recommended: str | None = at("recommendation", "cell")
+    bridge: str | None = at("to_paste", "bridge")
+    megatron_lm: str | None = at("to_paste", "megatron_lm")
+    without: tuple[str, ...] | None = at("to_paste", "without")
+    num_runs_missing: int
+    why: str = at("recommendation", "why")
     notes: tuple[str, ...]
+    report: tuple[Path, ...] = ()
 
     def cell(self, name: str) -> CellVerdict:
         """Return the cell of that name; KeyError for none."""
@@ -225,20 +275,6 @@ class SweepVerdict:
             if cell.name == name:
                 return cell
         raise KeyError(name)
-
-    @cached_property
-    def to_paste(self) -> "ToPaste | None":
-        """Return the recommended cell in words of other programs.
-
-        None without one, or where they have no words for a change.
-        """
-        from harness.foreign.exporting import sayable, to_paste
-
-        control = self.cell(self.plan.control).spec
-        best = self.cell(self.recommendation.cell).spec if self.recommendation.cell else None
-        if best is None or control is None or not sayable(best, control):
-            return None
-        return to_paste(best, control)
 
     @property
     def limits(self) -> list[Limits]:
@@ -254,10 +290,52 @@ class SweepVerdict:
         return sum(cell.status == status for cell in self.cells)
 
 
-def limits_of(specs: Iterable[ExperimentSpec | None], margin: float) -> list[Limits]:
-    """Return the limits of the cells whose memory is known, each once, from the least on."""
-    found = {each.budget_bytes: each for spec in specs if spec for each in [limits_for(spec, margin)]}
-    return [found[size] for size in sorted(size for size in found if size is not None)]
+class SweepRunDocument(SweepVerdict):
+    """``mbr-perf sweep --json``. ``num_runs_due``: runs that are still to be done."""
+
+    sweep_dir: Path
+    num_runs_due: int
+
+
+class PlannedCellRow(Shown):
+    """A cell before it runs. ``rules``: those that refuse it; ``same_as``: the cell that it equals in effect."""
+
+    index: int
+    name: str
+    changes: dict[str, str]
+    recompute: str
+    fate: Literal["run", "pruned", "skipped_inert", "illegal"]
+    reason: Text
+    same_as: str | None
+    rules: Annotated[tuple[str, ...], BeforeValidator(lambda all_of: [each.id for each in all_of if each.blocks])] = at(
+        "findings"
+    )
+    fingerprint: str | None = at("spec", "fingerprint")
+    prediction: PredictionRecord | None
+    no_prediction: Text
+
+
+class SweepPlanDocument(Document):
+    """``mbr-perf sweep --dryrun --json``."""
+
+    dryrun: Literal[True] = True
+    title: str
+    recipe: str
+    gpu: str
+    control: str
+    axes: tuple[Axis, ...]
+    grid: bool
+    repeats: int
+    capacity_bytes: int | None
+    margin: float
+    notes: tuple[str, ...]
+    cells: tuple[PlannedCellRow, ...]
+
+
+class SweepJobPlanDocument(SweepPlanDocument):
+    """``mbr-perf sweep --launcher slurm --dryrun --json``."""
+
+    job: Launch
 
 
 def room_text(limits: Sequence[Limits]) -> str:

@@ -9,7 +9,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.launch.machine import installed_software
 from harness.measure.calibration_runs import CalibrationRequest, calibrate
-from harness.measure.prediction import constants_for, predict
+from harness.measure.prediction import constants_for, predict_with, tracing
 from harness.predict.exact import planner_fingerprint, traced_with
 from harness.predict.prediction import BUILT_IN
 from harness.records.calibration import Calibration, FittedConstant
@@ -33,7 +33,7 @@ def recorded(host, tmp_path, make_record):
     def write(recompute: str, more: int, **changes):
         spec = resolve(Request(model_recipe_name="llama3_8b", gpu="cpu", recompute=recompute)).spec
         spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": "local"})})
-        predicted = predict(spec, installed_software(), host).prediction
+        predicted = predict_with(tracing(host), spec, installed_software(), use_calibration=False).prediction
         record = make_record(spec, run_id=f"run-{recompute}-{more}", **changes)
         ranks = tuple(
             rank.model_copy(update={

@@ -12,7 +12,7 @@ from harness.launch.machine import installed_software
 from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
 from harness.measure.predicting import predicting
-from harness.measure.prediction import NOT_TRACED, predict, predict_with
+from harness.measure.prediction import NOT_TRACED, predict_with, tracing
 from harness.measure.understanding import RunRequest, understand
 from harness.measure.values import prediction_document
 from harness.predict.tracer import Tracing, trace_cache
@@ -35,14 +35,14 @@ def spec():
 
 def test_what_mbr_perf_brings_traces_of_needs_no_tracer(host):
     shipped = resolve(Request(model_recipe_name="llama3_8b", gpu="cpu")).spec
-    made = predict(shipped, installed_software(), replace(host, python="/nowhere/python"))
+    made = predict_with(tracing(replace(host, python="/nowhere/python")), shipped, installed_software())
     assert made.prediction.peak_bytes > 0
 
 
 @pytest.mark.train
 def test_a_request_that_the_tracer_declines_has_no_prediction_but_a_reason(spec, host):
     offloading = spec.model_copy(update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})})
-    made = predict(offloading, installed_software(), host)
+    made = predict_with(tracing(host), offloading, installed_software())
     assert made.prediction is None
     assert json_of(prediction_document(made.prediction, made.reason)) == {"reason": made.reason}
     assert "offloading" in made.reason.lower()
@@ -54,7 +54,7 @@ def test_a_request_is_predicted_at_once_from_the_cache_and_what_is_not_there_sta
     at_once = Tracing(replace(host, python="/nowhere/python"), trace_cache(host.shell), cached_only=True)
     before = predict_with(at_once, spec, software)
     assert (before.prediction, before.reason) == (None, NOT_TRACED)
-    traced = predict(spec, software, host)
+    traced = predict_with(tracing(host), spec, software)
     assert predict_with(at_once, spec, software) == traced
     document = json_of(prediction_document(traced.prediction, traced.reason))
     stage = document["stages"][document["worst_stage"]]
@@ -76,10 +76,8 @@ def test_a_tracer_that_takes_too_long_is_given_up(spec, host):
 
 
 def test_a_tracer_that_cannot_start_fails_no_run(spec, host):
-    made = predict(
-        spec.model_copy(update={"recompute": parse_recompute("none")}), installed_software(),
-        replace(host, python="/nowhere/python"),
-    )  # fmt: skip
+    other = spec.model_copy(update={"recompute": parse_recompute("none")})
+    made = predict_with(tracing(replace(host, python="/nowhere/python")), other, installed_software())
     assert made.prediction is None
     assert made.reason
 

@@ -3,23 +3,13 @@
 import pytest
 
 from harness.experiment.gpu import GPUS
-from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
 from harness.records.sweep import PlannedCell
 from harness.sweep.batch import lessons
 from harness.units import GIB
+from tests.sweep.conftest import predicted
 
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1)
-
-
-def predicted(*totals):
-    stages = tuple(
-        StagePrediction(pp_rank=stage, weights=total, gradients=0, optimizer=0, activations=0, logits=0, transient=0,
-                        overhead=0, total=total, peak="forward")
-        for stage, total in enumerate(totals)
-    )  # fmt: skip
-    return PredictionRecord(peak_bytes=max(totals), range_bytes=(max(totals), max(totals)), stages=stages, model_flops=1,
-                            recompute_flops=0)  # fmt: skip
 
 
 def cell(index, spec, prediction):

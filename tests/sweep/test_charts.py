@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from harness.records.prediction import PredictionRecord
 from harness.records.rank import MemoryRecord
 from harness.records.run import RunRecord
 from harness.records.sweep import SweepData, read_sweep
@@ -14,6 +13,7 @@ from harness.show.page import Picture
 from harness.sweep.judge import judge_sweep
 from harness.sweep.pictures import pictures
 from tests.conftest import LLAMA3_70B
+from tests.sweep.conftest import predicted
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 GIB = 1 << 30
@@ -114,11 +114,5 @@ def test_measured_peaks_stand_beside_predicted_ranges(runs, make_cell, make_swee
 
 
 def replace_prediction(run: RunRecord, peak_bytes: int) -> RunRecord:
-    prediction = PredictionRecord(
-        peak_bytes=peak_bytes,
-        range_bytes=(peak_bytes - (1 << 30), peak_bytes + (1 << 30)),
-        stages=(),
-        model_flops=100,
-        recompute_flops=5,
-    )
+    prediction = predicted(peak_bytes, range_bytes=(peak_bytes - (1 << 30), peak_bytes + (1 << 30)))
     return run.model_copy(update={"prediction": prediction})

@@ -6,15 +6,15 @@ import io
 import pytest
 
 from harness.judge.saving import elsewhere
-from harness.records.prediction import PredictionRecord
 from harness.show.page import plain
-from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import cell_table
 from harness.sweep.remarks import answer, closing_lines
+from harness.sweep.reports import sweep_csv
 from harness.sweep.values import SweepVerdict
 from harness.units import GIB
 from tests.commands import json_of
+from tests.sweep.conftest import predicted
 
 
 @pytest.fixture(name="three_settings")
@@ -28,23 +28,23 @@ def _three_settings(judged) -> SweepVerdict:
 def test_time_memory_and_price_are_against_the_control(three_settings):
     versus = three_settings.cell("mlp").vs_control
 
-    assert versus.time.fraction == pytest.approx(0.10)
-    assert versus.memory.saved_bytes == 10 * GIB
-    assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)
-    assert versus.trade.interval[0] < 10.0 < versus.trade.interval[1]
+    assert versus.time_change == pytest.approx(0.10)
+    assert versus.memory_saved_bytes == 10 * GIB
+    assert versus.ms_per_gib_saved == pytest.approx(10.0)
+    assert versus.ms_per_gib_saved_interval[0] < 10.0 < versus.ms_per_gib_saved_interval[1]
 
 
 def test_memory_is_saved_rank_by_rank(three_settings):
-    ranks = three_settings.cell("mlp").vs_control.memory.ranks
+    ranks = three_settings.cell("mlp").vs_control.ranks
 
     assert [(rank.rank, rank.saved_bytes) for rank in ranks] == [(rank, 10 * GIB) for rank in range(8)]
 
 
 def test_a_price_is_undefined_where_no_memory_is_saved(three_settings):
-    trade = three_settings.cell("core_attn").vs_control.trade
+    versus = three_settings.cell("core_attn").vs_control
 
-    assert trade.ms_per_gib_saved is None
-    assert "within the noise of identical runs (2.00 MiB)" in trade.undefined
+    assert versus.ms_per_gib_saved is None
+    assert "within the noise of identical runs (2.00 MiB)" in versus.ms_per_gib_saved_undefined
 
 
 def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settings):
@@ -76,7 +76,7 @@ def test_overlapping_intervals_are_reported(judged):
 
     assert verdict.recommendation.cell == "mlp"
     assert verdict.pareto == ("none", "mlp")
-    assert verdict.cell("mlp").vs_control.trade.ms_per_gib_saved is None
+    assert verdict.cell("mlp").vs_control.ms_per_gib_saved is None
     assert closing_lines(verdict)[-1] == (
         "No difference in time is established between none; mlp: the 95 % interval of the difference is up to +-23 %. "
         "It takes the least memory of these: 10.00 GiB less memory than the control, "
@@ -113,7 +113,7 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(judged):
     )
     assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)
     assert cell.speed.step_time_s == pytest.approx(cell.cost_s)
-    found = json_of(SweepDocument.of_verdict(verdict))["cells"][1]
+    found = json_of(verdict)["cells"][1]
     assert (found["speed"]["step_time_s"], found["metrics"]["step_time_s"]["median"]) == (pytest.approx(0.12), 0.10)
     (control, row) = csv.DictReader(io.StringIO(sweep_csv(verdict)))
     assert [float(line["step_time_s"]) for line in (control, row)] == pytest.approx([0.10, 0.12])
@@ -122,7 +122,7 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(judged):
 def test_one_repeat_has_no_interval_and_says_so(judged):
     verdict = judged({"none": ([1.0], 70), "mlp": ([1.1], 60)})
 
-    assert verdict.cell("mlp").vs_control.time.interval is None
+    assert verdict.cell("mlp").vs_control.time_change_interval is None
     assert verdict.recommendation.cell == "none"
     assert any("intervals need 3 runs of each cell" in line for line in closing_lines(verdict))
 
@@ -153,8 +153,8 @@ def test_without_a_control_cells_are_held_against_the_fastest_that_ran(judged, f
 
     assert (verdict.plan.control, verdict.reference) == ("none", "core_attn")
     assert verdict.cell("mlp").vs_control is None
-    assert versus.time.fraction == pytest.approx(0.10)
-    assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)
+    assert versus.time_change == pytest.approx(0.10)
+    assert versus.ms_per_gib_saved == pytest.approx(10.0)
     assert verdict.cell("core_attn").is_reference
     assert verdict.recommendation.cell == "core_attn"
 
@@ -173,7 +173,7 @@ def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make
         make_cell("core_attn", cut),
     ]))  # fmt: skip
 
-    assert (verdict.recommendation.cell, verdict.num_due) == (None, 2)
+    assert (verdict.recommendation.cell, verdict.num_runs_missing) == (None, 2)
     assert plain(answer(verdict).words) == "Unfinished: 2 runs still to do: mbr-perf sweep --resume sweep"
 
 
@@ -207,7 +207,7 @@ def test_a_suspect_run_is_kept_out_of_the_answer(judged):
 def test_a_suspect_control_is_no_measure(judged):
     verdict = judged({"none": ([1.0], 70, {"suspect": ("the GPU was shared",)}), "mlp": ([1.1], 60)})
 
-    assert verdict.cell("mlp").no_comparison == "the control none is in doubt: suspect: the GPU was shared"
+    assert verdict.cell("mlp").not_compared == "the control none is in doubt: suspect: the GPU was shared"
 
 
 @pytest.mark.parametrize(
@@ -243,17 +243,17 @@ def test_a_missing_memory_reading_leaves_the_time_and_says_why(runs, make_cell, 
     cell = [cell[0].model_copy(update={"ranks": (*cell[0].ranks[:2], silent, *cell[0].ranks[3:])})]
     versus = judge_sweep(make_sweep([make_cell("none", control), make_cell("mlp", cell)])).cell("mlp").vs_control
 
-    assert versus.memory is None
+    assert versus.memory_saved_bytes is None
     assert versus.memory_problem == "no reading from rank 2, so the peak may be higher"
-    assert versus.time.fraction == pytest.approx(0.1)
+    assert versus.time_change == pytest.approx(0.1)
 
 
 def test_a_cell_with_twice_the_tokens_is_compared_per_token(judged):
     verdict = judged({"none": ([1.0], 70), "gb=16": ([1.9], 70, {"recompute": "none", "global_batch_size": 16})})
     versus = verdict.cell("gb=16").vs_control
 
-    assert versus.rescaled
-    assert versus.time.fraction == pytest.approx(-0.05)
+    assert versus.time_rescaled
+    assert versus.time_change == pytest.approx(-0.05)
 
 
 def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(judged):
@@ -271,8 +271,7 @@ def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(judge
 
 def predicted_cell(make_cell, runs, seconds, flops, **changes):
     """A cell whose prediction holds these seconds and FLOPs of the model."""
-    prediction = PredictionRecord(peak_bytes=GIB, range_bytes=(GIB, GIB), stages=(), model_flops=flops,
-                                  recompute_flops=0, step_time_s=seconds)  # fmt: skip
+    prediction = predicted(GIB, model_flops=flops, step_time_s=seconds)
     return make_cell(str(changes), runs("none", [1.0], 70, **changes), prediction=prediction)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from harness.launch.environment import this_host
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
-from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
 from harness.records.store import write_record
 from harness.records.sweep import read_sweep, run_dir_of
@@ -16,6 +15,7 @@ from harness.resolve.recipe import Request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 from tests.conftest import layers_of
+from tests.sweep.conftest import predicted
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 OVER = "recompute=none;mlp;core_attn;full:uniform:1"
@@ -107,14 +107,7 @@ def test_a_cell_out_of_memory_is_a_result_and_is_not_repeated(recorded, sweep, t
 def with_predictions(folder, needed_bytes, **changes):
     """Give the cells of a sweep that has not run yet predictions of stage 0."""
     plan = read_sweep(folder).plan
-    cells = [
-        cell.model_copy(update={"prediction": PredictionRecord(
-            peak_bytes=needed, range_bytes=(needed, needed), model_flops=1, recompute_flops=0,
-            stages=(StagePrediction(pp_rank=0, weights=needed, gradients=0, optimizer=0, activations=0, logits=0,
-                                    transient=0, overhead=0, total=needed, peak="forward"),))})
-        for cell in plan.cells
-        for needed in (needed_bytes[cell.name],)
-    ]  # fmt: skip
+    cells = [cell.model_copy(update={"prediction": predicted(needed_bytes[cell.name])}) for cell in plan.cells]
     (folder / "sweep.json").unlink()
     SWEEP_FOLDERS.write_plan(folder, plan.model_copy(update={"cells": tuple(cells), **changes}))
 

@@ -43,7 +43,7 @@ def test_with_a_control_out_of_memory_nothing_is_compared_but_one_is_recommended
     verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
 
     assert verdict.cell("mlp").vs_control is None
-    assert verdict.cell("mlp").no_comparison == "the control none ran out of memory"
+    assert verdict.cell("mlp").not_compared == "the control none ran out of memory"
     assert verdict.recommendation.cell == "mlp"
 
 

@@ -18,10 +18,9 @@ from harness.records.sweep import SweepData, read_sweep
 from harness.show.html import html
 from harness.show.markup import as_markdown, markdown
 from harness.show.page import visible
-from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
-from harness.sweep.reports import write_reports
+from harness.sweep.reports import sweep_csv, write_reports
 from tests.commands import json_of
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -55,7 +54,7 @@ def test_no_name_steers_the_terminal_that_prints_a_report(make_spec, make_record
 
 
 def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
-    document = json_of(SweepDocument.of_verdict(judge_sweep(recorded)))
+    document = json_of(judge_sweep(recorded))
     mlp = document["cells"][1]
 
     assert (document["control"], document["reference"]) == ("none", "full:uniform:1")
@@ -67,7 +66,7 @@ def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
 def test_json_metrics_are_those_of_a_run(recorded):
     from harness.judge.derive import derive
 
-    cell = json_of(SweepDocument.of_verdict(judge_sweep(recorded)))["cells"][1]
+    cell = json_of(judge_sweep(recorded))["cells"][1]
 
     assert cell["metrics"] == json.loads(json.dumps(asdict(derive(recorded.cells[1].runs[0]))))
 
