@@ -15,6 +15,7 @@ from jsonschema.exceptions import best_match
 
 from harness.app import main
 from harness.cluster import commands, following
+from harness.errors import BadRequestError
 from harness.launch import detection
 from harness.records.store import write_record
 from harness.show.json import text
@@ -35,6 +36,16 @@ def piped(page):
     out = io.StringIO()
     print_page(Console(file=out, highlight=False), page)
     return out.getvalue().splitlines()
+
+
+def refused(call, *names, num=1):
+    """The ``num`` problems of a call that is refused (None: some). Each of ``names`` is in what they say."""
+    with pytest.raises(BadRequestError) as raised:
+        call()
+    problems, said = raised.value.problems, str(raised.value)
+    assert [name for name in names if name not in said] == [], said
+    assert num in (None, len(problems)), said
+    return problems
 
 
 _LOADED_FROM = {"LD_LIBRARY_PATH", "LD_PRELOAD", "FAKE_NVML_STATE"}

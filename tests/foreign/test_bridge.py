@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.errors import BadRequestError
 from harness.experiment.experiment import PeftSpec
 from harness.foreign.bridge import KNOWN, SECTIONS
 from harness.foreign.settings import rows_of
 from harness.foreign.words import Words
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
+from tests import commands
 
 DATA = Path(__file__).parents[1] / "data" / "bridge"
 LLAMA = "llama3_70b_pretrain_64gpu_h100_bf16.yaml"
@@ -39,10 +39,11 @@ def resolved(path, gpu="h100", **options):
     return resolve(Request(model_recipe_name="", gpu=gpu, source=ForeignSource("bridge_config", str(path)), **options))
 
 
-def refused(path, **options):
-    with pytest.raises(BadRequestError) as error:
-        resolved(path, **options)
-    return str(error.value)
+def refused(path, *names, num=1, **options):
+    """What is said of the problems of a file; each names the file, and together they name ``names``."""
+    problems = commands.refused(lambda: resolved(path, **options), *names, num=num)
+    assert all(str(path) in each.message for each in problems)
+    return "\n".join(map(str, problems))
 
 
 def changed(files, tmp_path, name, *changes):
@@ -73,20 +74,19 @@ def test_options_override_the_file(files):
     found = resolved(files / LLAMA, recompute="mlp", num_gpus=32, tensor_model_parallel_size=8, context_parallel_size=1)
     assert (found.spec.recompute.text, found.sources["recompute"]) == ("mlp", "--recompute")
     assert (found.spec.num_gpus, found.spec.batch.global_batch_size) == (32, 128)
-    assert any("global batch size 256 scaled to 128" in note for note in found.notes)
+    assert any("256" in note and "128" in note for note in found.notes)
 
 
 def test_fine_tuning_is_seen_by_its_data_set_and_options_name_what_a_file_lacks(files):
     path = files / "llama3_8b_sft_8gpu_h100_fp8cs.yaml"
-    assert "does not say how many GPUs the job has\n  add -ng" in refused(path)
+    refused(path, "-ng")
     assert resolved(path, num_gpus=8).spec.task == "sft"
 
 
 def test_settings_whose_effect_nobody_predicts_are_one_note(files):
-    (note,) = (note for note in resolved(files / DEEPSEEK).notes if "not all is predicted" in note)
-    assert "optimizer.overlap_param_gather_with_optimizer_step is true" in note
-    (note,) = (n for n in resolved(files / "library" / QWEN_LIBRARY, num_gpus=8).notes if "not all is predicted" in n)
-    assert note.endswith("not all is predicted: model.apply_rope_fusion is false (an unfused rotary embedding)")
+    for path, setting in ((DEEPSEEK, "optimizer.overlap_param_gather_with_optimizer_step is true"),
+                          (f"library/{QWEN_LIBRARY}", "model.apply_rope_fusion is false")):  # fmt: skip
+        assert sum(setting in note for note in resolved(files / path, num_gpus=1024).notes) == 1
 
 
 def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
@@ -99,7 +99,7 @@ def test_a_run_on_a_cpu_leaves_out_what_needs_a_gpu_and_names_it(files):
         {},
     )
     assert spec.kernels.moe_token_dispatcher_type == "alltoall"
-    assert any("without what needs a GPU: compute_dtype" in note and "cuda_graph.impl" in note for note in found.notes)
+    assert any("compute_dtype" in note and "cuda_graph.impl" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("modules", "recompute"), [("null", "core_attn"), ("[]", "none"), ("[moe_act]", "moe_act")])
@@ -120,7 +120,7 @@ def test_the_adapters_of_a_file_are_those_of_the_job(files):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("megatron.bridge.peft.lora.LoRA", "megatron.bridge.peft.dora.DoRA"), "adapters of this kind (DoRA)"),
+        (("megatron.bridge.peft.lora.LoRA", "megatron.bridge.peft.dora.DoRA"), "DoRA"),
         (("dropout: 0.0", "dropout: 0.1"), "peft.dropout is 0.1"),
         (("share_expert_adapters: true", "share_expert_adapters: false"), "peft.share_expert_adapters is false"),
         (("- linear_qkv", "- '*.layers.0.*.linear_qkv'"), "peft.target_modules"),
@@ -131,25 +131,25 @@ def test_adapters_of_another_form_are_refused(files, tmp_path, change, why):
     assert change[0] in text
     path = tmp_path / "job.yaml"
     path.write_text(text.replace(*change))
-    assert why in refused(path, num_gpus=8)
+    refused(path, why, num_gpus=8)
 
 
 @pytest.mark.slow
 def test_every_recorded_file_resolves_or_is_refused_for_its_reason(files):
     reasons = {
-        "nemotron": "has Mamba layers",
-        "wan_": "is a diffusion model",
-        "_hsdp": "several instances of the distributed optimizer (HSDP)",
-        "deepseek_v3_pretrain_256gpu_gb.00_fp8mx_partial_cg_dev|deepep_dev": "has not completed this file",
+        "nemotron": "Mamba",
+        "wan_": "diffusion",
+        "_hsdp": "(HSDP)",
+        "deepseek_v3_pretrain_256gpu_gb.00_fp8mx_partial_cg_dev|deepep_dev": "scheduler.lr_decay_steps",
     }
     read = 0
     for path in sorted(files.rglob("*.yaml")):
         gpu, num_gpus = re.search(r"_(\d+)gpu_([a-z]+\d+)_", path.name).groups()[::-1]
         why = next((why for name, why in reasons.items() if re.search(name, path.name)), None)
         if why is None and "moe_paged_stash: true" in path.read_text():
-            why = "moe_paged_stash is true: the experts' activations move to pages"
+            why = "model.moe_paged_stash is true"
         if why:
-            assert why in refused(path, gpu=gpu, num_gpus=int(num_gpus)), path.name
+            refused(path, why, num=None, gpu=gpu, num_gpus=int(num_gpus))
         else:
             assert resolved(path, gpu, num_gpus=int(num_gpus)).spec.num_gpus == int(num_gpus)
             read += 1
@@ -187,50 +187,42 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
     ("name", "changes", "messages"),
     [
         (LLAMA, [("fp32_residual_connection", "true"), ("qk_clip", "true"), ("rampup_batch_size", "[16, 16, 100]")],
-         ["model.fp32_residual_connection is true: mbr-perf does not have it", "model.qk_clip is true",
-          "train.rampup_batch_size is (16, 16, 100)"]),
+         ["model.fp32_residual_connection is true", "model.qk_clip is true", "train.rampup_batch_size is (16, 16, 100)"]),
         (LLAMA, [("optimizer", "lion"), ("use_layer_wise_distributed_optimizer", "true")],
-         ["optimizer.optimizer is lion: mbr-perf does not have it\n  must be adam or sgd or muon or dist_muon",
-          "optimizer.use_layer_wise_distributed_optimizer is true"]),
-        (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a: context parallelism passes keys"]),
-        (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["model.new_field_of_2027 is 3: mbr-perf knows no such field"]),
+         ["optimizer.optimizer is lion", "dist_muon", "optimizer.use_layer_wise_distributed_optimizer is true"]),
+        (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a"]),
+        (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["model.new_field_of_2027 is 3"]),
         (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],
-         ["model.enable_cuda_graph is true: the former name of model.cuda_graph_impl=local"]),
-        (LLAMA, [("experimental_attention_variant", "dsa")], ["model.experimental_attention_variant is dsa: mbr-perf does not know this attention"]),
-        (LLAMA, [("experimental_attention_variant", "gated_delta_net"), ("deterministic_mode", "true")],
-         ["model.deterministic_mode is true: gated delta nets then run without the kernels"]),
+         ["model.enable_cuda_graph is true", "model.cuda_graph_impl=local"]),
+        (LLAMA, [("experimental_attention_variant", "dsa")], ["model.experimental_attention_variant is dsa"]),
+        (LLAMA, [("experimental_attention_variant", "gated_delta_net"), ("deterministic_mode", "true")], ["model.deterministic_mode is true"]),
         (LLAMA, [("num_layers", "null"), ("num_attention_heads", "null")],
          ["model.num_layers: missing", "model.num_attention_heads: missing"]),
-        (LLAMA, [("num_layers", "true")], ["model.num_layers: must be an integer"]),
-        (LLAMA, [("data_parallel_size", "9" * 60)], ["comm_overlap.data_parallel_size: the sizes give", "use 1 to 1048576 GPUs"]),
+        (LLAMA, [("num_layers", "true")], ["model.num_layers: ", "True"]),
+        (LLAMA, [("data_parallel_size", "9" * 60)], ["comm_overlap.data_parallel_size: ", "1048576"]),
         (QWEN, [("moe_latent_size", "64"), ("moe_router_score_function", "tanh"), ("fp16", "true")],
-         ["model.moe_latent_size is 64", "model.moe_router_score_function: must be 'softmax' or 'sigmoid', is 'tanh'"]),
-        (LLAMA, [("restore_modelopt_state", "false\\n  hidden_size: 64")], ["model.hidden_size is 8192, but line", "sets 64"]),
-        (QWEN, [("seq_length", "2048")], ["dataset.seq_length is 2048: not the model.seq_length"]),
-        (DEEPSEEK, [("lr_decay_steps", "null")], ["scheduler.lr_decay_steps: Megatron-Bridge has not completed this file"]),
+         ["model.moe_latent_size is 64", "model.moe_router_score_function: ", "'softmax'", "'sigmoid'", "'tanh'"]),
+        (LLAMA, [("restore_modelopt_state", "false\\n  hidden_size: 64")], ["model.hidden_size is 8192", " 64"]),
+        (QWEN, [("seq_length", "2048")], ["dataset.seq_length is 2048", "model.seq_length"]),
+        (DEEPSEEK, [("lr_decay_steps", "null")], ["scheduler.lr_decay_steps: "]),
         (DEEPSEEK, [("moe_enable_deepep", "true"), ("moe_flex_dispatcher_backend", "hybridep")],
-         ["model.moe_enable_deepep is true: the former name of model.moe_flex_dispatcher_backend=deepep"]),
+         ["model.moe_enable_deepep is true", "model.moe_flex_dispatcher_backend=deepep"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_said_here_is_refused_by_name_and_line(files, tmp_path, name, changes, messages):
-    text = refused(changed(files, tmp_path, name, *changes))
-    assert [message for message in messages if message not in text] == [], text
-    assert "run_config.yaml" in text
+    refused(changed(files, tmp_path, name, *changes), *messages, num=None)
 
 
 def test_a_wrong_type_is_named_at_its_line_with_what_to_do(files, tmp_path):
     path = changed(files, tmp_path, LLAMA, ("num_layers", "many"))
-    message = f"{path}:720: model.num_layers: must be an integer, is 'many'"
-    assert refused(path) == f"{message}\n  correct it there, or set model.num_layers with --set"
+    refused(path, f"{path}:720: model.num_layers: ", "'many'", "--set")
     assert resolved(path, set_values=("model.num_layers=40",)).spec.model.num_layers == 40
 
 
 def test_weights_are_of_the_precision_that_the_file_trains_in(files, tmp_path):
     path = tmp_path / "odd.yaml"
     path.write_text((files / QWEN).read_text().replace(" bf16: true", " bf16: false"))
-    message = refused(path)
-    assert "model.bf16 is false: FP8 trains bf16 weights here" in message
-    assert "model.params_dtype is torch.bfloat16: not the weights that model.bf16 trains" in message
+    refused(path, "model.bf16 is false", "model.params_dtype is torch.bfloat16", num=2)
 
 
 def test_fields_of_parts_that_the_model_lacks_do_not_matter(files, tmp_path):
@@ -249,15 +241,15 @@ def test_a_section_that_is_missing_is_named(files, tmp_path, part):
     end = next(at for at in range(start + 1, len(lines)) if not lines[at].startswith((" ", "-")))
     path = tmp_path / "cut.yaml"
     path.write_text("".join(lines[:start] + lines[end:]))
-    assert f"{path}: {part}: missing" in refused(path)
+    refused(path, f"{path}: {part}: ", num=None)
 
 
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        ("megatron.bridge.models.qwen_vl.qwen3_vl_provider.Qwen3VLMoEModelProvider", "reads images, sound or video"),
-        ("megatron.bridge.models.mamba.mamba_provider.MambaModelProvider", "has Mamba layers"),
-        ("megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider", "the model is unknown"),
+        ("megatron.bridge.models.qwen_vl.qwen3_vl_provider.Qwen3VLMoEModelProvider", "images"),
+        ("megatron.bridge.models.mamba.mamba_provider.MambaModelProvider", "Mamba layers"),
+        ("megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider", "unknown"),
         ("megatron.bridge.models.llama.llama_provider.Llama4ModelProvider", "special layers"),
         (
             "megatron.bridge.models.llama_nemotron.llama_nemotron_provider.LlamaNemotronHeterogeneousProvider",
@@ -269,8 +261,7 @@ def test_other_kinds_of_models_are_refused_by_their_class(files, tmp_path, model
     text = (files / LLAMA).read_text().replace("megatron.bridge.models.gpt.model_config.BridgeGPTModelConfig", model)
     path = tmp_path / "other.yaml"
     path.write_text(text)
-    message = refused(path)
-    assert model in message and why in message
+    refused(path, model, why)
 
 
 def test_a_precision_that_differs_from_ours_is_noted(files, tmp_path):
@@ -281,8 +272,7 @@ def test_a_precision_that_differs_from_ours_is_noted(files, tmp_path):
         .replace("  fp8_param: true", "  fp8_param: false")
     )
     path.write_text(text)
-    (note,) = (note for note in resolved(path).notes if "not all is predicted" in note)
-    assert "model.fp8_param is false (fp8_cs here has true)" in note
+    assert sum("model.fp8_param is false (fp8_cs here has true)" in note for note in resolved(path).notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -302,7 +292,7 @@ def test_a_precision_that_differs_from_ours_is_noted(files, tmp_path):
 def test_hostile_files_are_refused_with_a_message(tmp_path, content):
     path = tmp_path / "hostile.yaml"
     path.write_text(content)
-    assert str(path) in refused(path)
+    refused(path, num=None)
 
 
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.2", "0.5.1", "0.6.0"])
@@ -333,13 +323,11 @@ def test_the_same_job_under_the_names_of_an_older_version_is_the_same_experiment
 def test_set_repairs_what_the_file_cannot_say(files, tmp_path):
     lost = ("pipeline_model_parallel_layout", "{_call_: true, _target_: megatron.core.PipelineParallelLayerLayout}")
     path = changed(files, tmp_path, DEEPSEEK, lost, ("moe_router_score_function", "tanh"))
-    text = refused(path, num_gpus=1024)
-    assert "an object without its layout" in text
-    assert "must be 'softmax' or 'sigmoid', is 'tanh'" in text
+    refused(path, "model.pipeline_model_parallel_layout: ", "moe_router_score_function: ", num=2, num_gpus=1024)
     layout = resolved(files / DEEPSEEK, num_gpus=1024).spec.parallelism.pipeline_model_parallel_layout
     given = (f"parallelism.pipeline_model_parallel_layout={layout}", "model.moe.moe_router_score_function=sigmoid")
     assert (
         resolved(path, num_gpus=1024, set_values=given).spec.model
         == resolved(files / DEEPSEEK, num_gpus=1024).spec.model
     )
-    assert "object without" not in refused(path, num_gpus=1024, set_values=given[:1])
+    assert lost[0] not in refused(path, "moe_router_score_function", num_gpus=1024, set_values=given[:1])

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.foreign.container_fields import NOT_IN_CONTAINERS, disagreements
 from harness.foreign.container_file import parse_container, read_container
 from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
+from tests.commands import refused
 
 RESOLVED = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
 HEAD = "_target_: megatron.bridge.training.config.ConfigContainer\n"
@@ -106,41 +106,37 @@ def test_values_that_are_spelled_otherwise(body, path, value):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "names"),
     [
-        ("model: {bf16: true, fp8: hybrid, fp8_recipe: custom}\n", "f.yaml:2: model.fp8_recipe: no such value 'custom'"),
-        ("model: {fp16: true, fp8: hybrid, fp8_recipe: delayed}\n", "f.yaml:2: model.fp16: FP16 beside FP8 is not supported"),
+        ("model: {bf16: true, fp8: hybrid, fp8_recipe: custom}\n", ("f.yaml:2: model.fp8_recipe: ", "'custom'")),
+        ("model: {fp16: true, fp8: hybrid, fp8_recipe: delayed}\n", ("f.yaml:2: model.fp16: ", "FP8")),
         ("model:\n  pipeline_model_parallel_layout: {_call_: true, _target_: megatron.core.Layout}\n",
-         "f.yaml:3: model.pipeline_model_parallel_layout: Megatron-Bridge wrote an object without its layout"),
-        ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", "no such layer 'decodr'"),
+         ("f.yaml:3: model.pipeline_model_parallel_layout: ",)),
+        ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", ("'decodr'",)),
         ("model: {tp_comm_overlap: true}\n"
          "comm_overlap: {tp_comm_overlap_cfg: {proj_fprop: {method: pipeline, atomic_gemm: true}}}\n",
-         "f.yaml:3: comm_overlap.tp_comm_overlap_cfg.proj_fprop.atomic_gemm: not supported"),
+         ("f.yaml:3: comm_overlap.tp_comm_overlap_cfg.proj_fprop.atomic_gemm: ",)),
         ("model: {recompute_granularity: full, recompute_method: diagonal, recompute_num_layers: 1}\n",
-         "f.yaml:2: model.recompute_method: must be 'uniform' or 'block', is 'diagonal'"),
+         ("f.yaml:2: model.recompute_method: ", "'uniform'", "'block'", "'diagonal'")),
     ],
 )  # fmt: skip
-def test_what_has_no_counterpart_is_refused_at_its_line(body, message):
-    with pytest.raises(BadRequestError) as error:
-        layer_of(body)
-    assert message in str(error.value)
+def test_what_has_no_counterpart_is_refused_at_its_line(body, names):
+    refused(lambda: layer_of(body), *names)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("model: {}\n", "not a ConfigContainer"),
-        (HEAD + "a: !!python/object:os.system {}\n", ":2: tags are not allowed"),
-        (HEAD + "a: 1\na: 2\n", ":3: duplicate key 'a'"),
-        (HEAD + "a: &x [1]\nb: &y [*x]\nc: *y\n", ":4: alias y repeats an alias"),
+        ("model: {}\n", "ConfigContainer"),
+        (HEAD + "a: !!python/object:os.system {}\n", "f.yaml:2: "),
+        (HEAD + "a: 1\na: 2\n", "f.yaml:3: duplicate key 'a'"),
+        (HEAD + "a: &x [1]\nb: &y [*x]\nc: *y\n", "f.yaml:4: alias y "),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, message):
     path = tmp_path / "f.yaml"
     path.write_text(content)
-    with pytest.raises(BadRequestError) as error:
-        read_container(path, "f.yaml")
-    assert message in str(error.value)
+    refused(lambda: read_container(path, "f.yaml"), message)
 
 
 def test_what_pyyaml_writes_is_read_as_it_meant_it():

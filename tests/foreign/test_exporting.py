@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shlex
 import tarfile
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.errors import BadRequestError
 from harness.foreign.container_fields import disagreements
 from harness.foreign.container_file import parse_container
 from harness.foreign.exporting import exported, to_paste
@@ -20,6 +20,7 @@ from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import ForeignSource, Request, Setting, build_spec, merge
 from harness.resolve.recipe_file import load_recipe
 from harness.resolve.resolve import resolve, resolve_point
+from tests.commands import refused
 from tests.conftest import build_spec as small_spec
 
 CONTAINERS = Path(__file__).parents[1] / "data" / "bridge" / "containers_067f987.tar.xz"
@@ -116,8 +117,7 @@ def test_every_point_comes_back_from_its_arguments_of_megatron_lm(points, tmp_pa
     path = tmp_path / "train.sh"
     for name, spec in points.items():
         if spec.task == "peft":
-            with pytest.raises(BadRequestError, match="has no LoRA"):
-                exported(spec, "megatron-lm")
+            refused(lambda spec=spec: exported(spec, "megatron-lm"), "LoRA")
             continue
         written = exported(spec, "megatron-lm")
         path.write_text(f"torchrun pretrain_gpt.py {written.text}")
@@ -188,7 +188,7 @@ def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
         assert "te" in words or kernels
         return "\n".join(said)
 
-    assert "refuses --cross-entropy-fusion-impl te from core_v0.19.0 on: write native there" in remarks()
+    assert re.search("refuses --cross-entropy-fusion-impl te .*core_v0.19.0.*native", remarks())
     assert "refuses" not in remarks(cross_entropy_fusion_impl="native")
     assert "refuses" not in remarks(cross_entropy_loss_fusion=False)
 
@@ -276,15 +276,12 @@ def test_the_command_prints_what_can_be_pasted(mbr_perf):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["llama3_8b", "--as", "yml", "-g", "cpu"], "did you mean 'yaml'?"),
-        (["llama3_8b", "-g", "cpu", "--as", "megatron"], "did you mean 'megatron-lm'?"),
-        (["llama3_9b", "--as", "megatron-lm"], "did you mean 'llama3_8b'"),
-        (
-            ["llama3_70b", "--task", "peft", "-g", "h100", "-c", "bf16", "--as", "megatron-lm"],
-            "Megatron-LM's pretrain_gpt.py has no LoRA",
-        ),
-        (["--as", "yaml"], "the job is missing"),
-        (["llama3_8b", "-g", "cpu", "--as", "python"], "none is one setting for all layers"),
+        (["llama3_8b", "--as", "yml", "-g", "cpu"], "'yaml'"),
+        (["llama3_8b", "-g", "cpu", "--as", "megatron"], "'megatron-lm'"),
+        (["llama3_9b", "--as", "megatron-lm"], "'llama3_8b'"),
+        (["llama3_70b", "--task", "peft", "-g", "h100", "-c", "bf16", "--as", "megatron-lm"], "LoRA"),
+        (["--as", "yaml"], "job"),
+        (["llama3_8b", "-g", "cpu", "--as", "python"], "none"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(mbr_perf, words, message):

@@ -9,6 +9,7 @@ from harness.errors import BadRequestError
 from harness.foreign.bridge_goldens import actuals_of, write_actuals
 from harness.foreign.golden import read_foreign_golden
 from harness.foreign.reader import read_logs
+from tests.commands import refused
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
 STEPS = {
@@ -84,51 +85,39 @@ def test_of_several_snapshots_the_newest_is_read_with_a_note(read, names, newest
     golden = read({name: STEPS if name == newest else {"0": {"lm loss": 1.0}} for name in names})
     assert (golden.layout, len(golden.steps)) == (f"snapshot {newest}", 3)
     [note] = golden.notes
-    assert note.endswith(f"holds {len(names)} snapshots; mbr-perf reads {newest}")
+    assert f" {len(names)} snapshots" in note and newest in note
 
 
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
         ("{", "not JSON"),
-        ('{"0": {"lm loss": NaN}}', "g.json: 0: lm loss: NaN is not a number"),
-        (
-            '{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}',
-            "g.json: 1: lm loss: NaN is not a number",
-        ),
-        ('{"0": {"lm loss": 1e999}}', "g.json: 0: lm loss: the number is out of range"),
-        ('{"0": {"lm loss": 5e-324}}', "g.json: 0: lm loss: the number is out of range"),
-        ('{"0": {}, "0": {}}', "g.json: duplicate key '0'"),
-        ({"0": {"GPU utilization": "fast"}}, 'g.json: 0: GPU utilization: "fast" is not a number'),
-        ({"0": 3}, "g.json: 0: must be an object of metrics, is 3"),
-        ({"0": {}, "alloc": "25"}, 'g.json: alloc: "25" is not a number'),
-        ({"alloc": 25.5}, "unknown layout of golden values; its keys: 'alloc'"),
-        ({}, "its keys: none"),
-        ({"current": [1]}, "g.json: current: must be an object of steps"),
+        ('{"0": {"lm loss": NaN}}', "0: lm loss: NaN"),
+        ('{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}', "1: lm loss: NaN"),
+        ('{"0": {"lm loss": 1e999}}', "0: lm loss: "),
+        ('{"0": {"lm loss": 5e-324}}', "0: lm loss: "),
+        ('{"0": {}, "0": {}}', "duplicate key '0'"),
+        ({"0": {"GPU utilization": "fast"}}, '0: GPU utilization: "fast"'),
+        ({"0": 3}, "0: "),
+        ({"0": {}, "alloc": "25"}, 'alloc: "25"'),
+        ({"alloc": 25.5}, "'alloc'"),
+        ({}, "keys: none"),
+        ({"current": [1]}, "current: "),
         ({"fingerprint": "a", "promoted_by": "b", "metrics": {}}, "kind: missing"),
-        ("[" * 100_000, "g.json: nested"),
-        ('{"0": {"lm loss": ' + "9" * 5000 + "}}", "g.json"),
-        ({"iteration-time": metric({"1": "fast"})}, 'g.json: iteration-time: values: 1: "fast" is not a number'),
-        ({"iteration-time": metric({"one": 1.0})}, "g.json: iteration-time: values: one: not a step number"),
-        ({"iteration-time": metric(3)}, "g.json: iteration-time: values: must be an object of steps, is 3"),
-        ({"iteration-time": metric({"1": 1.0}), "lm loss": [1]}, "g.json: lm loss: must be an object with values"),
-        ({"iteration-time": metric([1.0], interval=0)}, "a list of values needs start_step and step_interval"),
-        (
-            {"0": {"input_prompt": "a", "generated_text": "b"}},
-            "an inference test of Megatron-LM ('input_prompt'), not of training",
-        ),
-        (
-            {"generated_text": "b", "latency": 1.0},
-            "an inference test of Megatron-LM ('generated_text'), not of training",
-        ),
-        ({"num-zeros": metric({"1": 1.0})}, "neither iteration-time nor lm loss has a value; its metrics: 'num-zeros'"),
+        ("[" * 100_000, "nested"),
+        ('{"0": {"lm loss": ' + "9" * 5000 + "}}", ""),
+        ({"iteration-time": metric({"1": "fast"})}, 'iteration-time: values: 1: "fast"'),
+        ({"iteration-time": metric({"one": 1.0})}, "iteration-time: values: one: "),
+        ({"iteration-time": metric(3)}, "iteration-time: values: "),
+        ({"iteration-time": metric({"1": 1.0}), "lm loss": [1]}, "lm loss: "),
+        ({"iteration-time": metric([1.0], interval=0)}, "iteration-time: "),
+        ({"0": {"input_prompt": "a", "generated_text": "b"}}, "'input_prompt'"),
+        ({"generated_text": "b", "latency": 1.0}, "'generated_text'"),
+        ({"num-zeros": metric({"1": 1.0})}, "'num-zeros'"),
     ],
 )
 def test_what_is_wrong_names_the_file_and_the_key(read, document, expected):
-    with pytest.raises(BadRequestError) as refused:
-        read(document)
-    assert expected in str(refused.value)
-    assert "g.json" in str(refused.value)
+    refused(lambda: read(document), "g.json:", expected)
 
 
 def test_metrics_become_steps(read):
@@ -142,7 +131,8 @@ def test_metrics_become_steps(read):
     assert (golden.format, list(golden.steps)) == ("megatron-lm", [1, 5])
     assert [(step.step_time_s, step.loss) for step in golden.steps.values()] == [(None, 10.89631), (0.06664, 10.89154)]
     assert golden.memory_by_iteration["max_allocated_bytes"] == {1: 2594126336, 5: 2690742784}
-    assert golden.notes == ("not compared, because logs do not have them: num-zeros",)
+    [note] = golden.notes
+    assert "num-zeros" in note and "lm loss" not in note
 
 
 def test_values_in_a_row_are_numbered_by_start_and_interval(read):
@@ -151,8 +141,7 @@ def test_values_in_a_row_are_numbered_by_start_and_interval(read):
 
 
 def test_a_file_without_end_is_refused():
-    with pytest.raises(BadRequestError, match="a pipe or a device"):
-        read_foreign_golden(Path("/dev/zero"))
+    refused(lambda: read_foreign_golden(Path("/dev/zero")), "/dev/zero")
 
 
 def test_actuals_replace_an_earlier_golden_but_nothing_else(tmp_path, read):

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.errors import BadRequestError
 from harness.foreign.hf import ARCHITECTURES
 from harness.resolve.find import open_recipe
 from harness.resolve.listing import full_model
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
+from tests.commands import refused
 
 PARAMETERS = json.loads((Path(__file__).parents[1] / "data" / "hf_parameters.json").read_text())
 CONFIGS = Path(__file__).parents[2] / "scripts" / "audit-bridge-recipes.d" / "model_configs.yaml"
@@ -185,48 +185,44 @@ def test_the_keys_of_transformers_5_are_read(model):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, "architectures: mbr-perf cannot train MambaForCausalLM, which needs Mamba layers"),
-        ({"architectures": ["Gemma3ForCausalLM"]}, "cannot train Gemma3ForCausalLM, which needs GeGLU and norms"),
-        ({"vision_config": {"a": 1}}, "vision_config: mbr-perf does not train models of several"),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: bitsandbytes"),
-        ({"hidden_act": "gelu"}, "hidden_act is gelu: mbr-perf reads models with silu only"),
-        ({"mlp_bias": True}, "mlp_bias is true: biases only in the feed-forward blocks"),
-        ({"rope_scaling": {"rope_type": "longer"}}, "rope_scaling: longer"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling.factor: missing, and llama3 needs it"),
-        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: missing, and linear needs it"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_parameters.factor: missing, and yarn needs it"),
-        ({"rope_scaling": {"factor": 8.0}}, "rope_scaling.rope_type: missing, and factor belongs to a type"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters: a rotary embedding for each kind"),
-        ({"sliding_window": 512}, "sliding_window is 512"),
-        ({"softcap": 0.22}, "softcap is 0.22: mbr-perf does not know"),
-        ({"hidden_size": "256"}, 'hidden_size: must be a whole number, is "256"'),
-        ({"num_hidden_layers": None}, "num_hidden_layers: must be a whole number from 1, is null"),
-        ({"num_hidden_layers": 10**29}, "num_hidden_layers: must be"),
-        ({"rope_scaling": "llama3"}, "rope_scaling: must be an object"),
-        ({"architectures": ["Qwen3NextForCausalLM"], "layer_types": [[]]}, "layer_types: a type that is neither"),
-        ({"architectures": ["GptOssForCausalLM"], "layer_types": ["full_attention"]}, "layer_types: 1: not one known type"),
+        ({"architectures": ["MambaForCausalLM"]}, ["architectures: ", "MambaForCausalLM"]),
+        ({"architectures": ["Gemma3ForCausalLM"]}, ["architectures: ", "Gemma3ForCausalLM"]),
+        ({"vision_config": {"a": 1}}, ["vision_config: "]),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["quantization_config: bitsandbytes"]),
+        ({"hidden_act": "gelu"}, ["hidden_act is gelu: ", "silu"]),
+        ({"mlp_bias": True}, ["mlp_bias is true: "]),
+        ({"rope_scaling": {"rope_type": "longer"}}, ["rope_scaling: longer"]),
+        ({"rope_scaling": {"rope_type": "llama3"}}, ["rope_scaling.factor: missing", "llama3"]),
+        ({"rope_scaling": {"type": "linear"}}, ["rope_scaling.factor: missing", "linear"]),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, ["rope_parameters.factor: missing", "yarn"]),
+        ({"rope_scaling": {"factor": 8.0}}, ["rope_scaling.rope_type: missing"]),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, ["rope_parameters: "]),
+        ({"sliding_window": 512}, ["sliding_window is 512"]),
+        ({"softcap": 0.22}, ["softcap is 0.22: "]),
+        ({"hidden_size": "256"}, ["hidden_size: ", '"256"']),
+        ({"num_hidden_layers": None}, ["num_hidden_layers: ", " 1", "null"]),
+        ({"num_hidden_layers": 10**29}, ["num_hidden_layers: "]),
+        ({"rope_scaling": "llama3"}, ["rope_scaling: "]),
+        ({"architectures": ["Qwen3NextForCausalLM"], "layer_types": [[]]}, ["layer_types: "]),
+        ({"architectures": ["GptOssForCausalLM"], "layer_types": ["full_attention"]}, ["layer_types: 1: "]),
     ],
 )  # fmt: skip
-def test_what_mbr_perf_cannot_say_is_refused_by_its_key(resolved, changes, message):
-    with pytest.raises(BadRequestError) as refused:
-        resolved(LLAMA | changes)
-    assert message in str(refused.value)
+def test_what_mbr_perf_cannot_say_is_refused_by_its_key(resolved, changes, names):
+    refused(lambda: resolved(LLAMA | changes), "config.json: ", *names)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "config.json:1: not JSON"),
-        ("[1]", "must be an object"),
+        ("[1]", "config.json: "),
         ('{"a": 1, "a": 2}', "duplicate key 'a'"),
     ],
 )
 def test_a_file_that_is_no_strict_json_is_refused(resolved, text, message):
-    with pytest.raises(BadRequestError) as refused:
-        resolved(text)
-    assert message in str(refused.value)
+    refused(lambda: resolved(text), message)
 
 
 def test_a_mark_of_utf_8_at_the_start_does_no_harm(resolved):
@@ -234,15 +230,10 @@ def test_a_mark_of_utf_8_at_the_start_does_no_harm(resolved):
 
 
 def test_a_binary_file_and_an_empty_folder_are_refused(tmp_path):
-    def refusal():
-        with pytest.raises(BadRequestError) as refused:
-            resolve(Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("hf", str(tmp_path))))
-        return str(refused.value)
-
-    assert "config.json: no such file" in refusal()
-    assert "mbr-perf downloads no models" in refusal()
+    asked = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("hf", str(tmp_path)))
+    refused(lambda: resolve(asked), str(tmp_path / "config.json"), "no such file")
     (tmp_path / "config.json").write_bytes(b"\x80\x03}q\x00")
-    assert "not UTF-8" in refusal()
+    refused(lambda: resolve(asked), str(tmp_path / "config.json"), "not UTF-8")
 
 
 NO_DEFAULT = {
@@ -263,7 +254,7 @@ def test_of_a_model_of_several_modalities_the_language_model_is_read_and_the_res
     found = resolved({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "text_config": part,
                       "vision_config": {"depth": 12}, "tie_word_embeddings": True})  # fmt: skip
     assert (found.spec.model.num_layers, found.spec.model.share_embeddings_and_output_weights) == (24, True)
-    assert any("text_config is read, the language model without vision_config" in note for note in found.notes)
+    assert any("text_config" in note and "vision_config" in note for note in found.notes)
 
 
 @pytest.mark.slow

