@@ -33,4 +33,4 @@ def test_sequences_longer_than_those_measured_on_hopper_are_an_assumption(make_s
     for gpu, length, is_one in (("h100", 8192, False), ("h100", 16384, True), ("b200", 16384, False)):
         batch = {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": length}
         found = texts(make_spec(gpu=gpu, compute_dtype="bf16", batch=batch))
-        assert ("sequences of more than 8192 tokens" in found) is is_one
+        assert any(" 8192 tokens" in text for text in found) is is_one

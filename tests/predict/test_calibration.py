@@ -95,22 +95,21 @@ def test_a_run_left_out_is_predicted_by_the_others(observe):
 
 def test_what_no_step_depends_on_is_not_fitted(observe):
     (found,) = [c for c in fit("h100", [observe("gemm", gemm=0.1), observe("more", gemm=0.2)]) if c.name == "attention"]
-    assert (found.value, found.reason) == (None, "at most 0.0 % of a step depends on it")
+    assert found.value is None and "0.0 %" in found.reason
 
 
 def test_constants_that_vary_together_in_all_runs_are_not_separated(observe):
     alike = [observe(str(i), gemm=0.05 * i, attention=0.02 * i) for i in range(1, 5)]
     found = {c.name: c for c in fit("h100", alike)}
     assert found["gemm_bf16"].value is not None
-    assert found["attention"].value is None
-    assert "not separable from another constant" in found["attention"].reason
+    assert found["attention"].value is None and "separable" in found["attention"].reason
 
 
 def test_one_run_tells_one_efficiency(observe):
     found = {c.name: c for c in fit("h100", [observe("one", gemm=0.05, attention=0.02, memory=0.03)])}
     fitted = [name for name in EFFICIENCIES if found[name].value is not None]
     assert fitted == ["gemm_bf16"]
-    assert found["attention"].reason == "more than 1 run needed to separate it from gemm_bf16"
+    assert found["attention"].reason.endswith(" gemm_bf16")
 
 
 def test_a_constant_never_leaves_its_bounds_and_says_when_it_wants_to(observe):
@@ -118,9 +117,7 @@ def test_a_constant_never_leaves_its_bounds_and_says_when_it_wants_to(observe):
     found = {c.name: c for c in fit("h100", [observe("slow", slow, gemm=0.1, more_bytes=9 * 2**30)])}
     assert found["gemm_bf16"].value == pytest.approx(BOUNDS["gemm_bf16"][0])
     assert found["allocator_bytes"].value == BOUNDS["allocator_bytes"][1]
-    assert {found[name].reason for name in ("gemm_bf16", "allocator_bytes")} == {
-        "at its bound: something else is wrong"
-    }
+    assert all("bound" in found[name].reason for name in ("gemm_bf16", "allocator_bytes"))
 
 
 def test_memory_outside_of_the_allocator_is_the_median_over_ranks(observe):
@@ -135,11 +132,9 @@ def test_probed_constants_keep_their_values_and_free_a_run_for_the_rest(observe)
     runs = [observe("short", truth, **short), observe("memory", truth, gemm=0.03, memory=0.1)]
     probed = {"gemm_bf16": 0.62, "call_s": 50e-6}
     found = {c.name: c for c in fit("h100", runs, probed)}
-    assert {name: (found[name].value, found[name].reason) for name in probed} == {
-        name: (value, "measured by itself") for name, value in probed.items()
-    }
+    assert {name: found[name].value for name in probed if "measured" in found[name].reason} == probed
     assert found["memory"].value == pytest.approx(0.71, rel=0.01)
-    assert found["step_s"].reason.startswith("more than 2 runs needed")
+    assert found["step_s"].reason.startswith("more than 2 runs ")
     assert "step_s" not in {c.name for c in fit("h100", runs)}
     more = {c.name: c for c in fit("h100", [*runs, observe("mixed", truth, gemm=2e-6, memory=0.001)], probed)}
     assert more["step_s"].value == pytest.approx(0.005, rel=0.05)
@@ -149,7 +144,7 @@ def test_probed_constants_keep_their_values_and_free_a_run_for_the_rest(observe)
 def test_without_times_no_efficiency_is_touched(observe):
     run = replace(observe("cpu", gemm=0.1), step_s=None)
     reasons = {c.name: c.reason for c in fit("h100", [run]) if c.value is None}
-    assert all(reasons[name] == "no run has a step time that is predicted" for name in EFFICIENCIES)
+    assert reasons.keys() >= set(EFFICIENCIES) and "step time" in reasons["memory"]
 
 
 @pytest.mark.parametrize(
@@ -158,4 +153,4 @@ def test_without_times_no_efficiency_is_touched(observe):
 def test_a_constant_is_at_its_bound_within_a_millionth_of_their_distance(observe, size, is_at_bound):
     assert BOUNDS["outside_allocator_bytes"] == (0, 2**33)
     [found] = [c for c in fit("h100", [observe("run", outside=(size,))]) if c.name == "outside_allocator_bytes"]
-    assert (found.value, found.reason) == (size, "at its bound: something else is wrong" if is_at_bound else "")
+    assert (found.value, "bound" in found.reason) == (size, is_at_bound)

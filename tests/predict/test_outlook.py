@@ -43,4 +43,4 @@ def test_nothing_is_advised_where_the_job_as_it_is_cannot_be_predicted(planned):
     asked = asked_row(made)
     rows = tuple(replace(r, prediction=None, verdict=None, reason="G22: no") if r is asked else r for r in made.rows)
     found = outlook_of(replace(made, rows=rows))
-    assert (found.changes, found.problem) == ((), "the memory of the job as it is cannot be predicted (G22: no)")
+    assert found.changes == () and "(G22: no)" in found.problem

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -90,17 +91,17 @@ def test_a_setting_fits_with_its_whole_range_and_is_tight_with_its_peak_alone(pe
 
 
 @pytest.mark.parametrize(
-    ("capacity", "margin", "budget", "text"),
+    ("capacity", "margin", "budget", "numbers"),
     [
-        (100 * 10**9, 0.06, 93 * 10**9, "86.61 GiB = 93.13 - 0.93 outside torch's allocator - 5.59 margin (6 %)"),
-        (100 * 10**9, 0.0, 99 * 10**9, "92.20 GiB = 93.13 - 0.93 outside torch's allocator"),
+        (100 * 10**9, 0.06, 93 * 10**9, ["86.61", "93.13", "0.93", "5.59", "6"]),
+        (100 * 10**9, 0.0, 99 * 10**9, ["92.20", "93.13", "0.93"]),
         (None, 0.06, None, None),
     ],
 )
-def test_the_allocator_may_use_what_others_and_the_margin_leave(capacity, margin, budget, text):
+def test_the_allocator_may_use_what_others_and_the_margin_leave(capacity, margin, budget, numbers):
     limits = Limits(capacity, margin, needs=DeviceNeeds(context_bytes=10**9))
     assert limits.budget_bytes == budget
-    assert text is None or limits.text == text
+    assert numbers is None or re.findall(r"[\d.]+", limits.text) == numbers
 
 
 def test_no_advice_is_given_where_none_is_needed(planned):
@@ -116,7 +117,7 @@ def test_advice_goes_from_the_allocator_over_modules_to_layers(planned):
 def test_parallelism_is_the_last_resort_and_names_the_floor(planned):
     steps = advice(planned(capacity_bytes=1000))
     assert [step.step for step in steps] == ["allocator", "modules", "layers", "parallelism"]
-    assert steps[-1].text.startswith("the optimizer step of stage")
+    assert "optimizer step of stage" in steps[-1].text
 
 
 def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
@@ -133,12 +134,11 @@ def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned
     made = without_tight_ones(tight(planned, "full:uniform:4", max_overhead=cheapest.overhead / 2))
     assert made.recommended is None
     assert made.too_dear.text == cheapest.text
-    limit = f"cost more than the {cheapest.overhead * 50:g} % of --max_overhead"
-    assert why_none(made) == (
-        f"settings fit, but {limit}: the cheapest is {cheapest.text} at {format_percent(cheapest.overhead)}"
-    )
-    assert not [step for step in advice(made) if "layers: no setting fits" in step.text]
-    assert "raise the limit" in advice(made)[-1].text
+    reason = why_none(made)
+    assert f" {cheapest.overhead * 50:g} % of --max_overhead" in reason
+    assert reason.endswith(f" {cheapest.text} at {format_percent(cheapest.overhead)}")
+    assert not [step for step in advice(made) if step.step == "layers" and "no setting" in step.text]
+    assert "limit" in advice(made)[-1].text
 
 
 def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
@@ -147,8 +147,8 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
     beside = replace(made, without_graphs=tight(planned, "full:block:1"))
     step = advice(beside)[-1]
     assert (step.step, step.settles) == ("graphs", True)
-    assert step.text.startswith("without CUDA graphs (--cuda_graph_impl none): the setting full:block:1 fits at +")
-    assert why_none(beside).endswith("; with --cuda_graph_impl none the setting full:block:1 fits")
+    for said in (step.text, why_none(beside)):
+        assert "--cuda_graph_impl none" in said and "full:block:1" in said
 
 
 def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
@@ -159,9 +159,8 @@ def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is
     assert made.recommended.prediction.fits[2] <= budget < none.fits[2]
     assert (made.riskier.text, made.riskier.verdict, made.riskier.is_certain) == ("none", "TIGHT", False)
     high, num = format_bytes(none.fits[2]), none.num_of_ten_within(budget)
-    odds = f"about {num} of 10 measured jobs of its class would fit"
     assert 5 <= num <= 9
-    assert riskier_text(made) == (f"cheaper, but it may not fit: none at +0.0 % (it may need up to {high}; {odds})")
+    assert re.search(rf"none at \+0\.0 % .* {re.escape(high)}; .* {num} of 10 ", riskier_text(made))
     assert (riskier_text(planned()), safe_instead(made)) == ("", "")
 
 
@@ -170,7 +169,7 @@ def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_
     budget = (smallest.fits[1] + smallest.fits[2]) // 2
     made = planned(capacity_bytes=planned().limits.needs.outside_bytes + budget, margin=0.0)
     assert (made.recommended.verdict, made.safe) == ("TIGHT", None)
-    assert safe_instead(made) == "no planned setting fits with its whole range"
+    assert safe_instead(made) != ""
 
 
 def with_costs(made, costs: dict[str, tuple[float, int]]):
@@ -188,10 +187,9 @@ def test_settings_whose_times_cannot_be_told_apart_are_one_group_and_memory_deci
     assert made.recommended.text == "full:block:2"
     assert [row.text for row in made.same_time] == ["mlp"]
     error = cost_error()
-    assert same_time_text(made) == (
-        "the same time, as far as predictions can tell: mlp at +20.0 %; the recommended setting needs the least memory of them "
-        f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
-    )
+    said = same_time_text(made)
+    for named in ("mlp at +20.0 %", f"{error.num_rows} measured", f"{error.share * 100:.0f} %"):
+        assert named in said
 
 
 def test_a_difference_beyond_the_error_of_both_costs_is_advice(planned):
@@ -220,17 +218,15 @@ def test_the_setting_of_the_request_stands_beside_another_one_that_is_recommende
     row = row_of(made, made.spec.recompute.text)
     assert row is not made.recommended
     text = asked_text(made, "the recipe's")
-    assert text.startswith(f"the recipe's setting, {row.text}: {row.verdict}, ")
-    assert f", needs {format_bytes(row.prediction.fits[1])}" in text
-    assert (
-        f" a step at {format_percent(row.overhead)}; it may need up to {format_bytes(row.prediction.fits[2])}; " in text
-    )
+    assert text.startswith("the recipe's ") and f"{row.text}: {row.verdict}, " in text
+    amounts = (*map(format_bytes, row.prediction.fits[1:]), format_percent(row.overhead))
+    assert [amount for amount in amounts if amount not in text] == []
     assert asked_text(replace(made, recommended=row), "your") == ""
 
 
 def test_what_is_not_modelled_has_its_bound_in_bytes(planned, spec_of):
     spec = spec_of()
     made = planned(spec.model_copy(update={"ddp": spec.ddp.model_copy(update={"nccl_ub": True})}))
-    name = "nccl_ub: registered NCCL buffers are not modelled"
-    assert unmodelled(made)[name] == f"+{format_bytes(0.02 * made.recommended.prediction.peak_bytes)}"
-    assert name not in unmodelled(planned())
+    (bound,) = (bound for name, bound in unmodelled(made).items() if name.startswith("nccl_ub: "))
+    assert bound == f"+{format_bytes(0.02 * made.recommended.prediction.peak_bytes)}"
+    assert not any(name.startswith("nccl_ub: ") for name in unmodelled(planned()))

@@ -37,14 +37,14 @@ def test_a_stopped_request_ends_and_leaves_no_process(cases):
     stop = Event()
     stop.set()
     request = TraceRequest(cases=cases, implementation="local")
-    with WarmTracers(this_host(), 100.0, stop) as warm, pytest.raises(TracerLateError, match="the run ended before"):
+    with WarmTracers(this_host(), 100.0, stop) as warm, pytest.raises(TracerLateError):
         warm.answer(request, lambda _: None)
     assert all(process._process.poll() is not None for process in warm._processes.values())
 
 
 @pytest.mark.parametrize(("python", "error", "why"), [
-    ("exit 7", TracerDiedError, r"the tracer failed \(exit 7\)"),
-    ("cat > /dev/null", TracerLateError, "did not finish within 0.2 s"),
+    ("exit 7", TracerDiedError, r"\(exit 7\)"),
+    ("cat > /dev/null", TracerLateError, r"0\.2 s"),
 ])  # fmt: skip
 def test_a_process_that_dies_or_hangs_is_named(cases, tmp_path, python, error, why):
     program = tmp_path / "python"

@@ -73,7 +73,7 @@ def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
 def test_a_tracer_that_dies_before_its_first_case_is_not_started_again(tracing, cases):
     python = Path(tracing().host.python)
     python.write_text(python.read_text().replace("cases = ", "import no_such_module\ncases = "))
-    with pytest.raises(RunFailedError, match="No module named 'no_such_module'"):
+    with pytest.raises(RunFailedError, match="no_such_module"):
         Tracing(replace(this_host(), python=str(python), num_cores=1), None).traces(cases, "local")
     assert Path(f"{python}.starts").read_text() == "."
 

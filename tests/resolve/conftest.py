@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError
 from harness.resolve.recipe import Recipe
 from harness.resolve.recipe_file import load_recipe
 
@@ -63,10 +62,3 @@ def load(write: Write) -> Callable[..., Recipe]:
         return load_recipe(write(*changes), "tiny.yaml")
 
     return _load
-
-
-def refused(read: Callable[..., object], *changes: tuple[str, str]) -> str:
-    """Return what a reader says of a file with these changes, which it must not read."""
-    with pytest.raises(HarnessError) as raised:
-        read(*changes)
-    return str(raised.value)

@@ -5,6 +5,7 @@ import pytest
 
 from harness.errors import BadRequestError, closest
 from harness.resolve.find import all_recipe_files, find_recipe_file, open_recipe, recipes_dir
+from tests.commands import refused
 
 
 @pytest.fixture
@@ -36,21 +37,15 @@ def test_suites_are_not_recipes(directory: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "problem"),
+    ("name", "family", "names"),
     [
-        ("llama3_8", None, "unknown recipe 'llama3_8'\n  did you mean 'llama3_8b'?"),
-        ("llama3_8b", "gpt", "-m gpt: recipe 'llama3_8b' is of family 'llama'\n  -m llama"),
-        (
-            "../secret",
-            None,
-            "-mr ../secret: no such file\n  check the path, or give a name from `mbr-perf recipes list`",
-        ),
+        ("llama3_8", None, ["'llama3_8'", "'llama3_8b'"]),
+        ("llama3_8b", "gpt", ["-m gpt: ", "'llama3_8b'", "-m llama"]),
+        ("../secret", None, ["-mr ../secret: ", "mbr-perf recipes list"]),
     ],
 )
-def test_an_unknown_name_is_reported_with_its_nearest(directory: Path, name: str, family: str | None, problem: str):
-    with pytest.raises(BadRequestError) as caught:
-        open_recipe(name, directory, family)
-    assert str(caught.value) == problem
+def test_an_unknown_name_is_reported_with_its_nearest(directory: Path, name: str, family: str | None, names: list[str]):
+    refused(lambda: open_recipe(name, directory, family), *names)
 
 
 @pytest.mark.parametrize(
@@ -76,19 +71,16 @@ def test_a_name_has_one_alphabet(directory: Path, name: str):
 def test_a_path_to_ones_own_file_works_and_its_family_is_checked(write):
     path = write()
     assert open_recipe(str(path)).header.name == "tiny"
-    with pytest.raises(BadRequestError, match="recipe 'tiny' is of family 'mine'"):
-        open_recipe(str(path), family="llama")
+    refused(lambda: open_recipe(str(path), family="llama"), "-m llama: ", "'tiny'", "'mine'")
 
 
 def test_the_name_inside_a_shipped_file_is_its_own(directory: Path):
     (directory / "llama" / "llama3_8b.yaml").rename(directory / "llama" / "other.yaml")
-    with pytest.raises(BadRequestError, match="name is 'llama3_8b', but its file or folder is named 'other'"):
-        open_recipe("other", directory)
+    refused(lambda: open_recipe("other", directory), "'llama3_8b'", "'other'")
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path):
-    with pytest.raises(BadRequestError, match="no recipe directory at"):
-        recipes_dir(tmp_path / "none")
+    refused(lambda: recipes_dir(tmp_path / "none"), str(tmp_path / "none"))
 
 
 # Points per model of Megatron-Bridge's H100 performance recipes at 067f987.

@@ -3,12 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError, SeveralMatchError
+from harness.errors import SeveralMatchError
 from harness.resolve.gpu_point import only_gpu_point
 from harness.resolve.points import choose_point, weak_scaled
 from harness.resolve.recipe import Recipe, Request
 from harness.resolve.recipe_file import load_recipe
 from harness.resolve.resolve import resolve_recipe
+from tests.commands import refused
 
 HEAD = """\
 name: many
@@ -55,13 +56,14 @@ def test_the_first_listed_count_is_the_default(recipe):
 def test_a_point_that_cannot_run_is_passed_over_and_named(recipe):
     choice = choose_point(recipe(point(gpus=64, extra=BROKEN), point(gpus=128)), ask())
     assert choice.num_gpus == 128
-    assert choice.notes == ("pretrain h100 bf16 64 GPUs is listed first but cannot run: world 64 not divisible by 512",)
+    [note] = choice.notes
+    assert note.startswith("pretrain h100 bf16 64 GPUs ") and note.endswith("world 64 not divisible by 512")
 
 
 @pytest.mark.parametrize("options", [{"num_gpus": 64}, {"num_gpus": 64, "tensor_model_parallel_size": 1}])
 def test_a_point_that_cannot_run_is_refused_with_the_reason(recipe, options):
-    with pytest.raises(BadRequestError, match="cannot run as published: world 64 not divisible by 512"):
-        choose_point(recipe(point(gpus=64, extra=BROKEN), point(gpus=128)), ask(**options))
+    points = recipe(point(gpus=64, extra=BROKEN), point(gpus=128))
+    refused(lambda: choose_point(points, ask(**options)), "world 64 not divisible by 512")
 
 
 @pytest.mark.parametrize(("asked", "start", "scaled"), [(4, 8, 16), (12, 16, 48), (64, 16, 256), (8, 8, None)])
@@ -69,9 +71,8 @@ def test_another_count_starts_from_the_next_larger_point_else_the_largest(recipe
     resolved = resolve_recipe(recipe(point(gpus=8, gbs=32), point(gpus=16, gbs=64)), ask(num_gpus=asked))
     assert resolved.spec.num_gpus == asked
     assert resolved.spec.batch.global_batch_size == (scaled or 32)
-    assert [n for n in resolved.notes if "started from" in n] == (
-        [f"no operating point for {asked} GPUs: started from pretrain h100 bf16 {start} GPUs"] if scaled else []
-    )
+    named = [f" {asked} GPUs" in n for n in resolved.notes if n.endswith(f" pretrain h100 bf16 {start} GPUs")]
+    assert named == ([True] if scaled else [])
 
 
 def test_a_batch_that_stays_the_same_is_no_note(recipe):
@@ -84,8 +85,7 @@ def test_a_batch_that_stays_the_same_is_no_note(recipe):
 
 
 def test_a_global_batch_that_does_not_scale_is_an_error():
-    with pytest.raises(BadRequestError, match="is no whole number"):
-        weak_scaled(32, 3, 2)
+    refused(lambda: weak_scaled(32, 3, 2), "32")
 
 
 def test_an_asked_global_batch_is_not_scaled(recipe):
@@ -102,8 +102,7 @@ def test_scaling_uses_the_parallel_sizes_that_were_asked_for(recipe):
 
 
 def test_a_count_that_the_parallel_sizes_do_not_divide_is_an_error(recipe):
-    with pytest.raises(BadRequestError, match=r"--num_gpus 3 is not divisible by TP x PP x CP = 2 x 1 x 1 = 2"):
-        resolve_recipe(recipe(point()), ask(num_gpus=3))
+    refused(lambda: resolve_recipe(recipe(point()), ask(num_gpus=3)), "--num_gpus 3 ", "2 x 1 x 1 = 2")
 
 
 CP_2 = "    env: {CUDA_DEVICE_MAX_CONNECTIONS: 1}\n"
@@ -146,42 +145,38 @@ def test_variants_are_chosen_by_name_only(recipe):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"gpu": "h200"}, ["no pretrain operating point for h200; it has points for h100", "--point_gpu h100"]),
-        ({"gpu": "h1000"}, ["--gpu: no such value 'h1000'", "known: a100, h100"]),
-        ({"compute_dtype": "fp8_cs"}, ["no operating point for -c fp8_cs", "there is -c bf16"]),
-        ({"compute_dtype": "fp8"}, ["--compute_dtype: no such value 'fp8'", "fp8_cs"]),
-        ({"task": "peft"}, ["has no operating point for task 'peft'", "there is --task pretrain"]),
-        ({"task": "finetune"}, ["--task: no such value 'finetune'", "known: pretrain, sft, peft"]),
-        ({"variant": "large"}, ["has no variant 'large'", "there are none"]),
-        ({"num_gpus": 0}, ["--num_gpus: must be 1 or more, is 0"]),
+        ({"gpu": "h200"}, ["h200", "--point_gpu h100"]),
+        ({"gpu": "h1000"}, ["--gpu: ", "'h1000'", "a100, h100"]),
+        ({"compute_dtype": "fp8_cs"}, ["-c fp8_cs", "-c bf16"]),
+        ({"compute_dtype": "fp8"}, ["--compute_dtype: ", "'fp8'", "fp8_cs"]),
+        ({"task": "peft"}, ["'peft'", "--task pretrain"]),
+        ({"task": "finetune"}, ["--task: ", "'finetune'", "pretrain, sft, peft"]),
+        ({"variant": "large"}, ["'large'", "none"]),
+        ({"num_gpus": 0}, ["--num_gpus: ", " 1 ", " 0"]),
     ],
 )
 def test_what_is_not_there_is_reported_with_what_is(recipe, options, parts):
-    with pytest.raises(BadRequestError) as caught:
-        choose_point(recipe(point()), ask(**options))
-    assert [part for part in parts if part not in str(caught.value)] == []
+    refused(lambda: choose_point(recipe(point()), ask(**options)), *parts)
 
 
 def test_the_only_variant_is_taken_with_and_without_a_gpu_type(recipe):
     large = recipe(point(extra="    variant: large\n"))
     chosen = choose_point(large, ask())
     assert chosen.point.key.variant == "large"
-    assert chosen.notes == ("recipe 'many' on h100 has no point but those of --variant large: using them",)
+    assert ["h100" in note and "--variant large" in note for note in chosen.notes] == [True]
     assert only_gpu_point(large, ask(gpu="")) is chosen.point
 
 
 def test_one_of_several_variants_must_be_named(recipe):
     several = recipe(point(extra="    variant: large\n"), point(extra="    variant: small\n"))
-    with pytest.raises(BadRequestError, match="has only variants\n  give --variant large or small"):
-        choose_point(several, ask())
-    with pytest.raises(BadRequestError, match="did you mean 'large'"):
-        only_gpu_point(several, ask(gpu="", variant="larg"))
+    refused(lambda: choose_point(several, ask()), "--variant large or small")
+    refused(lambda: only_gpu_point(several, ask(gpu="", variant="larg")), "--variant larg,", "'large'")
 
 
 def test_the_point_of_another_gpu_type_is_used_only_when_asked_for(recipe):
     resolved = resolve_recipe(recipe(point(gpu="gb200", gpus=4)), ask(gpu="h200", point_gpu="gb200"))
     assert (resolved.spec.gpu, resolved.spec.num_gpus, resolved.spec.gpus_per_node) == ("h200", 4, 8)
-    assert resolved.notes == ("operating point of gb200 used on h200, as asked by --point_gpu",)
+    assert ["gb200" in note and "h200" in note for note in resolved.notes] == [True]
 
 
 CPU = point(gpu="cpu", dtype="fp32", gpus=2)
@@ -219,9 +214,6 @@ def test_several_gpu_points_are_each_reported_with_the_options_that_choose_it(re
 
 
 def test_a_recipe_without_gpu_points_names_the_cpu_point(recipe):
-    with pytest.raises(
-        BadRequestError, match="no GPU operating point, and no -g was given\n  -g cpu takes its cpu point"
-    ):
-        only_gpu_point(recipe(CPU), ask(gpu=""))
-    with pytest.raises(BadRequestError, match="no GPU operating point for --task pretrain --compute_dtype nvfp4,"):
-        only_gpu_point(recipe(CPU, point()), ask(gpu="", compute_dtype="nvfp4"))
+    refused(lambda: only_gpu_point(recipe(CPU), ask(gpu="")), "-g cpu")
+    asked = ask(gpu="", compute_dtype="nvfp4")
+    refused(lambda: only_gpu_point(recipe(CPU, point()), asked), "--task pretrain", "--compute_dtype nvfp4")

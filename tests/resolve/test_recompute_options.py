@@ -7,6 +7,7 @@ from harness.records.strict_yaml import read_yaml
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import recompute_setting
 from harness.resolve.resolve import resolve_recipe
+from tests.commands import refused
 
 CASES = read_yaml(Path(__file__).parents[1] / "data" / "recipes" / "bridge_recompute_overrides.yaml", "cases").value
 
@@ -63,18 +64,16 @@ def _option_order(name: str) -> int:
         ({"recompute": "mlp", "recompute_modules": "mlp"}, ["--recompute mlp", "--recompute_modules mlp"]),
         ({"recompute_method": "uniform"}, ["--recompute_method needs --recompute_granularity full"]),
         ({"recompute_granularity": "full"}, ["needs --recompute_method", "needs --recompute_num_layers"]),
-        ({"recompute_granularity": "ful"}, ["--recompute_granularity: no such value 'ful'", "did you mean 'full'?"]),
-        ({"recompute_num_layers": 1, "recompute_method": "blok"}, ["--recompute_method: no such value 'blok'", "did you mean 'block'?"]),
-        ({"recompute_num_layers": -1}, ["--recompute_num_layers: must be 1 or more, is -1"]),
-        ({"recompute_modules": "mhc,gdn,mlp"}, ["'mhc': known upstream since", "'gdn': known upstream since June 2026"]),
-        ({"recompute_modules": "mpl,core_attn,core_attn"}, ["unknown recompute module 'mpl'", "did you mean 'mlp'?", "'core_attn' is named twice"]),
+        ({"recompute_granularity": "ful"}, ["--recompute_granularity: ", "'ful'", "'full'"]),
+        ({"recompute_num_layers": 1, "recompute_method": "blok"}, ["--recompute_method: ", "'blok'", "'block'"]),
+        ({"recompute_num_layers": -1}, ["--recompute_num_layers: ", " 1 ", " -1"]),
+        ({"recompute_modules": "mhc,gdn,mlp"}, ["'mhc': ", "'gdn': ", "June 2026"]),
+        ({"recompute_modules": "mpl,core_attn,core_attn"}, ["'mpl'", "'mlp'", "'core_attn'"]),
         ({"recompute": "full:block"}, ["--recompute: ", "full:uniform:1"]),
     ],
 )  # fmt: skip
 def test_contradictions_name_both_options(options: dict[str, object], parts: list[str]):
-    with pytest.raises(BadRequestError) as caught:
-        recompute_setting(request(**options))
-    assert [part for part in parts if part not in str(caught.value)] == []
+    refused(lambda: recompute_setting(request(**options)), *parts, num=None)
 
 
 def test_no_option_says_nothing():

@@ -1,8 +1,9 @@
 import pytest
 
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import ManyProblemsError
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve, resolve_recipe
+from tests.commands import refused
 
 
 def ask(**options: object) -> Request:
@@ -120,31 +121,29 @@ def test_set_reaches_any_field(load, assignment, read, value):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"set_values": ("model.num_layer=3",)}, ["--set model.num_layer: no such setting", "did you mean 'model.num_layers'?"]),
-        ({"set_values": ("hidden_size=3",)}, ["--set hidden_size: no such setting", "did you mean 'model.hidden_size'?"]),
-        ({"set_values": ("model=3",)}, ["--set model: a section cannot be set whole"]),
+        ({"set_values": ("model.num_layer=3",)}, ["--set model.num_layer: ", "'model.num_layers'"]),
+        ({"set_values": ("hidden_size=3",)}, ["--set hidden_size: ", "'model.hidden_size'"]),
+        ({"set_values": ("model=3",)}, ["--set model: ", "section"]),
         ({"set_values": ("kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm=4",)},
-         ["--set kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm: kernels.tp_comm_overlap_cfg is replaced whole",
-          "as in --set 'kernels.tp_comm_overlap_cfg={qkv_dgrad: {method: bulk, num_sm: 4}}'"]),
-        ({"set_values": ("recompute.granularity=full",)}, ["recompute is replaced whole", "--set 'recompute=full:block:4'"]),
+         ["--set kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm: ",
+          "--set 'kernels.tp_comm_overlap_cfg={qkv_dgrad: {method: bulk, num_sm: 4}}'"]),
+        ({"set_values": ("recompute.granularity=full",)}, ["--set recompute.granularity: ", "--set 'recompute=full:block:4'"]),
         ({"set_values": ("model.num_layers",)}, ["--set model.num_layers: no '='"]),
-        ({"set_values": ("optimizer.lr=1e-3",)}, ["--set optimizer.lr: '1e-3' is ambiguous", "1.0e-3"]),
-        ({"set_values": ("model.num_layers=four",)}, ["--set model.num_layers: must be an integer, is 'four'"]),
-        ({"set_values": ("optimizer.lr=0.1", "optimizer.lr=0.2")}, ["--set optimizer.lr is given twice: 0.1, 0.2"]),
+        ({"set_values": ("optimizer.lr=1e-3",)}, ["--set optimizer.lr: '1e-3' ", "1.0e-3"]),
+        ({"set_values": ("model.num_layers=four",)}, ["--set model.num_layers: ", "'four'"]),
+        ({"set_values": ("optimizer.lr=0.1", "optimizer.lr=0.2")}, ["--set optimizer.lr ", "0.1, 0.2"]),
         ({"tensor_model_parallel_size": 4, "set_values": ("parallelism.tensor_model_parallel_size=2",)},
-         ["--tensor_model_parallel_size contradicts --set parallelism.tensor_model_parallel_size"]),
-        ({"env": ("1A=2",)}, ["--env 1A: no name of an environment variable"]),
+         ["--tensor_model_parallel_size ", "--set parallelism.tensor_model_parallel_size"]),
+        ({"env": ("1A=2",)}, ["--env 1A: "]),
         ({"env": ("A",)}, ["--env A: no '='"]),
-        ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope[0]: no such value 'atn'", "did you mean 'attn'?"]),
-        ({"cuda_graph_impl": "none", "cuda_graph_scope": "attn"}, ["--cuda_graph_impl none contradicts --cuda_graph_scope attn"]),
-        ({"seq_length": 1}, ["--seq_length: must be greater than or equal to 2, is 1"]),
-        ({"hidden_size": 66}, ["model: hidden_size 66 is not a multiple of num_attention_heads 4", "(given: --hidden_size)"]),
+        ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope[0]: ", "'atn'", "'attn'"]),
+        ({"cuda_graph_impl": "none", "cuda_graph_scope": "attn"}, ["--cuda_graph_impl none", "--cuda_graph_scope attn"]),
+        ({"seq_length": 1}, ["--seq_length: ", " 2, ", " 1"]),
+        ({"hidden_size": 66}, ["hidden_size 66 ", "num_attention_heads 4", "--hidden_size)"]),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_named(load, options, parts):
-    with pytest.raises(BadRequestError) as caught:
-        resolve_recipe(load(), ask(**options))
-    assert [part for part in parts if part not in str(caught.value)] == []
+    refused(lambda: resolve_recipe(load(), ask(**options)), *parts)
 
 
 def test_problems_of_the_point_and_of_the_options_are_reported_together(load):
@@ -163,11 +162,8 @@ def test_an_unknown_setting_hides_no_wrong_value_of_the_others(load):
 
 
 def test_what_is_wrong_beside_an_unknown_recipe_is_reported_with_it():
-    with pytest.raises(BadRequestError) as caught:
-        resolve(Request(model_recipe_name="lama3_8b", gpu="nonsense", recompute_modules="nonsense"))
-    message = str(caught.value)
-    assert message.startswith("unknown recipe 'lama3_8b'\n  did you mean 'llama3_8b'?\n--gpu: no such value 'nonsense'")
-    assert "unknown recompute module 'nonsense'" in message
+    asked = Request(model_recipe_name="lama3_8b", gpu="nonsense", recompute_modules="nonsense")
+    refused(lambda: resolve(asked), "'lama3_8b'", "'llama3_8b'", "--gpu: ", "module 'nonsense'", num=3)
 
 
 def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout():

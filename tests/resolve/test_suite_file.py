@@ -4,11 +4,10 @@ from datetime import date
 
 import pytest
 
-from harness.errors import HarnessError
 from harness.resolve.recipe import Request
 from harness.resolve.suite import ExpectedFailure
 from harness.resolve.suite_file import read_suite
-from tests.resolve.conftest import refused
+from tests.commands import refused
 
 GOOD = """\
 title: Two models
@@ -106,61 +105,56 @@ def test_without_defaults_a_case_runs_once_and_needs_a_golden(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    "row",
     [
-        ("title:", "titel:", ":1: titel: no such setting\n  did you mean 'title'?"),
+        ("title:", "titel:", ":1: titel: ", "'title'"),
         ("title: Two models\n", "", "title: missing"),
-        ("  repeats: 3", "  repeats: 10001", ":4: defaults.repeats: must be less than or equal to 10000, is 10001\n  runs of the case"),
-        ("  repeats: 3", "  num_gpus: 8", ":4: defaults.num_gpus: no such setting\n  write it under request"),
-        ("{tflops_per_gpu: 0.05}", "{tflops: 0.05}", ":6: defaults.thresholds.tflops: no metric with a threshold"),
-        ("timeout: 60", "timeout: 0", ":24: cases[1].timeout: must be greater than 0, is 0\n  seconds for one run"),
-        ("gpu: h100", "gpu: h1000", ":9: defaults.request.gpu: no such value 'h1000'\n  did you mean 'h100'?"),
-        ("recompute: core_attn", "recompute: core_atn", "unknown recompute module 'core_atn'"),
-        ("recompute: core_attn", "recompute: [none]", "must be text: a list belongs to a case"),
-        ("name: dense", "name: a/b", ":11: cases[0].name: 'a/b' cannot be a folder's name"),
+        ("  repeats: 3", "  repeats: 10001", ":4: defaults.repeats: ", " 10000, ", " 10001\n"),
+        ("  repeats: 3", "  num_gpus: 8", ":4: defaults.num_gpus: ", "request"),
+        ("{tflops_per_gpu: 0.05}", "{tflops: 0.05}", ":6: defaults.thresholds.tflops: "),
+        ("timeout: 60", "timeout: 0", ":24: cases[1].timeout: ", " 0, "),
+        ("gpu: h100", "gpu: h1000", ":9: defaults.request.gpu: ", "'h1000'", "'h100'"),
+        ("recompute: core_attn", "recompute: core_atn", "'core_atn'"),
+        ("recompute: core_attn", "recompute: [none]", "defaults.request.recompute: "),
+        ("name: dense", "name: a/b", ":11: cases[0].name: 'a/b' "),
         ("name: dense", f"name: {'x' * 101}", "name: 101 characters\n  100 at most"),
         ("model_recipe_name: llama3_8b, c", "model_recipe_name: llama3_8, c",
-         ":12: cases[0].request.model_recipe_name: unknown recipe 'llama3_8'\n  did you mean 'llama3_8b'?"),
+         ":12: cases[0].request.model_recipe_name: ", "'llama3_8'", "'llama3_8b'"),
         ("model_recipe_name: llama3_8b, c", "c", ":12: cases[0].request.model_recipe_name: missing"),
         ("recompute_method: block", "recompute_modules: mlp", "--recompute_modules mlp contradicts"),
-        ('until: "2027-01-31"', 'until: "31.1.2027"', ":25: cases[1].expected.until: no date: '31.1.2027'"),
-        ("reason: the new allocator", 'reason: ""', ":25: cases[1].expected.reason: must not be empty"),
-        ('[none, "mlp,core_attn", "full:uniform:1"]', "[]", ":27: cases[2].request.recompute: must be text or a list"),
-        ('"full:uniform:1"]', '"core_attn,mlp"]', ":26: cases[2].name: 'moe.core_attn,mlp' is that of the case on line 26"),
+        ('until: "2027-01-31"', 'until: "31.1.2027"', ":25: cases[1].expected.until: ", "'31.1.2027'"),
+        ("reason: the new allocator", 'reason: ""', ":25: cases[1].expected.reason: "),
+        ('[none, "mlp,core_attn", "full:uniform:1"]', "[]", ":27: cases[2].request.recompute: "),
+        ('"full:uniform:1"]', '"core_attn,mlp"]', ":26: cases[2].name: 'moe.core_attn,mlp' ", "line 26"),
     ],
 )  # fmt: skip
-def test_a_fault_is_reported_at_its_line(read, old, new, message):
-    assert message in refused(read, (old, new))
+def test_a_fault_is_reported_at_its_line(read, row):
+    old, new, *names = row
+    refused(lambda: read((old, new)), *names, num=None)
 
 
 def test_two_cases_that_ask_for_the_same_are_refused_also_in_other_words(read):
-    message = refused(
-        read,
+    same = (
         ("recompute_granularity: full\n      recompute_method: block\n      recompute_num_layers: 5", 'recompute: core_attn'),
         ('env: ["B=2"]', 'env: ["B=1", "A=1"]\n      compute_dtype: bf16'),
     )  # fmt: skip
-    assert "cases[1].request: the same as that of the case on line 11" in message
+    refused(lambda: read(*same), "cases[1].request: ", "line 11")
 
 
 def test_names_that_differ_in_case_only_are_one_folder_on_some_machines(read):
-    assert "cases[2].name: 'DENSE' is that of the case on line 11" in refused(
-        read, ("name: moe", "name: DENSE"), ('[none, "mlp,core_attn", "full:uniform:1"]', "none")
-    )
+    changes = ("name: moe", "name: DENSE"), ('[none, "mlp,core_attn", "full:uniform:1"]', "none")
+    refused(lambda: read(*changes), "cases[2].name: 'DENSE' ", "line 11")
 
 
 def test_a_suite_without_cases_is_refused(tmp_path):
-    for text, message in (
-        ("title: x\n", "cases: missing"),
-        ("title: x\ncases: []\n", ":2: cases: must not be empty"),
-    ):
+    for text, message in (("title: x\n", "cases: missing"), ("title: x\ncases: []\n", ":2: cases: ")):
         (tmp_path / "x.yaml").write_text(text)
-        with pytest.raises(HarnessError, match=message):
-            read_suite(str(tmp_path / "x.yaml"))
+        refused(lambda: read_suite(str(tmp_path / "x.yaml")), message)
 
 
 def test_every_fault_of_a_file_is_reported_at_once(read):
-    message = refused(read, ("repeats: 5", "repeats: none"), ("team-x", "7"), ("name: moe", "name: a b"))
-    assert all(place in message for place in (":5: defaults.owner", ":20: cases[1].repeats", ":26: cases[2].name"))
+    changes = ("repeats: 5", "repeats: none"), ("team-x", "7"), ("name: moe", "name: a b")
+    refused(lambda: read(*changes), ":5: defaults.owner", ":20: cases[1].repeats", ":26: cases[2].name", num=3)
 
 
 def test_a_suite_is_found_by_its_name_and_its_requests_know_where_recipes_are(tmp_path):
@@ -168,6 +162,4 @@ def test_a_suite_is_found_by_its_name_and_its_requests_know_where_recipes_are(tm
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"{name}.yaml").write_text(text)
     assert {case.request.recipes_dir for case in read_suite("mine", tmp_path).cases} == {tmp_path}
-    with pytest.raises(HarnessError, match="suite mime: no such suite") as raised:
-        read_suite("mime", tmp_path)
-    assert "did you mean 'mine'?" in str(raised.value)
+    refused(lambda: read_suite("mime", tmp_path), "suite mime: ", "'mine'")

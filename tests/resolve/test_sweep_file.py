@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.resolve.sweep_file import read_sweep_file
-from tests.resolve.conftest import refused
+from tests.commands import refused
 
 GOOD = """\
 title: Two axes
@@ -53,29 +53,28 @@ def test_recompute_may_be_left_to_the_planner(read):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    "row",
     [
-        ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: no such setting\n  did you mean 'num_layers'?"),
-        ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list, is a mapping"),
-        ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: no such value 'h101'\n  did you mean 'h100'?"),
+        ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: ", "'num_layers'"),
+        ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: ", "list", "mapping"),
+        ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: ", "'h101'", "'h100'"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
-        ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
-        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", "write model_recipe_name under request"),
-        ("title: Two axes", "title: Two axes\nnum_gpus: 8", "write it under request"),
-        ("  model_recipe_name:", "  recipe:", "did you mean 'model_recipe_name'?"),
+        ("  mb: [1, 2]", "  mb: []", ":11: over.mb: "),
+        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", ":2: recipe: ", "model_recipe_name"),
+        ("title: Two axes", "title: Two axes\nnum_gpus: 8", ":2: num_gpus: ", "request"),
+        ("  model_recipe_name:", "  recipe:", "request.recipe: ", "'model_recipe_name'"),
     ],
 )
-def test_a_fault_is_reported_at_its_line(read, old, new, message):
-    assert message in refused(read, (old, new))
+def test_a_fault_is_reported_at_its_line(read, row):
+    old, new, *names = row
+    refused(lambda: read((old, new)), *names, num=None)
 
 
 def test_a_file_is_found_by_its_name(tmp_path):
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "mine.yaml").write_text(GOOD)
     assert read_sweep_file("mine", tmp_path).title == "Two axes"
-    with pytest.raises(HarnessError, match="no such sweep file") as raised:
-        read_sweep_file("mime", tmp_path)
-    assert "did you mean 'mine'?" in str(raised.value)
+    refused(lambda: read_sweep_file("mime", tmp_path), "mime", "'mine'")
 
 
 def test_a_file_that_is_no_yaml_and_a_folder_are_distinguished_from_one_that_is_missing(tmp_path, monkeypatch):
