@@ -26,5 +26,5 @@ def test_a_cancelled_job_is_an_interruption_and_no_fault(state):
 
 
 def test_a_step_that_ends_in_a_job_that_goes_on_is_the_fault_of_another_node():
-    assert ending("RUNNING", "None").startswith("Slurm: STEP ENDED, but not the job")
+    assert ending("RUNNING", "None").startswith("Slurm: STEP ENDED")
     assert ending("RUNNING", "None", nnodes=1) == ""

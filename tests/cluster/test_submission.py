@@ -4,11 +4,12 @@ import pytest
 
 from harness.cluster.commands import NotSubmittedError, Slurm
 from harness.cluster.submission import prepare, submit_prepared
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import RunFailedError
 from harness.failures.entries import fault_in
 from harness.launch.environment import Host
 from harness.launch.slurm_job import slurm_job
 from tests.cluster.conftest import job_record
+from tests.commands import refused
 
 DOWN = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
 LATE = "Batch job submission failed: Socket timed out on send/recv operation"
@@ -78,13 +79,13 @@ def test_a_controller_that_stays_away_is_a_fault_of_the_machines_that_is_tried_a
 
     fault = fault_in([raised.value.message])
     assert (fault.id, fault.retry, raised.value.exit_code) == ("slurm_unreachable", "at_once", 3)
-    assert "mbr-perf jobs submit" in raised.value.remedy
+    assert " jobs submit " in raised.value.remedy
     assert num_calls("sbatch") == 3
 
 
 def test_where_slurm_does_not_say_whether_the_job_is_there_it_is_not_submitted_again(job, answers, num_calls):
     slurm = answers(sbatch=[fails(LATE)], squeue=["echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1"])
-    with pytest.raises(RunFailedError, match="the job may be queued") as raised:
+    with pytest.raises(RunFailedError) as raised:
         submit(slurm, job[0])
 
     assert not isinstance(raised.value, NotSubmittedError)
@@ -93,8 +94,7 @@ def test_where_slurm_does_not_say_whether_the_job_is_there_it_is_not_submitted_a
 
 def test_a_refusal_is_neither_looked_for_nor_tried_again(job, answers, num_calls):
     slurm = answers(sbatch=[fails("Batch job submission failed: Node count specification invalid")], squeue=["exit 0"])
-    with pytest.raises(BadRequestError, match="Slurm refused the job"):
-        submit(slurm, job[0])
+    refused(lambda: submit(slurm, job[0]), "Node count specification invalid")
 
     assert (num_calls("sbatch"), num_calls("squeue")) == (1, 0)
 
@@ -106,5 +106,5 @@ def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_cal
     submitted = submit_prepared(submitted_job.script_path.parent, host, slurm)
 
     assert (submitted.job_id, num_calls("sbatch")) == ("9", 0)
-    with pytest.raises(BadRequestError, match="was submitted before"):
-        submit_prepared(submitted_job.script_path.parent, host, slurm)
+    folder = submitted_job.script_path.parent
+    refused(lambda: submit_prepared(folder, host, slurm), str(folder))

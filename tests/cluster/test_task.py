@@ -7,12 +7,12 @@ import pytest
 
 from harness.cluster.node import slurm_place
 from harness.cluster.task import main
-from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.batches import BatchLaunch
 from harness.records.job import JOB, JobAttempt, attempt_path
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
+from tests.commands import refused
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
 
@@ -85,11 +85,11 @@ def test_a_requeued_or_second_job_runs_nothing_and_writes_nothing_over(make_job,
     in_job(RESTART_COUNT=1)
     assert run_task(job) == 3
     reasons = attempt(job, restart=1).refused
-    assert reasons[0].startswith("Slurm requeued job 7 (1 times)")
-    assert f"{job.runs[0].run_dir} already holds a run" in reasons
+    assert " job 7 (1 times)" in reasons[0]
+    assert any(reason.startswith(f"{job.runs[0].run_dir} ") for reason in reasons)
     in_job(JOB_ID=12, RESTART_COUNT=0)
     assert run_task(job) == 3
-    assert attempt(job, "12").refused[0].startswith("job 7 already ran it at ")
+    assert attempt(job, "12").refused[0].startswith("job 7 ")
     assert Path(job.runs[0].run_dir, "record.json").read_bytes() == committed
 
 
@@ -104,7 +104,7 @@ def test_half_a_run_of_another_job_is_not_written_over(make_job, in_job, capsys)
 @pytest.mark.parametrize(
     ("changes", "failure"),
     [
-        ({"nnodes": 2}, "Slurm gave 1 nodes (n1), but the job was planned for 2"),
+        ({"nnodes": 2}, " 1 nodes (n1), "),
         ({"num_gpus": 3, "launch": BatchLaunch()}, "num_gpus 3"),  # a rule forbids it
     ],
 )
@@ -129,7 +129,6 @@ def test_a_folder_without_a_job_is_a_wrong_request(tmp_path, in_job, capsys):
 
 
 def test_outside_a_job_every_missing_variable_is_named_at_once():
-    with pytest.raises(BadRequestError) as error:
-        slurm_place({"SLURM_NNODES": "two"})
-    for message in ("SLURM_JOB_ID is not set", "SLURM_NODEID is not set", "SLURM_NNODES='two' is not a number"):
-        assert message in str(error.value)
+    refused(
+        lambda: slurm_place({"SLURM_NNODES": "two"}), "SLURM_JOB_ID ", "SLURM_NODEID ", "SLURM_NNODES='two' ", num=3
+    )

@@ -110,12 +110,12 @@ def test_a_step_that_bridge_skipped_has_no_loss(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": "0.4.0"}, "planned for Megatron-Bridge 0.4.0, but the ranks import 0.3.1"),
-        ({"overrides": {"model.no_such_setting": 1}}, "(0.3.1) has no setting model.no_such_setting"),
+        ({"version": "0.4.0"}, " 0.4.0, "),
+        ({"overrides": {"model.no_such_setting": 1}}, "model.no_such_setting"),
     ],
 )
 def test_a_bridge_other_than_the_planned_one_trains_nothing(tmp_path, changes, message):
     records, code = trained(tmp_path, spec_of(**changes), config())
     assert code == 1
-    assert message in records[0].failure.message
+    assert message in records[0].failure.message and "0.3.1" in records[0].failure.message
     assert records[0].steps == ()

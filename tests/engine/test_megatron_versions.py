@@ -98,7 +98,7 @@ def test_imported_names_exist(name):
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.place}-{call.name.rpartition('.')[2]}")
 def test_calls_fit_the_signature(call):
     if call.name in OPTIONAL and not resolvable(call.name):
-        pytest.skip("this release does not have it, and the worker looks before it asks")
+        pytest.skip("the worker looks before it asks")
     target = resolve_name(call.name)
     signature = inspect.signature(target)
     self = (None,) if not inspect.isclass(target) and call.name.endswith(".__init__") else ()

@@ -62,7 +62,7 @@ def test_full_recompute_of_no_layers_does_not_construct(method, num_layers):
     """uniform with 0 layers never ends its loop over layers."""
     with pytest.raises(ValidationError, match="num_layers"):
         FullRecompute(method=method, num_layers=num_layers)
-    with pytest.raises(ValueError, match="is not full:uniform:N or full:block:N with N >= 1"):
+    with pytest.raises(ValueError, match="full:uniform:N"):
         parse_recompute(f"full:{method}:{num_layers}")
 
 
@@ -73,7 +73,7 @@ def test_selective_recompute_of_nothing_or_of_layers_does_not_construct():
     """
     with pytest.raises(ValidationError, match="at least 1 item"):
         SelectiveRecompute(modules=())
-    with pytest.raises(ValueError, match="an empty module name"):
+    with pytest.raises(ValueError, match="empty"):
         parse_recompute("")
     with pytest.raises(ValidationError, match="num_layers"):
         SelectiveRecompute(modules=("mlp",), num_layers=2)

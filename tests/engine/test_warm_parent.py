@@ -141,16 +141,15 @@ def test_a_rank_imports_nothing_that_its_parent_could_have_imported_once(trained
 def test_a_process_with_a_thread_or_with_cuda_is_not_forked():
     nothing, cuda, thread = answer_of("-c", FORK_SAFETY).splitlines()
     assert nothing == ""
-    assert "CUDA is initialised in process" in cuda
-    assert thread.startswith("1 other thread runs in process")
+    assert "CUDA" in cuda
+    assert thread.startswith("1 other thread ")
 
 
 @pytest.mark.train
 @pytest.mark.long
 def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
-    reason = "starts ranks in a way that mbr-perf does not know"
-    assert refusal("del api.get_subprocess_handler", HAND_OVER).endswith(reason)
-    assert refusal("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER).endswith(reason)
+    missing = refusal("del api.get_subprocess_handler", HAND_OVER)
+    assert missing == refusal("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER) != ""
     assert refusal("pass", HAND_OVER) == ""
 
 

@@ -6,13 +6,13 @@ import pytest
 from annotated_types import Le
 from pydantic import ValidationError
 
-from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout
 from harness.experiment.model import MOST
 from harness.records.golden import golden_text
 from harness.records.goldens import read_golden
 from harness.resolve.recipe import SECTION_MODELS
+from tests.commands import refused
 
 SIZES = [
     (model, name)
@@ -33,27 +33,25 @@ def test_every_size_of_an_experiment_has_an_upper_bound(model, name):
     [({"num_gpus": 2**20 + 1}, MOST["gpus"]), ({"parallelism": {"pipeline_model_parallel_size": 10**9}}, MOST["gpus"])],
 )
 def test_a_size_above_its_bound_is_named_with_the_bound(make_spec, part, most):
-    with pytest.raises(ValidationError, match=f"less than or equal to {most}"):
+    with pytest.raises(ValidationError, match=f" {most}"):
         make_spec(**part)
 
 
 @pytest.mark.parametrize("text", ["Et*1000000000|L", "E(t*10000|)*10000L", f"Et*{'9' * 5000}|L"])
 def test_a_layout_repeats_no_more_layers_than_a_model_can_have(text):
-    with pytest.raises(LayoutSyntaxError, match="a layout has at most 10000 layers"):
+    with pytest.raises(LayoutSyntaxError, match=" 10000 "):
         parse_layout(text)
 
 
 @pytest.mark.parametrize(
     ("value", "bound"),
-    [("5e-324", "greater than or equal to 0.000000000001"), ("1e300", f"less than or equal to {10**30}")],
+    [("5e-324", " 0.000000000001,"), ("1e300", f" {10**30},")],
 )
 def test_a_golden_value_out_of_bounds_is_named_with_its_bound(make_record, make_golden, tmp_path, value, bound):
     document = json.loads(golden_text(make_golden(make_record(seconds=2.5), {"tflops_per_gpu": 700.0})))
     path = tmp_path / "golden.json"
     path.write_text(json.dumps(document).replace("700.0", value))
-    with pytest.raises(BadRequestError) as refused:
-        read_golden(path)
-    assert f"{path}:1: metrics.tflops_per_gpu.value: must be {bound}, is {float(value)}" in str(refused.value)
+    refused(lambda: read_golden(path), f"{path}:1: metrics.tflops_per_gpu.value: ", bound, f" {float(value)}")
 
 
 ASKED = {

@@ -63,10 +63,8 @@ def test_a_module_acts_where_the_release_and_the_settings_let_it(
 def test_inert_modules_are_named_with_the_reason(request_for):
     found = effect(request_for("moe", recompute="mlp,moe_act,shared_experts"))
     assert found.modules == {"moe_act": EVERY_LAYER}
-    assert found.inert_modules == {
-        "mlp": "every layer is an MoE layer; mlp covers dense layers only",
-        "shared_experts": "the MoE layers have no shared experts",
-    }
+    assert found.inert_modules.keys() == {"mlp", "shared_experts"}
+    assert "dense" in found.inert_modules["mlp"] and "MoE" in found.inert_modules["shared_experts"]
     assert not found.does_nothing
 
 
@@ -79,23 +77,20 @@ def test_from_0_18_on_checkpoints_inside_a_captured_region_are_left_out(request_
     inside = request_for("dense", recompute="mlp,core_attn", graph="transformer_engine", scope=("mlp",))
     found = effect(inside, MCORE_018)
     assert found.modules == {"core_attn": EVERY_LAYER}
-    assert found.inert_modules == {"mlp": "megatron-core runs no checkpoint while a CUDA graph is captured"}
+    assert found.inert_modules.keys() == {"mlp"} and "CUDA graph" in found.inert_modules["mlp"]
 
 
 def test_core_attn_with_flash_attention_acts_and_is_noted(request_for):
     found = effect(request_for("dense", recompute="core_attn"))
     assert found.modules == {"core_attn": EVERY_LAYER}
-    assert found.notes == (
-        "core_attn: flash and fused attention save no scores, so this frees nothing: it keeps the QKV projection alive and "
-        "costs memory",
-    )
+    assert [note.partition(":")[0] for note in found.notes] == ["core_attn"]
     assert effect(request_for("dense", recompute="core_attn", kernels__attention_backend="unfused")).notes == ()
 
 
 def test_modules_inside_moe_act_and_are_noted(request_for):
     found = effect(request_for("deepseek", recompute="moe,shared_experts"))
     assert found.modules == {"moe": 7, "shared_experts": 7}
-    assert found.notes == ("shared_experts: is inside moe, so it runs a third time and frees no more memory",)
+    assert [note.startswith("shared_experts: ") and " moe" in note for note in found.notes] == [True]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +109,7 @@ def test_full_recompute_counts_layers_per_model_chunk(changes, of_chunk, request
 def test_block_leaves_mtp_layers_alone(request_for):
     found = effect(request_for("dense", mtp=1, recompute="full:block:8"))
     assert found.full_layers == 8
-    assert found.notes == ("MTP layers are not recomputed: megatron-core has no block recompute for them",)
+    assert [note.startswith("MTP layers ") for note in found.notes] == [True]
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def test_every_nth_layer_keeps_attention(freq, pattern):
     [{"window_attn_skip_freq": (1, 0)}, {"linear_attention": LinearAttentionModel(linear_attention_freq=(1,))}],
 )
 def test_a_pattern_of_another_depth_is_refused(change):
-    with pytest.raises(ValidationError, match="entries for num_layers 8"):
+    with pytest.raises(ValidationError, match="num_layers 8"):
         ModelSpec(**SIZES, **change)
 
 
 def test_yarn_and_its_settings_come_together():
-    with pytest.raises(ValidationError, match="position_embedding_type yarn needs the section yarn"):
+    with pytest.raises(ValidationError, match="position_embedding_type yarn "):
         ModelSpec(**SIZES, position_embedding_type="yarn")
-    with pytest.raises(ValidationError, match="position_embedding_type rope does not use the section yarn"):
+    with pytest.raises(ValidationError, match="position_embedding_type rope "):
         ModelSpec(**SIZES, yarn=YarnModel())

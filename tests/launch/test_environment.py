@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.launch.environment import child_environment, recordable, this_host
 from harness.launch.environment_rows import ROWS, exports
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
 from harness.resolve.recipe import build_spec
+from tests.commands import refused
 
 CANARY = "hf_CANARYcanary0123456789"
 TP2 = {"tensor_model_parallel_size": 2}
@@ -22,12 +22,6 @@ def env_of(spec, shell=None, **changes):
 
 def values(spec, shell=None, **changes):
     return {name: v.value for name, v in env_of(spec, shell, **changes).items()}
-
-
-def refusal(spec, shell=None, **changes):
-    with pytest.raises(BadRequestError) as refused:
-        env_of(spec, shell, **changes)
-    return str(refused.value)
 
 
 def test_a_cpu_run_gets_exactly_these_variables(cpu):
@@ -130,18 +124,12 @@ def test_records_hold_what_decides_results_and_nothing_personal(cpu):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("MY_TOKEN", CANARY, "has the name of a secret"),
-        ("HUB", CANARY, "contains what looks like a secret"),
-        ("PROXY", f"http://me:{CANARY}@proxy", "contains what looks like a secret"),
-    ],
+    ("name", "value"), [("MY_TOKEN", CANARY), ("HUB", CANARY), ("PROXY", f"http://me:{CANARY}@proxy")]
 )
-def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(cpu, name, value, why):
-    with pytest.raises(BadRequestError, match=f"{name} {why}") as refused:
-        child_environment(cpu(env={name: value}), {}, (), 2)
-    assert refused.value.remedy == f"export it and pass it by name: --pass_env {name}"
-    assert CANARY not in str(refused.value)
+def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(cpu, name, value):
+    [problem] = refused(lambda: child_environment(cpu(env={name: value}), {}, (), 2), name, "secret")
+    assert problem.remedy.endswith(f"--pass_env {name}")
+    assert CANARY not in str(problem)
 
 
 @pytest.mark.parametrize("where", ["shell", "recipe"])
@@ -167,15 +155,15 @@ def test_of_two_allocator_names_the_recipe_wins_and_two_values_of_one_place_stay
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"RANK": "0"}, "torchrun sets RANK"),
-        ({"TORCHELASTIC_RUN_ID": "x"}, "torchrun sets TORCHELASTIC_RUN_ID"),
-        ({"A B": "0"}, "'A B' is not the name of a variable"),
-        ({"A": "x\0y"}, "A: the value contains a NUL byte"),
+        ({"RANK": "0"}, " RANK"),
+        ({"TORCHELASTIC_RUN_ID": "x"}, " TORCHELASTIC_RUN_ID"),
+        ({"A B": "0"}, "'A B' "),
+        ({"A": "x\0y"}, "A: "),
     ],
 )
 def test_a_name_or_value_that_no_rank_can_have_is_refused_with_all_others(cpu, env, message):
-    refused = refusal(cpu(env=env), {}, pass_env=("HF_TOKEN",))
-    assert message in refused and "--pass_env HF_TOKEN: not set in your shell" in refused
+    asked = cpu(env=env)
+    refused(lambda: child_environment(asked, {}, ("HF_TOKEN",), 2), message, "--pass_env HF_TOKEN: ", num=2)
 
 
 def test_each_variable_of_the_table_is_there_once():

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.launch.detection import detect_gpus
 from harness.launch.environment import Host, this_host
 from harness.launch.machine import installed_software, settled_gpu, software_for, software_here
 from harness.launch.required import require_machine
+from tests.commands import refused
 
 H100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA B200"
 
@@ -48,15 +48,15 @@ def test_gpus_are_detected_with_the_type_that_fits(machine):
 @pytest.mark.parametrize(
     ("body", "error", "unanswered"),
     [
-        ("exec sleep 60", "NVML did not answer within 1 s", True),
-        ("echo one >&2; echo 'no pynvml' >&2; exit 1", "asking NVML failed with exit code 1: no pynvml", False),
-        ("echo hello", "NVML's answer cannot be read: hello\n", False),
+        ("exec sleep 60", " 1 s", True),
+        ("echo one >&2; echo 'no pynvml' >&2; exit 1", "exit code 1: no pynvml", False),
+        ("echo hello", ": hello\n", False),
     ],
 )
 def test_a_driver_that_gives_no_answer_is_reported(answering, body, error, unanswered):
     began = time.monotonic()
     found = detect_gpus(answering(body), timeout_s=1.0)
-    assert found.error == error and found.unanswered >= unanswered
+    assert found.error.endswith(error) and found.unanswered >= unanswered
     assert time.monotonic() - began < 5
 
 
@@ -70,25 +70,22 @@ def test_a_folder_of_the_same_name_does_not_answer_for_us_and_a_missing_library_
 
 
 def test_the_gpu_of_this_machine_is_taken_when_none_is_asked_for(machine):
-    assert settled_gpu("", machine(H100, H100)) == ("h100", f"this machine has {H100} (NVML)")
+    gpu, why = settled_gpu("", machine(H100, H100))
+    assert gpu == "h100" and f" {H100} (NVML)" in why
     assert settled_gpu("", machine())[0] == "cpu"
     assert settled_gpu("GB200", machine(H100)) == ("gb200", "--gpu")
 
 
 @pytest.mark.parametrize("names", [("NVIDIA Quadro P400",), (H100, B200), (H100, "NVIDIA Quadro P400")])
 def test_a_gpu_that_is_not_known_is_not_guessed_at(machine, names):
-    with pytest.raises(BadRequestError, match="unknown to mbr-perf, or of several types"):
-        settled_gpu("", machine(*names))
+    refused(lambda: settled_gpu("", machine(*names)), *names)
 
 
 def test_ranks_need_as_many_gpus_of_the_type_that_was_asked_for(machine, make_spec):
     require_machine(make_spec(), machine(*[H100] * 8), 8)
     require_machine(make_spec(gpu="cpu"), machine(), 2)
-    with pytest.raises(BadRequestError, match="8 ranks on this node need as many GPUs; it has 2"):
-        require_machine(make_spec(), machine(H100, H100), 8)
-    with pytest.raises(BadRequestError, match="--gpu h100, but this machine has NVIDIA B200") as error:
-        require_machine(make_spec(), machine(*[B200] * 8), 8)
-    assert "--point_gpu h100" in error.value.remedy
+    refused(lambda: require_machine(make_spec(), machine(H100, H100), 8), "8 ranks", " 2")
+    refused(lambda: require_machine(make_spec(), machine(*[B200] * 8), 8), "--gpu h100, ", B200, "--point_gpu h100")
 
 
 WITHOUT_TE = pytest.mark.skipif(
@@ -110,16 +107,12 @@ def test_transformer_engine_is_assumed_only_where_the_job_runs_elsewhere(machine
 
 @WITHOUT_TE
 def test_a_machine_with_unknown_gpus_is_noted_in_a_plan_and_starts_nothing(machine, answering, make_spec):
-    unknown = "mbr-perf cannot tell whether this machine has h100"
     silent = answering("echo 'no answer' >&2; exit 139")
     planned, notes = software_for("h100", silent)
-    assert notes[0].startswith(f"{unknown} (asking NVML failed with exit code 139: no answer): transformer-engine ")
-    with pytest.raises(BadRequestError, match=f"{unknown}: asking NVML failed"):
-        software_here("h100", silent)
-    with pytest.raises(BadRequestError, match="no answer"):
-        require_machine(make_spec(), silent, 8, planned)
+    assert " h100 " in notes[0] and "exit code 139: no answer): transformer-engine " in notes[0]
+    refused(lambda: software_here("h100", silent), " h100: ", "exit code 139: no answer")
+    refused(lambda: require_machine(make_spec(), silent, 8, planned), "no answer")
     assert software_here("cpu", silent) == installed_software()
-    with pytest.raises(BadRequestError, match=r"planned for transformer-engine .*, which is not installed"):
-        require_machine(make_spec(), machine(*[H100] * 8), 8, planned)
+    refused(lambda: require_machine(make_spec(), machine(*[H100] * 8), 8, planned), "transformer-engine ")
     assert software_here("h100", machine(H100)).transformer_engine is None
     assert software_here("h100", machine()) == software_for("h100", machine())[0]

@@ -40,8 +40,8 @@ def test_a_folder_of_a_process_that_ended_is_dead(tmp_path):
     [
         ({"start_ticks": 1}, "dead", ""),  # another process of the same number
         ({"boot_id": "another"}, "dead", ""),  # the machine was started anew
-        ({"boot_id": "another", "hostname": "node7"}, "unknown", "of node7, which is not this machine"),
-        ({"pid_namespace": "pid:[1]"}, "unknown", "of another container of this machine"),
+        ({"boot_id": "another", "hostname": "node7"}, "unknown", "node7"),
+        ({"pid_namespace": "pid:[1]"}, "unknown", "container"),
     ],
 )
 def test_another_process_is_not_taken_for_the_owner_and_what_cannot_be_seen_from_here_is_unknown(

@@ -39,4 +39,5 @@ def test_a_node_that_ended_badly_stops_the_others_after_the_grace(plan):
     assert peers.reason_to_stop(0.0) == ""
     ended(plan, 2, FAILED)
     assert [peers.reason_to_stop(now) for now in (1.0, 5.9)] == ["", ""]
-    assert peers.reason_to_stop(6.0) == "node 2 ended 5 s earlier: rank 5 was killed by SIGKILL"
+    reason = peers.reason_to_stop(6.0)
+    assert [named for named in ("node 2 ", " 5 s ", "rank 5 ", "SIGKILL") if named not in reason] == []

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.launch.plan import LaunchRequest, Nodes, build_plan
 from harness.measure.values import launch_document
 from harness.records.gating import LaunchSettings
 from harness.show.json import text
-from tests.commands import json_of
+from tests.commands import json_of, refused
 
 TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")
 
@@ -64,12 +63,12 @@ def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu, host):
     plan = plan_of(settings, replace(host, shell=shell), run_dir=Path("/runs/a b"), pass_env=("MINE",))
     lines = plan.render().splitlines()
     assert tuple(shlex.split(lines[-1])) == plan.argv
-    assert "export FLAG='a b;c'  # from the recipe or -E" in lines
-    assert "export PYTHONUNBUFFERED=1  # set by mbr-perf: the log of a killed rank has its last output" in lines
-    assert [line.partition("#")[2] for line in lines if "MINE=" in line] == [" from your shell, named by --pass_env"]
-    assert "export TOKENIZERS_PARALLELISM=true  # from your shell" in lines
+    exported = dict(line.removeprefix("export ").split("  # ") for line in lines if line.startswith("export "))
+    sources = {"FLAG='a b;c'": " -E", "PYTHONUNBUFFERED=1": "mbr-perf", "TOKENIZERS_PARALLELISM=true": "shell"}
+    assert [name for name, source in sources.items() if source not in exported[name]] == []
     assert not any("other nodes" in line for line in lines)
-    assert "# inherited from your shell: HOME, PATH" in lines
+    assert [line.endswith(" --pass_env") for line in lines if "MINE=" in line] == [True]
+    assert any(line.endswith(": HOME, PATH") for line in lines)
 
 
 def test_a_plan_tells_no_secret(cpu, host):
@@ -83,27 +82,20 @@ def test_a_plan_tells_no_secret(cpu, host):
     ("num_gpus", "nodes", "expected"),
     [
         (16, Nodes(), "--nnodes 2 --node_rank 0..1 --master_addr HOST"),
-        (12, TWO_NODES, "num_gpus 12 is not nnodes x gpus_per_node = 2 x 8 = 16"),
+        (12, TWO_NODES, "nnodes x gpus_per_node = 2 x 8 = 16"),
         (16, replace(TWO_NODES, node_rank=2), "--node_rank 2 of 2 nodes"),
         (8, Nodes(node_rank=1), "--node_rank 1 of 1 nodes"),
         (16, Nodes(nnodes=2), "--nnodes 2 needs --master_addr"),
-        (16, replace(TWO_NODES, master_addr="-x;y"), "--master_addr '-x;y' is not an address"),
-        (8, Nodes(master_port=70000), "--master_port 70000 is not a TCP port"),
-        (8, Nodes(nnodes=0), "--nnodes 0: at least one node"),
+        (16, replace(TWO_NODES, master_addr="-x;y"), "--master_addr '-x;y' "),
+        (8, Nodes(master_port=70000), "--master_port 70000 "),
+        (8, Nodes(nnodes=0), "--nnodes 0: "),
     ],
 )
 def test_nodes_that_cannot_meet_are_refused(h100, host, num_gpus, nodes, expected):
-    with pytest.raises(BadRequestError, match=r".") as refused:
-        plan_of(h100(num_gpus=num_gpus), host, nodes=nodes)
-    assert expected in str(refused.value)
+    refused(lambda: plan_of(h100(num_gpus=num_gpus), host, nodes=nodes), expected, num=None)
 
 
 def test_problems_of_nodes_limits_and_environment_are_reported_together(h100, host):
-    with pytest.raises(BadRequestError) as refused:
-        plan_of(
-            h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, sample_interval_ms=-5, pass_env=("NOWHERE",)
-        )
-    text = str(refused.value)
-    for part in ("--timeout 0 must be above 0", "--hang_timeout -1", "num_gpus 16", "--pass_env NOWHERE",
-                 "--sample_interval_ms -5 must not be below 0"):  # fmt: skip
-        assert part in text
+    wrong = {"timeout_s": 0.0, "hang_timeout_s": -1.0, "sample_interval_ms": -5, "pass_env": ("NOWHERE",)}
+    names = ("--timeout 0 ", "--hang_timeout -1 ", "num_gpus 16", "--pass_env NOWHERE", "--sample_interval_ms -5 ")
+    refused(lambda: plan_of(h100(num_gpus=16), host, **wrong), *names, num=5)

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
 from harness.measure.values import launch_document
 from harness.records.collect import LaunchOutcome
 from harness.records.gating import LaunchSettings
 from harness.records.rank import Failure, RankRecord
-from tests.commands import json_of
+from tests.commands import json_of, refused
 
 
 def rank_record(rank, failure=None):
@@ -63,7 +62,7 @@ def test_a_recorded_failure_stays_one(request_for, recorded):
 
 
 def test_a_recorded_outcome_is_the_outcome(request_for, recorded):
-    was = LaunchOutcome(status="hang", exit_code=143, seconds=12.5, rank=1, reason="rank 1 gave no sign of life")
+    was = LaunchOutcome(status="hang", exit_code=143, seconds=12.5, rank=1, reason="silent")
     (recorded / "ranks" / "outcome.json").write_text(was.model_dump_json())
     assert replayed(request_for) == was
 
@@ -71,20 +70,17 @@ def test_a_recorded_outcome_is_the_outcome(request_for, recorded):
 def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for, recorded):
     (recorded / "ranks" / "rank_001.json").unlink()
     outcome = replayed(request_for)
-    assert (outcome.status, outcome.rank) == ("failed", 1)
-    assert outcome.reason == "rank 1 left heartbeats but no record"
+    assert (outcome.status, outcome.rank, "heartbeats" in outcome.reason) == ("failed", 1, True)
 
 
 def test_what_cannot_be_replayed_is_refused(request_for, recorded, cpu):
-    def refusal(**changes):
-        with pytest.raises(BadRequestError) as refused:
-            LAUNCHERS["replay"](replace(request_for, **changes))
-        return refused.value.message
+    def refusal(*names, **changes):
+        refused(lambda: LAUNCHERS["replay"](replace(request_for, **changes)), *names)
 
-    assert "is a run of another experiment: it has tiny.pretrain.fp32.2gpu.none" in refusal(spec=cpu(task="sft"))
-    assert "cannot be replayed into itself" in refusal(run_dir=recorded)
-    assert "needs a recorded run" in refusal(settings=LaunchSettings())
+    refusal(str(recorded), "tiny.pretrain.fp32.2gpu.none", spec=cpu(task="sft"))
+    refusal(str(recorded), "itself", run_dir=recorded)
+    refusal("recorded", settings=LaunchSettings())
     (recorded / "ranks").rename(recorded / "elsewhere")
-    assert "has no records or heartbeats of ranks" in refusal()
+    refusal(str(recorded), "heartbeats")
     (recorded / "spec.json").unlink()
-    assert "is not a run folder" in refusal()
+    refusal(str(recorded), "run folder")

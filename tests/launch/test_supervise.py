@@ -23,12 +23,11 @@ def test_a_run_whose_ranks_all_end_well_is_ok_and_its_progress_reaches_the_calle
     assert (seen[-1].phase, seen[-1].step, seen[-1].last_step_s, seen[-1].eta_s) == ("finish", 4, 0.02, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "reason"), [("exit3", "rank 1 exited with code 3"), ("killed", "rank 1 was killed by SIGKILL")]
-)
+@pytest.mark.parametrize(("behaviour", "reason"), [("exit3", "code 3"), ("killed", "SIGKILL")])
 def test_a_failing_rank_is_named(scripted, behaviour, reason):
     outcome = run(scripted(behaviour, "1"))
-    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, reason)
+    assert (outcome.status, outcome.rank) == ("failed", 1)
+    assert outcome.reason.startswith("rank 1 ") and outcome.reason.endswith(reason)
 
 
 @pytest.mark.slow
@@ -67,7 +66,7 @@ def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(scri
     outcome = run(plan, on_progress=suspend)
     assert (outcome.status, outcome.reason) == ("ok", None)
     (note,) = outcome.notes
-    assert re.fullmatch(r"mbr-perf itself did not run for 4\.\d s; .*", note), note
+    assert re.search(r" 4\.\d s; ", note), note
 
 
 def signal_all(pids, number):

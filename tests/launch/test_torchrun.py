@@ -52,7 +52,7 @@ def test_the_exit_code_of_a_rank_is_kept_and_no_name_server_asked_for_this_machi
 def test_a_killed_rank_is_named_and_the_other_is_stopped(torchrun, parents):
     plan = torchrun("killed", "0")
     outcome = run(plan, parents)
-    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 0, "rank 0 was killed by SIGKILL")
+    assert (outcome.status, outcome.rank, "SIGKILL" in outcome.reason) == ("failed", 0, True)
     assert all_gone(rank_pids(plan), within_s=0.5)
 
 

@@ -152,10 +152,10 @@ THREAD = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
 UNFIT = {
     # A library may start a thread in every forked child: the parent itself is fit, its agents are not.
     "thread in an agent": (f"import os, threading, time\nos.register_at_fork(after_in_child=lambda: {THREAD})\n", 1,
-                           "1 other thread runs in process"),
+                           "1 other thread "),
     "thread in the parent": (f"{WITHOUT_MEGATRON}import threading, time\nif any('warm_parent' in word for word in sys.orig_argv):\n    {THREAD}\n", 0,
-                             "1 other thread runs in process"),
-    "no import": ("import sys\nsys.modules['megatron'] = None\n", 0, "the warm parent exited with code 1; see logs/launcher.log"),
+                             "1 other thread "),
+    "no import": ("import sys\nsys.modules['megatron'] = None\n", 0, "code 1; see logs/launcher.log"),
 }  # fmt: skip
 
 
@@ -168,5 +168,5 @@ def test_a_parent_that_cannot_serve_gives_way_to_a_fresh_torchrun_with_a_note(tw
             outcome = run(plan, kept)
             assert (outcome.status, outcome.warm) == ("ok", False), plan.launcher_log.read_text()
             (note,) = outcome.notes
-            assert note.startswith("started from a fresh torchrun instead of a warm parent: ") and reason in note
+            assert reason in note
             assert len(kept_pids(kept)) == num_kept

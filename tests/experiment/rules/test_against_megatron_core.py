@@ -96,7 +96,7 @@ def test_the_modules_are_those_that_megatron_core_allows():
 
     with pytest.raises(AssertionError) as refused:
         TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4, recompute_granularity="selective",
-                          recompute_modules=["no such module"])  # fmt: skip
+                          recompute_modules=["nonsense"])  # fmt: skip
     allowed = set(str(refused.value).partition("Allowed modules are: ")[2].strip("{}").replace("'", "").split(", "))
     version = parse_version(megatron.core.__version__)
     offered = {m.name for m in MODULES.values() if not version < parse_version(m.since_mcore)}

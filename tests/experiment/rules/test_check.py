@@ -66,9 +66,9 @@ def test_verdicts_follow_the_assumed_megatron_core(kind, changes, by_version, re
 def test_moe_act_without_experts_is_not_answered_with_settings_of_experts(request_for):
     found = {each.id: each.fix for each in check(request_for("cpu", recompute="moe_act"), Software()) if each.blocks}
     assert found.keys() == {"EFF01", "R08"}
-    assert found["R08"] == "drop moe_act: this model has no experts"
+    assert "moe_act" in found["R08"] and "moe_grouped_gemm" not in found["R08"]
     found = check(request_for("moe", recompute="moe_act", model__moe__moe_grouped_gemm=False), Software())
-    assert next(each.fix for each in found if each.id == "R08") == "drop moe_act, or set model.moe.moe_grouped_gemm"
+    assert next(each.fix for each in found if each.id == "R08").endswith(" model.moe.moe_grouped_gemm")
 
 
 def test_the_rules_import_neither_torch_nor_megatron():

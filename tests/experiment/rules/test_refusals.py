@@ -48,23 +48,22 @@ def test_every_refusal_of_a_rule_belongs_to_one_and_no_message_stands_twice():
 
 
 @pytest.mark.parametrize(
-    ("line", "rule", "message", "fix"),
+    ("line", "rule", "names", "fix"),
     [
         ("num_attention_heads (30) must be a multiple of tensor_model_parallel_size (8).", "P03",
-         "30 attention heads cannot be split over TP 8", "use a tensor_model_parallel_size that divides the heads"),
+         ["30", "TP 8"], "tensor_model_parallel_size"),
         ("global batch size (100) is not divisible by micro batch size (8) times data parallel size (4)", "A06",
-         "global_batch_size 100 is not a multiple of micro_batch_size 8 x DP 4", "use a multiple of micro_batch_size x DP"),
+         ["global_batch_size 100", "micro_batch_size 8 x DP 4"], "micro_batch_size x DP"),
         ("world_size (32) is not divisible by 48", "A01",
-         "num_gpus 32 is not a multiple of TP <TP> x PP <PP> x CP <CP>", "use a multiple of 48 GPUs"),
-        ("recompute_num_layers must be between 1 and num_layers_per_pipeline_rank: 20", "", None,
-         "use --recompute_num_layers 1 to 20"),
-        ("Invalid choices for recompute_modules: {'a', 'b'}. Allowed modules are: x", "R07", None,
-         "correct the setting that the message names"),
+         ["num_gpus 32", "TP <TP> x PP <PP> x CP <CP>"], "48 GPUs"),
+        ("recompute_num_layers must be between 1 and num_layers_per_pipeline_rank: 20", "", [],
+         "--recompute_num_layers 1 to 20"),
+        ("Invalid choices for recompute_modules: {'a', 'b'}. Allowed modules are: x", "R07", [], ""),
     ],
 )  # fmt: skip
-def test_a_message_is_recognised_and_lends_its_values(line, rule, message, fix):
+def test_a_message_is_recognised_and_lends_its_values(line, rule, names, fix):
     refusal = next(each for each in refusals() if re.search(each.pattern, f"[rank0]: ValueError: {line}"))
     values = re.search(refusal.pattern, line).groupdict()
     assert refusal.rule == rule
-    assert message is None or filled(refusal.message, values) == message
-    assert without_unknown(filled(refusal.fix, values)).startswith(fix)
+    assert [name for name in names if name not in filled(refusal.message, values)] == []
+    assert fix in without_unknown(filled(refusal.fix, values))

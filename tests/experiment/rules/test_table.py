@@ -2,13 +2,13 @@
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import PeftSpec
 from harness.experiment.recompute import SelectiveRecompute
 from harness.experiment.rules.check import RULES, check
 from harness.experiment.rules.rule import Rule, Situation
 from harness.experiment.software import Software
+from tests.commands import refused
 
 
 def named(findings) -> set[tuple[str, str]]:
@@ -66,23 +66,22 @@ def test_a_forced_error_stays_visible_but_blocks_no_more(request_for):
 
 
 def test_forcing_a_rule_that_does_not_exist_is_refused(request_for):
-    with pytest.raises(BadRequestError, match="RUN99: no such rule"):
-        check(request_for("dense"), Software(), force=frozenset({"RUN99"}))
+    refused(lambda: check(request_for("dense"), Software(), force=frozenset({"RUN99"})), "RUN99: ")
 
 
 def test_a_misspelt_module_gets_a_suggestion(judge):
     findings = judge("dense", {"recompute": SelectiveRecompute(modules=("core_atn",))})
     fix = next(f.fix for f in findings if f.id == "R07")
-    assert fix.startswith("did you mean core_attn?")
+    assert " core_attn?" in fix
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"layers": 12, "pp": 2}, "use one of 1, 2, 3, 6, full:block"),
-        ({"layers": 10, "pp": 2, "parallelism__num_layers_in_first_pipeline_stage": 4}, "use one of 1, 2, full:block"),
+        ({"layers": 12, "pp": 2}, " 1, 2, 3, 6, full:block"),
+        ({"layers": 10, "pp": 2, "parallelism__num_layers_in_first_pipeline_stage": 4}, " 1, 2, full:block"),
     ],
 )
 def test_the_fix_of_uniform_recompute_lists_what_divides_every_chunk(judge, changes, expected):
     findings = judge("dense", changes | {"recompute": "full:uniform:5"})
-    assert next(f.fix for f in findings if f.id == "T08").startswith(expected)
+    assert expected in next(f.fix for f in findings if f.id == "T08")
