@@ -43,7 +43,6 @@ def bisect(asked: BisectOptions) -> None:
     """
     from harness.bisect.run import resume_bisect, start_bisect
     from harness.bisect.show import bisect_page
-    from harness.bisect.values import BisectDocument
     from harness.show.answer import answer
 
     request = _request(asked)
@@ -52,7 +51,7 @@ def bisect(asked: BisectOptions) -> None:
         found = resume_bisect(asked.resume, asked.results_dir)
     else:
         found = start_bisect(request)
-    answer(lambda: BisectDocument.of_answer(found), lambda: bisect_page(found), as_json=asked.as_json)
+    answer(lambda: found, lambda: bisect_page(found), as_json=asked.as_json)
     raise typer.Exit(int(found.exit_code))
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
 from statistics import fmean
@@ -13,7 +13,7 @@ from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import find_revisions, lines_about_memory
 from harness.bisect.search import Found, Measure, Step, Undecided, next_run, next_trace
 from harness.bisect.show import bisect_page
-from harness.bisect.values import PLAN, TRACED, Answer, BisectPlan, Measured, Metric, Side, of_kind
+from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.gate import status_exit_code
@@ -51,7 +51,7 @@ class BisectRequest:
     results_dir: Path | None = None
 
 
-def start_bisect(request: BisectRequest) -> Answer:
+def start_bisect(request: BisectRequest) -> BisectAnswer:
     """Plan, measure and answer. BadRequestError, with every problem, before anything is written."""
     host = this_host()
     plan = _plan(request, host)
@@ -65,7 +65,7 @@ def start_bisect(request: BisectRequest) -> Answer:
         return _answered(plan, folder, host)
 
 
-def resume_bisect(reference: str, results: Path | None) -> Answer:
+def resume_bisect(reference: str, results: Path | None) -> BisectAnswer:
     """Continue from what the folder holds. BadRequestError for a folder of something else, or one at work."""
     path = Path(reference)
     folder = path if path.is_dir() else folder_named(reference, "bisect", results_dir(results) / BISECTS)
@@ -115,20 +115,21 @@ def _case(request: BisectRequest, host: Host) -> tuple[str, ExperimentSpec, dict
     return name, checked.spec, checked.sources
 
 
-def _answered(plan: BisectPlan, folder: Path, host: Host) -> Answer:
+def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     """Measure until the search ends, write the report, and return the answer; an interrupted bisect is none."""
     try:
         answer = _searched(plan, folder, host)
     except StoppedError as stop:
         code = status_exit_code("interrupted", stop.signal or SIGINT)
-        return Answer(plan, folder, plan.metric or "time", None, "interrupted", exit_code=code)
+        metric = plan.metric or "time"
+        return BisectAnswer.of(plan=plan, folder=folder, metric=metric, reason="interrupted", exit_code=code)
     with disk_faults_reported(folder):
         (folder / "report").mkdir(exist_ok=True)
         write_atomically(folder / "report" / "bisect.md", markdown(bisect_page(answer), level=2))
     return answer
 
 
-def _searched(plan: BisectPlan, folder: Path, host: Host) -> Answer:
+def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     measured = list(read_events(folder, Measured))
     with WarmParents() as parents, cell_progress(narration(), plan.max_runs) as progress:
         bench = Bench(plan, folder, host, parents, progress)
@@ -198,28 +199,27 @@ def _next_run(plan: BisectPlan, measured: Sequence[Measured], places: Sequence[i
 
 def _answer(
     plan: BisectPlan, folder: Path, metric: Metric, step: Found | Undecided, measured: Sequence[Measured]
-) -> Answer:
+) -> BisectAnswer:
     """Return the answer with the figures of both sides, and what the commit changed."""
     skipped = {each.place: each.problem for each in measured if each.problem}
-    answer = Answer(
-        plan,
-        folder,
-        metric,
-        None,
-        "",
-        skipped=tuple((plan.revisions[place], why) for place, why in sorted(skipped.items())),
-        num_measured=len(measured),
-    )
+    about = {
+        "plan": plan,
+        "folder": folder,
+        "metric": metric,
+        "skipped": [Skipped(revision=plan.revisions[place], reason=why) for place, why in sorted(skipped.items())],
+        "num_measured": len(measured),
+    }
     if isinstance(step, Undecided):
-        return replace(answer, reason=step.reason, exit_code=ExitCode.INCONCLUSIVE)
-    before, after = (plan.revisions[place].sha for place in (step.before, step.place))
-    return replace(
-        answer,
-        found=step,
-        sides=tuple(_side(plan, metric, place, measured) for place in (step.before, step.place)),
+        return BisectAnswer.of(**about, reason=step.reason, exit_code=ExitCode.INCONCLUSIVE)
+    good, bad = plan.revisions[step.before], plan.revisions[step.place]
+    return BisectAnswer.of(
+        **about,
+        first_bad=bad,
+        probability=step.probability,
+        sides=[_side(plan, metric, place, measured) for place in (step.before, step.place)],
         change=_change(metric, step, measured),
         between=plan.revisions[step.before + 1 : step.place + 1],
-        lines=lines_about_memory(Path(plan.repo), before, after),
+        lines=lines_about_memory(Path(plan.repo), good.sha, bad.sha),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from statistics import fmean
 
-from harness.bisect.values import Answer, Metric, Side
+from harness.bisect.values import BisectAnswer, Metric, Side
 from harness.show.page import GAP, Block, Code, Column, Line, Page, Section, answer_line, listing, tabled
 from harness.units import counted, format_bytes, format_percent, format_seconds
 
@@ -28,15 +28,15 @@ def figure_text(metric: Metric, values: Iterable[object]) -> str:
     return format_bytes(round(mean)) if metric == "memory" else f"{mean:,.0f}"
 
 
-def answer_text(answer: Answer) -> str:
+def answer_text(answer: BisectAnswer) -> str:
     """Return ``FIRST BAD 1a2b3c4d5e (subject): step time 2.51 s -> 2.59 s (+3.0 %)``, or why there is none."""
     title = _TITLES[answer.metric].lower()
-    if answer.found is None:
+    if answer.first_bad is None:
         word = "INTERRUPTED" if answer.reason == "interrupted" else "NOT DECIDED"
         return f"{word}, {title}: {answer.reason}"
     good, bad = (figure_text(answer.metric, side.figures) for side in answer.sides)
     change = "" if answer.change is None else f" ({format_percent(answer.change)})"
-    first = answer.plan.revisions[answer.found.place]
+    first = answer.first_bad
     which = f"FIRST BAD {first.name} ({first.subject[:60]})"
     if len(answer.between) > 1:
         which = f"FIRST BAD is one of {counted(len(answer.between), 'commit')} up to {first.name}"
@@ -44,7 +44,7 @@ def answer_text(answer: Answer) -> str:
     return f"{which}: {title} {shown}"
 
 
-def bisect_page(answer: Answer) -> Page:
+def bisect_page(answer: BisectAnswer) -> Page:
     """Return the whole answer."""
     return Page(
         title=f"Bisect of {answer.plan.case}",
@@ -55,14 +55,14 @@ def bisect_page(answer: Answer) -> Page:
     )
 
 
-def _about(answer: Answer) -> str:
+def _about(answer: BisectAnswer) -> str:
     plan = answer.plan
     ends = f"{plan.revisions[0].name} (good) to {plan.revisions[-1].name} (bad)"
     what = "traces" if answer.metric != "time" else "runs"
-    return f"{counted(len(plan.revisions) - 1, 'commit')} of {plan.repo}, {ends}; {answer.num_measured} {what}"
+    return f"{counted(plan.num_revisions, 'commit')} of {plan.repo}, {ends}; {answer.num_measured} {what}"
 
 
-def _blocks(answer: Answer) -> Iterable[Block]:
+def _blocks(answer: BisectAnswer) -> Iterable[Block]:
     if answer.sides:
         columns = [
             (Column("Revision"), lambda side: side.revision.name),
@@ -71,15 +71,15 @@ def _blocks(answer: Answer) -> Iterable[Block]:
             (Column("Measured", right=True), lambda side: str(len(side.figures))),
         ]
         yield tabled(list[Side](answer.sides), columns)
-    if answer.found and answer.found.probability < 1:
+    if answer.probability is not None and answer.probability < 1:
         yield GAP
-        yield f"Probability of this commit: {answer.found.probability:.2f}. The change is over all runs on either side."
+        yield f"Probability of this commit: {answer.probability:.2f}. The change is over all runs on either side."
     if len(answer.between) > 1:
         yield Section("One of these", (listing(f"{each.name} {each.subject}" for each in answer.between),))
     if answer.lines:
         yield Section("Changed lines about recompute and memory", (Code("\n".join(answer.lines)),))
     if answer.skipped:
-        yield Section("Skipped", (listing(f"{each.name}: {why}" for each, why in answer.skipped),))
+        yield Section("Skipped", (listing(f"{each.revision.name}: {each.reason}" for each in answer.skipped),))
     yield GAP
     if answer.reason == "interrupted":
         yield Line(f"To continue: mbr-perf bisect --resume {answer.folder}", whole=True)

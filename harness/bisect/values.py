@@ -1,16 +1,18 @@
-"""The files of a bisect, its answer, and its JSON."""
+"""The files of a bisect, and its answer, which is its JSON."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from harness.bisect.search import Found
+from pydantic import Field
+
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
+from harness.judge.gate import Code, OptionalText
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
-from harness.show.json import Document, Shown, Text, at
+from harness.show.json import Document, Shown, at
 
 Metric = Literal["recompute", "memory", "work", "time"]
 TRACED: tuple[Metric, ...] = ("recompute", "memory", "work")
@@ -45,6 +47,11 @@ class BisectPlan(Frozen):
     command: tuple[str, ...]
     started_at: str
     mbr_perf: str
+
+    @property
+    def num_revisions(self) -> int:
+        """Those after the good one."""
+        return len(self.revisions) - 1
 
 
 class Measured(Frozen):
@@ -84,59 +91,35 @@ class Side:
     figures: tuple[float | str, ...]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The end of a bisect. ``found`` None: ``reason`` says why. ``between``: commits that the search cannot tell apart.
-
-    ``change``: relative, bad from good; None for texts. ``lines``: changed lines about memory and recompute.
-    """
-
-    plan: BisectPlan
-    folder: Path
-    metric: Metric
-    found: Found | None
-    reason: str
-    sides: tuple[Side, ...] = ()
-    change: float | None = None
-    between: tuple[Revision, ...] = ()
-    lines: tuple[str, ...] = ()
-    skipped: tuple[tuple[Revision, str], ...] = ()
-    num_measured: int = 0
-    exit_code: ExitCode = ExitCode.OK
-
-
-class SkippedRow(Shown):
+class Skipped(Shown):
     """A revision that could not be measured, and why."""
 
     revision: Revision
     reason: str
 
 
-class BisectDocument(Document):
-    """``mbr-perf bisect --json``. ``first_bad`` null: ``reason`` says why. ``between``: it is one of these commits."""
+class BisectAnswer(Document):
+    """``mbr-perf bisect --json``. ``first_bad`` None: ``reason`` says why. ``between``: it is one of these commits.
 
+    ``change``: relative, bad from good; None for texts. ``lines``: changed lines about memory and recompute.
+    """
+
+    plan: BisectPlan = Field(exclude=True)
     bisect_id: str = at("plan", "bisect_id")
     folder: Path
     case: str = at("plan", "case")
     metric: Metric
-    exit_code: int
-    first_bad: Revision | None
-    between: tuple[Revision, ...]
-    probability: float | None = at("found", "probability")
-    change: float | None
-    sides: tuple[Side, ...]
-    changed_lines: tuple[str, ...] = at("lines")
-    skipped: tuple[SkippedRow, ...]
-    num_revisions: int
-    num_measured: int
-    reason: Text
-
-    @classmethod
-    def of_answer(cls, answer: Answer) -> Self:
-        """Return the document of an answer."""
-        first = answer.plan.revisions[answer.found.place] if answer.found else None
-        skipped = [SkippedRow(revision=each, reason=why) for each, why in answer.skipped]
-        return cls.of(answer, first_bad=first, skipped=skipped, num_revisions=len(answer.plan.revisions) - 1)
+    exit_code: Code = ExitCode.OK
+    first_bad: Revision | None = None
+    between: tuple[Revision, ...] = ()
+    probability: float | None = None
+    change: float | None = None
+    sides: tuple[Side, ...] = ()
+    lines: tuple[str, ...] = Field(default=(), serialization_alias="changed_lines")
+    skipped: tuple[Skipped, ...] = ()
+    num_revisions: int = at("plan", "num_revisions")
+    num_measured: int = 0
+    reason: OptionalText = ""
 
 
 def of_kind(measured: Iterable[Measured], metric: Metric) -> list[Measured]:

@@ -120,7 +120,7 @@ def _show_cases(asked: HistoryOptions) -> None:
 def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.cli.requests import read
     from harness.history.run import HistoryRequest, case_history, metric_named
-    from harness.history.show import CaseDocument, case_page
+    from harness.history.show import case_page
     from harness.records import folders
     from harness.show import json
     from harness.show.terminal import show_page
@@ -130,7 +130,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     _narrate(notes)
     _write_files(asked, history)
     if asked.as_json:
-        json.answer(CaseDocument.of_case(history, notes))
+        json.answer(history.model_copy(update={"notes": (*history.notes, *notes)}))
     elif asked.csv != "-":
         show_page(case_page(history))
 
@@ -143,7 +143,7 @@ def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
 
         _narrate([f"chart: {write_trend(history, asked.chart)}"])
     if asked.csv is not None:
-        _write_csv(asked.csv, runs_csv([record for night in history.series.nights for record in night.records]))
+        _write_csv(asked.csv, runs_csv([record for night in history.nights for record in night.records]))
 
 
 def _write_csv(where: str, text: str) -> None:

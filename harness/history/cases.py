@@ -5,22 +5,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, InstanceOf
+from pydantic import Field, InstanceOf, PlainSerializer, field_serializer
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.gpu import GPUS
-from harness.history.changes import ChangePoint, ChangeRow, Trend, changes, notable, trend
+from harness.history.changes import ChangePoint, ChangeRow, Trend, changes, notable, setup_of, trend
 from harness.history.record import LIMIT, HistoryRecord
 from harness.history.series import Night, Series, series_of
 from harness.judge.differences import Difference
 from harness.judge.gate import Thresholds
+from harness.records.batches import Purpose
 from harness.records.folders import golden_dir
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import read_golden
-from harness.records.metrics import Metric
+from harness.records.metrics import Better, Metric
 from harness.records.redact import redact
-from harness.show.json import Shown, Text, at
+from harness.records.run import Status
+from harness.show.json import Document, Shown, Text, at
 from harness.units import grouped
 
 _MOST_NAMED = 5
@@ -166,21 +169,71 @@ class LevelChange(Shown):
     changed_where: Text
 
 
-@dataclass(frozen=True)
-class CaseHistory:
-    """``measured``: nights that have the figure, oldest first. ``no_change_points``: why none were searched.
+class RunRow(Shown):
+    """One run of a night."""
 
-    ``no_golden`` says why there is no ``golden``; ``trend`` is None where nothing was measured.
+    run_id: str
+    status: Status
+    purpose: Purpose
+    suspect: tuple[str, ...]
+    failure: str | None
+    sm_clock_mhz: float | None
+    power_cap_share: float | None
+    value: float | None
+
+
+class NightRow(Shown):
+    """Runs of a case for one figure. ``changed``: since the night before."""
+
+    id: str
+    started_at: str
+    is_start_known: bool
+    value: float | None
+    spread: float | None
+    outcome: str
+    runs: tuple[RunRow, ...]
+    setup: dict[str, str | None]
+    changed: tuple[ChangeRow, ...]
+
+
+def _night_row(night: Night, metric: str, before: Night | None) -> NightRow:
+    figures = {run.run_id: run.metrics[metric].value for run in night.records if metric in run.metrics}
+    return NightRow.of(
+        night,
+        value=night.value(metric),
+        spread=night.spread(metric),
+        runs=[RunRow.of(run, value=figures.get(run.run_id)) for run in night.records],
+        setup=setup_of(night),
+        changed=changes(before, night) if before else (),
+    )
+
+
+class CaseHistory(Document):
+    """``mbr-perf history CASE --json``. ``measured``: nights that have the figure; all nights are oldest first.
+
+    ``no_change_points``: why none were searched. ``no_golden`` says why there is no ``golden``; ``trend`` is None where
+    nothing was measured.
     """
 
-    series: Series
-    metric: Metric
-    measured: Measured
+    series: InstanceOf[Series] = Field(exclude=True)
+    measured: tuple[tuple[InstanceOf[Night], float], ...] = Field(exclude=True)
+    case: str = at("series", "case")
+    fingerprint: str = at("series", "fingerprint")
+    metric: Annotated[InstanceOf[Metric], PlainSerializer(lambda metric: metric.name, return_type=str)]
+    unit: str = at("metric", "unit")
+    better: Better = at("metric", "better")
+    nights: tuple[InstanceOf[Night], ...] = at("series", "nights")
     change_points: tuple[LevelChange, ...]
     no_change_points: str
     trend: Trend | None
     golden: GoldenBand | None
     no_golden: str
+    notes: tuple[str, ...] = at("series", "notes")
+
+    @field_serializer("nights")
+    def _rows(self, nights: tuple[Night, ...]) -> tuple[NightRow, ...]:
+        each = zip(nights, (None, *nights), strict=False)
+        return tuple(_night_row(night, self.metric.name, before) for night, before in each)
 
     def is_better(self, fraction: float) -> bool | None:
         """Return whether a change in this direction is welcome; None for a figure that should stay equal."""

@@ -109,7 +109,7 @@ def _golden_in_sight(history: CaseHistory) -> GoldenBand | None:
 
 
 def _caption(history: CaseHistory) -> str:
-    missing = len(history.series.nights) - len(history.measured)
+    missing = len(history.nights) - len(history.measured)
     text = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
     if golden := history.golden:
         where = "on green" if _golden_in_sight(history) else "outside the chart"

@@ -60,7 +60,7 @@ def history_of(whole: Series, metric: Metric, golden_dir: Path | None = None, la
     in_sight = {night.id for night in shown.nights}
     band, no_band = golden_band(shown, metric, golden_dir)
     values = [value for _, value in measured]
-    return CaseHistory(
+    return CaseHistory.of(
         series=shown,
         metric=metric,
         measured=shown.measured(metric),

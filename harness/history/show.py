@@ -3,20 +3,17 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
-from harness.history.cases import CaseHistory, CaseSummary, GoldenBand, LevelChange
-from harness.history.changes import ChangeRow, Trend, change_text, changes, notable, setup_of
+from harness.history.cases import CaseHistory, CaseSummary, LevelChange
+from harness.history.changes import ChangeRow, Trend, change_text, changes, notable
 from harness.history.record import started
 from harness.history.series import Night, Series
 from harness.history.store import Addition
 from harness.judge.differences import Difference
-from harness.records.batches import Purpose
-from harness.records.metrics import Better, Metric
-from harness.records.run import Status
+from harness.records.metrics import Metric
 from harness.show.figures import ABSENT, figure
-from harness.show.json import Document, Shown, at
+from harness.show.json import Document
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, answer_line, listing, style_of, table, tabled
 from harness.units import counted, format_percent, utc_time
 
@@ -77,7 +74,7 @@ def case_page(history: CaseHistory) -> Page:
 
 
 def _headline(history: CaseHistory) -> list[str]:
-    nights, metric, golden = history.series.nights, history.metric, history.golden
+    nights, metric, golden = history.nights, history.metric, history.golden
     num_runs = sum(len(night.records) for night in nights)
     held = f"Golden: {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
     summary = (
@@ -87,7 +84,7 @@ def _headline(history: CaseHistory) -> list[str]:
 
 
 def _nights(history: CaseHistory) -> Table:
-    metric, nights, rows = history.metric, history.series.nights, []
+    metric, nights, rows = history.metric, history.nights, []
     for number, night in enumerate(nights):
         news = notable(changes(nights[number - 1], night)) if number else ()
         spread = night.spread(metric.name)
@@ -117,7 +114,7 @@ def _runs(night: Night) -> str:
 
 def _not_counted(history: CaseHistory) -> list[str]:
     """Say why the newest of the runs that do not count are out."""
-    out = [record for night in history.series.nights for record in night.records if record not in night.counted]
+    out = [record for night in history.nights for record in night.records if record not in night.counted]
     reasons = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
             for record in out[-_MOST_REASONS:]]  # fmt: skip
     rest = len(out) - len(reasons)
@@ -139,13 +136,13 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
 
 
 def _newest(history: CaseHistory) -> Words:
-    night = history.series.nights[-1]
+    night = history.nights[-1]
     return (f"{history.series.case}, {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
 
 
 def _newest_value(history: CaseHistory) -> str:
     metric, trend = history.metric, history.trend
-    value = history.series.nights[-1].value(metric.name)
+    value = history.nights[-1].value(metric.name)
     if value is None or trend is None:
         return f"no {metric.name}"
     if trend.level is None or trend.change is None or trend.allowed is None:
@@ -192,70 +189,6 @@ class HistoryDocument(Document):
     unit: str
     cases: tuple[CaseSummary, ...]
     notes: tuple[str, ...]
-
-
-class RunRow(Shown):
-    """One run of a night."""
-
-    run_id: str
-    status: Status
-    purpose: Purpose
-    suspect: tuple[str, ...]
-    failure: str | None
-    sm_clock_mhz: float | None
-    power_cap_share: float | None
-    value: float | None
-
-
-class NightRow(Shown):
-    """Runs of a case for one figure. ``changed``: since the night before."""
-
-    id: str
-    started_at: str
-    is_start_known: bool
-    value: float | None
-    spread: float | None
-    outcome: str
-    runs: tuple[RunRow, ...]
-    setup: dict[str, str | None]
-    changed: tuple[ChangeRow, ...]
-
-    @classmethod
-    def of_night(cls, night: Night, metric: str, before: Night | None) -> Self:
-        """Return the medians over its runs."""
-        figures = {run.run_id: run.metrics[metric].value for run in night.records if metric in run.metrics}
-        return cls.of(
-            night,
-            value=night.value(metric),
-            spread=night.spread(metric),
-            runs=[RunRow.of(run, value=figures.get(run.run_id)) for run in night.records],
-            setup=setup_of(night),
-            changed=changes(before, night) if before else (),
-        )
-
-
-class CaseDocument(Document):
-    """``mbr-perf history CASE --json``: nights oldest first."""
-
-    case: str = at("series", "case")
-    fingerprint: str = at("series", "fingerprint")
-    metric: str = at("metric", "name")
-    unit: str = at("metric", "unit")
-    better: Better = at("metric", "better")
-    nights: tuple[NightRow, ...]
-    change_points: tuple[LevelChange, ...]
-    no_change_points: str
-    trend: Trend | None
-    golden: GoldenBand | None
-    no_golden: str
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of_case(cls, history: CaseHistory, notes: Sequence[str]) -> Self:
-        """Return a case: its nights, change points, golden band and newest night."""
-        name, nights = history.metric.name, history.series.nights
-        rows = [NightRow.of_night(night, name, before) for night, before in zip(nights, (None, *nights), strict=False)]
-        return cls.of(history, nights=rows, notes=[*history.series.notes, *notes])
 
 
 class AddedDocument(Document):

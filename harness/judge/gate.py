@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import PlainSerializer
+from pydantic import PlainSerializer, WithJsonSchema
 
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
@@ -18,6 +18,9 @@ from harness.records.run import Status
 
 OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]
 """A text that becomes null in JSON when it is empty."""
+
+Code = Annotated[ExitCode, WithJsonSchema({"type": "integer"})]
+"""An exit code, in JSON its number."""
 
 # A change equal to the threshold passes, despite binary rounding (709.93 * 0.95).
 _ROUNDING = 1e-9

@@ -6,12 +6,11 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PlainSerializer, WithJsonSchema, field_serializer
+from pydantic import Field, PlainSerializer, field_serializer
 
-from harness.errors import ExitCode
 from harness.history.record import HistoryRecord
 from harness.judge.differences import Difference
-from harness.judge.gate import Finding, OptionalText, Outcome
+from harness.judge.gate import Code, Finding, OptionalText, Outcome
 from harness.records.batches import Purpose
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import Metrics
@@ -21,7 +20,6 @@ from harness.show.json import Document, Shown, Text, at
 from harness.units import format_percent
 
 SPEED = "tflops_per_gpu"
-Code = Annotated[ExitCode, WithJsonSchema({"type": "integer"})]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ _SWEEP = ("sweep.values:SweepRunDocument", "sweep.values:SweepPlanDocument", "sw
 _JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
-    "bisect": ("bisect.values:BisectDocument",),
+    "bisect": ("bisect.values:BisectAnswer",),
     "capture": ("capture.ask:CaptureDocument",),
     "probe": ("probe.show:ProbeDocument",),
     "check": ("check.show:CheckDocument",),
@@ -26,7 +26,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "golden promote": ("golden.show:PromotedDocument", "golden.promotions:PromotionsDocument"),
     "golden retire": ("golden.show:RetiredDocument",),
     "golden show": ("golden.show:GoldenDocument",),
-    "history": ("history.show:HistoryDocument", "history.show:CaseDocument"),
+    "history": ("history.show:HistoryDocument", "history.cases:CaseHistory"),
     "history add": ("history.show:AddedDocument",),
     "import": ("measure.values:RunDocument",),
     "jobs cancel": ("jobs.show:CancelledDocument",),

@@ -18,9 +18,11 @@ def history_of(records, points=(), golden=None):
     series = series_of(records)
     measured = series.measured(METRIC)
     judged = trend([value for _, value in measured], METRIC.better) if measured else None
-    return CaseHistory(
-        series, METRIC, measured, tuple(explained(measured, point) for point in points), "", judged, golden, ""
-    )
+    found = tuple(explained(measured, point) for point in points)
+    return CaseHistory.of(
+        series=series, metric=METRIC, measured=measured, change_points=found, no_change_points="", trend=judged,
+        golden=golden, no_golden="",
+    )  # fmt: skip
 
 
 @pytest.fixture
