@@ -14,7 +14,7 @@ from harness.imports.sides import Side, golden_of, read_side
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Outcome, Thresholds, comparison_outcome
 from harness.measure.logged import contradictions_text, logged_arguments
-from harness.records.golden import differing, spec_like
+from harness.records.golden import differences, spec_like
 from harness.records.goldens import golden_file
 
 OF_BRIDGE = Thresholds(time=0.05, memory=0.05)
@@ -38,8 +38,8 @@ def _other_arguments(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[st
     if not all(sides):
         return ()
     order = {name: place for place, name in enumerate(_EXPLAINS)}
-    found = sorted(differing(*sides).items(), key=lambda each: order.get(each[0].partition(".")[0], len(order)))
-    return tuple(f"{path}: {here or 'not set'} here, {there or 'not set'} there" for path, (there, here) in found)
+    found = sorted(differences(*sides), key=lambda each: order.get(each.name.partition(".")[0], len(order)))
+    return tuple(f"{each.name}: {each.after or 'not set'} here, {each.before or 'not set'} there" for each in found)
 
 
 _NAME_GOLDEN = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from harness.explain.contrast import contrast
 from harness.explain.effects import Effect, Estimate, by_effect
 from harness.explain.values import Cause, Change, Explanation, Fit, MetricFit, Side
-from harness.judge.differences import Difference
+from harness.records.golden import Difference
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent, grouped
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from harness.experiment.experiment import FORMER_VALUES
 from harness.explain.values import ABSENT, GROUPS, NONE_SEEN, Contrast, Key, NotRecorded, Side
-from harness.judge.differences import Difference, Group
-from harness.records.golden import leaves
+from harness.records.golden import Difference, Group, leaves
 from harness.units import grouped
 
 # Two readings are never exactly equal: relative differences up to these count as equal.

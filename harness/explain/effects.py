@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from harness.explain.values import NONE_SEEN, Key, Side
-from harness.judge.differences import Difference
 from harness.predict import flops
+from harness.records.golden import Difference
 from harness.units import format_percent, grouped
 
 

@@ -10,13 +10,12 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Key, Side
 from harness.judge.derive import derive
-from harness.judge.differences import Group
 from harness.judge.likeness import SOFTWARE, measured_on, own_devices
 from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import bare_uuid, rank_clocks
 from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
-from harness.records.golden import GoldenRecord, MeasuredOn, leaves, spec_like
+from harness.records.golden import GoldenRecord, Group, MeasuredOn, leaves, spec_like
 from harness.records.metrics import METRICS, Metrics
 from harness.records.run import IMPORTED, DeviceSample, RunRecord
 from harness.units import counted

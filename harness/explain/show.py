@@ -6,7 +6,7 @@ from harness.experiment.recompute import shown_setting
 from harness.explain.causes import moved
 from harness.explain.effects import FEW_PERCENT, SMALL
 from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
-from harness.judge.differences import Group
+from harness.records.golden import Group
 from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Section, answer_line, details, listing, table

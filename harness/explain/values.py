@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer, computed_fiel
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
-from harness.judge.differences import Difference, Group
+from harness.records.golden import Difference, Group
 from harness.show.json import Document, Shown, Text, at
 
 GROUPS: Mapping[Group, str] = {

@@ -9,8 +9,7 @@ from harness.errors import BadRequestError
 from harness.explain.causes import changes
 from harness.explain.contrast import contrast
 from harness.explain.values import ABSENT, Change, Side, SideRow
-from harness.judge.differences import Difference, Group
-from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
+from harness.records.golden import Difference, GoldenMetric, GoldenRecord, Group, retirement_text
 from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.records.metrics import BY_NAME
 from harness.show import figures

@@ -14,11 +14,10 @@ from harness.experiment.gpu import GPUS
 from harness.history.changes import ChangePoint, ChangeRow, Trend, changes, notable, setup_of, trend
 from harness.history.record import LIMIT, HistoryRecord
 from harness.history.series import Night, Series, series_of
-from harness.judge.differences import Difference
 from harness.judge.gate import Thresholds
 from harness.records.batches import Purpose
 from harness.records.folders import golden_dir
-from harness.records.golden import GoldenRecord
+from harness.records.golden import Difference, GoldenRecord
 from harness.records.goldens import read_golden
 from harness.records.metrics import Better, Metric
 from harness.records.redact import redact

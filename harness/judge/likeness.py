@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.coverage import coverage_of, measured_device
-from harness.judge.differences import ALL_KINDS, TIME_ONLY, Difference
 from harness.judge.readings import bare_uuid, combined_clocks, rank_clocks, run_clocks
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
+    ALL_KINDS,
+    TIME_ONLY,
+    Difference,
     GoldenRecord,
     MeasuredOn,
     leaves,
@@ -59,7 +61,11 @@ def likeness(
     """
     possible = possible_names(accept, record, golden)
     raise_all([_no_such(name) for name in accept if name not in possible])
-    found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
+    found = [
+        *setting_differences(golden, record.spec, record.fingerprint),
+        *_environment(record, golden),
+        *_clock(clocks, golden),
+    ]
     reference = "reference" if is_reference_run(golden) else "golden"
     unstated = [d.name for d in found if golden.kind == "external" and d.before is None]
     differences = tuple(
@@ -82,13 +88,8 @@ def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) 
     """Return whether ``golden`` has the settings of ``record``, except for differences in ``accept``."""
     return all(
         found.name != _ENGINE and any(_covers(name, found.name) for name in accept)
-        for found in _settings(record, golden)
+        for found in setting_differences(golden, record.spec, record.fingerprint)
     )
-
-
-def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
-    found = setting_differences(golden, record.spec, record.fingerprint)
-    return [Difference(path, theirs, ours) for path, (theirs, ours) in found.items()]
 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:

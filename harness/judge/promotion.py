@@ -20,7 +20,6 @@ from harness.records.golden import (
     MOST_VALUE,
     GoldenMetric,
     GoldenRecord,
-    differences_text,
     setting_differences,
 )
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
@@ -179,7 +178,7 @@ def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadR
     different = setting_differences(before, record.spec, record.fingerprint)
     return [
         BadRequestError(
-            f"the golden with this name is for other settings: {differences_text(different)}",
+            f"the golden with this name is for other settings: {'; '.join(each.text for each in different)}",
             remedy="use another --golden_dir, or replace the golden with --replace_other",
         )
     ]

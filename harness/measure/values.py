@@ -13,7 +13,6 @@ from harness.experiment.rules.rule import Finding as RuleFinding
 from harness.failures.of_run import oom_of_run
 from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
-from harness.judge.differences import Difference
 from harness.judge.gate import Comparison, Finding, Outcome
 from harness.judge.plausible import doubts_of
 from harness.launch.plan import LaunchPlan
@@ -21,6 +20,7 @@ from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm_job import SlurmJob
 from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import Understood
+from harness.records.golden import Difference
 from harness.records.metrics import Metrics
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.records.rank import RankRecord

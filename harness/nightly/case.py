@@ -9,7 +9,6 @@ from harness.history.record import HistoryRecord, started
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
 from harness.judge.derive import derive
-from harness.judge.differences import Difference, differences
 from harness.judge.gate import Comparison, Finding, Outcome, Verdict, default_thresholds, exit_code_of
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
 from harness.nightly.memory import judge_memory
@@ -19,7 +18,7 @@ from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
-from harness.records.golden import GoldenRecord, MeasuredOn
+from harness.records.golden import Difference, GoldenRecord, MeasuredOn, differences
 from harness.records.metrics import BY_NAME, Metric, Metrics
 from harness.records.night import Against
 from harness.records.run import Provenance, RunRecord

@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import Field, PlainSerializer, field_serializer
 
 from harness.history.record import HistoryRecord
-from harness.judge.differences import Difference
 from harness.judge.gate import Code, Finding, OptionalText, Outcome
 from harness.records.batches import Purpose
+from harness.records.golden import Difference
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import Metrics
 from harness.records.night import Against, Case, ExpectedFailureRecord, NightPlan, NightRun

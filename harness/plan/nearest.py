@@ -9,7 +9,7 @@ from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.predict.prediction import Prediction
 from harness.predict.search import Plan
 from harness.records.folders import golden_dir
-from harness.records.golden import difference_text, setting_differences, unstated_options
+from harness.records.golden import setting_differences, unstated_options
 from harness.records.goldens import list_goldens
 from harness.show.page import Block, Line, details
 from harness.units import counted, format_percent
@@ -47,9 +47,9 @@ def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None =
             continue
         text, own, prediction = row
         different = setting_differences(golden, own, own.fingerprint)
-        if any(name.startswith(_OF_LAYOUT) for name in different):
+        if any(each.name.startswith(_OF_LAYOUT) for each in different):
             continue
-        texts = [difference_text(name, *values) for name, values in different.items()]
+        texts = [each.text for each in different]
         texts += [f"{name}: not stated by the golden" for name in unstated_options(golden, own, sources)]
         peak, speed = golden.metrics.get("peak_allocated_bytes"), golden.metrics.get("tflops_per_gpu")
         throughput = prediction.tflops_per_gpu / speed.value - 1 if speed and prediction.tflops_per_gpu else None

@@ -14,7 +14,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.records.folders import new_folder, results_dir
 from harness.records.gating import LaunchSettings
-from harness.records.golden import differing, leaves
+from harness.records.golden import differences, leaves
 from harness.records.prediction import PredictionRecord
 from harness.records.reading import Model
 from harness.records.references import MARKS, Kind, folder_of
@@ -121,7 +121,7 @@ def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
     record = read_record(path)
     if entry.spec is None or record.spec == entry.spec:
         return record
-    names = list(differing(leaves(entry.spec.identity()), leaves(record.spec.identity())))
+    names = [each.name for each in differences(leaves(entry.spec.identity()), leaves(record.spec.identity()))]
     if not names:
         return record
     raise BadRequestError(

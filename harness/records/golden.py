@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +17,7 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
-from harness.records.metrics import BY_NAME
+from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.reading import Keys, RefusedError, one_of
 from harness.records.redact import redact
@@ -169,24 +170,58 @@ def leaves(value: object, path: str = "") -> dict[str, str]:
     return found
 
 
-def differing(
-    before: Mapping[str, str | None], after: Mapping[str, str | None]
-) -> dict[str, tuple[str | None, str | None]]:
-    """Return both values of each path whose values differ, in the order of paths; None where a side lacks the path."""
-    paths = sorted(before.keys() | after.keys())
-    return {path: (before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)}
+Group = Literal[
+    "device", "settings", "recompute", "clocks", "processes", "memory", "ranks", "environment", "software", "driver",
+    "window", "place", "formula",
+]  # fmt: skip
+ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
+TIME_ONLY: tuple[GateKind, ...] = ("time",)
 
 
-def setting_differences(
-    golden: GoldenRecord, spec: ExperimentSpec, fingerprint: str
-) -> dict[str, tuple[str | None, str | None]]:
-    """Return the golden's and the run's value by dotted path where they differ; empty if the golden applies.
+@dataclass(frozen=True)
+class Difference:
+    """One recorded fact that two measurements do not share.
+
+    ``before``: of the golden, the reference or the earlier night; ``after``: of what is judged; None: not recorded.
+
+    ``name``: a dotted path of the spec, a package, a variable, or a fact about the machine. ``kinds``: the gates that
+    it affects; ``blocks`` False: these gates are only left out. ``source``: what set ``after``.
+    ``reference``: what ``before`` is of, in messages.
+    """
+
+    name: str
+    before: Annotated[str | None, Field(serialization_alias="golden")]
+    after: Annotated[str | None, Field(serialization_alias="current")]
+    kinds: tuple[GateKind, ...] = ALL_KINDS
+    blocks: bool = True
+    accepted: bool = False
+    group: Annotated[Group, Field(exclude=True)] = "settings"
+    source: Annotated[str, Field(exclude=True)] = ""
+    reference: Annotated[str, Field(exclude=True)] = "golden"
+
+    @property
+    def text(self) -> str:
+        """``train.manual_gc: golden False, here True``."""
+        before, after = (shown_setting(value or "none") for value in (self.before, self.after))
+        return f"{self.name}: {self.reference} {before}, here {after}"
+
+
+def differences(
+    before: Mapping[str, str | None], after: Mapping[str, str | None], *, blocks: bool = True
+) -> tuple[Difference, ...]:
+    """Compare two sides fact by fact, in the order of names; a fact that one side lacks is None there."""
+    each = ((name, before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys()))
+    return tuple(Difference(name, old, new, blocks=blocks) for name, old, new in each if old != new)
+
+
+def setting_differences(golden: GoldenRecord, spec: ExperimentSpec, fingerprint: str) -> tuple[Difference, ...]:
+    """Return the settings, by dotted path, in which the golden and the run differ; none if the golden applies.
 
     Without a fingerprint (external goldens), compare only the golden's labels and its partial spec. With a fingerprint,
     a field that one side leaves out has its former default.
     """
     if golden.fingerprint == fingerprint:
-        return {}
+        return ()
     ours, theirs = leaves(spec.identity()), leaves(golden.spec)
     if golden.fingerprint is None:
         theirs |= {label: str(getattr(golden, label)) for label in LABELS}
@@ -195,11 +230,11 @@ def setting_differences(
     else:
         former = {path: text for path, text in leaves(FORMER_VALUES).items() if path in ours or path in theirs}
         ours, theirs = former | ours, former | theirs
-    found = differing(theirs, ours)
-    if golden.fingerprint is not None and found.keys() == {"recipe"}:
-        return {}  # a label: both sides have all settings
+    found = differences(theirs, ours)
+    if golden.fingerprint is not None and [each.name for each in found] == ["recipe"]:
+        return ()  # a label: both sides have all settings
     if not found and golden.fingerprint is not None:
-        return {"fingerprint": (golden.fingerprint, fingerprint)}
+        return (Difference("fingerprint", golden.fingerprint, fingerprint),)
     return found
 
 
@@ -210,16 +245,6 @@ def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mappin
     stated, ours = {*LABELS, *_NO_SETTINGS, *leaves(golden.spec)}, leaves(spec.identity())
     given = [path for path, source in sources.items() if source.startswith("-") and path not in stated]
     return sorted(path for path in given if path in ours or not path.startswith("measure."))
-
-
-def difference_text(name: str, golden: str | None, current: str | None, reference: str = "golden") -> str:
-    """Describe one difference: ``train.manual_gc: golden False, here True``."""
-    return f"{name}: {reference} {shown_setting(golden or 'none')}, here {shown_setting(current or 'none')}"
-
-
-def differences_text(different: Mapping[str, tuple[str | None, str | None]]) -> str:
-    """Describe all differences of :func:`setting_differences` in one line."""
-    return "; ".join(difference_text(name, *values) for name, values in different.items())
 
 
 def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> ExperimentSpec | None:

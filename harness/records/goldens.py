@@ -10,7 +10,6 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.records.folders import golden_dir
 from harness.records.golden import (
     GoldenRecord,
-    differences_text,
     golden_text,
     retired_in_place_of,
     retirement_text,
@@ -66,8 +65,8 @@ def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
 def promotion_path(folder: Path, spec: ExperimentSpec) -> Path:
     """Return where a golden is written: if the one of that name differs only in the batch, beside it."""
     path = golden_path(folder, spec)
-    different = setting_differences(read_golden(path), spec, spec.fingerprint) if path.is_file() else {}
-    is_of_other_batch = bool(different) and all(name.startswith("batch.") for name in different)
+    different = setting_differences(read_golden(path), spec, spec.fingerprint) if path.is_file() else ()
+    is_of_other_batch = bool(different) and all(each.name.startswith("batch.") for each in different)
     return batch_path(folder, spec) if is_of_other_batch else path
 
 
@@ -101,8 +100,8 @@ def find_golden(
     different = setting_differences(golden, spec, spec.fingerprint)
     if not different:
         return GoldenSearch(golden, path)
-    listed = differences_text(different)
-    if sources and not any(_is_option(sources, name) for name in (*different, "variant")):
+    listed = "; ".join(each.text for each in different)
+    if sources and not any(_is_option(sources, name) for name in (*(each.name for each in different), "variant")):
         return GoldenSearch(golden, path, redact_shapes(f"the recipe point has changed since {path}: {listed}"))
     return GoldenSearch(
         None, None, redact_shapes(f"no golden for these settings: {path} is for other settings: {listed}")

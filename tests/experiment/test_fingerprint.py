@@ -91,4 +91,5 @@ def test_a_golden_from_before_a_field_lists_the_value_that_it_was_measured_with(
     record = make_record()
     golden = make_golden(record, {})
     spec = record.spec.model_copy(update={"train": TrainSpec(manual_gc=True)})
-    assert setting_differences(golden, spec, spec.fingerprint) == {"train.manual_gc": ("False", "True")}
+    (found,) = setting_differences(golden, spec, spec.fingerprint)
+    assert (found.name, found.before, found.after) == ("train.manual_gc", "False", "True")

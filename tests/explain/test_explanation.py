@@ -8,9 +8,8 @@ from harness.explain.causes import explain
 from harness.explain.effects import EFFECTS, effect_of
 from harness.explain.facts import golden_side, run_side
 from harness.explain.values import GROUPS
-from harness.judge.differences import Difference
 from harness.judge.promotion import promote
-from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.golden import Difference, GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Device
 from harness.records.run import DeviceSample, NodeSample
 

@@ -6,7 +6,7 @@ from harness.explain.causes import NOTHING, advice, moved
 from harness.explain.effects import recompute
 from harness.explain.facts import run_side
 from harness.explain.values import Cause, Change, MetricFit
-from harness.judge.differences import Difference
+from harness.records.golden import Difference
 
 
 def test_the_side_that_recomputes_more_takes_longer_and_keeps_less(make_record, make_spec):

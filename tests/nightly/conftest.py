@@ -9,10 +9,10 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.judge.derive import combine, derive
-from harness.judge.differences import Difference
 from harness.judge.gate import Verdict
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.records.collect import collect
+from harness.records.golden import Difference
 from harness.records.metrics import METRICS
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.run import RunRecord

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from harness.errors import ExitCode
-from harness.judge.differences import Difference
 from harness.judge.gate import Verdict
 from harness.nightly.outcome import figures_outcome
 from harness.nightly.remarks import next_steps, story
 from harness.records.batches import BatchLaunch
+from harness.records.golden import Difference
 from tests.nightly.conftest import NIGHT, build_case, build_runs, changed
 
 DRIVER = Difference("driver_version", "550.54.15", "570.86", blocks=True)
