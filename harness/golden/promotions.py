@@ -11,13 +11,13 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import contrast
 from harness.explain.facts import golden_side
-from harness.golden.show import GoldenDocument, differences_block, values_table
+from harness.golden.show import GoldenDocument, differences_block, golden_changes, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import batch_path, golden_changes, promotion_path, read_golden
+from harness.records.goldens import batch_path, promotion_path, read_golden
 from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -10,7 +11,7 @@ from harness.explain.causes import changes
 from harness.explain.contrast import contrast
 from harness.explain.values import ABSENT, Change, Side, SideRow
 from harness.records.golden import Difference, GoldenMetric, GoldenRecord, Group, retirement_text
-from harness.records.goldens import MEND_GOLDEN, GoldenChange
+from harness.records.goldens import MEND_GOLDEN
 from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.json import Document, Shown, at
@@ -144,6 +145,39 @@ def differences_block(found: Sequence[Difference]) -> Block:
 
 def _text(value: str | None) -> str:
     return "not recorded" if value is None else value or ABSENT
+
+
+@dataclass(frozen=True)
+class GoldenChange:
+    """One value that a promotion replaces. ``before`` or ``after`` None: added or dropped."""
+
+    name: str
+    before: str | int | float | None
+    after: str | int | float | None
+
+
+def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
+    """List the changes of a promotion: metric by metric, then settings and machine."""
+    old, new = _flat(before) if before else {}, _flat(after)
+    names = [*new, *(name for name in old if name not in new)]
+    return tuple(GoldenChange(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
+
+
+def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
+    where = golden.measured_on
+    return {
+        **{name: metric.value for name, metric in golden.metrics.items()},
+        "num_runs": golden.num_runs,
+        "kind": golden.kind,
+        "fingerprint": golden.fingerprint,
+        "device_name": where.device_name,
+        "driver_version": where.driver_version,
+        **dict(sorted(where.versions.items())),
+        "container": where.container,
+        "sm_clock_mhz": where.sm_clock_mhz,
+        "power_cap_share": where.power_cap_share,
+        "formula_version": golden.formula_version,
+    }
 
 
 class GoldenRow(Shown):

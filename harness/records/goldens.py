@@ -36,15 +36,6 @@ class GoldenSearch:
     is_damaged: bool = False
 
 
-@dataclass(frozen=True)
-class GoldenChange:
-    """One value that a promotion replaces. ``before`` or ``after`` None: added or dropped."""
-
-    name: str
-    before: str | int | float | None
-    after: str | int | float | None
-
-
 def require_golden_dir(override: Path | None) -> None:
     """Raise BadRequestError if ``--golden_dir`` names no folder."""
     if override is not None and not override.is_dir():
@@ -190,27 +181,3 @@ def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord, path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, golden_text(golden))
     return path
-
-
-def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
-    """List the changes of a promotion: metric by metric, then settings and machine."""
-    old, new = _flat(before) if before else {}, _flat(after)
-    names = [*new, *(name for name in old if name not in new)]
-    return tuple(GoldenChange(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
-
-
-def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
-    where = golden.measured_on
-    return {
-        **{name: metric.value for name, metric in golden.metrics.items()},
-        "num_runs": golden.num_runs,
-        "kind": golden.kind,
-        "fingerprint": golden.fingerprint,
-        "device_name": where.device_name,
-        "driver_version": where.driver_version,
-        **dict(sorted(where.versions.items())),
-        "container": where.container,
-        "sm_clock_mhz": where.sm_clock_mhz,
-        "power_cap_share": where.power_cap_share,
-        "formula_version": golden.formula_version,
-    }

@@ -28,9 +28,6 @@ def _runs(make_spec, make_record):
 def test_runs_alternate_as_old_new_new_old(runs):
     _, (old, new) = sides_of(runs(), NUMBERS)
     assert [[metrics.step_time_s.median for metrics in side] for side in (old, new)] == [[1.0, 1.0], [2.0, 2.0]]
-
-
-def test_complete_pairs_that_ended_well_have_no_fault(runs):
     assert fault_of(runs(), NUMBERS) == ""
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
+from harness.golden.show import GoldenChange, golden_changes
 from harness.records.folders import golden_dir
 from harness.records.golden import figures_digest, golden_text
 from harness.records.goldens import (
-    GoldenChange,
     find_golden,
-    golden_changes,
     list_goldens,
     named_golden,
     promotion_path,
