@@ -91,7 +91,7 @@ def _compare_log(
     from harness.cli.requests import read
     from harness.compare.following import followed
     from harness.compare.foreign import OF_BRIDGE, ForeignRequest, compare_foreign
-    from harness.compare.show import foreign_document, foreign_page
+    from harness.compare.show import foreign_page
     from harness.imports.sides import side_of, stored_run
     from harness.judge.compare import WindowOptions
     from harness.judge.gate import Thresholds
@@ -113,11 +113,11 @@ def _compare_log(
         actuals=foreign.actuals,
     )
     found = followed(request) if foreign.follow else compare_foreign(request)
-    answer(lambda: foreign_document(found), lambda: foreign_page(found), as_json=what.as_json)
+    answer(lambda: found, lambda: foreign_page(found), as_json=what.as_json)
     if foreign.actuals and not what.as_json:
         none = f"Not written, because the log has no iteration: {foreign.actuals}"
         print(f"Written: {found.actuals}" if found.actuals else none)
-    return found.exit_code
+    return ExitCode(found.exit_code)
 
 
 def _require_possible(

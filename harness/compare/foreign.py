@@ -2,20 +2,24 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
-from harness.compare.figures import ForeignComparison, judge_log
+from pydantic import BeforeValidator, Field
+
+from harness.compare.figures import ForeignComparison, Window, judge_log
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.foreign.bridge_goldens import write_actuals
-from harness.foreign.golden import ForeignGolden, read_foreign_golden
-from harness.foreign.log import ForeignLog
+from harness.foreign.golden import ForeignGolden, GoldenFormat, read_foreign_golden
+from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.foreign.logs.sources import log_sources
 from harness.imports.job import ending_failure, failure_sentence
 from harness.imports.sides import Side, golden_of, read_side
 from harness.judge.compare import WindowOptions
-from harness.judge.gate import Outcome, Thresholds, comparison_outcome
+from harness.judge.gate import Finding, Outcome, Thresholds, comparison_outcome
 from harness.measure.logged import contradictions_text, logged_arguments
 from harness.records.golden import differences, spec_like
 from harness.records.goldens import golden_file
+from harness.show.json import Document, Shown, at
 
 OF_BRIDGE = Thresholds(time=0.05, memory=0.05)
 """The allowed relative worsening in Megatron-Bridge."""
@@ -61,19 +65,57 @@ class ForeignRequest:
     actuals: Path | None = None
 
 
-@dataclass(frozen=True)
-class ForeignAnswer:
-    """The result. ``comparison`` None: there was no golden. ``actuals``: the written file.
+_COUNTERS = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")
 
-    ``is_growing``: the job may still write its log, because neither its end nor a failure is in it.
+
+class Log(Shown):
+    """The log as read. ``worst_memory`` has the counters that any rank reported."""
+
+    format: LogFormat | None
+    sources: tuple[str, ...]
+    first_iteration: int | None = at("iterations", 0, "number")
+    last_iteration: int | None = at("iterations", -1, "number")
+    num_iterations: Annotated[int, BeforeValidator(len)] = at("iterations")
+    total_iterations: int | None = at("total")
+    world_size: int | None
+    truncated: str | None
+    restarts: tuple[int, ...]
+    worst_memory: Annotated[
+        dict[str, WorstRank],
+        BeforeValidator(lambda worst: {name: found for name in _COUNTERS if (found := worst(name))}),
+    ] = at("worst")
+
+
+class UsedFile(Shown):
+    """The golden file of another program."""
+
+    path: Path
+    format: GoldenFormat
+    layout: str
+    num_steps: Annotated[int, BeforeValidator(len)] = at("steps")
+
+
+class ForeignAnswer(Document):
+    """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes. ``actuals``: the written file.
+
+    ``judged`` None: there was no golden. ``is_growing``: the job may still write its log, because neither its end nor a
+    failure is in it.
     """
 
-    log: ForeignLog
-    comparison: ForeignComparison | None
+    read: ForeignLog = Field(exclude=True)
+    judged: ForeignComparison | None = Field(exclude=True)
+    is_growing: bool = Field(default=False, exclude=True)
     outcome: Outcome
-    exit_code: ExitCode
+    exit_code: int
+    log: Log = at("read")
+    comparison: tuple[Finding, ...] = at("judged", "comparison", "findings", default=())
+    golden: UsedFile | None = at("judged", "golden")
+    window: Window | None = at("judged", "window")
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...]
+    provisional: tuple[str, ...] = at("judged", "comparison", "provisional", default=())
+    settings: tuple[str, ...] = at("judged", "settings", default=())
     actuals: Path | None = None
-    is_growing: bool = False
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
@@ -88,8 +130,8 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         write_actuals(written, log)
     if request.golden is None:
         if log.iterations and log.truncated is None:
-            return ForeignAnswer(log, None, "pass", ExitCode.OK, written)
-        return ForeignAnswer(log, None, "inconclusive", ExitCode.INCONCLUSIVE, written)
+            return answer_of(log, None, ("pass", ExitCode.OK), actuals=written)
+        return answer_of(log, None, ("inconclusive", ExitCode.INCONCLUSIVE), actuals=written)
     golden = _golden(request.golden, written)
     failed = ending_failure(log, found)
     doubts = (failure_sentence(failed.failure) if failed else "", _other_settings(request.ours.paths, golden))
@@ -99,7 +141,17 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     if golden.log is not None:
         judged = replace(judged, settings=_other_arguments(request.ours.paths, golden.log.sources))
     verdict = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
-    return ForeignAnswer(log, judged, *verdict, written, found is None and bool(log.truncated or not log.iterations))
+    is_growing = found is None and bool(log.truncated or not log.iterations)
+    return answer_of(log, judged, verdict, actuals=written, is_growing=is_growing)
+
+
+def answer_of(
+    log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode], **more: object
+) -> ForeignAnswer:
+    """Return the answer; without a golden the doubts and the notes are those of the log."""
+    doubts, notes = (judged.doubts, judged.notes) if judged else (filter(None, [log.truncated]), log.notes)
+    found = {"read": log, "judged": judged, "outcome": verdict[0], "exit_code": verdict[1]}
+    return ForeignAnswer.of(**found, doubts=tuple(doubts), notes=notes, **more)
 
 
 def _require_files(request: ForeignRequest) -> None:

@@ -1,17 +1,13 @@
-"""Shows a comparison with a log, or with golden values of another program, for people and as JSON."""
+"""Shows a comparison with a log, or with golden values of another program."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Self
 
-from harness.compare.figures import COUNTERS, ROWS, ForeignComparison, Window
+from harness.compare.figures import COUNTERS, ROWS, ForeignComparison
 from harness.compare.foreign import ForeignAnswer
-from harness.foreign.golden import GoldenFormat
-from harness.foreign.log import ForeignLog, LogFormat, WorstRank
-from harness.judge.gate import Finding, Outcome, Verdict
+from harness.foreign.log import ForeignLog
+from harness.judge.gate import Finding, Verdict
 from harness.measure.result import compared_line, comparison_table, reasons
 from harness.records.metrics import Metric
-from harness.show.json import Document, Shown, at
 from harness.show.page import Details, Line, Page, details, listing
 from harness.units import counted, format_bytes
 
@@ -40,7 +36,7 @@ _MOST_SOURCES = 3
 
 def foreign_page(answer: ForeignAnswer) -> Page:
     """Return the verdict with the changes of time and peak, the findings, the reasons and what was read."""
-    log, judged = answer.log, answer.comparison
+    log, judged = answer.read, answer.judged
     if judged is None:
         doubt = listing([f"In doubt: {log.truncated}"] * bool(log.truncated), style="doubt")
         return Page((_log_line(log), _notes(log.notes), doubt, "Not compared: no golden was named"))
@@ -73,7 +69,7 @@ def _has_reason(finding: Finding) -> bool:
 
 def foreign_line(answer: ForeignAnswer) -> Line:
     """Return line 1: the verdict with the changes of time and peak."""
-    judged = answer.comparison
+    judged = answer.judged
     assert judged is not None
     found = judged.comparison.findings
     return compared_line(
@@ -110,64 +106,3 @@ def _worst(log: ForeignLog) -> Iterable[str]:
     ]
     ranks = len({report.rank for report in log.memory})
     return [f"Most memory of {ranks} ranks: {'; '.join(peaks)}"] if peaks and ranks > 1 else []
-
-
-_COUNTERS = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")
-
-
-class Log(Shown):
-    """The log as read."""
-
-    format: LogFormat | None
-    sources: tuple[str, ...]
-    first_iteration: int | None = at("iterations", 0, "number")
-    last_iteration: int | None = at("iterations", -1, "number")
-    num_iterations: int
-    total_iterations: int | None = at("total")
-    world_size: int | None
-    truncated: str | None
-    restarts: tuple[int, ...]
-    worst_memory: dict[str, WorstRank]
-
-    @classmethod
-    def read_from(cls, log: ForeignLog) -> Self:
-        """Return the log; ``worst_memory`` has the counters that any rank reported."""
-        worst = {name: found for name in _COUNTERS if (found := log.worst(name))}
-        return cls.of(log, num_iterations=len(log.iterations), worst_memory=worst)
-
-
-class UsedFile(Shown):
-    """The golden file of another program."""
-
-    path: Path
-    format: GoldenFormat
-    layout: str
-    num_steps: int
-
-
-class ForeignDocument(Document):
-    """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes."""
-
-    outcome: Outcome
-    exit_code: int
-    log: Log
-    comparison: tuple[Finding, ...]
-    golden: UsedFile | None
-    window: Window | None
-    doubts: tuple[str, ...]
-    notes: tuple[str, ...]
-    provisional: tuple[str, ...]
-    settings: tuple[str, ...]
-    actuals: Path | None
-
-
-def foreign_document(answer: ForeignAnswer) -> ForeignDocument:
-    """Return the keys of `compare`, with the log and the golden as read."""
-    log, judged = answer.log, answer.comparison
-    if judged is None:
-        none = dict.fromkeys(("comparison", "provisional", "settings"), ()) | dict.fromkeys(("golden", "window"))
-        doubts = [log.truncated] if log.truncated else []
-        return ForeignDocument.of(answer, log=Log.read_from(log), doubts=doubts, notes=log.notes, **none)
-    golden, found = UsedFile.of(judged.golden, num_steps=len(judged.golden.steps)), judged.comparison
-    more = {"comparison": found.findings, "provisional": found.provisional, "golden": golden}
-    return ForeignDocument.of(answer, judged, log=Log.read_from(log), **more)

@@ -13,14 +13,13 @@ NOT_IN_CONTAINERS = frozenset(
 """Leaves of an ExperimentSpec that no row reads: names, hardware, who trains, and how mbr-perf measures."""
 
 
-def disagreements(ours: ExperimentSpec, theirs: ExperimentSpec) -> dict[str, tuple[object, object]]:
+def other_effects(ours: ExperimentSpec, theirs: ExperimentSpec) -> dict[str, tuple[object, object]]:
     """Return our value and theirs of each leaf whose effect differs, in the order of the spec.
 
     Leaves that a container cannot hold are left out.
     """
     left, right = effective_values(ours), effective_values(theirs)
-    both = {path: (left.get(path), right.get(path)) for path in (*left, *right)}
-    return {path: values for path, values in both.items() if values[0] != values[1]}
+    return {path: (left.get(path), right.get(path)) for path in left | right if left.get(path) != right.get(path)}
 
 
 def effective_values(spec: ExperimentSpec) -> dict[str, object]:

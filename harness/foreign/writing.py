@@ -9,7 +9,7 @@ from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import base_of_plan, megatron_fields
 from harness.experiment.recompute_plan import PlannedRecompute
-from harness.foreign.container_fields import disagreements
+from harness.foreign.container_fields import other_effects
 from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_words
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.settings import Row, rows_of
@@ -261,7 +261,7 @@ def left_out(spec: ExperimentSpec, words: Iterable[str]) -> dict[str, tuple[obje
     """Read the arguments back and return the leaves whose effect they lose, without the environment's."""
     read = arguments_layer(from_words((Word(word, 1) for word in words), "the exported arguments"))
     own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
-    found = disagreements(spec, ExperimentSpec.model_validate(nested(read) | own))
+    found = other_effects(spec, ExperimentSpec.model_validate(nested(read) | own))
     return {path: each for path, each in found.items() if not path.startswith("env.") and _exists(spec, path)}
 
 

@@ -17,7 +17,7 @@ _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}
 _MANY_RANKS = 8
 
 
-def disagreements(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError]:
+def size_contradictions(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError]:
     """Return where the log contradicts the settings: such a record would describe a job that never ran."""
     found: list[tuple[str, str]] = []
     ranks = counted(spec.num_gpus, "rank")

@@ -16,7 +16,7 @@ from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
 from harness.foreign.logs.sources import is_stream, log_sources
-from harness.imports.job import Ending, JobTimes, disagreements, ending, job_times, notes_on, source_of
+from harness.imports.job import Ending, JobTimes, ending, job_times, notes_on, size_contradictions, source_of
 from harness.imports.sides import Side, read_side, side_of
 from harness.launch.environment import Host, this_host
 from harness.measure.experiment import Display, judge
@@ -246,7 +246,7 @@ def settled_like(log: ForeignLog, ended: Ending, asked: Request, notes: tuple[st
     steps = last if ended.provisional else asked.max_steps or log.total or last
     settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
     own_steps = {"measure.max_steps": "the log"} if steps is not None and asked.max_steps != steps else {}
-    raise_all(disagreements(log, settled.spec))
+    raise_all(size_contradictions(log, settled.spec))
     return replace(settled, sources={**settled.sources, **own_steps}, notes=(*settled.notes, *notes))
 
 

@@ -16,7 +16,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "capture": ("capture.ask:CaptureDocument",),
     "probe": ("probe.show:ProbeDocument",),
     "check": ("check.show:CheckDocument",),
-    "compare": ("measure.values:CompareDocument", "compare.show:ForeignDocument"),
+    "compare": ("measure.values:CompareDocument", "compare.foreign:ForeignAnswer"),
     "diagnose": ("diagnose.values:Diagnosis",),
     "doctor": ("results.examine:MachineDocument",),
     "explain": ("explain.values:Explanation",),

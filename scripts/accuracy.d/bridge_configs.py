@@ -15,7 +15,7 @@ from published import on_te
 from harness.errors import BadRequestError
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.foreign.container_fields import disagreements
+from harness.foreign.container_fields import other_effects
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.measure.checking import in_one_sentence
@@ -94,7 +94,7 @@ def _rows(host: Host) -> Iterator[Row]:
             continue
         software, _ = software_for(pair.ours.gpu, host)
         left, right = (predict_with(tracing, spec, software) for spec in (pair.ours, pair.theirs))
-        found = {path: each for path, each in disagreements(pair.ours, pair.theirs).items() if path not in _NO_EFFECT}
+        found = {path: each for path, each in other_effects(pair.ours, pair.theirs).items() if path not in _NO_EFFECT}
         reasons = [row.reason for row in kept for path in found if row.covers(path, pair.point)]
         differs = (*(f"{path}: {theirs}, ours {ours}" for path, (ours, theirs) in found.items()), *reasons)
         yield Row(pair.point, pair.file, _figures(left), _figures(right), differs, right.reason or left.reason)

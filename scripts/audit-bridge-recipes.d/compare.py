@@ -8,7 +8,7 @@ import yaml
 from ask import BridgePoint, bridge_points
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.foreign.container_fields import disagreements, effective_values
+from harness.foreign.container_fields import effective_values, other_effects
 from harness.foreign.container_file import Container, read_container
 from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import build_spec, merge
@@ -89,7 +89,7 @@ def audit(folder: Path) -> Audit:
             continue
         ours, theirs = specs(point, read_container(path, name))
         num_fields += len(effective_values(ours))
-        rows = [(leaf, str(here), str(there)) for leaf, (here, there) in disagreements(ours, theirs).items()]
+        rows = [(leaf, str(here), str(there)) for leaf, (here, there) in other_effects(ours, theirs).items()]
         if name in refused and not point.point.key.inconsistent:
             rows.append(("inconsistent", "runs", refused[name]))
         for row in rows:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
-from harness.foreign.container_fields import NOT_IN_CONTAINERS, disagreements
+from harness.foreign.container_fields import NOT_IN_CONTAINERS, other_effects
 from harness.foreign.container_file import parse_container, read_container
 from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
@@ -48,9 +48,9 @@ def test_an_experiment_agrees_with_itself_and_a_changed_field_is_named(text):
     ours = build_spec(
         merge(IDENTITY, container_layer(parse_container(text["llama3_8b_pretrain_8gpu_h100_bf16.yaml"], "f"))), "f"
     )
-    assert disagreements(ours, ours) == {}
+    assert other_effects(ours, ours) == {}
     other = ours.model_copy(update={"ddp": ours.ddp.model_copy(update={"grad_reduce_in_fp32": True})})
-    assert disagreements(ours, other) == {"ddp.grad_reduce_in_fp32": (False, True)}
+    assert other_effects(ours, other) == {"ddp.grad_reduce_in_fp32": (False, True)}
 
 
 @pytest.mark.parametrize(

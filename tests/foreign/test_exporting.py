@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.foreign.container_fields import disagreements
+from harness.foreign.container_fields import other_effects
 from harness.foreign.container_file import parse_container
 from harness.foreign.exporting import exported, to_paste
 from harness.foreign.settings import rows_of, settings_in
@@ -93,7 +93,7 @@ def test_every_point_comes_back_from_its_overrides_of_bridge(points, base):
     }
     for name, spec in points.items():
         words, remarks = as_bridge(spec)
-        differing = disagreements(spec, read_back(spec, overridden(base, words)))
+        differing = other_effects(spec, read_back(spec, overridden(base, words)))
         assert differing.keys() <= elsewhere, name
         for path, (ours, _) in differing.items():  # each of them is said
             assert any(path.partition(".")[2] in remark and str(ours) in remark for remark in remarks), name
@@ -125,7 +125,7 @@ def test_every_point_comes_back_from_its_arguments_of_megatron_lm(points, tmp_pa
             model_recipe_name="", source=ForeignSource("megatron_args", str(path)),
             gpu=spec.gpu, num_gpus=spec.num_gpus, gpus_per_node=spec.gpus_per_node, task=spec.task,
         )  # fmt: skip
-        for leaf, (ours, theirs) in disagreements(spec, resolve(request).spec).items():
+        for leaf, (ours, theirs) in other_effects(spec, resolve(request).spec).items():
             if leaf.startswith("env."):  # exported in the shell
                 assert f"{leaf.removeprefix('env.')}={ours}" in written.text, name
             elif spec.gpu == "cpu" and leaf == "kernels.attention_backend":

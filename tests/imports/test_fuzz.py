@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.compare.figures import judge_log
-from harness.compare.foreign import OF_BRIDGE, ForeignAnswer
-from harness.compare.show import foreign_document, foreign_page
+from harness.compare.foreign import OF_BRIDGE, answer_of
+from harness.compare.show import foreign_page
 from harness.errors import BadRequestError
 from harness.foreign.bridge_goldens import actuals_of, bridge_text
 from harness.foreign.golden import read_foreign_golden
@@ -84,8 +84,8 @@ def answered(log, golden):
     """Compare, and check that the answer is strict JSON."""
     judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE, checks_loss=True)
     verdict = comparison_outcome(judged.comparison)
-    answer = ForeignAnswer(log, judged, *verdict)
-    json.loads(report_json.text(foreign_document(answer)))
+    answer = answer_of(log, judged, verdict)
+    json.loads(report_json.text(answer))
     piped(foreign_page(answer))
 
 
