@@ -117,7 +117,7 @@ def test_a_launcher_called_by_its_path_is_named(mbr_perf, tmp_path):
         (("bash", SCRIPTS / "trains_nothing.sh"), "exit code 2", "Usage:"),
         (("bash", "-c", "exit 7"), "exit code 7", "printed nothing"),
         (("bash", SCRIPTS / "absent.sh"), "exit code 127", "absent.sh"),
-        (("no-such-command",), "cannot be started", "bash run.sh"),
+        (("no-such-command",), "no-such-command", "bash run.sh"),
     ],
 )
 def test_a_capture_of_nothing_says_what_the_script_did_instead(mbr_perf, tmp_path, command, code, said):

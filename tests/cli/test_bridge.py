@@ -1,6 +1,7 @@
 """Options of Megatron-Bridge's `scripts/performance` keep their meaning, or are refused with what to use instead."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from harness.cli import bridge
 from harness.cli.options import ExperimentOptions
 from harness.cli.requests import experiment_request
 from harness.errors import BadRequestError
+from tests.commands import refused
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = typer.main.get_command(app)
@@ -121,28 +123,26 @@ def test_options_of_slurm_do_nothing_where_nothing_starts(command, typed):
 
 
 @pytest.mark.parametrize(
-    ("typed", "message", "remedy"),
+    "row",
     [
-        ("--use_megatron_fsdp maybe", "--use_megatron_fsdp: 'maybe' is neither true nor false", "true or false"),
-        ("--moe_flex_dispatcher_backend alltoall", "no such backend 'alltoall'", "deepep, hybridep or None"),
-        ("--data c4", "only mock here, not 'c4'", "random tokens"),
-        ("--additional_slurm_params nodelist=a,b", "no option for Slurm's 'nodelist'", "--reservation"),
-        ("-hf abc123", "-hf: an option of Megatron-Bridge", "downloads nothing"),
-        ("--wandb_key abc123", "--wandb_key: an option", "harness/results/README.md"),
-        ("--num_moe_experts", "--num_moe_experts: a value is needed", "--set model.moe.num_moe_experts=N"),
-        ("--lr fast", "--lr: 'fast' is not a number", "e.g. 3e-4"),
-        ("-cb one two", "-cb: an option of Megatron-Bridge", "put the commands in the image"),
-        ("model.num_layers=2", "takes no overrides of Hydra", "use --set model.num_layers=2"),
-        ("++env_vars.FOO=1", "takes no overrides of Hydra", "use -E FOO=1"),
-        ("train.train_iters=10", "takes no overrides of Hydra", "--set SECTION.FIELD=VALUE"),
+        ("--use_megatron_fsdp maybe", "--use_megatron_fsdp: 'maybe' ", "true or false"),
+        ("--moe_flex_dispatcher_backend alltoall", "--moe_flex_dispatcher_backend: ", "'alltoall'", "deepep, hybridep"),
+        ("--data c4", "'c4'", "mock"),
+        ("--additional_slurm_params nodelist=a,b", "'nodelist'", "--reservation"),
+        ("-hf abc123", "-hf: "),
+        ("--wandb_key abc123", "--wandb_key: ", "harness/results/README.md"),
+        ("--num_moe_experts", "--num_moe_experts: ", "--set model.moe.num_moe_experts=N"),
+        ("--lr fast", "--lr: 'fast' ", "e.g. 3e-4"),
+        ("-cb one two", "-cb: ", "image"),
+        ("model.num_layers=2", "model.num_layers=2: ", "--set model.num_layers=2"),
+        ("++env_vars.FOO=1", "++env_vars.FOO=1: ", "-E FOO=1"),
+        ("train.train_iters=10", "train.train_iters=10: ", "--set SECTION.FIELD=VALUE"),
     ],
 )
-def test_what_mbr_perf_does_not_take_is_refused_with_what_to_use_instead(typed, message, remedy):
-    with pytest.raises(BadRequestError) as refused:
-        given(*typed.split())
-    assert message in refused.value.message
-    assert remedy in refused.value.remedy
-    assert "abc123" not in str(refused.value)
+def test_what_mbr_perf_does_not_take_is_refused_with_what_to_use_instead(row):
+    typed, *names = row
+    [problem] = refused(lambda: given(*typed.split()), *names)
+    assert problem.remedy and "abc123" not in str(problem)
 
 
 def test_every_refused_option_is_refused_in_one_line_of_advice():
@@ -159,12 +159,9 @@ def test_every_refused_option_is_refused_in_one_line_of_advice():
 def test_all_refusals_come_at_once(mbr_perf):
     answer = mbr_perf("check", *REQUIRED, "--csp", "aws", "--save_dir", "x", "model.bf16=true", "--use_tokendrop", "?")
     assert answer.code == 2
-    assert [line for line in answer.err.splitlines() if line.startswith("error: ")] == [
-        "error: --csp: an option of Megatron-Bridge that mbr-perf does not have",
-        "error: --save_dir: an option of Megatron-Bridge that mbr-perf does not have",
-        "error: model.bf16=true: mbr-perf takes no overrides of Hydra",
-        "error: --use_tokendrop: '?' is neither true nor false",
-    ]
+    assert re.findall("^error: (.*?): ", answer.err, re.MULTILINE) == [
+        "--csp", "--save_dir", "model.bf16=true", "--use_tokendrop",
+    ]  # fmt: skip
 
 
 def test_a_value_that_looks_like_an_option_of_bridge_stays_a_value():
@@ -177,7 +174,7 @@ def test_help_shows_the_options_that_set_something(mbr_perf):
     assert "--use_megatron_fsdp BOOL" in shown
     assert "ddp.use_megatron_fsdp" in shown
     assert len(shown.splitlines()) <= 20
-    assert "As in Megatron-Bridge" not in mbr_perf("help", "compare", "--all").out
+    assert "--use_megatron_fsdp" not in mbr_perf("help", "compare", "--all").out
 
 
 # The parse cases recorded with Megatron-Bridge's parser: what it takes, we take with the same value.

@@ -11,6 +11,7 @@ from harness.cli.requests import experiment_request, require_job
 from harness.errors import BadRequestError
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.sweep_file import laid_over
+from tests.commands import refused
 
 OWN = ExperimentOptions(bridge_config="jobs/mine.yaml", gpu="h100")
 
@@ -27,19 +28,17 @@ def test_a_file_stands_in_place_of_the_recipe():
 @pytest.mark.parametrize(
     ("more", "problems"),
     [
-        ({"model_recipe_name": "llama3_8b"}, ["-mr llama3_8b and --bridge_config jobs/mine.yaml: each describes the job"]),
-        ({"hf": "m", "megatron_args": "-"}, ["--bridge_config jobs/mine.yaml and --hf m and --megatron_args -: each"]),
-        ({"variant": "v", "point_gpu": "b200"}, ["-cv, --point_gpu: only for recipes, not for --bridge_config"]),
-        ({"bridge_config": ""}, ["--bridge_config : names no file"]),
-        ({"bridge_config": "-"}, ["--bridge_config -: names no file"]),
+        ({"model_recipe_name": "llama3_8b"}, ["-mr llama3_8b and --bridge_config jobs/mine.yaml: "]),
+        ({"hf": "m", "megatron_args": "-"}, ["--bridge_config jobs/mine.yaml and --hf m and --megatron_args -: "]),
+        ({"variant": "v", "point_gpu": "b200"}, ["-cv, --point_gpu: ", "--bridge_config"]),
+        ({"bridge_config": ""}, ["--bridge_config : "]),
+        ({"bridge_config": "-"}, ["--bridge_config -: "]),
         ({"hf": "m", "model_family_name": "llama", "virtual_pipeline_model_parallel_size": "x"},
-         ["each describes the job", "-m: only for recipes", "neither a count nor none"]),
+         ["--bridge_config jobs/mine.yaml and --hf m: ", "-m: ", "--virtual_pipeline_model_parallel_size 'x' "]),
     ],
 )  # fmt: skip
 def test_all_that_contradicts_a_file_is_reported_at_once(more, problems):
-    with pytest.raises(BadRequestError) as error:
-        experiment_request(replace(OWN, **more))
-    assert [problem for problem in problems if problem not in str(error.value)] == []
+    refused(lambda: experiment_request(replace(OWN, **more)), *problems, num=None)
 
 
 def test_without_any_job_the_error_names_every_way_to_give_one():
@@ -80,15 +79,12 @@ def test_a_recipe_option_on_a_file_of_bridge_names_the_other_option(mbr_perf, tm
         "_target_: megatron.bridge.training.config.ConfigContainer\noptimizer: {grad_norm_skip_threshold: .inf}\n"
     )
     answer = mbr_perf("check", "-mr", path, "-g", "h100")
-    assert (answer.code, answer.err) == (
-        2,
-        f"error: -mr {path}: a configuration of Megatron-Bridge, not a recipe\n  --bridge_config {path}\n",
-    )
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: -mr {path}: ") and answer.err.endswith(f"\n  --bridge_config {path}\n")
 
 
 def test_the_python_interface_takes_a_file_and_needs_a_job():
-    with pytest.raises(BadRequestError, match="the job is missing"):
-        harness.api.plan(ExperimentOptions(gpu="h100"))
+    refused(lambda: harness.api.plan(ExperimentOptions(gpu="h100")), "job", "-mr")
 
 
 @pytest.mark.parametrize(
@@ -132,4 +128,4 @@ def test_a_job_behind_an_option_is_refused_with_the_right_order_and_a_missing_fi
     assert export.err.splitlines()[-1] == "  mbr-perf recipes export llama3_8b --as yaml"
     assert mbr_perf("check", "llama3_70b", "-mr", "llama3_8b", "-g", "h100").code == 2
     missing = mbr_perf("plan", "nofile.sh", "-g", "h100")
-    assert (missing.code, missing.err.splitlines()[0]) == (2, "error: nofile.sh: no such file")
+    assert missing.code == 2 and missing.err.startswith("error: nofile.sh: ")

@@ -16,6 +16,7 @@ from harness.cli.requests import experiment_request, given_options, read, run_re
 from harness.errors import BadRequestError
 from harness.launch.plan import Nodes
 from harness.records.gating import GateOptions, LaunchSettings
+from tests.commands import refused
 
 ASKED = ExperimentOptions(model_recipe_name="llama3_8b")
 
@@ -83,5 +84,5 @@ def test_the_chunks_of_a_virtual_pipeline_are_a_count_or_none():
         ).virtual_pipeline_model_parallel_size
         == "none"
     )
-    with pytest.raises(BadRequestError, match="neither a count nor none"):
-        experiment_request(replace(ASKED, virtual_pipeline_model_parallel_size="x"))
+    wrong = replace(ASKED, virtual_pipeline_model_parallel_size="x")
+    refused(lambda: experiment_request(wrong), "--virtual_pipeline_model_parallel_size 'x' ")

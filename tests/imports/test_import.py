@@ -65,7 +65,7 @@ def test_the_memory_of_a_single_rank_is_not_the_peak_of_the_job(imported):
 
     assert document["metrics"]["peak_allocated_bytes"]["rank"] == 0
     problem = document["metrics"]["problems"]["peak_allocated_bytes"]
-    assert problem.startswith("no reading from 30 of 32 ranks, so the peak")
+    assert " 30 of 32 ranks" in problem
     assert any("memory of 31 of 32 ranks" in note for note in document["notes"])
 
 
@@ -75,7 +75,7 @@ def test_an_out_of_memory_log_is_an_out_of_memory_run(imported, results):
 
     assert answer.code == 4
     assert (document["outcome"], document["status"]) == ("oom", "oom")
-    assert document["failure"].startswith("rank 0 ran out of memory after iteration 2 (")
+    assert document["failure"].startswith("rank 0 ") and " iteration 2 (" in document["failure"]
     assert (rank.failure.kind, rank.failure.phase, rank.failure.step) == ("oom", "forward_backward", 2)
     assert rank.failure.request_bytes == 896 * 2**20
     assert rank.memory.max_allocated_bytes == 58_800_000_000
@@ -87,8 +87,7 @@ def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(importe
     legal = imported(job_log(TABLE[1]), "--recompute", "mlp")[1]
 
     assert (answer.code, document["status"]) == (0, "ok")
-    assert any(note.startswith("these settings are refused by rule ") for note in document["notes"])
-    assert not any("refused by rule" in note for note in legal["notes"])
+    assert sum("rule " in note for note in document["notes"]) > sum("rule " in note for note in legal["notes"])
 
 
 @pytest.mark.parametrize("ending", ["", "slurmstepd: error: *** STEP 4.0 ON n CANCELLED AT NOON DUE TO TIME LIMIT ***"])
@@ -98,7 +97,7 @@ def test_a_log_that_has_not_finished_is_judged_up_to_its_end_and_provisional(imp
     answer, document = imported(text, "--recompute", "core_attn")
 
     assert (answer.code, document["status"]) == (code, "ok")
-    assert document["imported"]["provisional"].startswith("the log ends at iteration 17 of 20 (")
+    assert " 17 of 20 (" in document["imported"]["provisional"]
     assert document["metrics"]["step_time_s"]["window"] == [11, 17]
 
 
@@ -129,8 +128,8 @@ def test_a_job_of_gradients_that_are_no_numbers_is_failed_and_says_so(imported, 
     answer, document = imported("\n".join(lines), "--recompute", "mlp", "-ms", str(total), "-gb", "128")
 
     assert (answer.code, document["status"]) == (3, "failed")
-    assert "the gradient norm is nan and the loss is missing at iteration 1 " in document["failure"]
-    assert ("the log ends at iteration 20 of 40" in document["failure"]) == ends
+    assert "gradient norm is nan " in document["failure"] and " iteration 1 " in document["failure"]
+    assert (" 20 of 40" in document["failure"]) == ends
 
 
 def test_a_line_for_several_iterations_counts_if_all_are_in_the_window(imported):
@@ -144,7 +143,7 @@ def test_a_line_for_several_iterations_counts_if_all_are_in_the_window(imported)
 @pytest.mark.slow
 def test_history_shows_imported_runs_at_the_time_of_their_jobs_and_marks_unknown_times(mbr_perf, imported, results):
     logs = {
-        "in the log": (job_log(TABLE[1]).replace("2026-08-01", "2024-08-01"), ()),
+        "logged": (job_log(TABLE[1]).replace("2026-08-01", "2024-08-01"), ()),
         "given": (job_log(TABLE[1]), ("--started_at", "2023-05-05T12:00-08:00")),
         "unknown": (job_log(TABLE[1]).replace("[2026-08-01 10:00:01] ", ""), ()),
     }
@@ -154,41 +153,38 @@ def test_history_shows_imported_runs_at_the_time_of_their_jobs_and_marks_unknown
     shown = mbr_perf("history", "llama3_70b", "--results_dir", results)
     nights = json.loads(mbr_perf("history", "llama3_70b", "--results_dir", results, "--json").out)["nights"]
 
-    assert [night["id"] for night in nights] == [runs["given"], runs["in the log"], runs["unknown"]]
+    assert [night["id"] for night in nights] == [runs["given"], runs["logged"], runs["unknown"]]
     assert [night["started_at"] for night in nights[:2]] == ["2023-05-05T20:00:00+00:00", "2024-08-01T10:00:01+00:00"]
     assert [night["is_start_known"] for night in nights] == [True, True, False]
     listed = re.findall(r"\d{4}-\d\d-\d\dT\S+", mbr_perf("results", "list", "--results_dir", results).out)
     assert listed[:2] == ["2023-05-05T20:00:00Z", "2024-08-01T10:00:01Z"]
     assert listed[2].endswith("Z?")
     assert shown.out.count("Z? ") == 1
-    assert "?: 1 of 3 runs have no start time; the date is that of their import" in shown.out
-    assert any("set it with import --started_at TIME" in note for note in answers["unknown"]["notes"])
+    assert "?: 1 of 3 runs " in shown.out
+    assert any("--started_at TIME" in note for note in answers["unknown"]["notes"])
 
 
-@pytest.mark.parametrize(
-    ("time", "message"), [("last week", "not a time"), ("2999-01-01", "is in the future"), ("", "not a time")]
-)
-def test_a_start_that_is_invalid_or_in_the_future_is_refused(imported, results, time, message):
+@pytest.mark.parametrize(("time", "names"), [("last week", "'last week'"), ("2999-01-01", "future"), ("", "''")])
+def test_a_start_that_is_invalid_or_in_the_future_is_refused(imported, results, time, names):
     answer, document = imported(job_log(TABLE[1]), "--started_at", time)
 
     assert (answer.code, results.exists()) == (2, False)
-    assert message in document["error"]
+    assert "--started_at" in document["error"] and names in document["error"]
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "message"),
+    ("text", "options", "names"),
     [
-        ("using world size: 64\n" + job_log(TABLE[1]), (), "the log has 64 ranks, the settings have 32"),
-        (job_log(TABLE[1]), ("-gb", "64"), "the log has a global batch size of 32, the settings have 64"),
-        ("nothing of interest\n", (), "no line of a training iteration"),
+        ("using world size: 64\n" + job_log(TABLE[1]), (), [" 64 ranks", " 32"]),
+        (job_log(TABLE[1]), ("-gb", "64"), [" 32,", " 64"]),
+        ("nothing of interest\n", (), ["iteration"]),
     ],
 )
-def test_a_log_of_another_job_is_refused(imported, results, text, options, message):
+def test_a_log_of_another_job_is_refused(imported, results, text, options, names):
     answer, document = imported(text, *options)
 
-    assert answer.code == 2
-    assert message in document["error"]
-    assert not results.exists()
+    assert (answer.code, results.exists()) == (2, False)
+    assert [name for name in names if name not in document["error"]] == []
 
 
 @pytest.mark.parametrize(("options", "command"), [(("-g", "h100"), "-g h100 -mr RECIPE"), ((), "-mr RECIPE -g GPU")])
@@ -204,7 +200,7 @@ def test_without_a_gpu_type_nothing_is_assumed(mbr_perf, tmp_path):
     answer = mbr_perf("import", "--log", tmp_path / "a.log", "-mr", "llama3_70b")
 
     assert answer.code == 2
-    assert "a log does not contain its GPU type" in answer.err
+    assert "GPU type" in answer.err
 
 
 def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
@@ -240,8 +236,8 @@ def test_a_golden_from_a_log_is_marked_and_a_measured_golden_does_not_judge_it(m
     assert promoted.code == 0
     assert golden["kind"] == "external"
     assert golden["source"].startswith("training logs: ")
-    assert any("software, driver and device" in caveat for caveat in golden["caveats"])
+    assert any("driver" in caveat for caveat in golden["caveats"])
     path.write_text(json.dumps(golden | {"kind": "measured", "caveats": [], "source": None}))
     judged = mbr_perf("compare", run, path, "--results_dir", results)
     assert judged.code == 6
-    assert "driver_version: golden none, here not in the log" in judged.out
+    assert "driver_version: golden none, " in judged.out

@@ -36,7 +36,7 @@ def test_a_failure_from_which_the_job_recovered_is_a_note(read):
     ended = ending(log, found)
 
     assert (ended.status, ended.failure, ended.first) == ("ok", None, None)
-    assert "did not end the job" in ended.notes[0]
+    assert len(ended.notes) == 1 and "memory" in ended.notes[0]
 
 
 def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
@@ -45,7 +45,7 @@ def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
     ranks = rank_records(log, ended.first, 32, ended_well=False)
 
     assert ended.status == "oom"
-    assert ended.failure.startswith("the job ran out of memory after iteration 2")
+    assert ended.failure.startswith("the job ") and " iteration 2" in ended.failure
     assert [rank.rank for rank in ranks if rank.failure] == []
 
 
@@ -81,7 +81,7 @@ def test_iterations_with_an_impossible_time_are_left_out_and_counted(mbr_perf, t
     record = read_run(json.loads(answer.out)["run_id"], tmp_path)
 
     assert [step.step for rank in record.ranks for step in rank.steps] == [0, 2, 4]
-    assert "left out 2 iterations with an impossible time, the first of 0 s" in record.notes
+    assert any(" 2 iterations " in note and note.endswith(" 0 s") for note in record.notes)
 
 
 NOW = datetime(2026, 9, 1, tzinfo=UTC)

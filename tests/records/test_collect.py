@@ -60,12 +60,13 @@ def test_a_killed_rank_keeps_the_steps_it_had_reported(tmp_path, ranks_dir):
 
 @pytest.mark.parametrize(
     ("exit_code", "message", "expected"),
-    [(3, None, "exit code 3, and no record"), (1, "ValueError: no", "ValueError: no")],
+    [(3, None, "exit code 3"), (1, "ValueError: no", "ValueError: no")],
 )
 def test_a_rank_that_exited_without_a_record_says_how(tmp_path, ranks_dir, exit_code, message, expected):
     exited = RankExit(rank=0, local_rank=0, pid=1, exit_code=exit_code, message=message)
     write(ranks_dir, "launch.json", AgentRecord(status="failed", failures=(exited,)))
-    assert collect(tmp_path, 1).ranks[0].failure == Failure(kind="error", message=expected)
+    failure = collect(tmp_path, 1).ranks[0].failure
+    assert failure.kind == "error" and failure.message.startswith(expected)
 
 
 def test_a_hang_is_the_fault_of_the_rank_that_is_named(tmp_path, ranks_dir):
@@ -93,16 +94,15 @@ def test_unreadable_heartbeats_are_counted_and_skipped(tmp_path, ranks_dir):
     beats(ranks_dir, 0, STARTED, {"time_s": "soon"}, {"phase": "step"}, *STEPS)
     path = ranks_dir / "rank_000.progress.jsonl"
     assert (len(read_heartbeats(path)[0]), read_heartbeats(path)[1]) == (4, 2)
-    assert collect(tmp_path, 1).notes == ("rank 0: 2 lines of its progress file cannot be read",)
+    assert [note.startswith("rank 0: 2 lines ") for note in collect(tmp_path, 1).notes] == [True]
 
 
 def test_memory_snapshots_and_profiles_are_named_and_not_opened(tmp_path, ranks_dir):
     for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp", "profile_001.json.gz"):
         (ranks_dir / name).write_bytes(b"anything")
-    assert collect(tmp_path, 2).notes == (
-        "memory snapshots of 2 ranks: mbr-perf snapshot <run folder>/ranks/snapshot_000.pickle",
-        "profiles, for https://ui.perfetto.dev: ranks/profile_001.json.gz",
-    )
+    snapshots, profiles = collect(tmp_path, 2).notes
+    assert " 2 ranks: " in snapshots and snapshots.endswith("/ranks/snapshot_000.pickle")
+    assert profiles.endswith(": ranks/profile_001.json.gz")
 
 
 def test_a_record_that_cannot_be_read_is_called_damaged_and_keeps_the_steps(tmp_path, ranks_dir):
@@ -111,10 +111,9 @@ def test_a_record_that_cannot_be_read_is_called_damaged_and_keeps_the_steps(tmp_
     found = collect(tmp_path, 1)
     (record,) = found.ranks
     assert record.failure.kind == "lost"
-    assert record.failure.message.startswith("its record rank_000.json is damaged: ")
-    assert "not JSON" in record.failure.message
+    assert "rank_000.json" in record.failure.message and "not JSON" in record.failure.message
     assert "rank_000.json:1: not JSON" in found.notes[0]
-    assert (len(record.steps), record.notes) == (3, ("rebuilt from heartbeats: the record is damaged",))
+    assert (len(record.steps), len(record.notes), "damaged" in record.notes[0]) == (3, 1, True)
 
 
 def test_how_a_killed_rank_ended_counts_for_more_than_its_damaged_record(tmp_path, ranks_dir):

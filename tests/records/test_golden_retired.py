@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.records.golden import golden_text, list_retired, retire
 from harness.records.goldens import find_golden, list_goldens, read_golden, write_golden
+from tests.commands import refused
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETIREMENT = {"reason": "the cluster is gone", "author": "someone", "now": NOW}
@@ -39,16 +39,15 @@ def test_the_search_for_a_retired_golden_tells_of_it(tmp_path, stored, make_spec
     retire(tmp_path, path, golden, **RETIREMENT)
     found = find_golden(record.spec, tmp_path)
     assert found.golden is None
-    assert found.note.endswith("core_attn.json was retired 2026-03-04 by someone: the cluster is gone")
+    assert found.note.endswith(" 2026-03-04 by someone: the cluster is gone")
     other = make_spec(batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 8192})
-    assert find_golden(other, tmp_path).note.endswith("does not exist")
+    assert "2026-03-04" not in find_golden(other, tmp_path).note
 
 
 def test_nothing_is_compared_with_a_retired_golden_that_is_named(tmp_path, stored):
     path, golden, record = stored
     target = retire(tmp_path, path, golden, **RETIREMENT)
-    with pytest.raises(BadRequestError, match="nothing is compared with it"):
-        find_golden(record.spec, target)
+    refused(lambda: find_golden(record.spec, target), str(target), "retired")
 
 
 def test_a_second_one_of_a_day_overwrites_nothing(tmp_path, stored):
@@ -65,11 +64,9 @@ def test_a_second_one_of_a_day_overwrites_nothing(tmp_path, stored):
 
 def test_only_a_golden_in_force_is_retired_and_only_with_a_reason(tmp_path, stored):
     path, golden, _ = stored
-    with pytest.raises(BadRequestError, match="--reason is empty"):
-        retire(tmp_path, path, golden, **RETIREMENT | {"reason": " "})
+    refused(lambda: retire(tmp_path, path, golden, **RETIREMENT | {"reason": " "}), "--reason ")
     target = retire(tmp_path, path, golden, **RETIREMENT)
-    with pytest.raises(BadRequestError, match="not an active golden"):
-        retire(tmp_path, target, golden, **RETIREMENT)
+    refused(lambda: retire(tmp_path, target, golden, **RETIREMENT), str(target))
     assert target.exists()
 
 
@@ -77,7 +74,7 @@ def test_a_golden_of_a_similar_name_is_not_taken_for_the_retired_one(tmp_path, s
     path, golden, _ = stored
     target = retire(tmp_path, path, golden, **RETIREMENT)
     target.rename(target.with_name(target.name.replace("core_attn.", "core_attn.more.")))
-    assert find_golden(make_spec(), tmp_path).note.endswith("does not exist")
+    assert "2026-03-04" not in find_golden(make_spec(), tmp_path).note
 
 
 def test_fields_younger_than_a_file_do_not_change_it(make_record, make_golden):

@@ -18,6 +18,7 @@ from harness.records.goldens import (
     writable_golden_dir,
     write_golden,
 )
+from tests.commands import refused
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
@@ -53,12 +54,9 @@ def test_a_golden_is_found_for_exactly_its_settings(tmp_path, make_spec, make_re
     longer = make_spec(batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 8192})
     found = find_golden(longer, tmp_path)
     assert found.golden is None
-    assert "is for other settings: batch.seq_length: golden 4096, here 8192" in found.note
+    assert found.note.endswith(": batch.seq_length: golden 4096, here 8192")
     missing = find_golden(make_spec(recompute="mlp"), tmp_path)
-    assert (
-        missing.note
-        == f"no golden for these settings: {tmp_path}/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json does not exist"
-    )
+    assert f": {tmp_path}/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json " in missing.note
 
 
 def test_a_golden_whose_recipe_point_changed_is_found_by_its_name(tmp_path, make_spec, make_record, make_golden):
@@ -68,7 +66,7 @@ def test_a_golden_whose_recipe_point_changed_is_found_by_its_name(tmp_path, make
     by_recipe = {"optimizer.lr": "recipes/llama/llama3_70b.yaml:40", "num_gpus": "--num_gpus"}
     found = find_golden(changed, tmp_path, by_recipe)
     assert (found.golden.fingerprint, found.path) == (record.fingerprint, path)
-    assert found.note == f"the recipe point has changed since {path}: optimizer.lr: golden 0.0001, here 0.0002"
+    assert found.note.endswith(f" {path}: optimizer.lr: golden 0.0001, here 0.0002")
     for sources in (
         {"optimizer.lr": "--set optimizer.lr"},
         {"optimizer": "--set"},
@@ -84,8 +82,7 @@ def test_steps_and_window_are_no_other_settings(tmp_path, make_spec, make_record
 
 
 def test_a_named_path_must_exist(tmp_path, make_spec):
-    with pytest.raises(BadRequestError, match="no such file or folder"):
-        find_golden(make_spec(), tmp_path / "nowhere")
+    refused(lambda: find_golden(make_spec(), tmp_path / "nowhere"), str(tmp_path / "nowhere"))
 
 
 def test_a_promotion_lists_what_changes(make_record, make_golden):
@@ -110,10 +107,9 @@ def test_goldens_are_listed_and_named(tmp_path, make_record, make_golden):
         "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json",
     ):
         assert named_golden(name, tmp_path)[0] == path
-    with pytest.raises(BadRequestError, match="no golden 'other'"):
-        named_golden("other", tmp_path)
-    with pytest.raises(BadRequestError, match=r"did you mean 'h100/llama3_70b\.sft\.fp8_cs\.32gpu\.core_attn'"):
-        named_golden("h100/llama3_70b.sft.fp8_cs.32gpu.core_atn", tmp_path)
+    refused(lambda: named_golden("other", tmp_path), "'other'")
+    name = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+    refused(lambda: named_golden(name.removesuffix("attn") + "atn", tmp_path), f"'{name}'")
 
 
 def test_the_published_golden_is_external_and_says_what_it_lacks(make_spec):
@@ -129,8 +125,8 @@ def test_the_published_golden_is_external_and_says_what_it_lacks(make_spec):
 def test_a_golden_that_cannot_be_written_is_reported_with_a_remedy(tmp_path, make_record, make_golden):
     (tmp_path / "file").write_text("")
     record = make_record()
-    with pytest.raises(BadRequestError, match="cannot be written: Not a directory\\n  name a writable folder"):
-        write_golden(tmp_path / "file", record.spec, make_golden(record, {"tflops_per_gpu": 1.0}))
+    golden = make_golden(record, {"tflops_per_gpu": 1.0})
+    refused(lambda: write_golden(tmp_path / "file", record.spec, golden), str(tmp_path / "file"), "Not a directory")
 
 
 @pytest.mark.parametrize(

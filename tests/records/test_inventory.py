@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.records.inventory import file_sizes, find_stored, inventory
 from harness.records.store import new_run_dir, write_record
+from tests.commands import refused
 
 
 @pytest.fixture(name="results")
@@ -62,5 +62,4 @@ def test_an_entry_is_found_by_its_id_its_start_or_its_last_digits(committed, res
 
 
 def test_a_folder_that_is_neither_run_nor_sweep_is_refused(tmp_path):
-    with pytest.raises(BadRequestError, match="not a run, sweep or night"):
-        find_stored(tmp_path, tmp_path)
+    refused(lambda: find_stored(tmp_path, tmp_path), str(tmp_path))

@@ -49,31 +49,38 @@ def problems_of(*lines):
     return [str(problem) for problem in document.problems.found]
 
 
+def problem_of(row):
+    """The one problem of a line; it names what stands behind the line in the row."""
+    line, *names = row
+    [problem] = problems_of(line)
+    assert [name for name in names if name not in problem] == []
+    return problem
+
+
 def test_a_sound_file_becomes_its_model():
     document = boxed("items:\n- name: a\n  shape: {kind: round, radius: 2}\n")
     assert document.read(Box) == Box(items=(Item(name="a", shape=Round(kind="round", radius=2)),))
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "row",
     [
-        ("cuont: 2", "items[0].cuont: no such setting\n  did you mean 'count'?"),
-        ("count: many", "items[0].count: must be an integer or 'none', is 'many'"),
-        ("count:", "items[0].count: has no value\n  give it a value, or leave the key out"),
-        ("parts: [x, 1]", "items[0].parts[1]: must be text, is 1\n  quote it"),
-        ("share: 0", "items[0].share: must be greater than 0, is 0\n  share of the whole"),
-        ("share: half", "items[0].share: must be a number, is 'half'\n  share of the whole"),
-        ("color: gren", "items[0].color: no such value 'gren'\n  did you mean 'green'?"),
-        ("shape: {kind: round}", "items[0].shape.radius: missing\n  add radius"),
-        ("shape: {radius: 1}", "items[0].shape.kind: missing\n  add kind"),
-        ("shape: {kind: oval, radius: 1}", "items[0].shape.kind: must be 'round', 'square', is 'oval'"),
-        ("shape: {kind: round, radius: 1, turned: true}", "items[0].shape.turned: no such setting\n  known: kind, radius"),
-        ("shape: round", "items[0].shape: must be a mapping, is 'round'"),
+        ("cuont: 2", "items[0].cuont: ", "'count'"),
+        ("count: many", "items[0].count: ", "'none'", "'many'"),
+        ("count:", "items[0].count: "),
+        ("parts: [x, 1]", "items[0].parts[1]: ", " 1\n"),
+        ("share: 0", "items[0].share: ", " 0, ", " 0\n"),
+        ("share: half", "items[0].share: ", "'half'"),
+        ("color: gren", "items[0].color: ", "'gren'", "'green'"),
+        ("shape: {kind: round}", "items[0].shape.radius: "),
+        ("shape: {radius: 1}", "items[0].shape.kind: missing"),
+        ("shape: {kind: oval, radius: 1}", "items[0].shape.kind: ", "'round'", "'square'", "'oval'"),
+        ("shape: {kind: round, radius: 1, turned: true}", "items[0].shape.turned: ", " kind, radius"),
+        ("shape: round", "items[0].shape: ", "'round'"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_one_problem_at_its_line(line, message):
-    [problem] = problems_of(line)
-    assert problem.startswith(f"box.yaml:3: {message}")
+def test_a_wrong_value_is_one_problem_at_its_line(row):
+    assert problem_of(row).startswith("box.yaml:3: items[0].")
 
 
 def test_every_problem_is_reported_at_once_each_at_its_line():

@@ -18,6 +18,7 @@ from harness.records.store import (
     write_once,
     write_record,
 )
+from tests.commands import refused
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
@@ -40,8 +41,7 @@ def test_a_recipe_given_as_a_path_makes_no_folders_of_its_own(tmp_path):
 
 def test_results_that_cannot_be_written_are_a_bad_request(tmp_path):
     (tmp_path / "runs").write_text("a file where a folder should be")
-    with pytest.raises(BadRequestError, match="cannot be made"):
-        new_run_dir(tmp_path, "llama3_8b")
+    refused(lambda: new_run_dir(tmp_path, "llama3_8b"), str(tmp_path / "runs"))
 
 
 def test_results_are_in_the_checkout_by_default(tmp_path):
@@ -91,24 +91,19 @@ def test_a_run_is_found_by_the_start_of_its_id_or_by_its_digits(tmp_path, make_r
 def test_an_ambiguous_or_unknown_run_names_candidates(tmp_path, make_record):
     stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
     stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
-    with pytest.raises(BadRequestError, match="matches 2 folders") as ambiguous:
-        read_run("2026", tmp_path)
-    assert "20260305T050607Z-llama3_8b-99999999" in str(ambiguous.value)
-    with pytest.raises(BadRequestError, match="neither a path nor the start of an id"):
-        read_run("1999", tmp_path)
+    refused(lambda: read_run("2026", tmp_path), " 2 folders", "20260305T050607Z-llama3_8b-99999999")
+    refused(lambda: read_run("1999", tmp_path), "1999")
 
 
 @pytest.mark.parametrize("slip", ["20260304T050607Z-lama3_8b-0a1b2c3d", "0a1b2c3e"])
 def test_a_slip_in_an_id_gets_the_nearest_run(tmp_path, make_record, slip):
     stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
     stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
-    with pytest.raises(BadRequestError, match="did you mean '20260304T050607Z-llama3_8b-0a1b2c3d'"):
-        read_run(slip, tmp_path)
+    refused(lambda: read_run(slip, tmp_path), "'20260304T050607Z-llama3_8b-0a1b2c3d'")
 
 
 def test_a_run_that_was_never_committed_says_so(tmp_path):
-    with pytest.raises(BadRequestError, match=r"no record\.json: the run is not finished"):
-        read_run(tmp_path)
+    refused(lambda: read_run(tmp_path), "no record.json: ")
 
 
 def edited(tmp_path, make_record, edit):
@@ -176,15 +171,9 @@ def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path):
 def test_a_number_too_long_to_calculate_with_is_refused(tmp_path, make_record):
     """A division of such a number would overflow in a later command."""
     path = tmp_path / "record.json"
-    key = r"ranks\[0\]\.steps\[0\]\.seconds: "
-    for number, message in (
-        # pydantic 2.7 takes no such integer for a float
-        ("9" * 30, f"{key}must be (less than or equal to|a valid number|a number)"),
-        ("-" + "9" * 30, f"{key}must be (greater than|a valid number|a number)"),
-        ("9" * 31, r"record\.json: .* has 31 digits"),
-    ):
+    key = "ranks[0].steps[0].seconds: "
+    for number, message in (("9" * 30, key), ("-" + "9" * 30, key), ("9" * 31, " 31 digits")):
         document = make_record().model_dump(mode="json")
         document["ranks"][0]["steps"][0]["seconds"] = int(number)
         path.write_text(json.dumps(document))
-        with pytest.raises(BadRequestError, match=message):
-            read_run(path)
+        refused(lambda: read_run(path), "record.json", message)

@@ -9,6 +9,7 @@ from harness.records.batches import SWEEP_FOLDERS, append_event
 from harness.records.store import write_record
 from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, RefusedCell, SweepEvent, SweepPlan, num_missing, read_sweep, run_dir_of
+from tests.commands import refused
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -49,12 +50,9 @@ def fates(sweep):
 
 
 def test_a_sweep_in_which_nothing_ran_reads_as_planned(sweep):
-    assert fates(sweep) == {
-        "none": (0, "not_run", "the sweep ended before it"),
-        "mlp": (0, "not_run", "the sweep ended before it"),
-        "core_attn": (0, "pruned", "needs 90 GiB"),
-        "layernorm": (0, "skipped_inert", "equals none"),
-    }
+    found = fates(sweep)
+    assert [found.pop(name)[:2] for name in ("none", "mlp")] == [(0, "not_run")] * 2
+    assert found == {"core_attn": (0, "pruned", "needs 90 GiB"), "layernorm": (0, "skipped_inert", "equals none")}
 
 
 def test_committed_runs_are_read_in_order_of_repeat_and_anything_else_is_passed_over(sweep, make_record):
@@ -69,9 +67,9 @@ def test_committed_runs_are_read_in_order_of_repeat_and_anything_else_is_passed_
 
 
 def test_what_an_oom_taught_is_pruned_and_what_time_left_out_was_not_run(sweep):
-    append_event(sweep, event("taught", "mlp", "needs more than none, which ran out of memory", by="none"))
+    append_event(sweep, event("taught", "mlp", "as none", by="none"))
     append_event(sweep, event("budget", "none", "20 minutes are over"))
-    assert fates(sweep)["mlp"] == (0, "pruned", "needs more than none, which ran out of memory")
+    assert fates(sweep)["mlp"] == (0, "pruned", "as none")
     assert fates(sweep)["none"] == (0, "not_run", "20 minutes are over")
 
 
@@ -80,7 +78,8 @@ def test_a_cell_with_fewer_runs_than_asked_for_says_why(sweep, make_record):
     commit(sweep, 1, 0, make_record(status="oom"))
     append_event(sweep, event("budget", "none", "20 minutes are over"))
     assert fates(sweep)["none"] == (1, "run", "1 of 2 runs: 20 minutes are over")
-    assert fates(sweep)["mlp"] == (1, "run", "1 of 2 runs: a run that is oom is not repeated")
+    num_runs, fate, reason = fates(sweep)["mlp"]
+    assert (num_runs, fate) == (1, "run") and reason.startswith("1 of 2 runs: ") and " oom " in reason
 
 
 def test_the_folder_of_a_run_is_recognised(sweep, make_record):
@@ -92,7 +91,8 @@ def test_the_folder_of_a_run_is_recognised(sweep, make_record):
 def test_an_interrupted_run_is_announced_as_repeated(sweep, make_record):
     commit(sweep, 0, 0, make_record())
     commit(sweep, 0, 1, make_record(status="interrupted"))
-    assert fates(sweep)["none"] == (2, "run", "1 of 2 runs: a run was interrupted; --resume repeats it")
+    num_runs, fate, reason = fates(sweep)["none"]
+    assert (num_runs, fate) == (2, "run") and reason.startswith("1 of 2 runs: ") and "--resume" in reason
     assert [num_missing(cell, 2) for cell in read_sweep(sweep).cells[:3]] == [1, 2, 0]
 
 
@@ -121,6 +121,5 @@ def test_a_run_of_another_cell_is_refused_with_its_file(sweep, make_record):
 
 
 def test_a_results_folder_is_no_sweep_and_the_advice_fits_it(tmp_path):
-    with pytest.raises(BadRequestError, match=r"no sweep.json: not the folder of a sweep") as caught:
-        read_sweep(tmp_path)
-    assert caught.value.remedy.startswith("name a folder in sweeps/")
+    [problem] = refused(lambda: read_sweep(tmp_path), str(tmp_path), "no sweep.json: ")
+    assert "sweeps/" in problem.remedy

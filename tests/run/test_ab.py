@@ -9,6 +9,7 @@ from harness.resolve.recipe import Request
 from harness.run.ab import ab_request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest
+from tests.commands import refused
 
 ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"
@@ -52,18 +53,16 @@ def test_any_option_or_setting_may_differ(cells):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("recompute=none", "A, the request as it is, already has this value"),
-        ("recompute=mlp; none", "name one value, that of B"),
+        ("recompute=none", "--ab recompute=none: "),
+        ("recompute=mlp; none", "--ab recompute=mlp; none: "),
         ("mlp", "--ab mlp: no '='"),
-        ("tp=x", "--ab tp: 'x' is not a whole number"),
+        ("tp=x", "--ab tp: 'x' "),
     ],
 )
-def test_what_is_no_b_is_refused(cells, text, message):
-    with pytest.raises(BadRequestError, match="--ab") as refused:
-        cells(text, recompute="none")
-    assert message in refused.value.message
+def test_what_is_no_b_is_refused(cells, text, named):
+    refused(lambda: cells(text, recompute="none"), named)
 
 
 @pytest.mark.parametrize("text", ["mlp", "mb=", "mb=2; 4"])

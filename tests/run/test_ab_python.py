@@ -23,9 +23,9 @@ def test_the_cells_differ_in_the_environment_alone_and_both_run(mbr_perf, tmp_pa
 @pytest.mark.parametrize("command", [("run", "--ab"), ("sweep", "--over")])
 def test_a_wrong_environment_is_a_wrong_request(mbr_perf, tmp_path, command):
     name, option = command
-    for path, expected in ((tmp_path / "none", "no such file or folder"), (tmp_path, "is no program"), (sys.executable, "both sides would be the same")):  # fmt: skip
+    for path in (tmp_path / "none", tmp_path, sys.executable):
         answer = mbr_perf(name, *ASKED, option, f"python={path}", "--results_dir", tmp_path / "results")
-        assert (answer.code, answer.out, expected in " ".join(answer.err.split())) == (2, "", True), answer.err
+        assert (answer.code, answer.out, str(path) in answer.err) == (2, "", True), answer.err
     assert not (tmp_path / "results").exists()
 
 

@@ -23,8 +23,8 @@ def test_an_illegal_request_exits_2_with_the_fix(mbr_perf):
     done = mbr_perf("check", "-mr", "llama3_8b", "--recompute_modules", "mla_up_proj", *FAST)
     assert done.code == 2
     first, *lines = done.out.splitlines()
-    assert first.startswith("ILLEGAL: 2 errors. EFF01: recompute mla_up_proj has no effect")
-    assert "error R09: mla_up_proj needs multi-latent attention; this model has none" in lines
+    assert first.startswith("ILLEGAL: 2 errors. EFF01: ")
+    assert any(line.startswith("error R09: mla_up_proj ") for line in lines)
 
 
 @pytest.mark.train
@@ -47,7 +47,7 @@ def test_force_overrides_the_named_rules_and_says_so(mbr_perf):
 def test_force_of_an_unknown_rule_exits_2_with_the_nearest(mbr_perf):
     done = mbr_perf("check", "-mr", "llama3_8b", "--force", "r09", *FAST)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: --force r09: no such rule\n  did you mean R09")
+    assert done.err.startswith("error: --force r09: ") and " R09" in done.err
 
 
 def test_explain_names_the_source_of_every_setting(mbr_perf):
@@ -89,7 +89,7 @@ def test_what_cannot_be_assumed_exits_2(mbr_perf, assume, message):
 def test_without_a_gpu_the_only_gpu_point_of_the_recipe_is_checked_and_named(mbr_perf):
     document = json.loads(mbr_perf("check", "-mr", "mixtral_8x7b", "--no_megatron", "--json").out)
     assert (document["spec"]["gpu"], document["spec"]["num_gpus"]) == ("a100", 64)
-    assert document["sources"]["gpu"] == "the only matching GPU point of the recipe"
+    assert "only" in document["sources"]["gpu"]
     assert "pretrain a100 bf16 64 GPUs (recipes/mixtral/mixtral_8x7b.yaml:" in document["notes"][0]
     shown = mbr_perf("check", "-mr", "mixtral_8x7b", "--no_megatron", "-v")
     assert (shown.code, document["notes"][0].lower() in " ".join(shown.out.lower().split())) == (0, True)
@@ -105,8 +105,8 @@ def test_without_a_gpu_each_of_several_points_is_a_command_to_copy(mbr_perf):
     asked = ("check", "-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs", "-E", "A=b c", "--no_megatron")
     answer = mbr_perf(*asked)
     said, head, *commands = answer.err.splitlines()
-    assert (answer.code, answer.out, head) == (2, "", "  copy one of these commands:")
-    assert said.startswith("error: recipe 'llama3_70b' has 3 GPU operating points that match, ")
+    assert (answer.code, answer.out, head.endswith(":")) == (2, "", True)
+    assert "'llama3_70b'" in said and " 3 GPU " in said
     assert [shlex.split(line)[:-4] for line in commands] == [["mbr-perf", *asked]] * 3
     assert {tuple(shlex.split(line)[-4:]) for line in commands} == {
         ("-g", gpu, "-ng", "32") for gpu in ("h100", "gb200", "gb300")
@@ -122,4 +122,4 @@ def test_without_a_gpu_each_of_several_points_is_a_command_to_copy(mbr_perf):
 def test_what_else_is_wrong_comes_before_the_choice_of_a_point(mbr_perf):
     answer = mbr_perf("check", "-mr", "llama3_70b", "--set", "kernels.nothing=1", "-c", "bf61")
     assert (answer.code, "kernels.nothing" in answer.err, "bf61" in answer.err) == (2, True, True)
-    assert "copy one of" not in answer.err
+    assert "mbr-perf check" not in answer.err

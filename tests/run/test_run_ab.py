@@ -66,17 +66,14 @@ def test_slurm_is_pointed_to_a_sweep(mbr_perf):
     assert f"mbr-perf sweep --launcher slurm --over {TEXT}" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("option", "message"), [("--partition=a", "--partition"), ("--explain", "--explain shows one run")]
-)
-def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, message):
-    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, option)
-    assert answer.code == 2
-    assert message in answer.err
+@pytest.mark.parametrize(("option", "value"), [("--partition", "=a"), ("--explain", "")])
+def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, value):
+    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, option + value)
+    assert (answer.code, option in answer.err) == (2, True)
 
 
 def test_several_ab_are_refused_and_the_message_has_the_sweep(mbr_perf):
     answer = mbr_perf("run", "-mr", "llama3_8b", "--ab", "env.A=1", "--ab", "recompute=mlp; none", "--dryrun")
     assert (answer.code, answer.out) == (2, "")
-    assert "--ab is given 2 times" in answer.err
+    assert answer.err.startswith("error: --ab ") and " 2 " in answer.err
     assert "mbr-perf sweep --over env.A=1 --over 'recompute=mlp; none'" in answer.err

@@ -85,4 +85,4 @@ def test_a_recipe_function_makes_the_container(tmp_path):
         [*typed, "tiny_gtp_config", *words], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert wrong.returncode == 2
-    assert "Megatron-Bridge has no recipe tiny_gtp_config; did you mean tiny_gpt_config?" in wrong.stderr
+    assert " tiny_gtp_config; " in wrong.stderr and " tiny_gpt_config?" in wrong.stderr

