@@ -35,7 +35,13 @@ def stage_of_failure(case: Case) -> StagePrediction | None:
     recorded = next((ours.pp_rank for ours in case.ranks if ours.rank == rank and ours.pp_rank is not None), None)
     pp_rank = recorded if recorded is not None else stage_of(rank, case.spec) if rank is not None else None
     found = next((stage for stage in case.prediction.stages if stage.pp_rank == pp_rank), None)
-    return found or case.prediction.worst_stage
+    return found or max(case.prediction.stages, key=lambda stage: stage.with_pool)
+
+
+def predicted_bytes(case: Case, stage: StagePrediction) -> int:
+    """Return the predicted peak as the job's own figure counts it: by torch's message, or by its counters."""
+    figures = case.verdict.figures
+    return stage.with_pool if figures and figures.allocated_bytes is not None else stage.measurable
 
 
 def available_bytes(case: Case) -> int | None:
@@ -58,9 +64,15 @@ def refuted(case: Case) -> str:
     stage, needed, available = stage_of_failure(case), needed_bytes(case), available_bytes(case)
     if stage is None or needed is None or available is None or case.num_iterations < _FULL_STEPS:
         return ""
+    predicted = stage.total if _is_before_capture(case) else predicted_bytes(case, stage)
     ran = f"{case.num_iterations} iterations ran with {format_bytes(available)}"
-    text = f"{ran}, so the predicted {format_bytes(stage.total)} are too many for this job"
-    return text if needed <= available < stage.total else ""
+    text = f"{ran}, so the predicted {format_bytes(predicted)} are too many for this job"
+    return text if needed <= available < predicted else ""
+
+
+def _is_before_capture(case: Case) -> bool:
+    graphs = case.spec.cuda_graph if case.spec else None
+    return graphs is not None and graphs.impl != "none" and case.num_iterations <= graphs.warmup_steps
 
 
 def unexplained_bytes(case: Case) -> int | None:
@@ -68,7 +80,7 @@ def unexplained_bytes(case: Case) -> int | None:
     if not case.verdict.has_activations:
         return None
     needed, stage = needed_bytes(case), stage_of_failure(case)
-    return None if needed is None or stage is None else needed - stage.total
+    return None if needed is None or stage is None else needed - predicted_bytes(case, stage)
 
 
 def expected(case: Case) -> Expected:
@@ -89,7 +101,9 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
         return (_before_training(case, stage),)
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
-    predicted = f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
+    most, total = predicted_bytes(case, stage), format_bytes(stage.total)
+    graphs = f"{format_bytes(most)} with the capture and pools of CUDA graphs, " if most > stage.total else ""
+    predicted = f"Predicted for pipeline stage {stage.pp_rank}: {graphs}{total}{' without' * bool(graphs)} ({listed})."
     return tuple(filter(None, (predicted, _needed(case, stage))))
 
 
@@ -106,11 +120,11 @@ def _needed(case: Case, stage: StagePrediction) -> str:
     needed = needed_bytes(case)
     if needed is None:
         return ""
-    more = needed - stage.total
+    more = needed - predicted_bytes(case, stage)
     who = "The rank needed" if case.has_oom else "The rank held" if case.failed else "The fullest rank held"
     text = f"{who} {format_bytes(needed)}"
     if more < 0:
-        is_early = case.has_oom and not case.num_iterations
+        is_early = case.has_oom and (not case.num_iterations or _is_before_capture(case))
         text = f"{text}, {format_bytes(-more)} less than predicted{' (it failed before its peak)' * is_early}"
         return f"{': '.join(filter(None, (text, refuted(case))))}."
     return f"{text}: {format_bytes(more)} more than predicted."

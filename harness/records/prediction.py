@@ -10,7 +10,8 @@ Source = Literal["replayed", "estimated"]
 class StagePrediction(Frozen):
     """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``peak``: which of the three.
 
-    ``whole_run``: the peak of all steps; None in records from before it. Under CUDA graphs ``total`` is of later steps.
+    ``whole_run``: the peak of all steps; None in records from before it. Under CUDA graphs ``total`` is of later steps,
+    and ``pool`` what their private pools keep beside it.
     """
 
     pp_rank: int
@@ -24,15 +25,21 @@ class StagePrediction(Frozen):
     total: int
     peak: str
     whole_run: int | None = None
+    pool: int = 0
 
     @property
     def parts(self) -> dict[str, int]:
-        return {name: size for name, size in self if name not in ("pp_rank", "total", "peak", "whole_run")}
+        return {name: size for name, size in self if name not in ("pp_rank", "total", "peak", "whole_run", "pool")}
 
     @property
     def measurable(self) -> int:
         """Return the peak that counters of a whole run show."""
         return self.total if self.whole_run is None else self.whole_run
+
+    @property
+    def with_pool(self) -> int:
+        """Return the peak as torch's message counts it: what private pools keep is allocated."""
+        return max(self.measurable, self.total + self.pool)
 
 
 class PredictionRecord(Frozen):

@@ -116,3 +116,23 @@ def test_the_row_of_the_allocator_fits_into_80_columns(mbr_perf, tmp_path):
         log.write_text(f"[rank3]: {text}\n")
         (row,) = (line for line in mbr_perf("diagnose", log).out.splitlines() if line.startswith("Allocator"))
         assert len(row) <= 80
+
+
+@pytest.mark.slow
+def test_pools_of_cuda_graphs_are_no_memory_that_a_prediction_lacks(mbr_perf, tmp_path):
+    log, need = tmp_path / "train.log", 66.9 + 448 / 1024
+    step = "iteration {0}/ 50 | elapsed time per iteration (ms): 2612.1 | lm loss: 11.2 |"
+    pools = (
+        "66.90 GiB is allocated by PyTorch, with 9.10 GiB allocated in private pools (e.g., CUDA Graphs), and 6.20 GiB"
+    )
+    text = FRAGMENTED.replace("54.02 GiB is allocated by PyTorch, and 20.41 GiB", pools)
+    text = text.replace("2.31 GiB", "448.00 MiB").replace("1.07 GiB", "312.00 MiB")
+    log.write_text("\n".join((*map(step.format, range(1, 8)), f"[rank1]: {text}", "")))
+    answer = json.loads(mbr_perf("diagnose", log, *JOB[:6], "-c", "fp8_cs", "-ng", "32", "--json").out)
+    stage, more = answer["expected"]["stage"], answer["expected"]["unexplained_bytes"]
+    assert stage["total"] < need * GIB < stage["whole_run"] < stage["total"] + stage["pool"]
+    assert more == pytest.approx(need * GIB - stage["total"] - stage["pool"], abs=0.01 * GIB)
+    assert (answer["allocator"]["remedy"], answer["allocator"]["source"]) == ("expandable_segments", "estimated")
+    own, expandable, *_ = answer["allocator"]["trials"]
+    assert (own["helps"], expandable["helps"]) == (False, True)
+    assert "expandable_segments:True" in answer["fixes"][0]["command"]
