@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
-from harness.judge.statistics import of_variances
+from harness.judge.statistics import of_variances, welch
 
 ENOUGH = 0.95
 """The least probability at which one revision counts as the first bad one."""
@@ -114,7 +114,9 @@ class _Split:
 def _splits(samples: Sequence[Sample], num_places: int) -> list[_Split]:
     """Return the places at which the level may rise, with their probabilities.
 
-    Student's likelihood of two levels with one unknown noise, all levels and places equally likely before.
+    Student's likelihood of two levels with one unknown noise, all levels and places equally likely before. The steps of
+    nights (`judge.levels`) are a test that names one place or none; a search needs the probability of every place, also
+    of those that nobody measured.
     """
     sums, squares = [0.0] * num_places, math.fsum(value * value for _, value in samples)
     counts = [0] * num_places
@@ -159,13 +161,9 @@ def _most_telling(splits: Sequence[_Split], samples: Sequence[Sample], num_place
 
 
 def _p_value(samples: Sequence[Sample], first_bad: int) -> float:
-    """Return the one-sided p-value of the difference between both sides, of one noise."""
-    sides = [[value for place, value in samples if (place >= first_bad) is is_bad] for is_bad in (False, True)]
-    means = [fmean(side) for side in sides]
-    degrees = len(samples) - 2
-    squares = math.fsum((value - mean) ** 2 for side, mean in zip(sides, means, strict=True) for value in side)
-    error = squares / degrees * (1 / len(sides[0]) + 1 / len(sides[1]))
-    return of_variances(means[1] - means[0], [(error, degrees)]).upper_tail
+    """Return the one-sided p-value of the difference between both sides; each has the four runs of its end."""
+    good, bad = ([value for place, value in samples if (place >= first_bad) is side] for side in (False, True))
+    return welch(good, bad).upper_tail
 
 
 def next_trace(values: Mapping[int, Sequence[Hashable]], places: Sequence[int]) -> Step:
