@@ -3,6 +3,7 @@
 `python -m tests.test_terminal_widths` writes the files anew; look at the difference before you commit it.
 """
 
+import html
 import io
 import os
 import re
@@ -17,6 +18,8 @@ from harness.judge.compare import compare_runs
 from harness.judge.gate import comparison_outcome, run_outcome
 from harness.measure.result import compare_page, run_page
 from harness.measure.values import compare_document, run_document
+from harness.nightly.junit import night_junit
+from harness.nightly.reports import night_html
 from harness.nightly.show import night_page
 from harness.plan.show import plan_page
 from harness.plan.show_layouts import layouts_page
@@ -29,6 +32,7 @@ from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from tests.conftest import build_cell, build_golden, build_record, build_runs, build_spec, build_sweep
 from tests.nightly.conftest import build_night
+from tests.nightly.reported_nights import NIGHTS
 from tests.plan.test_plan_terminal import TE, planned
 from tests.plan.test_plan_terminal import layouts as several
 
@@ -200,6 +204,16 @@ def test_an_answer_is_as_it_was_looked_at(name, monkeypatch):
 def test_colours_are_as_they_were_looked_at():
     text = drawn(PAGES["night"](), "120", "standard").replace("\x1b[", "ESC[")
     assert text == kept("night.colours.txt", text), REWRITE
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_the_reports_of_a_night_are_as_they_were_looked_at(name):
+    night = NIGHTS[name]()
+    page = re.sub(r"<(style|script)>.*?</\1>|<path[^>]*>", "", night_html(night), flags=re.DOTALL)
+    page = re.sub(r"</t[dh]><t[dh][^>]*>", " | ", page)
+    words = re.sub(r"\n\s*\n+", "\n", html.unescape(re.sub(r"<(?!a href)[^>]*>", "\n", page)))
+    text = f"{drawn(night_page(night), KEPT_WIDTH)}\n{words}\n{night_junit(night)}"
+    assert text == kept(f"night_{name}.txt", text), REWRITE
 
 
 if __name__ == "__main__":

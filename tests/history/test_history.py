@@ -60,7 +60,6 @@ def ask(mbr_perf, results):
     return run
 
 
-@pytest.mark.slow
 def test_every_case_is_listed_with_where_it_stands(ask):
     document = json.loads(ask("--json").out)
     assert [(case["case"], case["num_nights"], case["num_runs"]) for case in document["cases"]] == [

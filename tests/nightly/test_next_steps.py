@@ -26,22 +26,10 @@ def on_another_driver(name, change=-0.004):
     return changed(case, findings=tuple(findings))
 
 
-def test_values_of_cases_without_a_golden_can_be_stored(make_night, night):
-    steps = tuple(next_steps(make_night(cases=(night.cases[0], unsure("new", golden_path=None)))))
-    assert steps == (f"To store tonight's values of cases without a golden: {PROMOTE} --case new --reason TEXT",)
-
-
 def test_every_case_is_chosen_at_once_for_the_goldens_of_the_night(make_night):
     cases = (unsure("a", golden_path=None), unsure("b", golden_path=None))
     (step,) = next_steps(make_night(cases=cases, plan={"golden_dir": "my goldens"}))
     assert step.endswith(f"{PROMOTE} --every --golden_dir 'my goldens' --reason TEXT")
-
-
-def test_another_driver_can_be_accepted_or_measured_anew(make_night, night):
-    cases = (night.cases[0], on_another_driver("mlp"), on_another_driver("none", -0.061))
-    judge, store = next_steps(make_night(cases=cases))
-    assert judge.endswith("start the next night with: --accept_difference driver_version")
-    assert store.endswith(f"{PROMOTE} --case mlp --case none --reason TEXT")
 
 
 def test_no_step_that_would_be_refused_is_named(make_night):

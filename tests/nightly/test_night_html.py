@@ -8,7 +8,6 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.history.store import history_file, write_history
-from harness.nightly.picture import night_picture
 from harness.nightly.reports import Outputs, night_html, write_night_reports
 from tests.nightly.conftest import changed
 
@@ -69,18 +68,6 @@ def test_the_page_needs_nothing_else(night):
     assert all(link.startswith("#") for link in page.links)
 
 
-def test_the_picture_has_a_bar_per_case_with_a_golden_the_slowest_first(night, make_night):
-    (picture,) = night_picture(night)
-    shown = [(bar.name, *bar.parts[0]) for bar in picture.chart.rows]
-
-    assert [(name, kind) for name, kind, _ in shown] == [
-        ("llama3_70b_mlp", "regression"), ("llama3_70b_none", "pass"), ("llama3_70b_core", "improvement"),
-    ]  # fmt: skip
-    assert [change for *_, change in shown] == pytest.approx([-3.4, -0.4, 6.1])
-    assert "6 cases" in picture.caption
-    assert [*night_picture(make_night(cases=night.cases[-1:]))] == []
-
-
 def test_every_case_of_the_table_leads_to_its_place(night):
     page = Page(night_html(night))
 
@@ -118,18 +105,6 @@ def test_a_history_that_cannot_be_read_costs_no_other_report(tmp_path, kept):
     history_file(tmp_path / "results").write_text("no history")
     written = write_night_reports(kept, Outputs(html=tmp_path / "html", junit=tmp_path / "junit.xml"))
     assert (len(written.problems), tmp_path / "junit.xml" in written.paths) == (1, True)
-
-
-def test_the_page_names_machine_software_and_command(kept):
-    text = (kept.night_dir / "report" / "night.html").read_text()
-
-    for name, value in {
-        "Hardware": "NVIDIA H100 80GB HBM3; A Processor",
-        "Driver": "550.54.15",
-        "torch": "2.9.1",
-    }.items():
-        assert f"<dt>{name}</dt><dd>{value}" in text
-    assert "<pre>mbr-perf nightly h100_nightly</pre>" in text
 
 
 def test_the_page_links_runs_and_the_copy_beside_the_index_does_not(tmp_path, kept, night):

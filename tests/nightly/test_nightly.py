@@ -51,7 +51,6 @@ def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measure
     assert "dense: the recipe point has changed since" in nightly(stage, "--dryrun").out
 
 
-@pytest.mark.slow
 def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nightly):
     made = stage(first="repeats: 3, golden: optional", second="golden: optional, request: {recompute: mlp}")
     made.record("first", 0, failure=OOM)
@@ -62,7 +61,6 @@ def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nig
     assert (answer.code, runs_of(cases["first"])) == (4, [(0, "repeat")])
 
 
-@pytest.mark.slow
 def test_a_night_that_is_judged_again_expects_what_it_expected_when_it_began(stage, nightly, mbr_perf):
     made = stage(dense="expected: {outcome: oom, until: '2021-01-01', reason: too large}")
     made.record("dense", 0, failure=OOM)
@@ -92,7 +90,6 @@ def test_a_fault_that_retries_do_not_cure_fails_the_case(stage, nightly):
     assert (answer.code, len(cases_of(answer)["dense"]["runs"])) == (3, 3)
 
 
-@pytest.mark.slow
 def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly):
     made = stage(
         dense="golden: optional", wrong="request: {recompute: moe_act}", unknown="request: {variant: none_such}"
@@ -105,7 +102,6 @@ def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly
     assert "none_such" in cases["unknown"]["reason"]
 
 
-@pytest.mark.slow
 def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path):
     stage = measured(faster=1.2)
     nightly(stage)
@@ -146,7 +142,6 @@ def test_a_finished_night_is_only_judged_again(measured, nightly, mbr_perf):
     assert (stage.newest().night_dir / EVENTS).read_bytes() == events
 
 
-@pytest.mark.slow
 def test_a_night_at_work_is_not_joined(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     with holding(night_dir, "night"):
@@ -154,7 +149,6 @@ def test_a_night_at_work_is_not_joined(measured, mbr_perf):
     assert (answer.code, "the night is still running" in answer.err) == (2, True)
 
 
-@pytest.mark.slow
 def test_resume_takes_everything_from_the_night(measured, mbr_perf):
     answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--only", "x")
     assert (answer.code, "--only, --confirm would change it" in answer.err) == (2, True)
@@ -165,7 +159,6 @@ def files(folder):
     return sorted(path for path in folder.rglob("*") if path.suffix != ".sqlite")
 
 
-@pytest.mark.slow
 def test_a_dry_run_shows_what_would_run_and_writes_nothing(measured, nightly):
     stage = measured(wrong="request: {recompute: moe_act}", other="request: {recompute: mlp}, repeats: 2")
     before = files(stage.root)
@@ -181,7 +174,6 @@ def test_a_dry_run_shows_what_would_run_and_writes_nothing(measured, nightly):
     assert files(stage.root) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--dryrun",)])
 def test_a_night_of_which_every_case_is_refused_is_a_wrong_request(stage, nightly, more):
     made = stage(wrong="request: {recompute: moe_act}", other="request: {recompute: 'moe_act,mlp'}")
@@ -199,7 +191,6 @@ def test_a_machine_on_which_no_case_can_start_is_reported_before_anything_is_wri
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_name(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     run = str(run_dir_of(night_dir, "dense", 0))

@@ -88,17 +88,6 @@ def test_a_case_without_a_suspicion_runs_no_pairs(recorded, nightly, old_build):
     assert (document["exit_code"], case["pairs"], len(case["runs"])) == (0, None, 3)
 
 
-def test_pairs_that_vary_too_much_are_inconclusive(recorded, nightly, old_build):
-    answer = nightly(recorded(slower=1.05, faster=1.2, noise=0.1), "--against", old_build, "--json")
-    _, case = parsed(answer)
-    assert (answer.code, case["outcome"], speed_in(case["comparison"])["verdict"]) == (
-        6,
-        "inconclusive",
-        "inconclusive",
-    )
-    assert "the pairs vary too much" in case["reason"]
-
-
 def test_a_run_of_a_pair_that_fails_ends_the_pairs_and_leaves_the_doubt(recorded, nightly, old_build):
     stage = recorded(slower=1.1, failures={FIRST + 1: PORT_TAKEN})
     answer = nightly(stage, "--against", old_build, "--json")

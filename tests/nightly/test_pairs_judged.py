@@ -1,45 +1,101 @@
 """Pairs of old and new build: which of them decide something."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.nightly.pairs import fault_of, sides_of
-from harness.nightly.values import CaseRun
+from harness.judge.gate import Verdict
+from harness.nightly.pairs import decided, judge_pairs
+from harness.nightly.values import CaseFinding, CaseRun
+from harness.records.batches import Build
+from harness.records.night import Against, PlannedCase
+from tests.conftest import build_rank
 
-NUMBERS = range(3, 7)
+SPEED = "tflops_per_gpu"
+OLD, NOISE = (1.0, 1.001, 0.999, 1.0, 1.002), (1.04, 0.97, 1.03, 0.96, 1.02)
 
 
-@pytest.fixture(name="runs")
-def _runs(make_spec, make_record):
-    """Two pairs, of 1, 2, 2 and 1 s a step. ``ends``: what differs, by number."""
+@pytest.fixture(name="pairs")
+def _pairs(make_spec, make_record):
+    """The verdict on pairs with these seconds of a step; ``ends``: what differs, by number; ``larger``: the new peak."""
     spec = make_spec(num_gpus=1, parallelism={}, measure={"max_steps": 20})
 
-    def build(ends=None, numbers=NUMBERS):
-        records = {
-            number: make_record(spec, 1.0 + (place in (1, 2)), **{"status": "ok"} | (ends or {}).get(number, {}))
-            for place, number in enumerate(numbers)
-        }
-        return [CaseRun(number, "pair", "", Path("runs"), record) for number, record in records.items()]
+    def build(new=OLD, old=OLD, *, ends=None, lost=(), larger=1.0, case=None):
+        seconds = {True: iter(new), False: iter(old)}
+        runs = []
+        for place in range(2 * len(old)):
+            is_new = place % 4 in (1, 2)
+            rank = build_rank(spec, 0, next(seconds[is_new]))
+            peak = round(rank.memory.max_allocated_bytes * (larger if is_new else 1.0))
+            rank = rank.model_copy(update={"memory": rank.memory.model_copy(update={"max_allocated_bytes": peak})})
+            record = make_record(spec, ranks=(rank,), **{"status": "ok"} | (ends or {}).get(place + 3, {}))
+            runs.append(CaseRun(place + 3, "pair", "", Path("runs"), record))
+        planned = PlannedCase(name="a", spec=spec, repeats=3, **(case or {}))
+        against = Against(source="/old", num_pairs=len(old), build=Build(python="/old/bin/python"))
+        return judge_pairs(planned, [run for run in runs if run.number not in lost], against)
 
     return build
 
 
-def test_runs_alternate_as_old_new_new_old(runs):
-    _, (old, new) = sides_of(runs(), NUMBERS)
-    assert [[metrics.step_time_s.median for metrics in side] for side in (old, new)] == [[1.0, 1.0], [2.0, 2.0]]
-    assert fault_of(runs(), NUMBERS) == ""
+def slower(factor, noise=(1.0,) * 5):
+    return tuple(factor * one * other for one, other in zip(OLD, noise, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("new", "case", "verdict", "is_sure"),
+    [
+        (OLD, {}, "pass", False),
+        (slower(1.08), {}, "regression", True),
+        (slower(1.03), {}, "regression", True),  # below the threshold of 5 %, above what matters
+        (slower(1.015), {}, "pass", True),
+        (slower(1.015), {"thresholds": {SPEED: 0.01}}, "regression", True),
+        (slower(0.9), {}, "pass", True),
+        (slower(1.03, NOISE), {}, "inconclusive", False),
+        (slower(1.01, NOISE), {"thresholds": {SPEED: 0.3}}, "pass", False),
+    ],
+)
+def test_the_mean_of_the_pairs_decides_where_it_is_more_than_their_noise(pairs, new, case, verdict, is_sure):
+    found = pairs(new, case=case).of(SPEED)
+    assert (found.verdict, found.p_value <= 0.005) == (verdict, is_sure)
+    assert found.change == pytest.approx(sum(OLD) / sum(new) - 1, abs=2e-3)
+    assert found.current / found.golden == pytest.approx(1 + found.change, rel=2e-3)
+    assert 0 <= found.margin < (0.11 if new[0] > 1.04 else 0.01)
+    assert ("vary too much" in found.reason) is (verdict == "inconclusive")
+
+
+def test_a_figure_of_memory_needs_no_statistics(pairs):
+    found = {finding.metric: finding for finding in pairs(larger=1.06).findings}
+    peak = found["peak_allocated_bytes"]
+    assert (peak.verdict, peak.p_value, peak.margin) == ("regression", None, None)
+    assert (peak.change, found[SPEED].verdict) == (pytest.approx(0.06), "pass")
+    assert pairs(larger=1.04).of("peak_allocated_bytes").verdict == "pass"
+
+
+def test_the_pairs_decide_what_the_golden_calls_worse_or_cannot_judge(pairs):
+    worse, good = pairs(slower(1.08)), pairs()
+    finding = CaseFinding(SPEED, 93.0, 100.0, -0.07, 0.05, Verdict.REGRESSION, "by the golden")
+    calm = replace(finding, verdict=Verdict.PASS, reason="")
+    assert decided(finding, None) == finding
+    assert [decided(finding, each).verdict for each in (good, worse)] == ["pass", "regression"]
+    assert [decided(calm, each).verdict for each in (good, worse)] == ["pass", "regression"]
+    assert decided(calm, good) == calm
+    assert "-7.4 % against the old build in 5 pairs (p " in decided(finding, worse).reason
+    assert decided(replace(finding, metric="mfu"), worse).verdict == "regression"
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"numbers": range(3, 6)}, "is incomplete: 3 of 4 runs"),
-        ({"ends": {4: {"status": "interrupted"}}}, "is incomplete: 3 of 4 runs"),
+        ({}, ""),
+        ({"lost": (12,)}, "is incomplete: 9 of 10 runs"),
+        ({"ends": {4: {"status": "interrupted"}}}, "is incomplete: 9 of 10 runs"),
         ({"ends": {4: {"status": "failed", "failure": "it broke"}}}, "failed: run 4: it broke"),
         ({"ends": {5: {"status": "oom", "failure": "too large"}}}, "failed: run 5: out of memory: too large"),
         ({"ends": {6: {"suspect": ("throttled",)}}}, "is not usable: run 6 is suspect: throttled"),
     ],
 )
-def test_pairs_that_are_incomplete_or_not_usable_say_why(runs, changes, why):
-    assert fault_of(runs(**changes), NUMBERS).startswith(why)
+def test_pairs_that_are_incomplete_or_not_usable_say_why(pairs, changes, why):
+    found = pairs(**changes)
+    assert found.fault.startswith(f"the comparison with the old build {why}" if why else "")
+    assert bool(found.findings) is not bool(found.fault)

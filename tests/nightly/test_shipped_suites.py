@@ -70,7 +70,6 @@ def test_the_nightly_suite_is_for_points_of_speed_and_the_other_for_those_of_tra
         )
 
 
-@pytest.mark.slow
 def test_a_golden_is_optional_exactly_where_another_case_has_its_file(checked):
     fingerprints = {}
     for case, found in checked:
