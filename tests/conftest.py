@@ -17,7 +17,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.history.record import HistoryFigure, HistoryRecord
 from harness.predict.flops import model_flops_per_step
-from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn, golden_text, spec_like
 from harness.records.rank import Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, CellData, PlannedCell, RefusedCell, SweepData, SweepPlan
@@ -232,6 +232,14 @@ def build_golden(record: RunRecord, metrics: dict[str, float], **changes: Any) -
         "reason": "first value",
     }
     return GoldenRecord(**fields | changes)
+
+
+def golden_of_other_lr(path: Path) -> str:
+    """The text of the golden at ``path``, but of runs with a learning rate of 0.5."""
+    golden = GoldenRecord.model_validate_json(path.read_text())
+    spec = spec_like(golden)
+    spec = spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"lr": 0.5})})
+    return golden_text(golden.model_copy(update={"spec": spec.identity(), "fingerprint": spec.fingerprint}))
 
 
 def build_cell(name: str, runs: list[RunRecord], **changes: Any) -> CellData:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Le, Lt
 from pydantic import Field, model_validator
 
-from harness.experiment.frozen import Former, Frozen, former_values
+from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS, PRECISIONS, GpuType, Precision
 from harness.experiment.model import MOST, BatchSpec, Count, Gpus, ModelSpec, ParallelismSpec, Size
 from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text, short_text
@@ -30,12 +29,12 @@ class OptimizerSpec(Frozen):
     ``optimizer_offload_fraction`` of the parameters in host memory, whose processor updates these parameters.
     """
 
-    optimizer: Annotated[Literal["adam", "sgd", "muon", "dist_muon"], Former("adam")] = "adam"
-    sgd_momentum: Annotated[float, Ge(0), Lt(1), Former(0.9)] = 0.9
-    loss_scale: Annotated[float | None, Field(gt=0), Former(None)] = None
-    optimizer_cpu_offload: Annotated[bool, Former(False)] = False
-    optimizer_offload_fraction: Annotated[float, Ge(0), Le(1), Former(1.0)] = 1.0
-    overlap_cpu_optimizer_d2h_h2d: Annotated[bool, Former(False)] = False
+    optimizer: Literal["adam", "sgd", "muon", "dist_muon"] = "adam"
+    sgd_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    loss_scale: Annotated[float | None, Field(gt=0)] = None
+    optimizer_cpu_offload: bool = False
+    optimizer_offload_fraction: Annotated[float, Ge(0), Le(1)] = 1.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
     use_distributed_optimizer: bool = True
     use_precision_aware_optimizer: bool = False
     main_params_dtype: StateDtype = "fp32"
@@ -60,9 +59,9 @@ class DdpSpec(Frozen):
     grad_reduce_in_fp32: bool = True
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
-    align_grad_reduce: Annotated[bool, Former(False)] = False
-    align_param_gather: Annotated[bool, Former(False)] = False
-    bucket_size: Annotated[Count | None, Former(None)] = None
+    align_grad_reduce: bool = False
+    align_param_gather: bool = False
+    bucket_size: Count | None = None
     average_in_collective: bool = False
     nccl_ub: bool = False
     use_megatron_fsdp: bool = False
@@ -94,11 +93,11 @@ class KernelSpec(Frozen):
     transformer_impl: Literal["auto", "transformer_engine", "local"] = "auto"
     attention_backend: Literal["auto", "flash", "fused", "unfused"] = "auto"
     gradient_accumulation_fusion: bool = True
-    bias_activation_fusion: Annotated[bool, Former(True)] = True
+    bias_activation_fusion: bool = True
     cross_entropy_loss_fusion: bool = True
-    cross_entropy_fusion_impl: Annotated[Literal["te", "native"], Former("te")] = "te"
+    cross_entropy_fusion_impl: Literal["te", "native"] = "te"
     tp_comm_overlap: bool = False
-    tp_comm_overlap_cfg: Annotated[UserBufferConfig | None, Former(None)] = None
+    tp_comm_overlap_cfg: UserBufferConfig | None = None
     moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (no secret)
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
     moe_permute_fusion: bool = False
@@ -252,10 +251,10 @@ class ExperimentSpec(Frozen):
     cuda_graph: CudaGraphSpec = CudaGraphSpec()
     kernels: KernelSpec = KernelSpec()
     env: dict[str, str] = Field(default_factory=dict)
-    train: Annotated[TrainSpec, Former(TrainSpec())] = TrainSpec()
-    peft: Annotated[PeftSpec | None, Former(None)] = None
+    train: TrainSpec = TrainSpec()
+    peft: PeftSpec | None = None
     measure: MeasureSpec = MeasureSpec()
-    engine: Annotated[BridgeEngine | None, Former(None)] = None
+    engine: BridgeEngine | None = None
 
     @model_validator(mode="after")
     def _rows_exist(self) -> "ExperimentSpec":
@@ -336,13 +335,14 @@ class ExperimentSpec(Frozen):
         known = (self.measure.memory_limit_bytes, self.gpu_type.usable_bytes)
         return min((size for size in known if size), default=None)
 
-    def identity(self) -> dict[str, object]:
+    def identity(self, *, exclude_defaults: bool = False) -> dict[str, object]:
         """Return everything that decides a result: not steps and window, but the seed, which routes tokens to experts.
 
         A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs. A
         profiler and locked clocks change the times of steps.
         """
-        fields = self.without_former()
+        unlisted = {"gpus_per_node", "family"}
+        fields = self.model_dump(mode="json", exclude=unlisted, exclude_defaults=exclude_defaults)
         fields["measure"] = {"seed": self.measure.seed}
         if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
             fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
@@ -351,20 +351,14 @@ class ExperimentSpec(Frozen):
         fields["recompute"] = canonical_text(self.recompute)
         if self.engine is not None:
             fields["engine"] = self.engine.identity
-        del fields["gpus_per_node"], fields["family"]
         return fields
 
     @property
     def fingerprint(self) -> str:
-        """Hash :meth:`identity` to sixteen hex digits; runs with equal fingerprints may be compared."""
-        return fingerprint_of(self.identity())
+        """Hash :meth:`identity` without defaults to sixteen hex digits; runs with equal fingerprints may be compared.
 
-
-def fingerprint_of(identity: Mapping[str, object]) -> str:
-    """Return the fingerprint of settings as :meth:`ExperimentSpec.identity` lists them."""
-    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-FORMER_VALUES = dict(former_values(ExperimentSpec))
-"""By dotted path, the value that versions without the field used."""
+        A new field with a default changes no fingerprint. A changed default needs new goldens: those from before it
+        are refused, because their settings no longer have their fingerprint.
+        """
+        canonical = json.dumps(self.identity(exclude_defaults=True), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field, model_validator
 
-from harness.experiment.frozen import Former, Frozen
+from harness.experiment.frozen import Frozen
 
 # Not Field(ge=...): before 2.10 pydantic keeps the default of one field in a Field that others share.
 MOST = {
@@ -56,7 +56,7 @@ class MoeModel(Frozen):
     moe_ffn_hidden_size: Width
     moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
     moe_shared_expert_intermediate_size: Width | None = None
-    moe_shared_expert_gate: Annotated[bool, Former(False)] = False
+    moe_shared_expert_gate: bool = False
     moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"] = (
         "aux_loss"
     )
@@ -86,7 +86,7 @@ class MlaModel(Frozen):
     original_max_position_embeddings: Count = 4096
     mscale: float = 1.0
     mscale_all_dim: float = 1.0
-    apply_rope_fusion: Annotated[bool, Former(False)] = False
+    apply_rope_fusion: bool = False
 
 
 class LinearAttentionModel(Frozen):
@@ -153,18 +153,18 @@ class ModelSpec(Frozen):
     share_embeddings_and_output_weights: bool = False
     gated_linear_unit: bool = True
     activation_func: Literal["silu", "gelu", "quick_gelu", "squared_relu"] = "silu"
-    glu_linear_offset: Annotated[float, Former(0.0)] = 0.0
-    activation_func_clamp_value: Annotated[float | None, Field(gt=0), Former(None)] = None
+    glu_linear_offset: float = 0.0
+    activation_func_clamp_value: Annotated[float | None, Field(gt=0)] = None
     add_bias_linear: bool = False
-    add_qkv_bias: Annotated[bool, Former(False)] = False
+    add_qkv_bias: bool = False
     normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
     layernorm_epsilon: float = Field(default=1e-5, gt=0)
     layernorm_zero_centered_gamma: bool = False
     qk_layernorm: bool = False
-    attention_output_gate: Annotated[bool, Former(False)] = False
-    softmax_type: Annotated[Literal["vanilla", "off-by-one", "learnable"], Former("vanilla")] = "vanilla"
-    window_size: Annotated[tuple[Window, Window] | None, Former(None)] = None
-    window_attn_skip_freq: Annotated[Count | tuple[Literal[0, 1], ...] | None, Former(None)] = None
+    attention_output_gate: bool = False
+    softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
+    window_size: tuple[Window, Window] | None = None
+    window_attn_skip_freq: Count | tuple[Literal[0, 1], ...] | None = None
     position_embedding_type: Literal["rope", "yarn", "learned_absolute", "none"] = "rope"
     rotary_base: Count = 10000
     rotary_percent: float = Field(default=1.0, gt=0, le=1)
@@ -175,8 +175,8 @@ class ModelSpec(Frozen):
     mtp_loss_scaling_factor: float = 0.1
     moe: MoeModel | None = None
     mla: MlaModel | None = None
-    yarn: Annotated[YarnModel | None, Former(None)] = None
-    linear_attention: Annotated[LinearAttentionModel | None, Former(None)] = None
+    yarn: YarnModel | None = None
+    linear_attention: LinearAttentionModel | None = None
 
     @model_validator(mode="after")
     def _layer_pattern_is_complete(self) -> "ModelSpec":
@@ -287,9 +287,9 @@ class ParallelismSpec(Frozen):
     num_layers_in_first_pipeline_stage: Layers | None = None
     num_layers_in_last_pipeline_stage: Layers | None = None
     microbatch_group_size_per_vp_stage: Count | None = None
-    defer_embedding_wgrad_compute: Annotated[bool, Former(False)] = False
-    wgrad_deferral_limit: Annotated[Size, Former(0)] = 0
-    deallocate_pipeline_outputs: Annotated[bool, Former(True)] = True
+    defer_embedding_wgrad_compute: bool = False
+    wgrad_deferral_limit: Size = 0
+    deallocate_pipeline_outputs: bool = True
 
     @property
     def model_parallel_size(self) -> int:

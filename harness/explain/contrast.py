@@ -3,9 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
-from harness.experiment.experiment import FORMER_VALUES
 from harness.explain.values import ABSENT, GROUPS, NONE_SEEN, Contrast, Key, NotRecorded, Side
-from harness.records.golden import Difference, Group, leaves
+from harness.records.golden import NOT_SET, Difference, Group
 from harness.units import grouped
 
 # Two readings are never exactly equal: relative differences up to these count as equal.
@@ -62,16 +61,13 @@ def _variables_once(found: list[Difference]) -> tuple[Difference, ...]:
 def _value(side: Side, key: Key) -> str | None:
     """Return the recorded text; None if the side recorded neither the fact nor its whole group.
 
-    A fact missing from a whole group is ``none``. A setting older than its field has its former value.
+    A fact missing from a whole group is ``none``.
     """
-    group, name = key
-    if key in side.facts or group not in side.closed:
-        return side.facts.get(key)
-    return leaves(FORMER_VALUES).get(name, ABSENT) if group == "settings" else ABSENT
+    return side.facts.get(key, ABSENT if key[0] in side.closed else None)
 
 
 def _alike(name: str, ours: Side, theirs: Side, *values: str) -> bool:
     here, there = ours.numbers.get(name), theirs.numbers.get(name)
     if name not in _TOLERANCES or here is None or there is None:
-        return len(set(values)) == 1
+        return len({ABSENT if value == NOT_SET else value for value in values}) == 1
     return abs(here - there) <= _TOLERANCES[name] * max(here, there)

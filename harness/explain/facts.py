@@ -15,7 +15,7 @@ from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import bare_uuid, rank_clocks
 from harness.predict import flops
 from harness.predict.flops import FORMULA_VERSION
-from harness.records.golden import GoldenRecord, Group, MeasuredOn, leaves, spec_like
+from harness.records.golden import GoldenRecord, Group, MeasuredOn, leaves, settings_of, spec_like
 from harness.records.metrics import METRICS, Metrics
 from harness.records.run import IMPORTED, DeviceSample, RunRecord
 from harness.units import counted
@@ -102,7 +102,7 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
 
 
 def _of_golden(golden: GoldenRecord, numbers: Mapping[str, float]) -> Mapping[Group, Facts]:
-    asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
+    asked = settings_of(golden) | {name: str(getattr(golden, name)) for name in _LABELS}
     asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
     facts = _common(golden.measured_on, asked, golden.max_steps, golden.window, golden.formula_version)
     if golden.measured_on.environment is None:

@@ -111,7 +111,7 @@ def looks_like_megatron_lm(document: Mapping[str, object]) -> bool:
 def read_foreign_golden(path: Path) -> ForeignGolden:
     """Read the golden values in the file. BadRequestError names the file and the keys of invalid values."""
     document = parse_json(read_text(path, str(path), most_bytes=_MAX_BYTES), str(path), parse_constant=float)
-    if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
+    if document.keys() >= {"promoted_by", "metrics"}:
         return _of_mbr_perf(path, in_force(path, read_golden(path)))
     parts = [document, *(part for part in document.values() if isinstance(part, dict))]
     if found := next((name for part in parts for name in _INFERENCE if name in part), None):

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from harness.errors import BadRequestError, os_errors_reported
-from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, fingerprint_of
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
@@ -122,8 +122,12 @@ def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
 def _of_runs(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
     if golden.measured_on.gpu != golden.gpu:
         yield ("measured_on", "gpu"), f"{golden.measured_on.gpu}, the header says {golden.gpu}"
-    if golden.fingerprint is not None and golden.fingerprint != (own := fingerprint_of(golden.spec)):
-        yield ("fingerprint",), f"the header says {golden.fingerprint}, the golden's own settings have {own}"
+    own = spec_like(golden) if golden.fingerprint is not None else None
+    if own is not None and golden.fingerprint != own.fingerprint:
+        yield (
+            ("fingerprint",),
+            f"the header says {golden.fingerprint}, the golden's own settings have {own.fingerprint}",
+        )
     if golden.run_ids and len(golden.run_ids) != golden.num_runs:
         yield ("num_runs",), f"{golden.num_runs}, but {counted(len(golden.run_ids), 'run')} in run_ids"
     start, end = golden.window or (0, 1)
@@ -154,6 +158,7 @@ def _canonical(text: str) -> str:
 
 _NO_SETTINGS = {"family", "gpus_per_node", "point_gpu", "recipes_dir"}  # sources have them, the identity does not
 LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
+NOT_SET = "not set"
 
 
 def leaves(value: object, path: str = "") -> dict[str, str]:
@@ -163,11 +168,17 @@ def leaves(value: object, path: str = "") -> dict[str, str]:
     {'parallelism.context_parallel_size': '2'}
     """
     if not isinstance(value, Mapping):
-        return {path: "not set" if value is None else str(value)}
+        return {path: NOT_SET if value is None else str(value)}
     found: dict[str, str] = {}
     for key, inner in value.items():
         found |= leaves(inner, f"{path}.{key}" if path else str(key))
     return found
+
+
+def settings_of(golden: GoldenRecord) -> dict[str, str]:
+    """Return what the golden states, by dotted path; of a golden with a fingerprint, all settings of this version."""
+    spec = spec_like(golden) if golden.fingerprint is not None else None
+    return leaves(spec.identity() if spec else golden.spec)
 
 
 Group = Literal[
@@ -209,32 +220,30 @@ class Difference:
 def differences(
     before: Mapping[str, str | None], after: Mapping[str, str | None], *, blocks: bool = True
 ) -> tuple[Difference, ...]:
-    """Compare two sides fact by fact, in the order of names; a fact that one side lacks is None there."""
+    """Compare two sides fact by fact, in the order of names; a fact that one side lacks is None there.
+
+    A section that only one side has is listed by its fields only.
+    """
     each = ((name, before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys()))
-    return tuple(Difference(name, old, new, blocks=blocks) for name, old, new in each if old != new)
+    found = ((name, old, new) for name, old, new in each if old != new and {old, new} != {None, NOT_SET})
+    return tuple(Difference(name, old, new, blocks=blocks) for name, old, new in found)
 
 
 def setting_differences(golden: GoldenRecord, spec: ExperimentSpec, fingerprint: str) -> tuple[Difference, ...]:
     """Return the settings, by dotted path, in which the golden and the run differ; none if the golden applies.
 
-    Without a fingerprint (external goldens), compare only the golden's labels and its partial spec. With a fingerprint,
-    a field that one side leaves out has its former default.
+    Without a fingerprint (external goldens), compare only the golden's labels and its partial spec.
     """
     if golden.fingerprint == fingerprint:
         return ()
-    ours, theirs = leaves(spec.identity()), leaves(golden.spec)
+    ours, theirs = leaves(spec.identity()), settings_of(golden)
     if golden.fingerprint is None:
         theirs |= {label: str(getattr(golden, label)) for label in LABELS}
         theirs["recompute"] = canonical_text(parse_recompute(golden.recompute))
         ours = {path: ours[path] for path in ours if path in theirs}
-    else:
-        former = {path: text for path, text in leaves(FORMER_VALUES).items() if path in ours or path in theirs}
-        ours, theirs = former | ours, former | theirs
     found = differences(theirs, ours)
     if golden.fingerprint is not None and [each.name for each in found] == ["recipe"]:
         return ()  # a label: both sides have all settings
-    if not found and golden.fingerprint is not None:
-        return (Difference("fingerprint", golden.fingerprint, fingerprint),)
     return found
 
 
@@ -262,10 +271,10 @@ def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> Exper
             name: base[name] for name in ("family", "gpus_per_node", "measure") if name in base
         }
     fields = _over(base, golden.spec) | {label: getattr(golden, label) for label in LABELS if label != "recompute"}
-    fields["recompute"] = parse_recompute(golden.recompute).model_dump(mode="json")
     try:
+        fields["recompute"] = parse_recompute(golden.recompute).model_dump(mode="json")
         return ExperimentSpec.model_validate_json(json.dumps(fields))
-    except ValidationError:
+    except ValueError:
         return None
 
 
@@ -277,26 +286,15 @@ def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str,
     return merged
 
 
-# Fields added after the first goldens. Left out when empty, so that rewriting a golden does not change its text.
-_YOUNG = frozenset({
-    "environment", "container", "hostnames", "sm_clock_mhz", "power_cap_share", "max_steps", "window",
-    "night_id", "overridden", "digest", "retired_at", "retired_by", "retired_reason",
-})  # fmt: skip
-
-
 def golden_text(golden: GoldenRecord) -> str:
     """Return the golden as text: fields in schema order; spec, versions and environment sorted by name."""
-    digest = figures_digest(golden) if golden.kind == "measured" else None
-    fields = _spoken(golden.model_dump(mode="json") | {"digest": digest})
-    where = _spoken(fields["measured_on"])
-    for name in where.keys() & {"versions", "environment"}:
-        where[name] = _sorted(where[name])
-    fields |= {"spec": _sorted(fields["spec"]), "measured_on": where}
+    whole = golden.model_copy(update={"digest": figures_digest(golden)}) if golden.kind == "measured" else golden
+    fields = {"schema_version": golden.schema_version} | whole.model_dump(mode="json", exclude_defaults=True)
+    where = fields["measured_on"]
+    for held, name in ((fields, "spec"), (where, "versions"), (where, "environment")):
+        if name in held:
+            held[name] = _sorted(held[name])
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-
-
-def _spoken(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in _YOUNG or value not in (None, [])}
 
 
 def _sorted(value: object) -> object:

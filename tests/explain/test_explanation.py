@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from harness.experiment.experiment import PeftSpec
 from harness.explain.causes import explain
 from harness.explain.effects import EFFECTS, effect_of
 from harness.explain.facts import golden_side, run_side
@@ -177,10 +178,20 @@ def test_a_requested_variable_is_listed_once(make_record, make_spec, make_golden
         assert (row.group, row.name, row.reference) == ("environment", "NCCL_ALGO", "none")
 
 
-def test_a_setting_older_than_its_field_has_its_former_value(make_record, make_spec):
-    found = runs(make_record(make_spec(train={"manual_gc": True})), make_record())
-    (row,) = (d for each in found.causes for d in each.differences if d.name == "train.manual_gc")
-    assert (row.run, row.reference) == ("True", "False")
+def test_a_golden_from_before_a_field_has_its_default(make_record, make_spec, make_golden):
+    golden = make_golden(make_record(), {"step_time_s": 1.0})
+    del golden.spec["train"]
+    found = explain(run_side(make_record(make_spec(train={"manual_gc": True}))), golden_side("golden", golden))
+    (row,) = (d for each in found.causes for d in each.differences if d.group == "settings")
+    assert (row.name, row.run, row.reference) == ("train.manual_gc", "True", "False")
+
+
+def test_a_section_that_one_side_has_is_listed_by_its_fields(make_record, make_spec):
+    spec = make_spec().model_copy(update={"peft": PeftSpec()})
+    found = runs(make_record(spec), make_record())
+    rows = {d.name: (d.run, d.reference) for each in found.causes for d in each.differences if d.group == "settings"}
+    assert rows.keys() == {"peft.alpha", "peft.dim", "peft.target_modules"}
+    assert rows["peft.dim"] == ("32", "none")
 
 
 def test_an_inert_module_is_listed_only_if_the_reference_is_a_published_figure(make_record, make_spec, make_golden):

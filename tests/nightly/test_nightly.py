@@ -6,10 +6,10 @@ import re
 import pytest
 
 from harness.batch.engine import holding
-from harness.experiment.experiment import fingerprint_of
 from harness.history.store import read_history
 from harness.records.batches import EVENTS
 from harness.records.night import run_dir_of
+from tests.conftest import golden_of_other_lr
 from tests.nightly.night_recordings import OOM, PORT_TAKEN, SECONDS, cut_short
 
 
@@ -40,10 +40,7 @@ def _measured(stage, nightly):
 def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measured, nightly):
     stage = measured()
     (path,) = stage.goldens.glob("*/*.json")
-    content = json.loads(path.read_text())
-    content["spec"]["optimizer"]["lr"] = 0.5
-    content["fingerprint"] = fingerprint_of(content["spec"])
-    path.write_text(json.dumps(content))
+    path.write_text(golden_of_other_lr(path))
     answer = nightly(stage, "--json")
     case = cases_of(answer)["dense"]
     assert (answer.code, case["outcome"]) == (6, "inconclusive")

@@ -40,8 +40,8 @@ def test_a_golden_reads_back_as_it_was_written(tmp_path, make_record, make_golde
 
 def test_the_text_is_made_for_review(make_record, make_golden):
     text = golden_text(make_golden(make_record(), VALUES))
-    assert '      "value": 58800000000,\n' in text
-    assert '      "value": 700.5,\n' in text
+    assert '      "value": 58800000000\n' in text
+    assert '      "value": 700.5\n' in text
     spec = json.loads(text)["spec"]
     assert list(spec) == sorted(spec)
     assert golden_text(make_golden(make_record(), VALUES)) == text
@@ -132,30 +132,32 @@ def test_a_golden_that_cannot_be_written_is_reported_with_a_remedy(tmp_path, mak
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ('"700"', "golden.json:115: metrics.tflops_per_gpu.value: "),
-        ("0", "golden.json:115: metrics.tflops_per_gpu.value: "),
-        ("NaN", "golden.json:115: metrics.tflops_per_gpu.value: "),
-        ('700.5, "colour": "red"', "golden.json:115: metrics.tflops_per_gpu.colour: "),
+        ('"700"', "golden.json:{line}: metrics.tflops_per_gpu.value: "),
+        ("0", "golden.json:{line}: metrics.tflops_per_gpu.value: "),
+        ("NaN", "golden.json:{line}: metrics.tflops_per_gpu.value: "),
+        ('700.5, "colour": "red"', "golden.json:{line}: metrics.tflops_per_gpu.colour: "),
         ("[" * 100_000, "golden.json: nested"),
         ("[" * 300 + "1" + "]" * 300, "golden.json"),
         (r'"\ud800"', "golden.json"),
         ("9" * 5000, "has 5000 digits"),
         ('1.0, "value": 2.0', "duplicate key 'value'"),
-        ("NaN, oops", "golden.json:115: not JSON"),
+        ("NaN, oops", "golden.json:{line}: not JSON"),
     ],
 )
 def test_a_damaged_golden_is_reported_in_a_line_with_a_remedy(tmp_path, make_record, make_golden, value, expected):
     path = tmp_path / "golden.json"
-    path.write_text(golden_text(make_golden(make_record(), VALUES)).replace('"value": 700.5', f'"value": {value}'))
+    text = golden_text(make_golden(make_record(), VALUES))
+    line = text[: text.index('"value": 700.5')].count("\n") + 1
+    path.write_text(text.replace('"value": 700.5', f'"value": {value}'))
     with pytest.raises(BadRequestError) as caught:
         read_golden(path)
     message, remedy = str(caught.value).splitlines()
-    assert expected in message
+    assert expected.format(line=line) in message
     assert "golden promote" in remedy
 
 
 @pytest.mark.parametrize(("old", "new"), [
-    ('"value": 700.5', '"value": 600.5'), ('"relative_spread": null', '"relative_spread": 0.4'),
+    ('"value": 700.5', '"value": 600.5'), ('"value": 700.5', '"value": 700.5, "relative_spread": 0.4'),
     ('"num_runs": 1', '"num_runs": 2'), ('"promoted_at": "2026-0', '"promoted_at": "2936-0'),
 ])  # fmt: skip
 def test_a_golden_whose_figures_were_edited_by_hand_is_refused(tmp_path, make_record, make_golden, old, new):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.experiment import fingerprint_of
 from harness.records.goldens import golden_text
 from harness.records.metrics import PEAKS, SUMMARY_METRICS
 from harness.records.store import read_run
+from tests.conftest import golden_of_other_lr
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
 
@@ -188,12 +188,10 @@ def test_other_software_is_inconclusive_until_accepted(replay, golden):
 def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compare(
     replay, replayed, mbr_perf, golden, tmp_path
 ):
-    content = json.loads(golden("ok").read_text())
-    content["spec"]["optimizer"]["lr"] = 0.5
-    content["fingerprint"] = fingerprint_of(content["spec"])
     folder = tmp_path / "goldens"
     (folder / "cpu").mkdir(parents=True)
-    (folder / "cpu" / "replayed.pretrain.fp32.2gpu.core_attn,layernorm.json").write_text(json.dumps(content))
+    path = folder / "cpu" / "replayed.pretrain.fp32.2gpu.core_attn,layernorm.json"
+    path.write_text(golden_of_other_lr(golden("ok")))
     document, _ = replayed("ok", "--golden_values_path", folder)
     compared = mbr_perf("compare", document["run_id"], folder, "--results_dir", tmp_path / "results", "--json")
     for code, message in ((document["exit_code"], document), (compared.code, json.loads(compared.out))):
