@@ -248,7 +248,6 @@ def _linear_attention(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _pattern(freq: int | tuple[int, ...] | None) -> int | list[int] | None:
-    """Return a pattern of layers as megatron-core takes it: an integer or a list."""
     return list(freq) if isinstance(freq, tuple) else freq
 
 

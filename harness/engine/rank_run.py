@@ -103,7 +103,7 @@ def use_device(spec: ExperimentSpec, log: RankLog) -> torch.device:
 
 
 def _pci_bus_id(properties) -> str | None:
-    """Return the UUID in NVML's form; None in torch releases without it."""
+    """Return the address on the PCI bus as NVML writes it; None in torch releases without it."""
     if not hasattr(properties, "pci_domain_id"):
         return None
     return f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"

@@ -32,7 +32,6 @@ def main() -> int:
 
 
 def _chunks(asked: str, out: Path) -> None:
-    """Trace every case of the request."""
     began = time.perf_counter()
     request = TraceRequest.model_validate_json(asked)
     stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
@@ -53,7 +52,6 @@ def _chunks(asked: str, out: Path) -> None:
 
 
 def _whole_steps(asked: str, out: Path) -> None:
-    """Trace one step of every rank of the request."""
     request = ExactRequest.model_validate_json(asked)
     prepare(transformer_engine=request.implementation == "transformer_engine")
 

@@ -160,7 +160,6 @@ class Chunk:
 
     @property
     def hidden_bytes(self) -> int:
-        """Return the bytes of the hidden states that pass between pipeline stages."""
         return prod(self.batch.hidden_shape) * self.batch.hidden_dtype.itemsize
 
     def measure(self) -> Measured:

@@ -96,7 +96,6 @@ class _PartTracer(Tracer):
 
     @property
     def phase(self) -> Phase:
-        """The phase."""
         return self._phase
 
     @phase.setter

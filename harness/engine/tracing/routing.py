@@ -25,7 +25,6 @@ class Place:
 
     @property
     def stands_for_cuda(self) -> bool:
-        """Return whether the kernels of a GPU are imitated."""
         return self.target == "cuda"
 
 
