@@ -12,7 +12,7 @@ from harness.launch.processes import is_held
 
 def test_a_folder_in_which_nothing_can_be_written_is_refused_with_the_reason(tmp_path):
     (tmp_path / ".lock").mkdir()
-    with pytest.raises(BadRequestError, match="cannot run the sweep: Is a directory"), holding(tmp_path, "sweep"):
+    with pytest.raises(BadRequestError, match="sweep: Is a directory"), holding(tmp_path, "sweep"):
         pass
 
 
@@ -37,7 +37,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 def test_a_full_disk_stops_a_night_with_the_command_that_continues_it(tmp_path):
     with pytest.raises(RunFailedError, match="disk full: ") as caught, holding(tmp_path, "night"):
         raise FULL
-    assert caught.value.remedy.splitlines()[1] == f"  to continue then: mbr-perf nightly --resume {tmp_path}"
+    assert caught.value.remedy.endswith(f": mbr-perf nightly --resume {tmp_path}")
 
 
 def test_a_folder_on_a_full_disk_needs_space_not_permissions(tmp_path):

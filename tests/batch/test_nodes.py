@@ -59,7 +59,7 @@ def test_a_node_ends_when_node_0_releases_the_folder_and_gives_up_where_it_does_
         with pytest.raises(RunFailedError, match=r"for 0\.3 s"):
             follow(impatient, "sweep.json", what, lambda _: nullcontext(Lines()))
     assert follow(follower, "sweep.json", opened, lambda _: nullcontext(Lines())) is ExitCode.OK
-    with pytest.raises(RunFailedError, match="node 0 has not started"):
+    with pytest.raises(RunFailedError, match="node 0 "):
         follow(replace(follower, settle_s=0.0), "sweep.json", opened, lambda _: nullcontext(Lines()))
 
 

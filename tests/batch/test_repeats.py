@@ -17,6 +17,7 @@ from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.job import SlurmOptions, SlurmRequest
 from harness.records.store import read_record
 from harness.resolve.recipe import Request
+from tests.commands import refused
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
 
@@ -88,8 +89,8 @@ def test_a_folder_of_several_nodes_is_named_and_that_of_several_runs_is_not(requ
 
 def test_a_golden_that_is_not_there_is_an_error_before_the_run(request_of, tmp_path):
     gate = GateOptions(golden_values_path=tmp_path / "nowhere")
-    with pytest.raises(BadRequestError, match="nowhere: no such file or folder"):
-        run_experiment(request_of(launch=LaunchSettings(), gate=gate), Display())
+    asked = request_of(launch=LaunchSettings(), gate=gate)
+    refused(lambda: run_experiment(asked, Display()), str(tmp_path / "nowhere"))
     assert not (tmp_path / "runs").exists()
 
 

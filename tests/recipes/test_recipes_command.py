@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from harness.errors import BadRequestError
 from harness.recipes.ask import recipes as app
+from tests.commands import refused
 
 
 def run(*argv: str):
@@ -39,8 +40,7 @@ def test_list_shows_only_the_points_of_one_gpu_type():
 
 
 def test_list_names_the_nearest_gpu_type():
-    with pytest.raises(BadRequestError, match="no such GPU type\n  did you mean 'h100'"):
-        run("list", "--gpu", "h1000")
+    refused(lambda: run("list", "--gpu", "h1000"), "h1000", "'h100'")
 
 
 def test_show_prints_model_and_points():
@@ -53,27 +53,22 @@ def test_show_names_why_a_point_cannot_run():
     document = json.loads(run("show", "deepseek_v3", "--json").stdout)
     broken = [p for p in document["points"] if p["inconsistent"]]
     assert {(p["gpu"], p["num_gpus"]) for p in broken} == {("h100", 64), ("gb200", 256), ("gb300", 256)}
-    assert "no: world 64 not divisible by ETP*EP*PP=512" in run("show", "deepseek_v3").stdout
+    assert " ETP*EP*PP=512" in run("show", "deepseek_v3").stdout
 
 
 def test_validate_accepts_all_recipes_and_lists_the_points_that_cannot_run():
     lines = run("validate").stdout.splitlines()
     assert lines[-1].startswith("ok: 15 recipe files, ")
-    listed = [line for line in lines if "the published sizes do not divide" in line]
-    assert any(line.startswith("recipes/deepseek/deepseek_v3.yaml: pretrain h100 bf16 64 GPUs: ") for line in listed)
-    assert any("recipes/gpt/gpt3_175b.yaml" in line and "refused by rule K28" in line for line in lines)
+    assert any(line.startswith("recipes/deepseek/deepseek_v3.yaml: pretrain h100 bf16 64 GPUs: ") for line in lines)
+    assert any("recipes/gpt/gpt3_175b.yaml" in line and "rule K28" in line for line in lines)
 
 
 def test_validate_shows_all_problems_of_a_file(tmp_path: Path):
     path = tmp_path / "bad.yaml"
     path.write_text("name: bad\nfamily: mine\ntitle: Bad\nmodle: {}\npoints: []\n", encoding="utf-8")
-    with pytest.raises(BadRequestError) as caught:
-        run("validate", str(path))
-    assert [p.message.removeprefix(str(path)) for p in caught.value.problems] == [
-        ":4: modle: no such setting",
-        ":1: model: missing",
-        ":5: points: at least one operating point is needed",
-    ]
+    problems = refused(lambda: run("validate", str(path)), num=3)
+    places = [problem.message.removeprefix(str(path)).rpartition(":")[0] for problem in problems]
+    assert places == [":4: modle", ":1: model", ":5: points"]
 
 
 def test_validate_as_json_exits_with_the_problems(tmp_path: Path):

@@ -65,7 +65,7 @@ def test_in_text_a_remedy_follows_every_line_that_is_not_ok(doctor, tmp_path):
     (tmp_path / "file").write_text("")
     lines = doctor(results=tmp_path / "file", as_json=False).stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("problem  results folder: "))
-    assert lines[at + 1] == "         name a writable folder with --results_dir"
+    assert lines[at + 1].endswith(" --results_dir")
     at = next(i for i, line in enumerate(lines) if line.startswith("warning  GPU: none found ("))
-    assert lines[at + 1] == "         if this machine has NVIDIA GPUs, nvidia-smi must list them"
+    assert " nvidia-smi " in lines[at + 1]
     assert any(line.startswith("ok       megatron-core: ") for line in lines)

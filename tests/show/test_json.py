@@ -37,7 +37,7 @@ def test_the_values_of_a_run_are_those_that_were_measured(make_record, make_gold
 def test_what_is_absent_is_null_with_its_reason(make_spec, make_record):
     answer = run_document(make_record(make_spec(gpu="cpu")))
     assert answer["metrics"]["peak_device_bytes"] is None
-    assert answer["metrics"]["problems"]["peak_device_bytes"] == "a CPU run has no device memory"
+    assert "CPU" in answer["metrics"]["problems"]["peak_device_bytes"]
     assert (answer["golden"], answer["note"], answer["prediction"]) == (None, "none there", None)
     assert (answer["outcome"], answer["exit_code"]) == ("pass", 0)
 

@@ -103,9 +103,9 @@ def test_a_stack_lies_in_the_forward_passes_of_modules_that_can_be_recomputed(st
 def test_every_path_of_megatron_core_exists_where_it_is_installed(row: object):
     found = find_spec("megatron")
     if found is None or not found.submodule_search_locations:
-        pytest.skip("megatron-core is not installed")
+        pytest.skip("no megatron-core")
     roots = [Path(place).parent for place in found.submodule_search_locations]
     path = row.frames.path  # type: ignore[attr-defined]
-    assert any((root / path).exists() for root in roots), f"{path} is not in the installed megatron-core"
+    assert any((root / path).exists() for root in roots), path
     for function in row.frames.functions:  # type: ignore[attr-defined]
         assert any(f"def {function}(" in (root / path).read_text() for root in roots), function
