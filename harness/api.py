@@ -18,7 +18,7 @@ from harness.experiment.gpu import SPARE
 if TYPE_CHECKING:
     from harness.check.show import CheckDocument
     from harness.measure.values import CompareDocument, RecordedRun
-    from harness.plan.document import PlanDocument
+    from harness.plan.rows import PlanDocument
 
 __all__ = ["BadRequestError", "Experiment", "Judging", "check", "compare", "load_run", "plan"]
 
@@ -48,8 +48,8 @@ def plan(
     """
     from harness.cli.requests import experiment_request, require_job
     from harness.launch.environment import this_host
-    from harness.plan.document import planned_document
     from harness.plan.request import PlanRequest
+    from harness.plan.rows import planned_document
     from harness.plan.run import plan_request
 
     _require_experiment(experiment)

@@ -120,7 +120,7 @@ def run_folder(request: RunRequest) -> Path:
 
 def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display: Display) -> ExitCode:
     """Judge the runs of one request together and print the report. If the last run failed, judge only that run."""
-    from harness.measure.values import run_document  # whose classes take pydantic 40 ms
+    from harness.measure.values import run_document  # a dry run judges nothing
 
     records, last = [run.record for run in runs], runs[-1]
     judged = records if last.record.status == "ok" else [last.record]

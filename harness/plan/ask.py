@@ -100,7 +100,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
         written.append(write_plan(how.plan_file, planned))
     if how.as_json:
-        from harness.plan.document import planned_document
+        from harness.plan.rows import planned_document
         from harness.show import json
 
         json.answer(planned_document(planned))
@@ -126,7 +126,8 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         report, numbers = partial(news, progress), request.num_gpus
         found = fewest(request, this_host(), numbers, report) if numbers else search(request, this_host(), report)
     if how.as_json:
-        from harness.plan.document import planned_document, search_document
+        from harness.plan.rows import planned_document
+        from harness.plan.searched import search_document
         from harness.show import json
 
         json.answer(
@@ -245,8 +246,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.measure.calibration_runs import CalibrationRequest, calibrate
-    from harness.plan.document import CalibrationDocument
-    from harness.plan.show_calibration import calibration_page
+    from harness.plan.show_calibration import CalibrationDocument, calibration_page
     from harness.show.answer import answer
 
     if _files(how):

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
 from harness.plan.answer import answer_of, size_in, size_unit
 from harness.plan.run import Planned
+from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
-from harness.show.json import Shown
+from harness.show.json import Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
 from harness.show.svg import write_file
 from harness.units import counted, format_bytes, format_percent, format_seconds, sentence
@@ -36,6 +37,44 @@ def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
         for chunk, settings in enumerate(chunks):
             for group in grouped_layers(settings):
                 yield PlanRow(stage=stage, chunk=chunk, layers=group.layers, setting=group.setting)
+
+
+class OptimalDocument(Shown):
+    """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
+
+    ``bound``: no plan of the space has a shorter step, in seconds; ``most_settings``: how many settings a chunk of the
+    space may use. ``recompute``: the plan as `--recompute` takes it. ``layout``: the split of layers that
+    `--layers_too` found as `pipeline_model_parallel_layout`; empty for the request's. No split is faster than
+    ``split_bound``.
+    """
+
+    step_time_s: float | None = at("row", "prediction", "time", "likely_s")
+    bound: float | None
+    proven: bool = at("is_proven")
+    gain: float | None
+    best_uniform: str | None = at("best_uniform", "text")
+    peak_bytes: int | None = at("row", "prediction", "peak_bytes")
+    most_settings: int
+    solved_in_s: float
+    reason: Text
+    recompute: str | None = at("row", "text")
+    verdict: Verdict | None = at("row", "verdict")
+    layout: Text
+    split_bound: float | None
+    peaks_bytes: tuple[int, ...]
+    stages: tuple[PlanRow, ...]
+
+    @classmethod
+    def of_optimal(cls, found: "Optimal") -> Self:
+        """Return what a plan consists of."""
+        prediction = found.row.prediction if found.row else None
+        return cls.of(
+            found,
+            bound=found.bound if prediction and prediction.time else None,
+            split_bound=found.split_bound if found.split_bound and prediction and prediction.time else None,
+            peaks_bytes=[stage.total for stage in prediction.stages] if prediction else (),
+            stages=tuple(plan_rows(found)),
+        )
 
 
 def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
@@ -34,6 +36,7 @@ from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache
 from harness.predict.weighing import row_history, with_replays, with_sought
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
+from harness.show.json import Text
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
@@ -71,7 +74,7 @@ class Layout:
 class Unplanned:
     """A point of the sweep without a plan, and why."""
 
-    name: str
+    name: Annotated[Text, Field(serialization_alias="layout")]
     problem: str
 
 
@@ -280,15 +283,8 @@ def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
     rows = {canonical_text(row.spec.recompute): row for row in found.rows}
     wanted = {canonical_text(parse_recompute(text)): text for text in only}
     unknown = [text for key, text in wanted.items() if key not in rows]
-    raise_all(
-        [
-            BadRequestError(
-                f"--only {text}: not in this plan, which lists equal settings once",
-                remedy=_instead_of(text, found),
-            )
-            for text in unknown
-        ]
-    )
+    problem = "not in this plan, which lists equal settings once"
+    raise_all([BadRequestError(f"--only {text}: {problem}", remedy=_instead_of(text, found)) for text in unknown])
     keep = {*wanted, NoRecompute().text}
     return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
 

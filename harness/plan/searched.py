@@ -1,4 +1,4 @@
-"""The state of a search over layouts: the layouts that it tried, the best of them, and the commands that run them."""
+"""The state of a search over layouts: what it tried, the best of it, the commands that run it, and its JSON."""
 
 import shlex
 from collections import Counter
@@ -7,13 +7,16 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import inf
 
+from harness.foreign.exporting import to_paste
 from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout
 from harness.predict.layouts import Sizes
+from harness.predict.prediction import Verdict
 from harness.predict.search import Row
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, SIZES
+from harness.show.json import Shown, at
 
 # How many layouts are recommended, and the multiple of the fastest step above which a search ignores a layout.
 NUM_BEST, SLOWEST = 10, 1.5
@@ -144,3 +147,48 @@ def _given(asked: Request) -> Iterator[str]:
         option = {"set_values": "--set", "env": "--env"}.get(item.name, f"--{item.name}")
         for each in value if isinstance(value, tuple) else (value,):
             yield from (option,) if each is True else (option, str(each))
+
+
+class SearchedRow(Shown):
+    """One setting of one layout that a search found. ``command`` runs it; the others set it in other programs."""
+
+    layout: str
+    recompute: str = at("text")
+    peak_bytes: int = at("prediction", "peak_bytes")
+    step_time_s: float | None = at("prediction", "time", "likely_s")
+    verdict: Verdict | None
+    command: str
+    bridge: str
+    megatron_lm: str
+    without: tuple[str, ...]
+
+
+class SearchDocument(Shown):
+    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set.
+
+    ``interrupted``: it ended early; ``is_time_up``: by `--max_minutes`. ``too_few``: numbers of GPUs into which nothing
+    fits.
+    """
+
+    num_layouts: int
+    interrupted: bool
+    is_time_up: bool
+    too_few: tuple[int, ...] = ()
+    layouts: dict[str, int]
+    best: tuple[SearchedRow, ...]
+    pareto: tuple[SearchedRow, ...]
+
+
+def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
+    """Return the part of the document that only a search has; the document around it describes the best layouts."""
+
+    def row(tried: Tried, row: Row) -> SearchedRow:
+        pasted = to_paste(row.candidate.spec, found.base.spec, with_sizes=True)
+        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, request))
+
+    return SearchDocument.of(
+        found,
+        layouts=dict(found.counts),
+        best=[row(each, each.row) for each in found.best if each.row],
+        pareto=[row(*each) for each in found.pareto],
+    )

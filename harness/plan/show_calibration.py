@@ -4,8 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.records.calibration import Calibration, FittedConstant, RunErrors
+from harness.show.json import Document
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, listing, table, tabled
 from harness.units import format_bytes
+
+
+class CalibrationDocument(Document):
+    """``mbr-perf plan --calibrate --json``."""
+
+    path: Path
+    calibration: Calibration
 
 
 def calibration_page(calibration: Calibration, path: Path) -> Page:

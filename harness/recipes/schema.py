@@ -38,7 +38,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
         "nightly.outlook:NightPlanDocument",
         "nightly.outlook:NightJobPlanDocument",
     ),
-    "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
+    "plan": ("plan.rows:PlanDocument", "plan.show_calibration:CalibrationDocument"),
     "recipes list": ("recipes.rows:RecipesDocument",),
     "recipes show": ("recipes.rows:RecipeDocument",),
     "recipes suites": ("recipes.rows:SuitesDocument", "recipes.rows:SuiteDocument"),

@@ -25,7 +25,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute_plan import is_plan
 from harness.launch.environment import Host
 from harness.measure.understanding import settle
-from harness.plan.document import SettingRow
+from harness.plan.rows import SettingRow
 from harness.records.folders import results_dir
 from harness.records.store import write_atomically
 from harness.resolve.recipe import at_path

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.software import Software
-from harness.plan.document import planned_document
 from harness.plan.nearest import nearest_blocks, nearest_golden, nearest_text
+from harness.plan.rows import planned_document
 from harness.plan.run import Planned
 from harness.predict.device import device_needs
 from harness.predict.limits import Limits

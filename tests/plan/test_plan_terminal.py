@@ -12,8 +12,8 @@ from harness.experiment.software import Software
 from harness.measure.prediction import limits_for
 from harness.measure.understanding import Settled
 from harness.plan.answer import size_in, size_unit
-from harness.plan.document import planned_document
 from harness.plan.request import PlanRequest, end_of_log
+from harness.plan.rows import planned_document
 from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.show import plan_page, usable_cell, with_columns
 from harness.plan.show_layouts import layouts_page
