@@ -49,6 +49,22 @@ def test_user_buffers_that_are_off_exclude_nothing():
     assert pools_in("  nccl_ub ......................................... False") == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("  nccl_ub: true", "NCCL's user buffers"),
+        ("  enable_sleep_mode: true", "vLLM's sleep mode"),
+        ('"enable_sleep_mode": true,', "vLLM's sleep mode"),
+        ("python -m sglang.launch_server --enable-memory-saver", "torch_memory_saver"),
+        ("server_args=ServerArgs(enable_memory_saver=True)", "torch_memory_saver"),
+        ("  enable_sleep_mode: false", ""),
+        ("ServerArgs(enable_memory_saver=False)", ""),
+    ],
+)
+def test_options_and_yaml_show_memory_pools_too(line, name):
+    assert pools_in(line) == name
+
+
 def test_ids_are_unique():
     assert len({entry.id for entry in ENTRIES}) == len(ENTRIES)
 
