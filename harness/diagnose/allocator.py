@@ -5,14 +5,18 @@ from dataclasses import dataclass
 
 from harness.diagnose.stages import available_bytes, unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.failures.verdict import Confidence, threshold
 from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
+from harness.predict.allocator_settings import asked_settings
 from harness.records.prediction import Source
 from harness.units import format_bytes
 
 SPLITS = ("max_split_size_mb:512", "max_split_size_mb:128")
 # Above this share of the device, a need that the prediction does not explain makes a replay less sure.
 _EXPLAINED = 0.02
+# A smaller share of the device is no difference: so well do replays agree with real ranks.
+_NOISE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +62,21 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
     if needed > available + threshold("rounding_bytes"):
         return "less_memory", "", "high", needed - available
     own, *others = trials.rows if trials else (None,)
-    helpful = next((row.settings for row in others if row.helps), "")
+    freeing = [row for row in others if own and own.fits_bytes - row.fits_bytes > _NOISE * available]
     if own is not None and not own.helps:
+        helpful = next((row.settings for row in freeing if row.helps), "")
         least = min(row.fits_bytes for row in (own, *others))
         return _remedy(helpful), helpful, _sure(case, trials, available), max(0, least - available)
     # Either nothing is replayed, or the job fragments more than constant shapes do.
     if case.expandable_segments or not _is_in_pieces(case):
         return "less_memory", "", "low", 0
-    guess = helpful or (SPLITS[-1] if case.pools else EXPANDABLE_SEGMENTS)
+    guess = others[0].settings if others else EXPANDABLE_SEGMENTS
+    if case.pools:
+        best = min(freeing, key=lambda row: row.fits_bytes, default=None)
+        guess = best.settings if best else "" if trials else SPLITS[-1]
     is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
-    return _remedy(guess), guess, "medium" if is_certain else "low", 0
+    is_known = trials is not None or not case.pools
+    return _remedy(guess), guess, "medium" if guess and is_certain and is_known else "low", 0
 
 
 def _is_in_pieces(case: Case) -> bool:
@@ -101,6 +110,8 @@ def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
     if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
         needed, available = map(format_bytes, (found.needed_bytes, found.available_bytes))
         return f"No setting of it helps: tensors need {needed} of {available}."
+    if found.settings and found.excluded and found.source == "message":
+        return f"{found.settings} may help ({found.confidence}): it was not replayed."
     if found.settings:
         return f"{found.settings} would help ({found.confidence})."
     less = f"{format_bytes(found.missing_bytes)} less" if found.missing_bytes else "less memory"
@@ -120,4 +131,22 @@ def account_of(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
     if found.trials and found.trials[0].helps:
         yield "The job fragments more than constant shapes do: sizes vary, or other code ran."
     if found.excluded:
-        yield f"{found.excluded} excludes expandable segments."
+        yield f"Expandable segments do not work beside {found.excluded}."
+
+
+def own_settings(case: Case) -> str:
+    """Return the allocator's settings of the job as far as they are known; empty for torch's defaults."""
+    assert case.spec is not None
+    if not case.has_given_settings:
+        return asked_settings(case.spec)[1]
+    given = dict(case.sources)
+    name = next((each for each in ALLOCATOR_NAMES if given.get(f"env.{each}", "").startswith("--")), None)
+    if name is not None:
+        return case.spec.env[name]
+    return f"expandable_segments:{case.expandable_segments}" if case.expandable_segments is not None else ""
+
+
+def replaced_by(own: str, setting: str) -> str:
+    """Return ``own`` with ``setting`` in place of expandable segments and the split size; other parts stay."""
+    kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
+    return ",".join((*kept, setting))

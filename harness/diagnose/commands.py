@@ -6,15 +6,15 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import get_args
 
+from harness.diagnose.allocator import own_settings, replaced_by
 from harness.diagnose.values import Case
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
 from harness.resolve.recipe import FileKind, at_path
 from harness.units import GIB
 
-_TRIAL = ("run", "--ab", f"env.{ALLOCATOR}={EXPANDABLE_SEGMENTS}")
-_TRIAL_ON_NODES = ("sweep", "--over", f"env.{ALLOCATOR}=expandable_segments:False;{EXPANDABLE_SEGMENTS}")
 Settings = Mapping[str, object]
 """Values by path of the spec; ``recompute`` is a text."""
 NO_GRAPHS: Settings = {"cuda_graph.impl": "none", "cuda_graph.scope": ()}
@@ -84,16 +84,29 @@ def ask_again(case: Case) -> str:
 def trial_command(case: Case) -> str:
     """Return the A/B that shows whether fragmentation was the cause."""
     register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
-    on_nodes = case.spec is not None and case.spec.num_nodes > 1  # where --ab does not work
-    verb, *trial = _TRIAL_ON_NODES if on_nodes else _TRIAL
-    return command(case, verb, *register, *trial)
+    if case.spec is None:
+        return ""
+    name, a, b = _trial(case)
+    if case.spec.num_nodes > 1:  # where --ab does not work
+        return command(case, "sweep", *register, "--over", f"env.{name}={a or 'expandable_segments:False'};{b}")
+    return command(case, "run", *register, "--ab", f"env.{name}={b}")
 
 
-def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
+def trial_specs(case: Case) -> tuple[ExperimentSpec, ...]:
     """Return the settings of A and B of that trial."""
-    env = spec.env | _unregistered(spec)
-    a, b = (spec.model_copy(update={"env": env | {ALLOCATOR: value}}) for value in ("", EXPANDABLE_SEGMENTS))
-    return a, b
+    if case.spec is None:
+        return ()
+    name, *values = _trial(case)
+    env = case.spec.env | _unregistered(case.spec)
+    return tuple(case.spec.model_copy(update={"env": env | {name: value}}) for value in values)
+
+
+def _trial(case: Case) -> tuple[str, str, str]:
+    """Return the variable of the job's allocator, its value in A, and that with expandable segments for B."""
+    own = own_settings(case)
+    own = "" if EXPANDABLE_SEGMENTS in own else own
+    name = next((each for each in ALLOCATOR_NAMES if own and case.spec and case.spec.env.get(each) == own), ALLOCATOR)
+    return name, own, replaced_by(own, EXPANDABLE_SEGMENTS)
 
 
 def _unregistered(spec: ExperimentSpec | None) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from harness.diagnose.allocator import own_settings
 from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import (
@@ -96,7 +97,7 @@ def _allocator(known: Situation) -> list[Fix]:
 
 def _try_splits(case: Case, settings: str) -> Fix:
     """Offer what keeps large blocks whole, where expandable segments are excluded or do not help."""
-    why = f"{case.pools} excludes expandable segments: leave them out. " if case.pools else ""
+    why = f"Leave out expandable segments, which do not work beside {case.pools}. " if case.pools else ""
     if not settings:
         return Fix(f"{why}Use less memory.")
     return Fix(f"{why}Try a split size, and change nothing else.", f"export PYTORCH_CUDA_ALLOC_CONF={settings}")
@@ -107,9 +108,10 @@ def _try_allocator(case: Case, rulings: Rulings) -> Fix:
         text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
         refusal = rulings.refusal(case.spec) if case.spec else ""
         return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
-    text = "Try expandable segments first: run the same job without and with them, and change nothing else."
+    replaced = " in place of the split size" if case.spec and "max_split" in own_settings(case) else ""
+    text = f"Try expandable segments first: run the same job without and with them{replaced}, and change nothing else."
     if case.spec is not None:
-        return _unless_refused(text, trial_command(case), rulings.refusal(*trial_specs(case.spec)))
+        return _unless_refused(text, trial_command(case), rulings.refusal(*trial_specs(case)))
     return Fix(f"{text} With CUDA graphs, also set NCCL_GRAPH_REGISTER=0.", _EXPORT)
 
 

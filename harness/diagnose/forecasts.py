@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from harness.diagnose.allocator import SPLITS, Trials
+from harness.diagnose.allocator import SPLITS, Trials, own_settings, replaced_by
 from harness.diagnose.commands import NO_GRAPHS, Settings, changed
 from harness.diagnose.stages import available_bytes, refuted, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial, findings_text
@@ -16,14 +16,13 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
-from harness.experiment.software import ALLOCATOR_NAMES
 from harness.launch.environment import Host
 from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.launch.machine import software_for
 from harness.launch.plan import Nodes
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import rank_environment
-from harness.predict.allocator_settings import asked_settings, settings_of
+from harness.predict.allocator_settings import settings_of
 from harness.predict.assumptions import imbalance_of
 from harness.predict.limits import Limits
 from harness.predict.prediction import predict
@@ -189,20 +188,7 @@ def tried(case: Case, host: Host) -> Trials | None:
     return Trials(tuple(rows), "estimated" if "estimated" in sources else "replayed", is_known)
 
 
-def own_settings(case: Case) -> str:
-    """Return the allocator's settings of the job as far as they are known; empty for torch's defaults."""
-    assert case.spec is not None
-    if not case.has_given_settings:
-        return asked_settings(case.spec)[1]
-    given = dict(case.sources)
-    name = next((each for each in ALLOCATOR_NAMES if given.get(f"env.{each}", "").startswith("--")), None)
-    if name is not None:
-        return case.spec.env[name]
-    return f"expandable_segments:{case.expandable_segments}" if case.expandable_segments is not None else ""
-
-
 def _asked(own: str, case: Case) -> Sequence[str]:
     """Return the job's settings, then others that may help."""
-    kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
     others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE_SEGMENTS]), *SPLITS]
-    return tuple(dict.fromkeys((own, *(",".join((*kept, other)) for other in others))))
+    return tuple(dict.fromkeys((own, *(replaced_by(own, other) for other in others))))

@@ -44,7 +44,7 @@ def options_layer(request: Request, problems: Problems) -> Layer:
     for path in sorted(set(direct) & set(assigned)):
         if direct[path].value != assigned[path].value:
             problems.add(f"{direct[path].source} contradicts {assigned[path].source}", "give one of them")
-    return merge(_consequences(direct), direct, assigned)
+    return merge(_consequences(direct, assigned), direct, assigned)
 
 
 def env_of_options(assignments: Iterable[str]) -> dict[str, str]:
@@ -132,7 +132,7 @@ def _graph_scope(request: Request) -> Layer:
     return {"cuda_graph.scope": Setting(scope, "--cuda_graph_scope")}
 
 
-def _consequences(direct: Layer) -> Layer:
+def _consequences(direct: Layer, assigned: Layer) -> Layer:
     settings: dict[str, Setting] = {}
     tensor = direct.get("parallelism.tensor_model_parallel_size")
     if tensor is not None and isinstance(tensor.value, int):
@@ -141,8 +141,8 @@ def _consequences(direct: Layer) -> Layer:
     if graph is not None and graph.value == "none":
         settings["cuda_graph.scope"] = Setting((), graph.source)
     usual, other = (f"env.{name}" for name in ALLOCATOR_NAMES)
-    if other in direct:
-        settings[usual] = Setting(None, direct[other].source)
+    if given := direct.get(other, assigned.get(other)):
+        settings[usual] = Setting(None, given.source)
     return settings
 
 

@@ -18,10 +18,13 @@ JOB = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "bf16", "-ng", 
 ROOM = pytest.approx(75.5 * GIB, abs=0.01 * GIB)  # 54.02 + 20.41 reserved, 1.07 free
 
 
-def trials(*needs, source="replayed", is_own_known=True):
+OTHERS = ("", "expandable_segments:True", "max_split_size_mb:128")
+
+
+def trials(*needs, source="replayed", is_own_known=True, texts=OTHERS):
     rows = [
         Trial(settings=text, reserved_bytes=int(need * GIB), fits_bytes=int(need * GIB), helps=need <= 75.5)
-        for text, need in zip(("", "expandable_segments:True", "max_split_size_mb:128"), needs, strict=False)
+        for text, need in zip(texts, needs, strict=False)
     ]
     return Trials(tuple(rows), source, is_own_known)
 
@@ -50,11 +53,28 @@ def test_what_a_retry_left_lies_beside_live_blocks(case, figures):
         ((78, 60), 56.4, {"source": "estimated"}, ("expandable_segments", "low", 0)),
         ((78, 60), 56.4, {"is_own_known": False}, ("expandable_segments", "medium", 0)),
         ((60, 58), 56.4, {}, ("expandable_segments", "medium", 0)),  # more pieces than the replay has
+        ((75.6, 75.4, 75.3), 56.4, {}, ("less_memory", "high", 0)),  # by less than a replay is sure of
     ],
 )
 def test_the_remedy_is_the_first_that_would_have_fitted(case, predicted, needs, peak, changes, expected):
     answer = answer_of(case(FRAGMENTED, prediction=predicted(peak)), trials(*needs, **changes))
     assert (answer.remedy, answer.confidence, round(answer.missing_bytes / GIB, 1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("needs", "expected"),
+    [
+        ((67.13, 67.12, 65.36), ("max_split_size_mb", "max_split_size_mb:128", "medium")),
+        ((67.13, 67.12, 67.0), ("less_memory", None, "low")),
+        ((80, 74, 73), ("max_split_size_mb", "max_split_size_mb:512", "high")),
+        ((), ("max_split_size_mb", "max_split_size_mb:128", "low")),  # nothing was replayed
+    ],
+)
+def test_beside_pools_a_split_size_is_named_that_frees_enough_or_the_most(case, predicted, needs, expected):
+    texts = ("", "max_split_size_mb:512", "max_split_size_mb:128")
+    job = case(FRAGMENTED, prediction=predicted(56.4), pools_in_log="NCCL's user buffers")
+    answer = answer_of(job, trials(*needs, texts=texts) if needs else None)
+    assert (answer.remedy, answer.settings, answer.confidence) == expected
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,25 @@ def test_a_recipes_own_settings_are_not_repeated(asked, case):
     assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""
 
 
-def test_the_trial_on_several_nodes_compares_two_cells(asked, mbr_perf):
-    program, *words = shlex.split(trial_command(asked()).replace("MINUTES", "30"))
+@pytest.mark.parametrize(
+    ("own", "name", "a", "b"),
+    [
+        ("", "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False", ""),
+        ("max_split_size_mb:128", "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128", ""),
+        (
+            "roundup_power2_divisions:4",
+            "PYTORCH_ALLOC_CONF",
+            "roundup_power2_divisions:4",
+            "roundup_power2_divisions:4,",
+        ),
+    ],
+)
+def test_the_trial_adds_expandable_segments_to_the_jobs_own_settings(asked, mbr_perf, own, name, a, b):
+    job = replace(asked(env=(f"{name}={own}",) if own else ()), has_given_settings=True)
+    program, *words = shlex.split(trial_command(job).replace("MINUTES", "30"))
     cells = json.loads(mbr_perf(*words, "--dryrun", "--json").out)["cells"]
-    values = {cell["changes"]["env.PYTORCH_CUDA_ALLOC_CONF"] for cell in cells}
-    assert (program, len(cells), len(values)) == ("mbr-perf", 2, 2)
+    fates = {cell["changes"][f"env.{name}"]: cell["fate"] for cell in cells}
+    assert (program, fates) == ("mbr-perf", {a: "run", f"{b}expandable_segments:True": "run"})
 
 
 def test_options_variables_and_set_values_are_kept(asked):
