@@ -73,7 +73,9 @@ def foreign_line(answer: ForeignAnswer) -> Line:
     assert judged is not None
     found = judged.comparison.findings
     return compared_line(
-        judged.comparison, (*judged.doubts, *(f.reason for f in found if f.verdict is Verdict.INCONCLUSIVE))
+        judged.comparison,
+        (*judged.doubts, *(f.reason for f in found if f.verdict is Verdict.INCONCLUSIVE)),
+        shown=SHOWN,
     )
 
 

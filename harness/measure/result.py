@@ -208,22 +208,30 @@ def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
 
 _PEAK = "peak_allocated_bytes"
 _IN_LINE = {"step_time_s": "{} a step", "tflops_per_gpu": "{} TFLOP/s/GPU", _PEAK: "peak {}"}
+_CHANGES = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
 _EQUAL = 0.0005  # a smaller change is shown as 0.0 %
 _MIRRORED = 0.01  # throughput says no more than the step time where their product changes by less
 
 
-def compared_line(comparison: Comparison, why: Iterable[str] = (), step_s: float | None = None) -> Line:
+def compared_line(
+    comparison: Comparison,
+    why: Iterable[str] = (),
+    step_s: float | None = None,
+    shown: Mapping[str, Metric] = BY_NAME,
+) -> Line:
     """Return a verdict with the changes of time and peak: ``REGRESSION: 2.741 s a step, +8.1 %; peak 5 GiB, equal``.
 
-    ``why``: the reasons of an inconclusive verdict, of which the first begins the line. ``step_s``: of a run whose step
-    time is not compared.
+    Another figure that decides comes before them. ``why``: the reasons of an inconclusive verdict, of which the first
+    begins the line. ``step_s``: of a run whose step time is not compared. ``shown``: the metrics that are compared.
     """
     found = {finding.metric: finding for finding in comparison.findings if finding.current is not None}
     if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
         del found["tflops_per_gpu"]
     alone = step_s and "step_time_s" not in found
-    texts = [f"{format_seconds(step_s or 0)} a step{_unjudged_time(comparison)}"] if alone else []
-    texts += [_in_line(found[name]) for name in _IN_LINE if name in found]
+    decides = (name for name in found if found[name].verdict is comparison.outcome and name not in _IN_LINE)
+    texts = [_in_line(found[name], shown) for name in decides if comparison.outcome in _CHANGES]
+    texts += [f"{format_seconds(step_s or 0)} a step{_unjudged_time(comparison)}"] if alone else []
+    texts += [_in_line(found[name], shown) for name in _IN_LINE if name in found]
     has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
     texts += [lack for lack, known in has.items() if not known]
     reasons = [*filter(None, why)][:1] if comparison.outcome is Verdict.INCONCLUSIVE else []
@@ -242,10 +250,13 @@ def _is_mirrored(time: float | None, rate: float | None) -> bool:
     return time is not None and rate is not None and abs((1 + time) * (1 + rate) - 1) < _MIRRORED
 
 
-def _in_line(finding: Finding) -> str:
-    value = _IN_LINE[finding.metric].format(figures.figure(BY_NAME[finding.metric], finding.current))
+def _in_line(finding: Finding, shown: Mapping[str, Metric]) -> str:
+    metric = shown[finding.metric]
+    template = _IN_LINE.get(finding.metric, f"{metric.title.lower()} {{}}")
+    value = template.format(figures.figure(metric, finding.current))
     if finding.change is None:
-        return f"{value}, not compared"
+        is_check = finding.verdict in _CHANGES
+        return f"{value}, allowed {figures.allowed_change(metric, finding)}" if is_check else f"{value}, not compared"
     return f"{value}, {'equal' if abs(finding.change) < _EQUAL else figures.change(finding)}"
 
 

@@ -211,3 +211,14 @@ def test_equal_jobs_are_one_job_whatever_their_logs_are_called(mbr_perf, tmp_pat
     ours, theirs = (str(next((tmp_path / name / "runs").iterdir())) for name in ("new", "ref"))
     judged = mbr_perf("compare", ours, theirs, "--json")
     assert (judged.code, json.loads(judged.out)["differences"]) == (5, [])
+
+
+def test_line_1_begins_with_another_figure_that_decides(mbr_perf, tmp_path):
+    for name, reserved in (("a", 72.36), ("b", 64.55)):
+        peak = [(1, memory_gb(0, 1, max_allocated=54.9, max_reserved=reserved))]
+        (tmp_path / f"{name}.log").write_text(megatron_lm_log([2.5] * 50, [700.0] * 50, memory=peak))
+    answer = mbr_perf("compare", tmp_path / "a.log", tmp_path / "b.log", "-q")
+    assert answer.code == 5
+    first, *others = answer.out.split("; ")
+    assert (first[:26], first.partition(", ")[2]) == ("REGRESSION: peak reserved ", "+12.1 %")
+    assert [text.partition(", ")[2] for text in others] == ["equal", "equal.\n"]
