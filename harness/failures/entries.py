@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, table, threshold
+from harness.foreign.logs.sieve import any_of
 from harness.units import first_line
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -106,25 +107,31 @@ def signs() -> tuple[Entry, ...]:
     return tuple(each for each in entries() if each.sign)
 
 
-def shape(text: str) -> bytes:
-    """Return the text without digits, which the lines of a log share."""
-    return text.encode(errors="replace").translate(None, b"0123456789")
-
-
 @cache
-def _shapes() -> tuple[tuple[tuple[bytes, ...], Entry], ...]:
-    return tuple((tuple(shape(word_of(pattern)) for pattern in each.patterns), each) for each in entries())
-
-
-@lru_cache(maxsize=8192)
-def _candidates(text: bytes) -> tuple[Entry, ...]:
-    return tuple(each for words, each in _shapes() if any(word in text for word in words))
+def _owners() -> tuple[re.Pattern[bytes], dict[bytes, set[tuple[int, int]]]]:
+    """Return a search for the words of patterns, and the patterns (entry, number) that each match of it points to."""
+    patterns = {
+        (place, number): word_of(pattern)
+        for place, each in enumerate(entries())
+        for number, pattern in enumerate(each.patterns)
+    }
+    search, owners = any_of(patterns.values()), dict[bytes, set[tuple[int, int]]]()
+    for pattern, word in patterns.items():
+        match = search.search(word.encode())
+        owners.setdefault(match[0] if match else b"", set()).add(pattern)
+    return search, owners
 
 
 def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[str]] | None:
     """Return the first entry that matches, with its match; ``of_signs``: of those whose line alone shows a failure."""
-    found = (each for each in _candidates(shape(text)) if each.sign or not of_signs)
-    return next(((each, match) for each in found if (match := each.match(text))), None)
+    search, owners = _owners()
+    written, at, found = text.encode(errors="replace"), 0, set[tuple[int, int]]()
+    while word := search.search(written, at):
+        found |= owners.get(word[0], set())
+        at = word.start() + 1
+    rows = ((entries()[place], number) for place, number in sorted(found))
+    chosen = ((each, each.patterns[number]) for each, number in rows if each.sign or not of_signs)
+    return next(((each, match) for each, pattern in chosen if (match := _search(pattern, text))), None)
 
 
 def _entry(row: dict[str, Any]) -> Entry:
@@ -168,7 +175,14 @@ def is_of_peer(text: str) -> bool:
 
 def pools_in(text: str) -> str:
     """Return the name of the memory pools that a line shows and that exclude expandable segments; empty for none."""
+    if not _pool_words().search(text.encode(errors="replace")):
+        return ""
     return next((row["name"] for row in table()["pools"] if any(_search(each, text) for each in row["pattern"])), "")
+
+
+@cache
+def _pool_words() -> re.Pattern[bytes]:
+    return any_of(word_of(each) for row in table()["pools"] for each in row["pattern"])
 
 
 def entry(identifier: str) -> Entry:

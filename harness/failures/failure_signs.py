@@ -2,13 +2,13 @@
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from signal import Signals
 from typing import cast, get_args
 
 from harness.failures.allocator import message_start
 from harness.failures.collectives import job_rank
-from harness.failures.entries import FailureKind, Sign, first_match, shape, signal_number, signs, word_of
+from harness.failures.entries import FailureKind, Sign, first_match, signal_number, signs, word_of
 from harness.failures.frames import error_line
 from harness.failures.verdict import table
 from harness.foreign.logs.lines import LogLine
@@ -32,9 +32,13 @@ _MORE_WORDS = (
     "Exit",
     "Interrupt",
     "checkpoint",
+    "step:",
 )
-# After a line with one of these, the next lines belong to the message.
-WORDS_BEFORE_MORE = ("Traceback (", 'File "', "Error", "Exception", "exitcode", "ChildFailed", "Last error")
+# After a line with one of these, the next lines belong to the message. A line break: the line ends there.
+WORDS_BEFORE_MORE = (
+    "Traceback (", 'File "', "Error:\n", "Exception:\n", "NCCL error in: ", "ncclInternalError: ", "Last error",
+    "exitcode", "ChildFailed",
+)  # fmt: skip
 
 
 @cache
@@ -60,18 +64,8 @@ def words_of_failures() -> tuple[str, ...]:
     pools = (each for row in table()["pools"] for each in row["pattern"])
     patterns = (*table()["mentions"], *(each for entry in signs() for each in entry.patterns), *pools)
     of_exits = (word for word, *_ in _exits())
-    every = sorted({*map(word_of, patterns), *of_exits, *_MORE_WORDS, *WORDS_BEFORE_MORE}, key=len)
+    every = sorted({*map(word_of, patterns), *of_exits, *_MORE_WORDS}, key=len)
     return tuple(word for number, word in enumerate(every) if not any(short in word for short in every[:number]))
-
-
-@cache
-def _shapes() -> tuple[bytes, ...]:
-    return tuple(map(shape, words_of_failures()))
-
-
-@lru_cache(maxsize=8192)
-def _has_word(text: bytes) -> bool:
-    return any(word in text for word in _shapes())
 
 
 def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
@@ -80,7 +74,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     Inside a traceback, lines of code are ignored. Outside, the name of an error has less weight: programs also report
     errors that they handled.
     """
-    if not _may_show(text, in_traceback=in_traceback):
+    if in_traceback and text.startswith(_CODE):
         return None
     if message_start(text) is not None:
         return Sign("oom")
@@ -91,13 +85,6 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     if error and error[1] not in _OF_A_PARENT:
         return Sign("error", weight=0 if in_traceback else 1)
     return None if is_code and text not in table()["words"] else _ended(text)
-
-
-def _may_show(text: str, *, in_traceback: bool) -> bool:
-    """Rule out most lines; a traceback may end with any name before a colon."""
-    if in_traceback and text.startswith(_CODE):
-        return False
-    return _has_word(shape(text)) or (in_traceback and ": " in text and not text.endswith(":"))
 
 
 def _of_entry(text: str) -> Sign | None:

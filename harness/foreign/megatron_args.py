@@ -162,12 +162,11 @@ def _head(source: ForeignSource) -> str:
 
 
 @lru_cache(maxsize=1)
-def _standard_input(stream: TextIO) -> str:
-    """Read standard input once, because a request may be resolved several times."""
-    if stream.isatty():
-        raise BadRequestError(
-            "--megatron_args -: standard input is a terminal", remedy="pipe the arguments in, or name a file"
-        )
+def _standard_input(stream: TextIO | None) -> str:
+    """Read standard input once, because a request may be resolved several times. ``stream``: None if it is closed."""
+    if stream is None or stream.isatty():
+        problem = f"--megatron_args -: standard input is {'a terminal' if stream else 'closed'}"
+        raise BadRequestError(problem, remedy="pipe the arguments in, or name a file")
     try:
         text = stream.read(MOST_BYTES + 1)
     except (UnicodeDecodeError, OSError) as error:

@@ -311,6 +311,8 @@ def test_a_terminal_gives_no_arguments(monkeypatch):
     monkeypatch.setattr("sys.stdin", terminal)
     request = Request(model_recipe_name="", gpu="h100", num_gpus=8, source=ForeignSource("megatron_args", "-"))
     refused(lambda: resolve(request), "terminal")
+    monkeypatch.setattr("sys.stdin", None)
+    refused(lambda: resolve(request), "closed")
 
 
 def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():

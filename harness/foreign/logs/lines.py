@@ -35,12 +35,12 @@ _BEGINNING = re.compile(
     r"|(?<=(?:it/s|s/it)\])\s{0,4}(?=[A-Za-z])"  # behind a progress bar
 )
 # Every record inside a line has one of these. Searching for them is much cheaper.
-_SIGNS = ("[", "Step Time : ", "Traceback (", "it/s]", "s/it]")
+_SIGNS = re.compile(r"\[|Step Time : |Traceback \(|it/s\]|s/it\]")
 
 
 def records_in(text: str) -> Iterator[str]:
     """Yield the records of a line in order; the line itself if no record begins inside it."""
-    if not any(sign in text[1:] for sign in _SIGNS):
+    if not _SIGNS.search(text, 1):
         yield text
         return
     start = 0
@@ -104,8 +104,7 @@ def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = 
     require_text(head, source.name)
     whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
     prefixes = PrefixReader(source.rank, [text for line in whole for text in _unpacked(line)])
-    has_json = any(line.startswith("{") for line in whole)  # which may escape the wanted words
-    for number, piece in numbered_pieces(stream, Sieve(wanted) if wanted and not has_json else None):
+    for number, piece in numbered_pieces(stream, Sieve(wanted) if wanted else None):
         for text in _unpacked(as_text(piece)):
             yield from _records(prefixes, source.name, number, text)
 
@@ -115,7 +114,7 @@ _MESSAGES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kuber
 
 def _unpacked(text: str) -> list[str]:
     """Return the lines of the message in a JSON object; the text itself if it is no such object."""
-    if text.startswith("{"):
+    if text.startswith(('{"', '{ "')):
         with suppress(ValueError, RecursionError):
             document = json.loads(text)
             message = next((document[name] for name in _MESSAGES if name in document), None)

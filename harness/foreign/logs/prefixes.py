@@ -94,8 +94,10 @@ def _peeled(text: str) -> _Peeled:
     for _ in range(_MOST_PREFIXES):
         text = found.text.lstrip()
         patterns = _BRACKETED if text[:1] == "[" else _DATED if text[:1].isdecimal() else _OTHERS
-        match = next(filter(None, (pattern.match(text) for pattern in patterns)), None)
-        if match is None:
+        for pattern in patterns:
+            if match := pattern.match(text):
+                break
+        else:
             break
         found.text = text[match.end() :]
         for name, value in match.groupdict().items():

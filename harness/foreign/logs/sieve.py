@@ -1,16 +1,16 @@
 """Splits a log into lines, and leaves out the lines that its reader does not want."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from io import BufferedReader
 from itertools import compress
+from typing import Any
 
 MAX_PIECE_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 18
 _READ_WHOLE = _BLOCK_BYTES  # bytes at the beginning of a log
-_MOST_SHAPES = 50_000
-_LONGEST_SHAPE = 1000
 
 # ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
 _ESCAPES = re.compile(
@@ -18,14 +18,13 @@ _ESCAPES = re.compile(
 )
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\n\r")
 _LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-_DIGITS = b"0123456789"
 
 
 @dataclass(frozen=True)
 class Wanted:
     """The lines that a reader wants: with one of ``words``, and with one of ``before`` and ``more`` lines after it.
 
-    The beginning and the last line of a log are always read. Digits in words do not count.
+    The beginning and the last line of a log are always read. A line break in a word stands for the end of the line.
     """
 
     words: tuple[str, ...]
@@ -33,42 +32,70 @@ class Wanted:
     more: int = 64
 
 
-@dataclass
+# How a character of a word may stand inside a JSON string, in which some loggers write each line.
+_IN_JSON = {
+    '"': r'\\?"', "/": r"\\?/", "\n": r'[ \t]{0,9}(?:\r?\n|\\n|")',
+    **{char: rf"(?:{char}|\\u00{ord(char):02x})" for char in "<>&'="},
+}  # fmt: skip
+
+
+_COMMON = {char: place for place, char in enumerate(" etaoinsrhldcumfpgwy")}  # the most common first
+_LEAST = 4  # characters of a word that are searched, if it has them
+
+
+def any_of(words: Iterable[str]) -> re.Pattern[bytes]:
+    """Compile a search that finds every text with one of the words, and a few others.
+
+    It is a tree of the words' characters, each from its rarest one on, because few places of a text can begin there.
+    """
+    root: dict[str, Any] = {}
+    for word in words:
+        begins = range(max(1, len(word) - _LEAST + 1))
+        rarest = max(begins, key=lambda at: _COMMON.get(word[at], len(_COMMON)))
+        branch = root
+        for char in word[rarest:]:
+            branch = branch.setdefault(char, {})
+        branch[""] = {}
+    # The first character is written plainly: re then skips all other characters.
+    first = (re.escape(char) + _tree(below) for char, below in root.items())
+    return re.compile("|".join(first).encode() if root else b"(?!)")
+
+
+def _tree(branch: dict[str, Any]) -> str:
+    if "" in branch:  # a word ends here: longer ones add nothing
+        return ""
+    found = [_IN_JSON.get(char, re.escape(char)) + _tree(below) for char, below in branch.items()]
+    return found[0] if len(found) == 1 else f"(?:{'|'.join(found)})"
+
+
 class Sieve:
-    """Remembers the shapes of lines, which are lines without digits: logs repeat them."""
+    """Finds the wanted lines of a log, block after block."""
 
-    wanted: Wanted
-    _seen: dict[bytes, int] = field(default_factory=dict)
-    _more: int = 0
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._more = 0
 
-    def __post_init__(self) -> None:
-        self._words, self._before = (
-            tuple(word.encode().translate(None, _DIGITS) for word in words)
-            for words in (self.wanted.words, self.wanted.before)
-        )
+    @cached_property
+    def _searches(self) -> tuple[tuple[re.Pattern[bytes], int], ...]:
+        """Each search, and the number of lines that a match of it keeps; a short log needs none."""
+        words, before = self._wanted.words, self._wanted.before
+        return (any_of((*words, *before)), 1), (any_of(before), 1 + self._wanted.more)
 
-    def chosen(self, block: bytes) -> list[int]:
+    def chosen(self, block: bytes) -> bytes:
         """Return for every line of the block whether it is wanted."""
-        shapes = block.translate(None, _DIGITS).split(b"\n")
-        if len(self._seen) > _MOST_SHAPES:
-            self._seen.clear()
-        seen = self._seen
-        found = [seen[shape] if shape in seen else self._kind(shape) for shape in shapes]
-        if not self._more and 2 not in found:
-            return found
-        for at, kind in enumerate(found):
-            if kind > 1:
-                self._more = self.wanted.more
-            elif self._more:
-                self._more -= 1
-                found[at] = 1
-        return found
-
-    def _kind(self, shape: bytes) -> int:
-        kind = 2 if any(word in shape for word in self._before) else int(any(word in shape for word in self._words))
-        if len(shape) <= _LONGEST_SHAPE:
-            self._seen[shape] = kind
-        return kind
+        block += b"\n"
+        count = block.count(b"\n")
+        found = bytearray(count)
+        found[: self._more] = b"\1" * min(self._more, count)
+        self._more = max(0, self._more - count)
+        for pattern, lines in self._searches:
+            at = end = 0
+            while match := pattern.search(block, end):
+                at += block.count(b"\n", end, match.start())
+                found[at : at + lines] = b"\1" * min(lines, count - at)
+                self._more = max(self._more, at + lines - count)
+                end = block.find(b"\n", match.start())
+        return bytes(found)
 
 
 def numbered_pieces(stream: BufferedReader, sieve: Sieve | None = None) -> Iterator[tuple[int, bytes]]:
@@ -79,10 +106,11 @@ def numbered_pieces(stream: BufferedReader, sieve: Sieve | None = None) -> Itera
     """
     last: tuple[int, bytes] | None = None
     passed = 0
-    for number, block in _blocks(stream):
-        lines = cleaned_bytes(block).split(b"\n")
+    for number, raw in _blocks(stream):
+        block = cleaned_bytes(raw)
+        lines = block.split(b"\n")
         is_whole = sieve is None or passed < _READ_WHOLE
-        chosen = [1] * len(lines) if is_whole or sieve is None else sieve.chosen(b"\n".join(lines))
+        chosen = b"\1" * len(lines) if is_whole or sieve is None else sieve.chosen(block)
         passed += len(block)
         at = len(lines) - 1
         while at > 0 and not lines[at].strip():

@@ -5,6 +5,7 @@ import os
 import re
 import select
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ def log_sources(paths: Iterable[str | Path]) -> tuple[LogSource, ...]:
     problems = Problems()
     for given in paths:
         if str(given) == STDIN:
+            if sys.stdin is None:  # Python's value for a closed one
+                problems.add("-: standard input is closed", "pipe the log in, or name its file")
             found.setdefault(None, LogSource("<stdin>", None))
             continue
         with problems.collecting():

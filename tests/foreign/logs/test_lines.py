@@ -167,6 +167,11 @@ def test_standard_input_is_read_where_a_dash_is_given(tmp_path, monkeypatch):
         assert list(log_lines(["-"])) == [LogLine("piped", "<stdin>", 1, rank=1)]
 
 
+def test_a_closed_standard_input_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    refused(lambda: log_lines(["-"]), "closed")
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [

@@ -20,9 +20,9 @@ def read(lines, wanted):
 
 def test_only_wanted_lines_and_the_ends_of_a_long_log_are_read():
     lines = [*DULL, "here it is 1", *DULL, "last 2"]
-    found = read(lines, Wanted(("it is 9",)))
+    found = read(lines, Wanted(("it is 1",)))
     assert found[1] == b"step 0 is dull"
-    assert found[40_001] == b"here it is 1"  # whatever its digits
+    assert found[40_001] == b"here it is 1"
     assert found[80_002] == b"last 2"
     assert not {30_000, 40_000, 40_002, 80_001} & set(found)
 
@@ -36,6 +36,24 @@ def test_lines_after_a_word_are_read_with_it():
 def test_a_short_log_is_read_whole(lines):
     found = read(lines, Wanted(("nothing",)))
     assert found == {number: line.encode() for number, line in enumerate(lines, 1) if line}
+
+
+@pytest.mark.parametrize(
+    ("word", "written"),
+    [
+        ('File "', r'{"log": "  File \"/x.py\""}'),
+        ("NET/IB", r"NET\/IB: async"),
+        ("a <b", r"a \u003cb"),
+        ("a <b", "a <b"),
+    ],
+)
+def test_a_word_is_found_as_json_writes_it(word, written):
+    assert 40_001 in read([*DULL, written, *DULL], Wanted((word,)))
+
+
+def test_a_line_break_in_a_word_is_the_end_of_the_line():
+    found = read([*DULL, "Error: of 3", "plain", "Error: ", "more", *DULL], Wanted((), ("Error:\n",), more=1))
+    assert [number for number in found if 39_990 < number < 50_000] == [40_003, 40_004]
 
 
 FAILURES = (
