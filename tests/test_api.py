@@ -36,7 +36,7 @@ def test_an_illegal_request_is_an_answer_and_an_unreadable_one_an_error():
     with pytest.raises(BadRequestError, match="llama3_9b"):
         check(Experiment(model_recipe_name="llama3_9b"))
     for function in (check, plan):
-        with pytest.raises(BadRequestError, match="'llama3_8b' is no Experiment"):
+        with pytest.raises(BadRequestError, match=r"'llama3_8b' .*Experiment"):
             function("llama3_8b")
 
 
@@ -47,7 +47,7 @@ def test_a_run_is_compared_as_by_the_command(replay, mbr_perf, tmp_path):
     found = compare(run)
 
     assert found.to_dict() == json.loads(mbr_perf("compare", run, "--json").out)
-    with pytest.raises(BadRequestError, match="nothing was measured"):
+    with pytest.raises(BadRequestError, match="replay"):
         compare(run, run, results_dir=results)
 
 

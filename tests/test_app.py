@@ -94,23 +94,17 @@ def test_options_may_be_spelled_with_a_dash_and_values_stay(typed, read):
 def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
     answer = mbr_perf("recipes", "show", "llama3_8bb", "--json")
     assert answer.code == 2
-    assert json.loads(answer.out) == {
-        "schema_version": 1,
-        "error": "unknown recipe 'llama3_8bb'",
-        "remedy": "did you mean 'llama3_8b'?",
-        "exit_code": 2,
-    }
-    assert answer.err == "error: unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?\n"
+    document = json.loads(answer.out)
+    assert (list(document), document["exit_code"]) == (["schema_version", "error", "remedy", "exit_code"], 2)
+    assert "'llama3_8bb'" in document["error"] and "'llama3_8b'" in document["remedy"]
+    assert answer.err == f"error: {document['error']}\n  {document['remedy']}\n"
 
 
 def test_each_of_several_problems_is_marked_as_an_error(mbr_perf):
     answer = mbr_perf("run", "-mr", "llama3_8b", "-g", "h10", "-c", "fp88", "--recompute_modules", "foo")
     assert answer.code == 2
-    assert [line for line in answer.err.splitlines() if not line.startswith("  ")] == [
-        "error: --gpu: no such value 'h10'",
-        "error: --compute_dtype: no such value 'fp88'",
-        "error: --recompute_modules: unknown recompute module 'foo'",
-    ]
+    places = [line.partition(": ")[2].partition(": ")[0] for line in answer.err.splitlines() if line[0] != " "]
+    assert places == ["--gpu", "--compute_dtype", "--recompute_modules"]
 
 
 def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
@@ -128,14 +122,10 @@ def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
     ("typed", "expected", "help_of"),
     [
         (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
-        (("doktor",), "No such command 'doktor'", "mbr-perf"),
-        (
-            ("run", "-mr", "llama3_8b", "-tp", "x"),
-            "--tensor_model_parallel_size: 'x' is not a whole number",
-            "mbr-perf run",
-        ),
+        (("doktor",), "'doktor'", "mbr-perf"),
+        (("run", "-mr", "llama3_8b", "-tp", "x"), "--tensor_model_parallel_size: 'x' ", "mbr-perf run"),
         (("golden", "diff", "HEAD:a"), "Missing argument 'AFTER'", "mbr-perf golden diff"),
-        (("run", "-mq", "llama"), "did you mean -q or -m or", "mbr-perf run"),
+        (("run", "-mq", "llama"), " -mq ", "mbr-perf run"),
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_is_a_wrong_request(mbr_perf, typed, expected, help_of):

@@ -36,15 +36,15 @@ def printed(make_spec):
 
 def test_a_finding_is_its_id_the_fix_and_megatron_cores_words(printed):
     lines = printed(REFUSED, WASTEFUL)
-    assert lines[2:5] == ["R09 fix: drop mla_up_proj", "warning R10: frees almost nothing", "  fix: drop core_attn"]
-    assert "R09: mla_up_proj in recompute_modules is only supported with multi_latent_attention." in lines
+    assert lines[2:5] == [f"R09 fix: {REFUSED.fix}", f"warning R10: {WASTEFUL.message}", f"  fix: {WASTEFUL.fix}"]
+    assert f"R09: {REFUSED.mcore_text}" in lines
 
 
 @pytest.mark.parametrize(
     ("findings", "verdict"),
     [
         ((), "LEGAL: llama3_70b sft, fp8_cs, 32 x H100 80GB SXM, "),
-        ((WASTEFUL, REFUSED, KNOWN), "ILLEGAL: 1 warning, 1 error. R09: mla_up_proj needs multi-latent attention"),
+        ((WASTEFUL, REFUSED, KNOWN), "ILLEGAL: 1 warning, 1 error. R09: "),
         ((FORCED, WASTEFUL), "LEGAL: 1 forced error, 1 warning. R09: "),
         ((FORCED, FORCED, REFUSED), "ILLEGAL: 2 forced errors, 1 error. R09: "),
     ],
@@ -54,9 +54,8 @@ def test_the_first_line_is_the_verdict_with_the_worst_problem(printed, findings,
 
 
 def test_a_forced_error_is_called_forced(printed):
-    assert "forced R09: mla_up_proj needs multi-latent attention" in printed(
-        REFUSED.model_copy(update={"id": "A"}), FORCED
-    )
+    lines = printed(REFUSED.model_copy(update={"id": "A"}), FORCED)
+    assert any(line.startswith("forced R09: ") for line in lines)
 
 
 def test_brackets_are_text(printed):

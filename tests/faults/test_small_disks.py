@@ -49,7 +49,7 @@ def test_a_golden_that_has_no_room_is_as_it_was_before(stage, mbr_perf, on_small
     copy = tmp_path / "copy"
     shutil.copytree(goldens, copy)
     code, _, err, left = on_small_disk(fill, goldens, "1m", goldens / "filler", copy)
-    assert (code, f"{path}: cannot be written: No space left on device" in err) == (2, True), err
+    assert (code, f"{path}: " in err, "No space left on device" in err) == (2, True, True), err
     assert {file.relative_to(left): file.read_bytes() for file in left.rglob("*") if file.is_file()} == {
         path.relative_to(goldens): before
     }
@@ -76,8 +76,5 @@ def test_logs_on_a_read_only_disk_are_refused_before_anything_starts(stage, on_s
     read_only = ("sh", "-c", 'mount -o remount,ro "$small"; exec "$@"', "sh")
     command = stage.run_command(results, "--run_dir", run_dir)
     code, _, err, _ = on_small_disk((*read_only, *command), logs, "100m", "none")
-    assert (code, f"error: {logs}: mbr-perf cannot write here: Read-only file system; nothing was started" in err) == (
-        3,
-        True,
-    ), err
+    assert (code, f"error: {logs}: " in err, "Read-only file system" in err) == (3, True, True), err
     assert not list(run_dir.rglob("rank_*"))

@@ -130,7 +130,7 @@ def test_ctrl_c_ends_the_ranks_and_frees_the_devices(machine):
     ("number", "kinds", "why"),
     [
         (signal.SIGKILL, ["signal", "signal"], "Signal 9 (SIGKILL)"),
-        (signal.SIGSTOP, ["lost", "hang"], "no sign of life"),
+        (signal.SIGSTOP, ["lost", "hang"], "no sign"),
     ],
 )
 def test_a_rank_that_dies_or_hangs_ends_the_run_and_frees_the_devices(machine, number, kinds, why):

@@ -62,8 +62,8 @@ def test_a_layer_pattern_is_read_without_being_run(read, module):
     ("changes", "row", "reason"),
     [
         ({"optimizer": "muon"}, {}, "Adam"),
-        ({"use-megatron-fsdp": True}, {}, "keeps some of its states whole"),
-        ({"global-batch-size": 3}, {}, "does not divide"),
+        ({"use-megatron-fsdp": True}, {}, "FSDP"),
+        ({"global-batch-size": 3}, {}, " 8 GPUs"),
         ({"not-yet-invented": True}, {}, "--not-yet-invented"),
         ({"moe-latent-size": 64}, {}, "--moe-latent-size"),
         ({}, {"arguments": {name: value for name, value in PLAIN.items() if name != "global-batch-size"}},

@@ -71,8 +71,8 @@ def test_a_file_without_a_point_and_a_row_without_a_difference_are_named(module,
     ("arguments", "message"),
     [
         ((), "BRIDGE_CHECKOUT"),
-        (("{tmp}",), "perf_recipes: no such file or folder"),
-        (("{checkout}",), "argument_parser.py: no such file or folder"),
+        (("{tmp}",), "perf_recipes: "),
+        (("{checkout}",), "argument_parser.py: "),
         (("{whole}",), "git submodule update --init 3rdparty/Megatron-LM"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -26,7 +27,7 @@ def cases_of(folder):
 def test_a_machine_without_gpu_exits_2_and_names_the_rehearsal(tmp_path):
     done = gpu_check("--minutes", "0.1", "--out", tmp_path, LD_LIBRARY_PATH=str(tmp_path), CUDA_VISIBLE_DEVICES="")
     if "checking NVIDIA" in done.stderr:
-        pytest.skip("this machine has a GPU")
+        pytest.skip("a GPU")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--rehearse" in done.stderr
 
@@ -46,9 +47,9 @@ def test_all_that_is_wrong_with_a_request_is_reported_at_once():
     wrong = "--shapes dense,square --only oom,paint --dtypes fp1 --minutes 0 --recompute full --attention flash --archive a.zip"
     done = gpu_check("--rehearse", *wrong.split())
     assert (done.returncode, done.stdout) == (2, "")
-    for problem in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'", "--attention: there is no 'flash'", "--archive a.zip must be a new file",
-                    "--minutes 0 must be above 0", "--recompute full: "):  # fmt: skip
-        assert problem in done.stderr
+    named = ("--shapes: .*'square'", "--only: .*'paint'", "--dtypes: .*'fp1'", "--attention: .*'flash'",
+             "--archive a.zip ", "--minutes 0 ", "--recompute full: ")  # fmt: skip
+    assert [name for name in named if not re.search(name, done.stderr)] == []
 
 
 def test_help_names_every_stage_and_exit_code():

@@ -57,13 +57,13 @@ def test_a_link_out_of_the_recipe_directory_is_not_followed(mbr_perf, tmp_path):
         (tmp_path / "recipes" / folder / "replayed.yaml").symlink_to(tmp_path / "outside.yaml")
     for command in ASKED_BY.values():
         answer = mbr_perf(*command, "replayed", "--recipes_dir", tmp_path / "recipes", "--dryrun")
-        assert (answer.code, "is a link that leaves" in answer.err) == (2, True), answer.err
+        assert (answer.code, "replayed.yaml" in answer.err, " link " in answer.err) == (2, True, True), answer.err
 
 
 @pytest.mark.parametrize("family", ["../llama", "/", "llama/../llama", "\0"])
 def test_a_family_is_a_name(mbr_perf, family):
     answer = mbr_perf("run", "-m", family, "-mr", "llama3_8b", "--dryrun")
-    assert (answer.code, "is of family" in answer.err) == (2, True)
+    assert (answer.code, "error: -m " in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(
