@@ -67,10 +67,14 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
         helpful = next((row.settings for row in freeing if row.helps), "")
         least = min(row.fits_bytes for row in (own, *others))
         return _remedy(helpful), helpful, _sure(case, trials, available), max(0, least - available)
-    # Either nothing is replayed, or the job fragments more than constant shapes do.
+    return _guessed(case, trials, freeing)
+
+
+def _guessed(case: Case, trials: Trials | None, freeing: list[Trial]) -> tuple[Remedy, str, Confidence, int]:
+    """Return the same where nothing is replayed, or the job fragments more than constant shapes do."""
     if case.expandable_segments or not _is_in_pieces(case):
         return "less_memory", "", "low", 0
-    guess = others[0].settings if others else EXPANDABLE_SEGMENTS
+    guess = trials.rows[1].settings if trials and trials.rows[1:] else EXPANDABLE_SEGMENTS
     if case.pools:
         best = min(freeing, key=lambda row: row.fits_bytes, default=None)
         guess = best.settings if best else "" if trials else SPLITS[-1]

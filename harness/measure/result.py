@@ -227,17 +227,24 @@ def compared_line(
     found = {finding.metric: finding for finding in comparison.findings if finding.current is not None}
     if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
         del found["tflops_per_gpu"]
+    texts = _figures(comparison, found, step_s, shown)
+    reasons = [*filter(None, why)][:1] if comparison.outcome is Verdict.INCONCLUSIVE else []
+    more = "".join(f" {sentence(text)}." for text in _ends(comparison))
+    word = comparison.outcome.value
+    return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join((*reasons, *texts))}.{more}"))
+
+
+def _figures(
+    comparison: Comparison, found: Mapping[str, Finding], step_s: float | None, shown: Mapping[str, Metric]
+) -> list[str]:
+    """Return the figure that decides, the time and the peak, each with its change."""
     alone = step_s and "step_time_s" not in found
     decides = (name for name in found if found[name].verdict is comparison.outcome and name not in _IN_LINE)
     texts = [_in_line(found[name], shown) for name in decides if comparison.outcome in _CHANGES]
     texts += [f"{format_seconds(step_s or 0)} a step{_unjudged_time(comparison)}"] if alone else []
     texts += [_in_line(found[name], shown) for name in _IN_LINE if name in found]
     has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
-    texts += [lack for lack, known in has.items() if not known]
-    reasons = [*filter(None, why)][:1] if comparison.outcome is Verdict.INCONCLUSIVE else []
-    more = "".join(f" {sentence(text)}." for text in _ends(comparison))
-    word = comparison.outcome.value
-    return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join((*reasons, *texts))}.{more}"))
+    return texts + [lack for lack, known in has.items() if not known]
 
 
 def _ends(comparison: Comparison) -> list[str]:
