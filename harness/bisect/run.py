@@ -200,7 +200,6 @@ def _next_run(plan: BisectPlan, measured: Sequence[Measured], places: Sequence[i
 def _answer(
     plan: BisectPlan, folder: Path, metric: Metric, step: Found | Undecided, measured: Sequence[Measured]
 ) -> BisectAnswer:
-    """Return the answer with the figures of both sides, and what the commit changed."""
     skipped = {each.place: each.problem for each in measured if each.problem}
     about = {
         "plan": plan,

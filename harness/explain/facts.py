@@ -129,7 +129,6 @@ def _flat(found: Mapping[Group, Facts]) -> dict[Key, str]:
 def _common(
     where: MeasuredOn, asked: Facts, max_steps: int | None, window: tuple[int, int] | None, formula: str | None
 ) -> dict[Group, dict[str, str | None]]:
-    """Return what runs and goldens record alike."""
     return {
         "device": {"gpu": where.gpu, "device_name": where.device_name},
         "settings": {name: value for name, value in asked.items() if name != "gpu"},

@@ -75,7 +75,6 @@ def _explains(cause: Cause, change: Change) -> bool:
 
 
 def _explained(cause: Cause) -> set[str]:
-    """Return the metrics whose change the cause can explain."""
     return {fit.metric for fit in cause.says if fit.fit not in ("nothing", "no", "unmeasured")}
 
 
@@ -87,13 +86,11 @@ def _likeliest(titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[s
 
 
 def _title(side: SideRow) -> str:
-    """Return the name, the kind, and the number of runs."""
     runs = f" of {side.num_runs} runs" if side.num_runs > 1 else ""
     return f"{side.name} ({_KINDS[side.kind]}{runs})"
 
 
 def _changes(changes: Sequence[Change], reference: SideRow, ours: str) -> Iterator[Block]:
-    """Yield every metric of either side, with the noise if it is known."""
     if not changes:
         return
     columns = [Column(title, right=True) for title in (ours, "Reference", "Change")]
@@ -144,7 +141,6 @@ def _says(cause: Cause) -> list[str]:
 
 
 def _coverage(same: Mapping[Group, int], missing: NotRecorded, ours: str) -> list[str]:
-    """Return what agrees, and what only one side or neither side recorded."""
     equal = ", ".join(f"{GROUPS[group]} ({count})" for group, count in same.items())
     neither = ", ".join(GROUPS[group] for group in missing.neither)
     return [

@@ -48,7 +48,6 @@ def _last_good(suite: str, results: Path) -> NightPlan:
 
 
 def _changed(night: NightPlan, now: Software) -> list[str]:
-    """Return each package that differs from what the night ran with."""
     found = (
         f"{name} {version}, now {getattr(now, name) or 'absent'}"
         for then in night.software.values()

@@ -43,7 +43,6 @@ _Problem = tuple[str, str, str]  # the element, its type, and the message
 
 
 def _problem(case: CaseVerdict) -> _Problem | None:
-    """Return why a case is no pass: the findings behind its outcome, or how its runs ended."""
     found = [finding_text(each) for each in case.findings if each.verdict.value == case.outcome]
     message = "\n".join(found) or case.planned.refused or case.reason or case.outcome
     if case.is_expected and case.planned.expected is not None:

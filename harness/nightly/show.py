@@ -217,7 +217,6 @@ def _section(case: CaseVerdict) -> Section:
 
 
 def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "Golden")) -> Table:
-    """Return every finding of a case."""
 
     def shown(finding: CaseFinding, value: float | None) -> str:
         return figure(BY_NAME[finding.metric], value)

@@ -76,7 +76,6 @@ def _with_change(case: CaseVerdict) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
     more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
     return f"{', '.join(names[:_MANY])}{more}"
 
@@ -113,7 +112,6 @@ def _moved(case: CaseVerdict, finding: CaseFinding) -> str:
 
 
 def _lacks_speed(case: CaseVerdict) -> bool:
-    """Return whether the case has a golden, and that golden has no throughput."""
     finding = finding_of(case, SPEED) if case.golden_path else None
     return finding is not None and finding.golden is None and finding.verdict is Verdict.NOT_GATED
 
