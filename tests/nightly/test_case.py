@@ -96,6 +96,20 @@ def test_the_nights_of_history_take_part_and_the_median_of_the_runs_is_judged(ca
     assert finding(known).change == pytest.approx(1 / 1.08 - 1, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"night_id": ""}, {"status": "failed"}, {"suspect": ("throttled",)}, {"outcome": "failed"}, {"outcome": None},
+        {"fingerprint": "f"}, {"formula_version": "0"}, {"device_name": "other"}, {"driver_version": "1"},
+        {"versions": {"torch": "1"}}, {"metrics": {}}, {"started_at": "2026-03-01T00:00:00Z"},
+    ],
+)  # fmt: skip
+def test_only_nights_that_measured_the_same_before_tonight_take_part(case, nights, changes):
+    others = [each.model_copy(update=changes) for each in nights[:5]]
+    rules = replace(RULES, before="2026-02-28T00:00:00Z")
+    assert finding(judge_case(case(history=[*others, *nights[5:]]), rules)).evidence.num_nights == 19
+
+
 def test_one_slow_run_is_suspected_and_further_runs_settle_it(case, make_record, spec):
     first = case((1.1,))
     look = judge_case(first, RULES)

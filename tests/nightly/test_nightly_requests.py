@@ -4,7 +4,14 @@ import json
 
 import pytest
 
+from harness.launch.environment import this_host
+from harness.nightly.plan import unable
+from harness.records.batches import BatchLaunch
+from harness.records.job import SlurmOptions
+from harness.records.night import PlannedCase
+from tests.commands import REPLAYS
 from tests.nightly.night_recordings import RECIPE
+from tests.nightly.test_judge import plan as plan_of
 
 
 def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_written(stage, nightly, tmp_path):
@@ -65,3 +72,18 @@ def test_a_night_cannot_leave_its_jobs_alone(stage, mbr_perf, option):
 def test_a_replay_is_not_predicted(stage, nightly):
     (case,) = json.loads(nightly(stage(dense="repeats: 1"), "--dryrun", "--json").out)["cases"]
     assert (case["prediction"], case["no_prediction"].startswith("replayed")) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sources", "why"),
+    [
+        ({}, {}, "32 GPUs need 4 nodes"),
+        ({"launch": BatchLaunch(launcher="replay", replay_from=REPLAYS)}, {}, "is not a run folder"),
+        ({"slurm": SlurmOptions(time_limit_minutes=30)}, {"gpu": "this machine"}, "cannot detect from here"),
+        ({"slurm": SlurmOptions(time_limit_minutes=30)}, {}, None),
+    ],
+)
+def test_a_case_says_why_it_cannot_start_here(make_spec, changes, sources, why):
+    case = PlannedCase(name="a", spec=make_spec(), repeats=1, sources=sources)
+    found = unable(plan_of(case, **changes), case, this_host())
+    assert found is None if why is None else why in found.message

@@ -129,6 +129,7 @@ def test_red_nights_and_those_of_long_ago_count_for_no_level():
 def test_a_second_night_as_bad_is_red_without_more():
     bad = [*nights(), night(0.92)]
     assert verdict(0.925, history=bad) == "regression"
+    assert verdict(0.925, history=[*nights(), night(0.945)]) == "regression"
     assert verdict(0.89, history=bad) == "inconclusive"
     assert verdict(0.935, history=[*nights(), night(0.955)]) == "inconclusive"
     assert verdict(0.925, history=[*nights(), night(0.92, is_older=True)]) == "inconclusive"
