@@ -149,25 +149,12 @@ def test_some_slower_cases_are_regressions_of_their_own(material):
     assert (two.shared, two.outcome) == (None, "regression")
 
 
-def test_line_1_names_a_golden_without_throughput(material):
-    case = material("a")
-    golden = case.golden.golden
-    peaks = {name: metric for name, metric in golden.metrics.items() if name != "tflops_per_gpu"}
-    blind = replace(case, golden=replace(case.golden, golden=golden.model_copy(update={"metrics": peaks})))
-    assert "the golden of a has no throughput" in answer(judge([blind, material("b")]))
-    assert "has no throughput" not in answer(judge([case]))
-
-
 def test_a_night_that_judged_no_time_says_so_in_its_first_line(material):
     without = [replace(material("a"), golden=GoldenSearch(None, None, "no golden at h100/a.json"))]
     assert "; no time was judged: no golden" in answer(judge(without))
     assert "no time was judged" not in answer(judge([material("a"), *without]))
     damaged = replace(material("a"), golden=GoldenSearch(None, None, "no JSON", is_damaged=True))
     assert answer(judge([damaged])).endswith("; no time was judged: the golden cannot be read")
-
-
-def test_a_faster_case_is_named_although_nothing_is_red(material):
-    assert "changed by more than the threshold: fast (+" in answer(judge([material("fast", 0.8), material("same")]))
 
 
 def test_an_accident_of_one_case_makes_the_first_bad_night_of_another_yellow(material, make_kept):

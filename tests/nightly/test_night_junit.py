@@ -2,8 +2,6 @@
 
 from xml.etree import ElementTree as Xml
 
-import pytest
-
 from harness.errors import ExitCode
 from harness.nightly.junit import night_junit
 
@@ -20,17 +18,8 @@ CHILDREN = {
 }  # fmt: skip
 
 
-@pytest.fixture(name="tree")
-def _tree(night):
-    return Xml.fromstring(night_junit(night))
-
-
-def case_of(tree, case):
-    return tree.find(f".//testcase[@classname='h100_nightly'][@name='{case}']")
-
-
-def test_only_elements_and_attributes_of_the_common_schema_are_used(tree):
-    for element in tree.iter():
+def test_only_elements_and_attributes_of_the_common_schema_are_used(night):
+    for element in Xml.fromstring(night_junit(night)).iter():
         assert set(element.attrib) <= ATTRIBUTES[element.tag]
         assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
 

@@ -79,14 +79,6 @@ def test_a_named_fault_of_the_machines_is_tried_again_and_recorded(stage, nightl
     assert [run["infrastructure"] for run in case["runs"]] == ["port in use", None]
 
 
-def test_a_fault_that_retries_do_not_cure_fails_the_case(stage, nightly):
-    made = stage(dense="golden: optional")
-    for number in range(3):
-        made.record("dense", number, failure=PORT_TAKEN)
-    answer = nightly(made, "--json", "--retries", "2")
-    assert (answer.code, len(cases_of(answer)["dense"]["runs"])) == (3, 3)
-
-
 def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly):
     made = stage(
         dense="golden: optional", wrong="request: {recompute: moe_act}", unknown="request: {variant: none_such}"
