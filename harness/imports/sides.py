@@ -1,6 +1,5 @@
 """Finds out what a file or a folder is, and reads logs and runs as a log or as golden values."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from harness.records.goldens import golden_file
 from harness.records.references import MARKS
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, record_path
+from harness.records.strict_json import parse_json
 from harness.units import counted
 
 Kind = Literal["log", "run", "golden", "foreign", "name"]
@@ -106,12 +106,11 @@ def _document(path: Path) -> dict[str, object] | None:
     if not _JSON.match(text):
         return None
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text.decode(errors="replace"), str(path), parse_constant=float)
+    except BadRequestError as error:
         if "Extra data" in str(error):
             return None  # lines of JSON are a log
         return dict.fromkeys(("promoted_by",) if b'"promoted_by"' in text else ())  # its reader says what is wrong
-    return found if isinstance(found, dict) else {}
 
 
 def stored_run(side: Side, results: Path | None) -> Side:

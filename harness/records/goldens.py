@@ -1,6 +1,5 @@
 """Finds golden values by settings, and writes them for review."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from harness.records.golden import (
     retirement_text,
     setting_differences,
 )
+from harness.records.reading import read_text
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
-from harness.records.strict_json import read_document, read_each
+from harness.records.strict_json import parse_json, read_document, read_each
 
 MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden promote RUN --reason ..."
 
@@ -140,10 +140,10 @@ _MARKS = ("kind", "recipe", "metrics", "promoted_at")
 
 def _is_another_document(path: Path) -> bool:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        text = read_text(path, str(path), most_bytes=None)
+        return not set(_MARKS) & parse_json(text, str(path), parse_constant=float).keys()
+    except BadRequestError:
         return False
-    return isinstance(document, dict) and not set(_MARKS) & document.keys()
 
 
 def golden_file(name: str | Path, override: Path | None = None) -> Path | None:

@@ -271,10 +271,16 @@ class Document:
         for problem in raised.found:
             self.refuse(keys, problem.message, problem.remedy)
 
-    def table(self, keys: Keys) -> dict[str, PlainValue]:
-        """Return the mapping at ``keys``; an empty one if it is missing, and with a problem if it is something else."""
+    def table(self, keys: Keys, known: Collection[str] | None = None) -> dict[str, PlainValue]:
+        """Return the mapping at ``keys``; an empty one if it is missing, and with a problem if it is something else.
+
+        Refuse its keys that are not in ``known``, as :meth:`read` does by a model.
+        """
         value = self.at(keys)
         if isinstance(value, dict):
+            for key in value:
+                if known is not None and key not in known:
+                    self.refuse((*keys, key), "no such setting", nearest(key, known))
             return value
         if keys in self.lines:
             self.refuse(keys, f"must be a mapping, is {in_words(value)}", "write key: value pairs")

@@ -1,6 +1,6 @@
 """Reads a recipe file strictly: header, model, shared settings, operating points. Each problem has its line."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class _Reader:
         self.profiles: dict[str, Layer] = {}
 
     def recipe(self, path: Path) -> Recipe | None:
-        root = self.known((), (*_OF_HEADER, "model", "defaults", "profiles", "points"))
+        root = self.file.table((), (*_OF_HEADER, "model", "defaults", "profiles", "points"))
         if self.file.problems.found and not root:
             return None
         self.header = self.file.read(RecipeHeader, (), {name: root[name] for name in _OF_HEADER if name in root})
@@ -65,14 +65,6 @@ class _Reader:
         self.profiles = {name: self.layer(("profiles", name)) for name in self.file.table(("profiles",))}
         points = self.points()
         return Recipe(self.header, path, self.file.label, points) if self.header else None
-
-    def known(self, keys: Keys, known: Collection[str]) -> dict[str, Value]:
-        """Return the mapping at ``keys``; refuse its keys that are not in ``known``."""
-        table = self.file.table(keys)
-        for key in table:
-            if key not in known:
-                self.file.refuse((*keys, key), "no such setting", nearest(key, known))
-        return dict(table)
 
     def points(self) -> tuple[OperatingPoint, ...]:
         listed = self.file.at(("points",))
@@ -121,7 +113,7 @@ class _Reader:
 
     def layer(self, keys: Keys, own_keys: tuple[str, ...] = ()) -> Layer:
         """Read all sections of a mapping; skip ``own_keys``, which the caller reads."""
-        table = self.known(keys, (*own_keys, *TOP_SECTIONS))
+        table = self.file.table(keys, (*own_keys, *TOP_SECTIONS))
         return merge(*(self.section(name, (*keys, name)) for name in table if name in TOP_SECTIONS))
 
     def section(self, name: str, keys: Keys) -> Layer:
@@ -132,7 +124,7 @@ class _Reader:
 
     def leaves(self, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
         """Yield leaves of a modelled section by full path. Their values are checked where a whole spec is built."""
-        for key, value in self.known(keys, SECTION_MODELS[section].model_fields).items():
+        for key, value in self.file.table(keys, SECTION_MODELS[section].model_fields).items():
             path, inner = f"{section}.{key}", (*keys, key)
             if path in SECTION_MODELS:
                 yield from self.leaves(path, inner)

@@ -52,7 +52,7 @@ def shareable(name: str, text: str, places: Places) -> str:
 
 def _json(text: str, places: Places, indent: int | None) -> str:
     try:
-        value = json.loads(text)
+        value = json.loads(text)  # of any program, so not as one of mbr-perf's documents
     except (ValueError, RecursionError):
         return places.hidden(redact(text))
     return json.dumps(_clean(value, places), indent=indent, ensure_ascii=False) + "\n"
