@@ -15,6 +15,7 @@ from harness.foreign.megatron_arguments import Arguments, begins_block, ends_blo
 from harness.foreign.settings import rows_of, settings_in
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, settle
+from harness.records.golden import Difference
 from harness.resolve.options import LEAF_OF_OPTION
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value, at_path
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
@@ -118,18 +119,17 @@ def _left_open(request: Request, logged: Layer, host: Host) -> dict[str, Setting
     """Return the settings of the log that differ from the request's and that nothing in the request asks for."""
     problems, left_open = Problems(), dict[str, Setting]()
     settled = settle(RunRequest(asked=request), host)
-    for path, setting in contradictions(logged, settled.spec).items():
-        source = settled.sources.get(path, "")
-        here = f"{_where(setting, path)} is {_text(setting.value)}"
-        ours = _text(at_path(settled.spec, path))
+    for each in contradictions(logged, settled.spec):
+        path, source = each.name, settled.sources.get(each.name, "")
+        here = f"{each.source} is {each.after}"
         if path.startswith("model.") and not source.startswith("-"):
             remedy = "give the file of this job" if request.source else "name the recipe of this job with -mr"
-            problems.add(f"{here}, but {' '.join(request.job_words)} has {ours}", remedy)
+            problems.add(f"{here}, but {' '.join(request.job_words)} has {each.before}", remedy)
         elif _is_asked(request, path, source):
             remedy = "leave the option out, or name" if source.startswith("-") else "give the file of this job, or name"
-            problems.add(f"{here}, but {source} sets {ours}", f"{remedy} the log of this job")
+            problems.add(f"{here}, but {source} sets {each.before}", f"{remedy} the log of this job")
         else:
-            left_open[path] = setting
+            left_open[path] = logged.get(path, _NOT_PRINTED)
     problems.raise_if_any()
     return left_open
 
@@ -147,22 +147,26 @@ def _is_asked(request: Request, path: str, source: str) -> bool:
     return source == f"--{own}"
 
 
-def contradictions(settings: Layer, spec: ExperimentSpec) -> dict[str, Setting]:
-    """Return the settings that the log prints and whose effect differs from the spec's."""
-    found: dict[str, Setting] = {}
+_NOT_PRINTED = Setting(None, "")
+
+
+def contradictions(settings: Layer, spec: ExperimentSpec) -> list[Difference]:
+    """Return the settings of the spec whose effect differs from that of the log's; ``source``: the log's line."""
+    found: list[Difference] = []
     for path in (*(f"model.{name}" for name in _OF_MODEL), *_OF_STEP):
-        setting = settings.get(path, Setting(None, ""))
+        setting, ours = settings.get(path, _NOT_PRINTED), at_path(spec, path)
         is_unknown = setting.value is None and path in ("num_gpus", "compute_dtype")
-        if not is_unknown and _effect(path, setting.value, spec) != _effect(path, at_path(spec, path), spec):
-            found[path] = setting
+        if not is_unknown and _effect(path, setting.value, spec) != _effect(path, ours, spec):
+            where = setting.source if ":" in setting.source else f"the log's {path.rpartition('.')[2]}"
+            found.append(Difference(path, _text(ours), _text(setting.value), source=where))
     return found
 
 
 def contradictions_text(logged: Logged, spec: ExperimentSpec, whose: str) -> str:
     """Name the settings of the log that contradict the spec, and its values. ``whose``: ``the golden``."""
     found = contradictions(logged.settings, spec)
-    each = (f"{path} {_text(setting.value)} ({whose}: {_text(at_path(spec, path))})" for path, setting in found.items())
-    return f"the arguments that {logged.path} prints contradict {whose}: {', '.join(each)}" if found else ""
+    texts = (f"{each.name} {each.after} ({whose}: {each.before})" for each in found)
+    return f"the arguments that {logged.path} prints contradict {whose}: {', '.join(texts)}" if found else ""
 
 
 def _effect(path: str, value: object, spec: ExperimentSpec) -> object:
@@ -174,10 +178,6 @@ def _effect(path: str, value: object, spec: ExperimentSpec) -> object:
     if path == "parallelism.expert_tensor_parallel_size":
         return (value or spec.parallelism.tensor_model_parallel_size) if spec.model.moe else None
     return None if value in (1, (), "none") and path.startswith(("parallelism.virtual", "cuda_graph.")) else value
-
-
-def _where(setting: Setting, path: str) -> str:
-    return setting.source if ":" in setting.source else f"the log's {path.rpartition('.')[2]}"
 
 
 def _text(value: object) -> str:
