@@ -1,7 +1,6 @@
 """The folder and the golden of a run, and the messages when mbr-perf cannot use them."""
 
 import re
-from importlib.util import find_spec
 
 import pytest
 
@@ -35,15 +34,6 @@ def test_every_fault_of_a_golden_is_reported_with_the_run_that_is_kept(replay, t
     assert "golden.json:1: recipe: " in answer.err
     assert "golden.json:1: metrics: " in answer.err
     assert read_run(kept).status == "ok"
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is reported first")
-def test_a_golden_that_is_not_there_is_reported_before_anything_is_trained(mbr_perf, tmp_path):
-    run = ("run", "-mr", "llama3_8b", "-g", "cpu", "--results_dir", tmp_path / "results")
-    answer = mbr_perf(*run, "--golden_values_path", tmp_path / "nowhere")
-    assert answer.code == 2
-    assert f"{tmp_path / 'nowhere'}: " in answer.err
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(("name", "code"), [("ok", 0), ("oom", 4), ("killed", 3)])

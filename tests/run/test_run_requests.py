@@ -14,15 +14,10 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
     [
         (("-mr", "llama3_8bb"), "'llama3_8bb'", "'llama3_8b'"),
         (("-mr", "llama3_8b", "-m", "lama"), "-m lama: ", "'llama3_8b'", "-m llama"),
-        (("-mr", "llama3_8b", "-m", "mixtral"), "-m mixtral: ", "'llama3_8b'", "-m llama"),
         ((*RECIPE, "--recompute_modules", "core_atn"), "module 'core_atn'", "'core_attn'"),
-        ((*RECIPE, "--recompute_granularity", "selectiv"), "--recompute_granularity: ", "'selectiv'", "'selective'"),
-        ((*RECIPE, "--cuda_graph_impl", "loca"), "--cuda_graph_impl: ", "'loca'", "'local'"),
         ((*RECIPE, "--set", "model.num_layer=3"), "--set model.num_layer: ", "'model.num_layers'"),
         ((*RECIPE, "--launcher", "torchrum"), "--launcher 'torchrum': ", "'torchrun'"),
         (("-mr", "llama3_8b", "-g", "h1000"), "--gpu: ", "'h1000'", "a100, h100, h200, b200"),
-        ((*RECIPE, "-c", "bf61"), "--compute_dtype: ", "'bf61'", "fp32, bf16"),
-        ((*RECIPE, "--task", "sftt"), "--task: ", "'sftt'", "pretrain, sft, peft"),
         ((*RECIPE, "-vp", "two"), "--virtual_pipeline_model_parallel_size 'two' "),
         ((*RECIPE, "--max_steps", "0"), "--max_steps: ", " 1, ", " 0\n"),
         ((*RECIPE, "--timeout", "-1"), "--timeout -1 "),
@@ -36,7 +31,9 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "-E", "RANK=3"), " RANK "),
         ((*RECIPE, "--pass_env", "NO_SUCH_NAME"), "--pass_env NO_SUCH_NAME: "),
         ((*RECIPE, "--recompute_granularity", "full"), "--recompute_method", "--recompute full:uniform:1", "--recompute_num_layers"),
-        ((*RECIPE, "--recompute_granularity", "selective", "--recompute_modules", ","), "empty"),
+        ((*RECIPE, "-mq", "3"), "-mq (did you mean -q or -m or -ms?)"),
+        ((*RECIPE, "--recompute_modles", "mlp"), " --recompute_modles"),
+        ((*RECIPE, "--max_steps", "many"), "--max_steps: 'many' "),
         ((*RECIPE, "--recompute", "full:uniform:1", "--cuda_graph_impl", "transformer_engine", "--cuda_graph_scope", "attn"),
          "megatron-core's message: "),
         ((*RECIPE, "-gb", "5", "-mb", "2"), "megatron-core's message: "),
@@ -51,34 +48,18 @@ def test_a_wrong_request_says_what_is_wrong_and_what_to_do(mbr_perf, tmp_path, r
 
 
 @pytest.mark.parametrize(
-    ("typed", "message"),
+    ("typed", "named"),
     [
-        (("-mq", "3"), "-mq (did you mean -q or -m or -ms?)"),
-        (("--recompute_modles", "mlp"), " --recompute_modles"),
-        (("--max_steps", "many"), "--max_steps: 'many' "),
+        (("-c", "bf61", "--recompute_modules", "core_atn", "--set", "model.num_layer=3"), ("bf61", "core_atn", "model.num_layer:")),
+        (("-E", "RANK=3", "--timeout", "-1", "-tp", "3"), (" RANK ", "--timeout -1", "A01: num_gpus 2", "P04: ")),
+        (("-tp", "3", "-vp", "3"), ("S02: ", "P03: ", "P04: ", "P09: ", "A01: ", "A17: ")),
+        (("--recompute", "mlp,foo", "-tp", "0", "-mb", "0", "-E", "FOO"),
+         ("module 'foo'", "--env FOO: no '='", "--tensor_model_parallel_size: ", "--micro_batch_size: ")),
     ],
-)
-def test_a_slip_in_an_option_is_not_guessed_at(mbr_perf, typed, message):
-    answer = mbr_perf("run", *RECIPE, *typed)
-    assert answer.code == 2
-    assert message in answer.err
-
-
-def test_problems_of_several_stages_are_reported_together(mbr_perf):
-    wrong = ("-c", "bf61", "--recompute_modules", "core_atn", "--set", "model.num_layer=3")
-    message = mbr_perf("run", *RECIPE, *wrong).err
-    assert all(word in message for word in ("bf61", "core_atn", "model.num_layer:"))
-    wrong = ("-E", "RANK=3", "--timeout", "-1", "-tp", "3")
-    message = mbr_perf("run", *RECIPE, *wrong).err
-    assert all(word in message for word in (" RANK ", "--timeout -1", "A01: num_gpus 2", "P04: "))
-    message = mbr_perf("run", *RECIPE, "-tp", "3", "-vp", "3").err
-    assert all(f"{rule}: " in message for rule in ("S02", "P03", "P04", "P09", "A01", "A17")), message
-
-
-def test_values_that_cannot_be_are_reported_with_options_that_cannot_be_read(mbr_perf):
-    message = mbr_perf("run", *RECIPE, "--recompute", "mlp,foo", "-tp", "0", "-mb", "0", "-E", "FOO", "--dryrun").err
-    for part in ("module 'foo'", "--env FOO: no '='", "--tensor_model_parallel_size: ", "--micro_batch_size: "):
-        assert part in message
+)  # fmt: skip
+def test_problems_of_several_stages_are_reported_together(mbr_perf, typed, named):
+    message = mbr_perf("run", *RECIPE, *typed, "--dryrun").err
+    assert [name for name in named if name not in message] == [], message
 
 
 def test_a_rule_can_be_overruled_and_the_record_will_say_so(mbr_perf):
