@@ -13,7 +13,6 @@ from harness.cli.options import (
     SlurmLaunchOptions,
 )
 from harness.cli.requests import experiment_request, given_options, read, run_request, slurm_request
-from harness.errors import BadRequestError
 from harness.launch.plan import Nodes
 from harness.records.gating import GateOptions, LaunchSettings
 from tests.commands import refused
@@ -73,8 +72,8 @@ def test_options_are_named_as_they_are_typed():
     assert given_options(launch, replace(ASKED, distribute_saved_activations=True), but={"model_recipe_name"}) == [
         "--from", "--timeout", "--distribute_saved_activations",
     ]  # fmt: skip
-    with pytest.raises(BadRequestError, match=r"^--slurm_gpus, --slurm_python, --pending_timeout: only with"):
-        slurm_request("torchrun", SlurmLaunchOptions(gpus="none", python="/py", pending_timeout_minutes=1), {})
+    options = SlurmLaunchOptions(gpus="none", python="/py", pending_timeout_minutes=1)
+    refused(lambda: slurm_request("torchrun", options, {}), "--slurm_gpus, --slurm_python, --pending_timeout: ")
 
 
 def test_the_chunks_of_a_virtual_pipeline_are_a_count_or_none():

@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.records.batches import SWEEP_FOLDERS, append_event
 from harness.records.store import write_record
 from harness.records.strict_json import read_document
@@ -84,8 +83,7 @@ def test_a_cell_with_fewer_runs_than_asked_for_says_why(sweep, make_record):
 
 def test_the_folder_of_a_run_is_recognised(sweep, make_record):
     commit(sweep, 0, 0, make_record())
-    with pytest.raises(BadRequestError, match="a run, not a sweep"):
-        read_sweep(run_dir_of(sweep, 0, 0))
+    refused(lambda: read_sweep(run_dir_of(sweep, 0, 0)), str(run_dir_of(sweep, 0, 0)), "a run,")
 
 
 def test_an_interrupted_run_is_announced_as_repeated(sweep, make_record):
@@ -116,8 +114,7 @@ def test_a_run_of_another_cell_is_refused_with_its_file(sweep, make_record):
     right, wrong = run_dir_of(sweep, 0, 0), run_dir_of(sweep, 1, 0)
     wrong.parent.mkdir()
     right.rename(wrong)
-    with pytest.raises(BadRequestError, match=f"{wrong}/record.json: not a run of mlp: recompute.* differ"):
-        read_sweep(sweep)
+    refused(lambda: read_sweep(sweep), f"{wrong}/record.json: ", " mlp: recompute")
 
 
 def test_a_results_folder_is_no_sweep_and_the_advice_fits_it(tmp_path):

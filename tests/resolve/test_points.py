@@ -133,7 +133,7 @@ def test_the_usual_precision_is_taken_when_there_else_the_first_with_a_note(reci
     assert choose_point(recipe(point(dtype="fp8_cs"), point()), ask()).point.key.compute_dtype == "bf16"
     choice = choose_point(recipe(point(dtype="fp8_cs"), point(dtype="fp8_sc")), ask())
     assert choice.point.key.compute_dtype == "fp8_cs"
-    assert choice.notes == ("recipe 'many' on h100 has no bf16 point: using fp8_cs (-c chooses among fp8_cs, fp8_sc)",)
+    assert [" bf16 " in note and "fp8_cs, fp8_sc" in note for note in choice.notes] == [True]
 
 
 def test_variants_are_chosen_by_name_only(recipe):

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.snapshot.reading import SnapshotLimits, snapshot_summary
 from harness.units import MIB
+from tests import commands
 from tests.snapshot_pickles import trained, written
 
 
@@ -29,10 +29,8 @@ class Runs:
 
 
 def refused(path: Path, limits: SnapshotLimits | None = None) -> str:
-    with pytest.raises(BadRequestError) as raised:
-        snapshot_summary(path, limits)
-    assert str(path) in raised.value.message
-    return raised.value.message
+    [problem] = commands.refused(lambda: snapshot_summary(path, limits), str(path))
+    return problem.message
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
@@ -134,7 +132,6 @@ def test_a_packed_file_in_a_folder_of_others_is_unpacked_where_the_command_runs(
     packed.parent.mkdir()
     packed.write_bytes(lzma.compress(pickle.dumps(trained().snapshot())))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadRequestError) as refusal:
-        snapshot_summary(packed)
-    subprocess.run(refusal.value.remedy.partition(": ")[2], shell=True, check=True)
+    [problem] = commands.refused(lambda: snapshot_summary(packed))
+    subprocess.run(problem.remedy.partition(": ")[2], shell=True, check=True)
     assert snapshot_summary(tmp_path / "a.pickle").devices
