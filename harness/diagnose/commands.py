@@ -69,7 +69,7 @@ def changed(spec: ExperimentSpec, change: Settings) -> ExperimentSpec:
 
 
 def can_be_named(case: Case) -> bool:
-    """Return whether a command can name the job's logs again."""
+    """Refuse standard input, which is gone, and more logs than a line holds."""
     return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
 
 
@@ -93,7 +93,7 @@ def trial_command(case: Case) -> str:
 
 
 def trial_specs(case: Case) -> tuple[ExperimentSpec, ...]:
-    """Return the settings of A and B of that trial."""
+    """Settle A and B of that trial for the rules and the planner; none without the job's settings."""
     if case.spec is None:
         return ()
     name, *values = _trial(case)

@@ -102,7 +102,7 @@ def _fewer_last_layers(spec: ExperimentSpec, stage: StagePrediction | None) -> I
 
 
 def asked_row(plan: Plan) -> Row | None:
-    """Return the row of the job's own setting."""
+    """Find the job's own setting by its canonical text; None if the plan has no row of it."""
     own = canonical_text(plan.spec.recompute)
     return next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
 

@@ -58,7 +58,6 @@ def _assumed(answer: Diagnosis) -> tuple[list[str], list[str]]:
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:
-    """Return what to try, and commands to copy."""
     command = [Line(f"{'':{_INDENT}}{fix.command}", whole=True)] if fix.command else []
     setting = paste_lines(fix.setting, _INDENT) if fix.setting else ()
     return (Line(f"{number}. {fix.text}", hang=_INDENT), *command, *setting)

@@ -93,7 +93,7 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
 
 
 def quoted(message: str) -> str:
-    """Return the first line, shortened and without secrets."""
+    """Cut a message to its first line of at most 160 characters, without secrets."""
     text = redact(first_line(message))
     return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED].rstrip()} ..."
 

@@ -41,7 +41,7 @@ _STAYS = (*_ENDS_THE_JOB, "slurm_requeued", "slurm_task_failed", "non_finite")
 
 
 def finished_step(text: str) -> int | None:
-    """Return the iteration that ended, if the line reports this."""
+    """Read the number that Megatron, NeMo, Nanotron and torchtitan print when an iteration has ended."""
     match = _ITERATION.search(text) if "iteration" in text or "step:" in text else None
     return int(match[1] or match[2]) if match else None
 

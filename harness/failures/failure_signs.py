@@ -161,7 +161,7 @@ class RankFailure:
 
     @property
     def who(self) -> str:
-        """Return the rank or Slurm's task; empty if neither is known."""
+        """``rank 3``, else Slurm's ``task 3``."""
         found = (("rank", self.rank), ("task", self.task))
         return next((f"{what} {number}" for what, number in found if number is not None), "")
 

@@ -36,7 +36,7 @@ class Moment:
 
 @cache
 def moments() -> Mapping[str, Moment]:
-    """Return the moments of failures.yaml by name."""
+    """Read the moments of failures.yaml; the first whose frames match counts, so they keep their order."""
     return {
         row["moment"]: Moment(
             row["moment"],

@@ -74,7 +74,7 @@ _NAMES = {
 
 
 def class_name(oom_class: str) -> str:
-    """Return the class of a failure in words."""
+    """Name a class on pages: ``bad_size`` is ``Impossible size``, others are their own words."""
     return _NAMES.get(oom_class, oom_class.replace("_", " ").capitalize())
 
 

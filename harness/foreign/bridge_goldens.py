@@ -56,7 +56,7 @@ def write_actuals(path: Path, log: ForeignLog) -> None:
 
 
 def bridge_text(document: Mapping[str, object]) -> str:
-    """Return the document as the text of a file."""
+    """Write JSON; ValueError for NaN, which JSON does not have."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 

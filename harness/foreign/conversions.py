@@ -40,12 +40,12 @@ def as_written(words: Words, *names: str) -> Value:
 
 
 def any_of(words: Words, *names: str) -> Value:
-    """Return whether one of the settings is on."""
+    """Read several switches of the program that are one setting here."""
     return any(words.value(name) for name in names)
 
 
 def when(words: Words, name: str, switch: str) -> Value:
-    """Return a value if its switch is on."""
+    """Read a value that counts only while its switch is on; otherwise it is unset."""
     found: Value = words.value(name)
     return found if words.value(switch) else None
 
@@ -95,7 +95,7 @@ def _gathered(words: Words, low: str, kind: str, rows: Sequence[Precision], gath
 
 
 def dtype(words: Words, name: str) -> Value:
-    """Return a type's short name."""
+    """Shorten ``torch.bfloat16`` or ``bfloat16`` to ``bf16``; other texts stay."""
     value: Value = words.value(name)
     return DTYPES.get(str(value).removeprefix("torch."), value)
 
@@ -249,7 +249,7 @@ def _count(words: Words, name: str) -> int | None:
 
 
 def ffn(words: Words, own: str, alias: str, hidden_size: str, swiglu: str) -> Value:
-    """Return the inner width of a dense block."""
+    """Read a dense block's inner width; Megatron's default is 4 x hidden, with SwiGLU 2/3 of it in steps of 64."""
     hidden, given = _count(words, hidden_size), words.value(own) or words.value(alias)
     if given or hidden is None:
         return as_written(words, own, alias)
@@ -268,7 +268,7 @@ def vocabulary(words: Words, own: str, padded: str, tokenizer: str, merge_file: 
 
 
 def chunks(words: Words, per_chunk: str, per_rank: str, own: str) -> Value:
-    """Return the number of model chunks per stage."""
+    """Count the model chunks of a stage, by whichever of layers per chunk, layout or chunks the job states."""
     if words.has(own):
         return as_written(words, own)
     num_layers, layers = _count(words, per_chunk), _count(words, "num_layers")

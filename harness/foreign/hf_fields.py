@@ -56,17 +56,17 @@ def size(config: HfConfig, *names: str) -> int:
 
 
 def number_or_0(config: HfConfig, *names: str) -> float:
-    """Return a number; 0 for null."""
+    """Read a number of any kind; null counts as 0."""
     return float(number(config, *names) or 0.0)
 
 
 def whole_or_none(config: HfConfig, name: str) -> Value:
-    """Return a whole number; None for 0."""
+    """Read a whole number; 0 means that the model has none of it."""
     return whole(config, name) or None
 
 
 def flag(config: HfConfig, name: str) -> bool:
-    """Return true or false; null is false."""
+    """Read a switch, which null turns off."""
     return bool(typed(config, name, kind=bool))
 
 
@@ -99,7 +99,7 @@ def vocabulary_unit(config: HfConfig, name: str) -> Value:
 
 
 def query_groups(config: HfConfig, name: str, heads_name: str) -> int:
-    """Return the number of key/value heads."""
+    """Read the key/value heads; without them, each attention head has its own."""
     return whole(config, name) or size(config, heads_name)
 
 
@@ -206,23 +206,23 @@ def _windowed_layers(config: HfConfig, usual: tuple[int, ...]) -> tuple[int, ...
 
 
 def expert_count(config: HfConfig, *names: str) -> int:
-    """Return the number of routed experts."""
+    """Read the routed experts by the first name that the file, or else the class, has."""
     return size(config, next(name for held in (config.given, config.keys) for name in names if name in held))
 
 
 def balancing_loss(config: HfConfig, alpha: str, coefficient: str) -> float:
-    """Return the weight of the loss that balances experts."""
+    """Read the weight of the loss that balances experts; ``alpha`` counts before ``coefficient``."""
     config.read |= {alpha, coefficient}
     return number_or_0(config, alpha if alpha in {*config.given, *config.keys} else coefficient)
 
 
 def expert_width(config: HfConfig, own: str, dense: str) -> int:
-    """Return the inner width of an expert."""
+    """Read an expert's inner width; classes without one make experts as wide as dense blocks."""
     return size(config, own if own in config.keys else dense)
 
 
 def shared_width(config: HfConfig, count: str, width: str) -> Value:
-    """Return the inner width of all shared experts together."""
+    """Read the inner width of all shared experts together, by their number or as a whole."""
     if count in config.keys and (number_of := whole(config, count)):
         return int(number_of) * expert_width(config, "moe_intermediate_size", "intermediate_size")
     return whole_or_none(config, width)

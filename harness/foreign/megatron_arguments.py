@@ -82,7 +82,7 @@ def usual(name: str) -> tuple[PlainValue, ...]:
 
 @cache
 def options() -> Mapping[str, Argument]:
-    """Return the argument of every option."""
+    """List arguments by option; an argument may have several, also ones that turn it off."""
     return {option: each for each in arguments().values() for option in each.options}
 
 

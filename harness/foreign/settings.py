@@ -49,14 +49,13 @@ def _row(path: str, text: str | list[tuple[Value, str]], only: str) -> Row:
 
 
 def _names_of(value: Value, conditions: str) -> list[str]:
-    """Return the names that a case has its value from."""
     own = [value[1:]] if isinstance(value, str) and value.startswith("=") else []
     return own + re.findall(r"(?:^|[ !])([a-zA-Z_][\w.]*)", conditions)
 
 
 @cache
 def rows_of(program: Program) -> tuple[Row, ...]:
-    """Return the rows of a program, in the order of the leaves."""
+    """Join the program's own rows with those of names that both programs share; its own count."""
     alike = dict(_alike(program))
     switches = {path.rpartition(".")[0]: row.only for path, row in alike.items() if path.startswith("model.")}
     own = {
@@ -69,7 +68,7 @@ def rows_of(program: Program) -> tuple[Row, ...]:
 
 @cache
 def rows_of_keys(reader: str) -> tuple[Row, ...]:
-    """Return the rows of a reader of Hugging Face's keys."""
+    """Read the rows of ``hf`` in settings.yaml; none for an unknown reader."""
     return tuple(_row(path, text, "") for path, text in _table()["hf"].get(reader, {}).items())
 
 
@@ -115,7 +114,6 @@ def _exists(words: Words, row: Row) -> bool:
 
 
 def _chosen(words: Words, row: Row) -> Setting | None:
-    """Return the value of the first case that holds, with its place."""
     value, conditions = next((case for case in row.cases if words.holds(case[1])), (None, ""))
     names = _names_of(value, conditions)
     if isinstance(value, str) and value.startswith("="):

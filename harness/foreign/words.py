@@ -45,12 +45,12 @@ class Words:
         return sorted(found, key=lambda given: given.value is None)
 
     def peek(self, *names: str) -> PlainValue:
-        """Return the first value of the names, without reading them."""
+        """Look at the first value of the names; unlike :meth:`value`, this does not mark them as used."""
         values = [*(given.value for given in self._found(names)), *map(self.defaults.get, names)]
         return next((value for value in values if value is not None), None)
 
     def has(self, *names: str) -> bool:
-        """Return whether the file has one of the names."""
+        """Tell a name that the file writes, also with null, from one with a default only."""
         return bool(self._found(names))
 
     def place(self, *names: str) -> str:
@@ -60,7 +60,7 @@ class Words:
         return found[0].source if found else self.absent.format(label=self.label, name=name)
 
     def value(self, *names: str, usual: Any = None) -> Any:
-        """Return the first value of the names; ``usual`` without one."""
+        """Read the first value of the names and mark all as used; ``usual`` without a value."""
         self.read.update(names)
         found = self.peek(*names)
         return usual if found is None else found

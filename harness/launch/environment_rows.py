@@ -79,17 +79,17 @@ def attention_switch(backend: str) -> Callable[[Asked], str | None]:
 
 
 def on_gpu(value: str) -> Callable[[Asked], str | None]:
-    """Return the value on GPUs, unset on the processor."""
+    """Set the variable on GPUs only."""
     return lambda asked: value if asked.on_gpu else None
 
 
 def on_cpu(value: str) -> Callable[[Asked], str | None]:
-    """Return the value on the processor, unset on GPUs."""
+    """Set the variable on the processor only."""
     return lambda asked: None if asked.on_gpu else value
 
 
 def always(value: str) -> Callable[[Asked], str | None]:
-    """Return the value wherever ranks run."""
+    """Set the variable wherever ranks run."""
     return lambda _: value
 
 

@@ -66,7 +66,7 @@ def settle(spec: ExperimentSpec, nodes: Nodes) -> Rendezvous:
 
 
 def node_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
-    """Return the problems of the nodes for this number of GPUs."""
+    """Check numbers of nodes and GPUs, and the address that all nodes must share."""
     return [*_size_problems(spec, nodes), *_address_problems(nodes)]
 
 

@@ -48,7 +48,7 @@ def adopt_orphans() -> None:
 
 
 def identify(pid: int) -> Process | None:
-    """Return the process that has this number now."""
+    """Read the start time, which tells a process from a later one of the same number; None if it has ended."""
     stat = _stat(pid)
     return stat.process if stat else None
 

@@ -27,7 +27,7 @@ class ReplayPlan:
     files: tuple[str, ...]
 
     def render(self) -> str:
-        """Return the plan as text."""
+        """List the recorded files below the two folders, for ``--dryrun``."""
         return "\n".join([f"# run folder {self.run_dir}", f"# replay of {self.source}", *self.files]) + "\n"
 
 

@@ -145,7 +145,7 @@ class WarmProcess:
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
-    """Return the environment of an agent and of all processes that it starts."""
+    """Add this process's id to the plan's variables, so that agents end with it."""
     return plan.variables | {PARENT_PID_VARIABLE: str(os.getpid())}
 
 
@@ -248,5 +248,5 @@ def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | N
 
 
 def started_afresh(reason: str) -> str:
-    """Return the note of a run that was to be forked from a warm parent."""
+    """Say in a run's notes why it paid for its imports."""
     return f"started from a fresh torchrun instead of a warm parent: {reason}"

@@ -36,7 +36,7 @@ def golden_dir(override: Path | None = None, *, default: Path = _CHECKOUT / "har
 
 
 def calibration_path(gpu: str, results: Path | None = None) -> Path:
-    """Return the path of a GPU type's calibration."""
+    """Name the file that ``plan --calibrate`` writes and predictions read."""
     return results_dir(results) / "calibration" / f"{gpu}.json"
 
 

@@ -106,7 +106,7 @@ def _is_option(sources: Mapping[str, str], name: str) -> bool:
 
 
 def in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
-    """Return the golden. BadRequestError: it is retired."""
+    """Pass a golden on; BadRequestError, with who retired it and why, for a retired one."""
     if golden.retired_at is None:
         return golden
     raise BadRequestError(

@@ -138,7 +138,7 @@ class Meeting(Frozen):
 
 
 def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
-    """Return the path of the attempt's record."""
+    """Number attempts by Slurm's restarts, so that a requeued job overwrites none."""
     return job_dir / ATTEMPTS / f"{job_id}.{restart_count}.json"
 
 

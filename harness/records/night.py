@@ -85,7 +85,7 @@ class Against(Frozen):
 
 
 def pair_label(place: int) -> str:
-    """Return the build of the pairs' run at ``place``, counted from 0."""
+    """Order the builds old, new, new, old, so that a steady drift cancels; ``place`` counts from 0."""
     return OLD if place % 4 in (0, 3) else NEW
 
 

@@ -172,7 +172,7 @@ def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
 
 
 def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
-    """Return the id of a cell's run."""
+    """Number a run of a sweep so that ids sort by cell, then by repeat, both from 0."""
     return f"{sweep_id}.{cell_index:03d}.{repeat}"
 
 
