@@ -86,7 +86,10 @@ def calm() -> NightVerdict:
     noisy = with_findings(noisy, speed.metric, verdict=Verdict.PASS, evidence=evidence)
     lacking = with_findings(passed(), speed.metric, golden=None, change=None, verdict=Verdict.NOT_GATED, evidence=None)
     return build_night(
-        cases=(noisy, lacking, passed()), num_due=3, exit_code=ExitCode.INTERRUPTED, plan={"notes": ("2 of 3 cases",)}
+        cases=(noisy, lacking, passed(), case_of("at_the_limit", 0.05)),
+        num_due=3,
+        exit_code=ExitCode.INTERRUPTED,
+        plan={"notes": ("2 of 3 cases",)},
     )
 
 

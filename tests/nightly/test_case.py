@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import ExitCode
-from harness.history.record import Occasion, history_record
+from harness.history.record import HistoryFigure, Occasion, history_record
 from harness.judge.derive import derive
 from harness.nightly.case import judge_case, suspected, worst_accident
 from harness.nightly.values import CaseMaterial, CaseRun, NightRules
@@ -101,7 +101,7 @@ def test_the_nights_of_history_take_part_and_the_median_of_the_runs_is_judged(ca
     [
         {"night_id": ""}, {"status": "failed"}, {"suspect": ("throttled",)}, {"outcome": "failed"}, {"outcome": None},
         {"fingerprint": "f"}, {"formula_version": "0"}, {"device_name": "other"}, {"driver_version": "1"},
-        {"versions": {"torch": "1"}}, {"metrics": {}}, {"started_at": "2026-03-01T00:00:00Z"},
+        {"versions": {"torch": "1"}}, {"metrics": {}}, {"metrics": {"tflops_per_gpu": HistoryFigure(value=0.0)}}, {"started_at": "2026-03-01T00:00:00Z"},
     ],
 )  # fmt: skip
 def test_only_nights_that_measured_the_same_before_tonight_take_part(case, nights, changes):

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from harness.nightly.batch import due_round, due_runs
-from harness.records.night import NightCase, NightData, NightPlan, NightRun, PlannedCase, RefusedCase
+from harness.records.batches import Build
+from harness.records.night import Against, NightCase, NightData, NightPlan, NightRun, PlannedCase, RefusedCase
 from harness.records.rank import Failure
 
 PORT_TAKEN = Failure(kind="error", message="RuntimeError: EADDRINUSE: address already in use", phase="start")
@@ -20,9 +21,10 @@ def suspicious(_):
     return "slower"
 
 
-def plan(*cases, confirm=2, retries=1):
+def plan(*cases, confirm=2, retries=1, against=None):
     return NightPlan(night_id="night", suite="suite", title="A suite", cases=cases, confirm=confirm, retries=retries,
-                     command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0")  # fmt: skip
+                     command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0",
+                     against=against)  # fmt: skip
 
 
 @pytest.fixture(name="case")
@@ -41,10 +43,9 @@ def _case(make_record, make_spec):
     def build(*runs, **changes):
         kind = RefusedCase if "refused" in changes else PlannedCase
         planned = kind(**{"name": "dense", "spec": spec, "repeats": 3} | changes)
-        return NightCase(
-            planned,
-            tuple(NightRun(number, purpose, "slower", Path("run"), records[end]) for number, purpose, end in runs),
-        )
+        made = [NightRun(number, purpose, "slower", Path("run"), records[end]) for number, purpose, end in runs]
+        sides = [tuple(run for run in made if (run.purpose == "pair") is pair) for pair in (False, True)]
+        return NightCase(planned, *sides)
 
     return build
 
@@ -57,6 +58,8 @@ OK = tuple((number, "repeat", "ok") for number in range(3))
 
 
 CONFIRM = ((3, "confirm"), (4, "confirm"))
+OLD = {"against": Against(source="/old", num_pairs=2, build=Build(python="/old/bin/python"))}
+PAIRS = tuple((number, "pair") for number in range(3, 7))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,12 @@ CONFIRM = ((3, "confirm"), (4, "confirm"))
         (((0, "repeat", "port"), (3, "retry", "port")), trusting, {}, ()),
         (((0, "repeat", "port"), (3, "retry", "port")), trusting, {"retries": 2}, ((4, "retry"),)),
         (((0, "repeat", "port"), (3, "retry", "crashed")), trusting, {"retries": 5}, ()),
+        (OK, suspicious, OLD, PAIRS),
+        (OK, trusting, OLD, ()),
+        ((*OK, (3, "pair", "ok"), (4, "pair", "interrupted")), trusting, OLD, PAIRS[1:]),
+        ((*OK, (3, "pair", "lost"), (4, "pair", "ok")), trusting, OLD, (PAIRS[0], *PAIRS[2:])),
+        ((*OK, (3, "pair", "crashed")), suspicious, OLD, ()),
+        ((*OK, (3, "pair", "oom")), suspicious, OLD, ()),
     ],
 )
 def test_a_case_gets_its_repeats_then_retries_or_confirmations(case, runs, suspicion, asked, expected):
@@ -89,6 +98,7 @@ def test_why_a_run_is_due_is_recorded(case):
     (retry,) = due_runs(plan(), case((0, "repeat", "port")), trusting)
     assert retry.reason == "run 0 ended by: port in use"
     assert {due.reason for due in due_runs(plan(), case(*OK), suspicious)} == {"slower"}
+    assert [due.reason for due in due_runs(plan(**OLD), case(*OK), suspicious)] == ["old", "new", "new", "old"]
 
 
 def test_a_refused_case_is_never_run(case):

@@ -10,7 +10,7 @@ from harness.history.store import read_history
 from harness.records.batches import EVENTS
 from harness.records.night import pair_label
 from tests.environments import environment
-from tests.nightly.night_recordings import PORT_TAKEN, SECONDS, Stage, cut_short
+from tests.nightly.night_recordings import SECONDS, Stage, cut_short
 
 pytestmark = pytest.mark.slow
 FIRST = 3  # number of the first run of the pairs, after three repeats
@@ -81,20 +81,6 @@ def test_a_case_that_the_golden_calls_slower_is_green_if_the_old_build_is_as_slo
     assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 6)
     assert speed_in(case["comparison"])["verdict"] == "pass"
     assert speed_in(case["comparison"])["change"] < -0.15
-
-
-def test_a_case_without_a_suspicion_runs_no_pairs(recorded, nightly, old_build):
-    document, case = parsed(nightly(recorded(faster=1.0), "--against", old_build, "--json"))
-    assert (document["exit_code"], case["pairs"], len(case["runs"])) == (0, None, 3)
-
-
-def test_a_run_of_a_pair_that_fails_ends_the_pairs_and_leaves_the_doubt(recorded, nightly, old_build):
-    stage = recorded(slower=1.1, failures={FIRST + 1: PORT_TAKEN})
-    answer = nightly(stage, "--against", old_build, "--json")
-    _, case = parsed(answer)
-    assert (answer.code, case["outcome"]) == (6, "inconclusive")
-    assert case["pairs"]["fault"].startswith("the comparison with the old build failed: run 4")
-    assert len(case["pairs"]["runs"]) == 2
 
 
 def test_a_night_that_was_killed_between_pairs_and_resumed_equals_an_unbroken_one(
