@@ -239,6 +239,8 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
 def _run_problems(record: RunRecord, metrics: Metrics, only: tuple[str, ...]) -> list[str]:
     problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
     problems += record.unmeasured
+    if record.fingerprint != record.spec.fingerprint:
+        problems.append("recorded by a version of mbr-perf with other settings, so run it again")
     if record.status != "ok":
         problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")
     if not coverage_of(record).is_whole:
