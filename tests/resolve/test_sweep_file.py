@@ -2,7 +2,6 @@
 
 import pytest
 
-from harness.errors import HarnessError
 from harness.resolve.sweep_file import read_sweep_file
 from tests.commands import refused
 
@@ -33,13 +32,8 @@ def read(write):
 
 def test_a_file_is_what_the_command_line_would_say(read):
     sweep = read()
-    assert (sweep.title, sweep.source, sweep.grid, sweep.repeats, sweep.control) == (
-        "Two axes",
-        "a test",
-        True,
-        3,
-        None,
-    )
+    assert (sweep.title, sweep.source, sweep.grid) == ("Two axes", "a test", True)
+    assert (sweep.repeats, sweep.control) == (3, None)
     assert sweep.request.given == {
         "model_recipe_name": "llama3_8b", "gpu": "cpu", "num_layers": 4, "memory_limit": 1.0, "env": ("A=1",),
     }  # fmt: skip
@@ -70,20 +64,12 @@ def test_a_fault_is_reported_at_its_line(read, row):
     refused(lambda: read((old, new)), *names, num=None)
 
 
-def test_a_file_is_found_by_its_name(tmp_path):
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "mine.yaml").write_text(GOOD)
-    assert read_sweep_file("mine", tmp_path).title == "Two axes"
-    refused(lambda: read_sweep_file("mime", tmp_path), "mime", "'mine'")
-
-
-def test_a_file_that_is_no_yaml_and_a_folder_are_distinguished_from_one_that_is_missing(tmp_path, monkeypatch):
+def test_a_file_is_found_by_its_name_or_its_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.txt").write_text(GOOD)
-    for name, message in (
-        ("bad.txt", "no such sweep file"),
-        (str(tmp_path), "a folder, not a sweep file"),
-    ):
-        with pytest.raises(HarnessError, match=message):
-            read_sweep_file(name)
-    assert read_sweep_file("./bad.txt").title == "Two axes"
+    (tmp_path / "sweeps").mkdir()
+    for path in (tmp_path / "sweeps" / "mine.yaml", tmp_path / "bad.txt"):
+        path.write_text(GOOD)
+    assert read_sweep_file("mine", tmp_path).title == read_sweep_file("./bad.txt").title == "Two axes"
+    refused(lambda: read_sweep_file("mime", tmp_path), "mime", "'mine'")
+    refused(lambda: read_sweep_file("bad.txt"), "bad.txt: no such")
+    refused(lambda: read_sweep_file(str(tmp_path)), f"{tmp_path}: a folder")
