@@ -187,7 +187,12 @@ def allocator_note(plan: Plan) -> str:
     why = f" ({cause}: no step is composed of requests)" if cause else ""
     steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
     settings = f"with {_ALLOCATOR}={text}" if text else "without settings of torch's allocator"
-    return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}"
+    row = plan.recommended or plan.control
+    late = ""
+    if row and row.prediction and row.prediction.reserved[2] > row.prediction.reserved[1]:
+        most = format_bytes(row.prediction.reserved[2])
+        late = f"; {row.label} reserves up to {most} where side streams run late, such as that of Megatron-LM's DDP"
+    return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}{late}"
 
 
 def drawn_text(plan: Plan) -> Iterator[str]:

@@ -14,7 +14,7 @@ from harness.errors import BadRequestError
 from harness.records.quoting import quoted_error
 from harness.show.terminal import narration
 from harness.snapshot.values import DeviceMemory, Question, SnapshotSummary
-from harness.units import GIB
+from harness.units import GIB, counted
 
 _CAP_BYTES = 2 * GIB
 _PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -106,7 +106,8 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Questi
     # -P: Python imports nothing from the current folder.
     command = [sys.executable, "-P", "-m", "harness.snapshot.child", str(path), str(num_bytes), str(limit)]
     command += [question.model_dump_json()] if question else []
-    with path.open("rb") as file, narration().status(f"Reading {path.name}"):
+    doing = f"Reading {path.name}" + f", then {counted(num_rows, 'replay')}" * bool(num_rows)
+    with path.open("rb") as file, narration().status(doing):
         begin = os.pread(file.fileno(), 8, 0)
         if packed := next((tool for magic, tool in _PACKED.items() if begin.startswith(magic)), None):
             remedy = f"decompress it first: {packed} -dc {shlex.quote(str(path))} > {shlex.quote(path.stem)}"

@@ -161,8 +161,8 @@ def _holders(device: DeviceMemory) -> Iterator[Block]:
     yield tabled(
         device.holders[:_MOST_SITES],
         [
-            (Column("Module"), lambda holder: holder.module),
-            (Column("Site"), lambda holder: holder.site),
+            (Column("Module", whole=True), lambda holder: holder.module),
+            (Column("Site", long=True), lambda holder: holder.site),
             (Column("Blocks", right=True), lambda holder: str(holder.num_live)),
             (Column("Held now", right=True), lambda holder: format_bytes(holder.live_bytes)),
         ],

@@ -56,6 +56,7 @@ def test_two_ranks_allocate_what_was_predicted(machine, whole_run, layout, peaks
     [
         ((), True, 47.13),
         (("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"), False, 44.71),
+        (("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"), True, 50.96),
     ],
 )
 def test_reserved_depends_on_segments_and_on_side_streams(machine, whole_run, changes, busy, reserved):
