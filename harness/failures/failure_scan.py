@@ -114,7 +114,7 @@ class FailureScan:
             self._train_on(step)
             self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
             self.ranks.pop(line.rank, None)
-            if "iteration" in line.text or "nan" not in line.text.lower():
+            if "iteration" in line.text or sign_of(line.text, in_traceback=False) is None:
                 return
         if self.expandable_segments is None:
             self.expandable_segments = expandable_segments_in(line.text)
