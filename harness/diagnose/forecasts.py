@@ -180,7 +180,7 @@ def tried(case: Case, host: Host) -> Trials | None:
     costs, own_stage = composer.chunk_costs(traces.even)[stage.pp_rank], made.stages[stage.pp_rank]
     more, own, rows, sources = max(0, unexplained_bytes(case) or 0), own_settings(case), [], set[Source]()
     for text in _asked(own, case):
-        held = stage_held(composer, own_stage, costs, settings_of(text), traces, available - more)
+        held = stage_held(composer, own_stage, costs, settings_of(text), traces)
         sources.add(held.source)
         needed = held.fits[1] + more
         rows.append(Trial(settings=text, reserved_bytes=held.reserved[1], fits_bytes=needed, helps=needed <= available))

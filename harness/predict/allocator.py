@@ -51,7 +51,7 @@ class Allocator:
         if (self._events or self._deferred) and not self._captures:
             self._process_events(self._num_done)
         size = self._sizes.get(num_bytes) or self._sizes.setdefault(num_bytes, self.settings.rounded(num_bytes))
-        pool = self._pool(size, stream)
+        pool = self._pools[self._pool_name(stream) if self._captures else _DEFAULT_POOL][size > SMALL_BYTES]
         block = self._free_block(pool, stream, size) or self._new_block(pool, stream, size)
         if block is None:
             held = f"{format_bytes(self.reserved)} reserved, {format_bytes(self.allocated)} allocated"
@@ -61,7 +61,8 @@ class Allocator:
         self._allocated[block.address] = block
         self.allocated += block.num_bytes
         self.active += block.num_bytes
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
         return block.address
 
     def free(self, address: int) -> None:
@@ -152,11 +153,9 @@ class Allocator:
 
     # ---- free blocks
 
-    def _pool(self, size: int, stream: int) -> Pool:
-        """`get_pool`: a private pool goes before the usual ones; up to 1 MiB is small."""
-        captures = (name for name, streams in self._captures if streams is None or stream in streams)
-        name = next(captures, _DEFAULT_POOL) if self._captures else _DEFAULT_POOL
-        return self._pools[name][size > SMALL_BYTES]
+    def _pool_name(self, stream: int) -> int | None:
+        """`get_pool`: in a capture a private pool goes before the usual ones; up to 1 MiB is small."""
+        return next((name for name, streams in self._captures if streams is None or stream in streams), _DEFAULT_POOL)
 
     def _put(self, block: Block) -> None:
         """`free_block`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.predict.allocator import Allocator
-from harness.predict.allocator_blocks import Device, OutOfDeviceMemoryError, Segment
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.units import GIB, MIB
 
@@ -110,6 +110,26 @@ class _Replay:
         return self.addresses.copy(), self.allocator.segments()
 
 
+class _Growing(Allocator):
+    """Lets its device grow where a request fails after every retry, or ``stops`` there.
+
+    ``enough_bytes``: what the device would have needed for the first one; 0 where none failed.
+    """
+
+    def __init__(self, settings: AllocatorSettings, device: Device, *, stops: bool) -> None:
+        super().__init__(settings, device)
+        self.stops, self.enough_bytes = stops, 0
+
+    def _new_block(self, pool: Pool, stream: int, size: int) -> Block | None:
+        block = super()._new_block(pool, stream, size)
+        if block is None:
+            self.device.limit_bytes = math.inf
+            block = self._grow(pool, stream, size)
+            self.device.limit_bytes = self.device.used_bytes
+            self.enough_bytes = self.enough_bytes or self.device.used_bytes
+        return None if self.enough_bytes and self.stops else block
+
+
 def replayed(
     events: Sequence[Request],
     settings: AllocatorSettings,
@@ -118,7 +138,10 @@ def replayed(
     cycles: Sequence[Cycle] = (),
 ) -> Outcome:
     """Return what the sequence takes from an empty device of ``total_bytes`` that gives at most ``limit_bytes``."""
-    allocator = Allocator(settings, Device(limit_bytes, total_bytes))
+    return _outcome(events, Allocator(settings, Device(limit_bytes, total_bytes)), cycles)
+
+
+def _outcome(events: Sequence[Request], allocator: Allocator, cycles: Sequence[Cycle]) -> Outcome:
     replay, at, is_exact = _Replay(allocator), 0, True
     for cycle in cycles:
         replay.run(events, at, cycle.end)
@@ -153,15 +176,22 @@ def fits_bytes(
     """Return the smallest device, to 1 MiB, that the sequence fits on; ``free``: its outcome without a limit.
 
     Reserved is not needed: before torch fails, it gives cached segments back. None: a memory fraction forbids it.
-    A bisection; it takes for granted that more memory never hurts.
+    Where a request fails, the device grows by what it lacks; the next one begins with all of that. Once nothing fails,
+    smaller ones are tried. That takes for granted that more memory never hurts.
     """
     if free.failed is not None:
         return None
-    low, high = free.peak_allocated_bytes // MIB, -(-free.peak_reserved_bytes // MIB)
-    while low < high:
-        middle = (low + high) // 2
-        if replayed(events, settings, middle * MIB, total_bytes, cycles).failed is None:
-            high = middle
+    low, high, step = free.peak_allocated_bytes // MIB, 0, 1
+    size = max(low, free.least_bytes // MIB if settings.expandable_segments else low)
+    while not high or low < high:
+        allocator = _Growing(settings, Device(size * MIB, total_bytes), stops=high > 0)
+        found = _outcome(events, allocator, cycles)
+        if allocator.enough_bytes:
+            low = max(size + 1, -(-allocator.enough_bytes // MIB))
+            size = (low + high) // 2 if high else -(-int(allocator.device.limit_bytes) // MIB)
+        elif found.failed is not None:
+            return None
         else:
-            low = middle + 1
+            high = -(-found.peak_reserved_bytes // MIB)
+            size, step = max(low, high - step), step * 8
     return high * MIB

@@ -6,11 +6,11 @@ The figures of classes are in `reserved.json`, which `scripts/accuracy --reserve
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import compress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -29,8 +29,6 @@ from harness.units import GIB
 if TYPE_CHECKING:
     from harness.predict.draws import Draw
 
-# Of torch's allocator; any: every device is asked about.
-Usable = int | Literal["any"] | None
 DATA = Path(__file__).with_name("reserved.json")
 
 
@@ -152,49 +150,45 @@ def replay(
     chunks: tuple[ChunkCost, ...],
     settings: AllocatorSettings,
     read: Read,
-    usable_bytes: Usable = None,
     draws: "Sequence[Draw]" = (),
 ) -> Held:
     """Replay the first steps of a stage's first rank; MissingEventsError where its requests are not known.
 
-    Where ``usable_bytes`` lie between what the fullest moment needs and what is reserved, the smallest device is
-    sought; elsewhere ``fits`` is what was left at the fullest moments once cached segments are given back, up to 2 %
-    less, or 3 % more, than sought. Micro-batches that are left out widen the ranges.
+    Micro-batches that are left out widen the ranges.
     """
     spec, device = composer.spec, device_bytes(composer.spec)
     steps = first_steps(composer, stage, chunks, read)
-    free = replayed(steps.events, settings, total_bytes=device, cycles=steps.cycles)
-    fits, rest = free.least_bytes, max(0, stage.total - free.peak_allocated_bytes)
-    if usable_bytes == "any" or (usable_bytes is not None and fits <= usable_bytes < free.peak_reserved_bytes):
-        fits = _sought(steps, settings, free, rest, device) or free.peak_reserved_bytes
-    others = (first_steps(composer, stage, chunks, read, draw).events for draw in draws)
-    drawn = [replayed(each, settings, total_bytes=device) for each in others]
+    others = [first_steps(composer, stage, chunks, read, draw) for draw in draws]
+    free, *drawn = (replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in (steps, *others))
+    rest = max(0, stage.total - free.peak_allocated_bytes)
+    whole, *fits = map(partial(_sought, settings, rest, device), (steps, *others), (free, *drawn))
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     known = ratios_of(spec, stage.total, settings)
     cut = ((1.0, 1.0), (1.0, 1.0)) if free.is_exact and not steps.num_left else known.cut
     held = Held(
         _widened((low, reserved, round(most * known.late)), cut[0]),
-        _widened(_ends(fits, [each.least_bytes for each in drawn]), cut[1]),
+        _widened(_ends(whole, fits), cut[1]),
         "replayed",
-        _drawn(drawn) if drawn else None,
+        _drawn(drawn, fits) if drawn else None,
     )
     return held.moved(rest)
 
 
-def _sought(steps: Steps, settings: AllocatorSettings, free: Outcome, rest: int, device: int) -> int | None:
+def _sought(settings: AllocatorSettings, rest: int, device: int, steps: Steps, free: Outcome) -> int:
     """Return the smallest device less ``rest``: the first block of a written step, which the replay ``free`` lacks."""
     events, cycles = steps.events, steps.cycles
     if rest:
         events = ((-len(events), rest, 0), *events)
         cycles = tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in cycles)
-        free = replayed(events, settings, total_bytes=device, cycles=cycles)
-    found = fits_bytes(events, settings, free, device, cycles)
-    return found and found - rest
+    least = replace(free, peak_allocated_bytes=free.peak_allocated_bytes + rest, least_bytes=free.least_bytes + rest)
+    found = fits_bytes(events, settings, least, device, cycles)
+    return free.peak_reserved_bytes if found is None else min(free.peak_reserved_bytes, found - rest)
 
 
-def _drawn(found: list[Outcome]) -> Drawn:
-    sizes = [(each.peak_allocated_bytes, each.least_bytes, each.peak_reserved_bytes) for each in found]
-    return Drawn(*((min(each), max(each)) for each in zip(*sizes, strict=True)))
+def _drawn(found: list[Outcome], fits: list[int]) -> Drawn:
+    sizes = [(each.peak_allocated_bytes, each.peak_reserved_bytes) for each in found]
+    peaks, reserved = ((min(each), max(each)) for each in zip(*sizes, strict=True))
+    return Drawn(peaks, (min(fits), max(fits)), reserved)
 
 
 def _widened(held: tuple[int, int, int], shares: tuple[float, float]) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from harness.predict.ledger import StageMemory
 from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.rank_parts import MissingEventsError
-from harness.predict.reserved import Held, Usable, device_bytes, estimated, first_steps, replay
+from harness.predict.reserved import Held, device_bytes, estimated, first_steps, replay
 from harness.predict.search import Plan, Row, Traces, candidate_of, cost_of, judged, recommended
 from harness.predict.stages import Composer
 from harness.predict.step_history import StepHistory, step_history
@@ -75,19 +75,6 @@ def _with_segments(row: Row, made: Plan, software: Software, implementation: Imp
     candidate = candidate_of(spec, software, implementation)
     found = replace(found, spec=spec, held=tuple(estimated(spec, stage, settings) for stage in found.stages))
     return replace(row, candidate=candidate, prediction=found, allocator=text) if candidate.is_legal else None
-
-
-def with_sought(made: Plan, row: Row, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
-    """Return the plan with the smallest device of the row's fullest stage sought, as `snapshot` of its step does."""
-    found = row.prediction
-    assert found
-    own, place = composer_of(found.spec, software), found.stages.index(found.worst)
-    costs, settings = own.chunk_costs(traces.even)[place], asked_settings(found.spec)[0]
-    known = stage_held(own, found.worst, costs, settings, traces, "any", varied.draws(made.spec))
-    found = replace(found, held=(*found.held[:place], known, *found.held[place + 1 :]))
-    found_verdict, certain = judged(found, made.limits)
-    sought = replace(row, prediction=found, verdict=found_verdict, is_certain=certain)
-    return _with_rows(made, {row.text: sought})
 
 
 def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
@@ -167,21 +154,22 @@ def _held(
     budget: int | None,
     draws: tuple[Draw, ...] = (),
 ) -> tuple[Held, ...]:
-    """Replay the fullest stage, and others that may be fuller and exceed the budget, where there is one.
+    """Replay the fullest stage, and others that seem fuller, or may be and exceed the budget, where there is one.
 
     With ``draws`` also those that may need more than the fullest one's: others get its share of what they hold.
     """
     held = [*found.held]
     costs = composer.chunk_costs(traces.even)
     most = 0 if budget is None else budget - (found.range_bytes[1] - found.peak_bytes)
-    least, share = 0.0 if draws else inf, 1.0
+    fits, least, share = 0, 0.0 if draws else inf, 1.0
     for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
         stage = found.stages[place]
         held[place] = _at_share(held[place], stage, share)
-        if nth and held[place].fits[2] <= most and held[place].fits[0] <= least:
+        low, likely, high = held[place].fits
+        if nth and high <= most and likely <= fits and low <= least:
             continue
-        held[place] = stage_held(composer, stage, costs[place], settings, traces, budget, draws)
-        most = max(most, held[place].fits[2])
+        held[place] = stage_held(composer, stage, costs[place], settings, traces, draws)
+        fits, most = max(fits, held[place].fits[1]), max(most, held[place].fits[2])
         if drawn := held[place].drawn:
             least = max(least, drawn.fits_bytes[0])
             share = min(share, 1 - (stage.total - drawn.peak_bytes[0]) / _varying(stage))
@@ -205,11 +193,10 @@ def stage_held(
     costs: tuple[ChunkCost, ...],
     settings: AllocatorSettings,
     traces: Traces,
-    budget: Usable,
     draws: tuple[Draw, ...] = (),
 ) -> Held:
     """Replay the first steps of a stage; estimate by the class of the job where its requests are not known."""
     if traces.requests is not None:
         with suppress(MissingEventsError):
-            return replay(composer, stage, costs, settings, traces.requests, budget, draws)
+            return replay(composer, stage, costs, settings, traces.requests, draws)
     return estimated(composer.spec, stage, settings)

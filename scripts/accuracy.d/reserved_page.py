@@ -132,7 +132,7 @@ def _uneven_rows(host: Host) -> Iterator[dict[str, Any]]:
         stage = stage_memory(composer.spec, row["stage"], costs[row["stage"]])
         draws = read_varied(None, row["routing"]).draws(composer.spec)
         read, settings = _reader(point, host), _SETTINGS["expandable"]
-        held = reserved.replay(composer, stage, costs[row["stage"]], settings, read, None, draws)
+        held = reserved.replay(composer, stage, costs[row["stage"]], settings, read, draws)
         yield row | {"reserved_range_bytes": held.reserved}
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.predict.allocator_replay import Cycle, Event, replayed
+from harness.predict.allocator_replay import Cycle, Event, fits_bytes, replayed
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts
 from harness.predict.rank_events import _Memory, _Requests, _step, _weights
 from harness.predict.rank_parts import ChunkParts, MissingEventsError, Passes, Unit, _with_loss, chunk_parts
-from harness.predict.reserved import not_composed, ratios_of, replay
+from harness.predict.reserved import first_steps, not_composed, ratios_of, replay
 from harness.predict.shipped_events import (
     ShippedEvents,
     events_file,
@@ -109,7 +109,7 @@ def test_a_composed_stage_holds_what_the_ledger_says(composed, stage, recompute)
 @pytest.mark.parametrize("recompute", ["layernorm,moe,mla_up_proj", "full:uniform:1"])
 def test_mtp_layers_run_under_the_setting_of_the_others(composed, recompute):
     memory, held = composed(point("deepseek_v3", 1024), 7, recompute, found=EXPANDABLE)
-    assert held["found"].fits[1] < 1.025 * memory.total
+    assert held["found"].fits[1] < 1.04 * memory.total
 
 
 def test_settings_of_the_allocator_decide_what_fits(composed):
@@ -183,7 +183,8 @@ def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_t
     tokens = spec.batch.seq_length
     alike, halves = (Draw(0, spec, Tokens(counts=((each, 1),))) for each in (tokens, tokens // 2))
     same = composed(spec, found=NATIVE, draws=(alike,))[1]["found"]
-    assert replace(same, drawn=None) == whole["found"]
+    assert same.reserved == whole["found"].reserved
+    assert same.fits == pytest.approx(whole["found"].fits, rel=0.002)  # no micro-batch of a draw is left out
     assert same.drawn.reserved_bytes == (same.reserved[1],) * 2
     half = composed(spec, found=NATIVE, draws=(halves,))[1]["found"]
     # The rank also has micro-batches of all tokens in its range: the likely value is theirs.
@@ -220,17 +221,20 @@ def test_shared_experts_beside_the_dispatch_keep_segments_of_a_stream_each(compo
     assert held.reserved[1] > 1.15 * row["peak_allocated_bytes"]
 
 
-def test_the_smallest_device_is_sought_where_it_decides(composed):
-    spec = point("llama3_8b", 8)
+def test_the_smallest_device_is_sought_where_the_fullest_moment_would_need_more(composed):
+    """Natively cached segments that are in part used count at the fullest moment, but need not be there."""
+    spec = point("llama3_70b", 32)
     shipped, events = find_shipped(RELEASE, Software())[0], find_events(RELEASE, Software())
     composer = Composer(spec, IMPLEMENTATION, apex=False)
     costs = composer.chunk_costs({case.key: shipped.read(case, 1.0).chunk for case in composer.cases()})[0]
-    stage = stage_memory(spec, 0, costs)
-    loose = replay(composer, stage, costs, NATIVE, events.read)
-    between = (loose.fits[1] + loose.reserved[1]) // 2
-    sought = replay(composer, stage, costs, NATIVE, events.read, between)
-    assert loose.fits[1] <= sought.fits[1] <= loose.reserved[1]
-    assert sought.fits[1] < 1.02 * loose.fits[1]
+    steps = first_steps(composer, stage_memory(spec, 0, costs), costs, events.read)
+    free = replayed(steps.events, NATIVE, cycles=steps.cycles)
+    found = fits_bytes(steps.events, NATIVE, free, 80 * 2**30, steps.cycles)
+    assert free.peak_allocated_bytes < found < free.least_bytes < free.peak_reserved_bytes
+    enough, short = (replayed(steps.events, NATIVE, found - less, cycles=steps.cycles) for less in (0, 2**20))
+    assert (enough.failed, short.failed is None) == (None, False)
+    held = composed(spec, found=NATIVE)[1]["found"]
+    assert held.fits[1] == pytest.approx(found, rel=0.002)  # of a few MB more
 
 
 def test_what_is_not_composed_says_so():
