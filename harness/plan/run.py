@@ -33,7 +33,7 @@ from harness.predict.search import (
 )
 from harness.predict.step_history import StepHistory
 from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache, trace_kind
-from harness.predict.weighing import row_history, with_replays
+from harness.predict.weighing import row_history, with_replayed, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
 from harness.show.json import Text
@@ -204,6 +204,9 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     known = _replayed(best, varied)
     if varied.options and not any(row.prediction and row.prediction.drawn for row in known.plan.rows):
         raise not_known(varied.options[0], known.plan.spec)
+    if request.step_trace and known.stepped:
+        written = with_replayed(known.plan, known.stepped, known.traces, known.settled.software, varied)
+        known = replace(known, plan=written)
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 
 

@@ -61,8 +61,7 @@ class Allocator:
         self._allocated[block.address] = block
         self.allocated += block.num_bytes
         self.active += block.num_bytes
-        if self.allocated > self.peak_allocated:
-            self.peak_allocated = self.allocated
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block.address
 
     def free(self, address: int) -> None:

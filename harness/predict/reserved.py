@@ -159,7 +159,9 @@ def replay(
     spec, device = composer.spec, device_bytes(composer.spec)
     steps = first_steps(composer, stage, chunks, read)
     others = [first_steps(composer, stage, chunks, read, draw) for draw in draws]
-    free, *drawn = (replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in (steps, *others))
+    free, *drawn = (
+        replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in (steps, *others)
+    )
     rest = max(0, stage.total - free.peak_allocated_bytes)
     whole, *fits = map(partial(_sought, settings, rest, device), (steps, *others), (free, *drawn))
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])

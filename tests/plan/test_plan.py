@@ -271,7 +271,7 @@ SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-ng", "32", "--fit_i
         ("bf16", "expandable_segments:False", "TIGHT"),
         ("bf16", "max_split_size_mb:128", "TIGHT"),
         ("bf16", "expandable_segments:True,roundup_power2_divisions:4", "OOM"),
-        ("fp8_cs", "expandable_segments:False", "OOM"),
+        ("fp8_cs", "expandable_segments:False", "TIGHT"),
     ],
 )
 def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dtype, conf, own):
