@@ -72,7 +72,9 @@ class Bench:
         spec = self.plan.spec
         tracing = Tracing(host_with(self.host, build), None, reads_shipped=False)
         implementation, imbalance = kind = trace_kind(spec)
-        traces = tracing.traces(Composer(spec, implementation).cases(), implementation, imbalance=imbalance)
+        traces = tracing.traces(
+            Composer(spec, implementation, build.software).cases(), implementation, imbalance=imbalance
+        )
         if traces.refused:
             return {"problem": first_line(next(iter(traces.refused.values())))}
         kept: KeptPrediction = predicted_with(spec, traces, build.software, use_calibration=False)

@@ -63,7 +63,7 @@ def predictions(
     traced: dict[TraceKind, Traces | str] = {}
     for kind, own in grouped((trace_kind(spec), spec) for spec in specs if spec.is_described).items():
         try:
-            cases = {case.key: case for spec in own for case in Composer(spec, kind[0]).cases()}
+            cases = {case.key: case for spec in own for case in Composer(spec, kind[0], software).cases()}
             traced[kind] = tracing.traces(tuple(cases.values()), kind[0], imbalance=kind[1])
         except (HarnessError, OSError) as error:
             traced[kind] = first_line(str(error))
@@ -85,7 +85,7 @@ def predicted_with(
         made = predicted(spec, implementation, traces.even, traces.uneven, software, constants)
         return KeptPrediction((made if spec.gpu_type.is_cpu else weighed(made, software, traces)).record())
     except MissingTraceError:
-        return KeptPrediction(None, traces.why_missing(Composer(spec, implementation), NOT_TRACED))
+        return KeptPrediction(None, traces.why_missing(Composer(spec, implementation, software), NOT_TRACED))
     except (HarnessError, OSError) as error:  # for example, a calibration file that cannot be read
         return KeptPrediction(None, first_line(str(error)))
 

@@ -273,7 +273,7 @@ def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unpl
     if not any(candidate.is_legal for candidate in found.rows):
         first = next(finding for finding in found.rows[0].findings if finding.blocks)
         return Unplanned(name, f"{first.id}: {first.message}; {first.fix}")
-    return _Found(name, settled, found, required_cases(found, implementation))
+    return _Found(name, settled, found, required_cases(found, implementation, settled.software))
 
 
 def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:

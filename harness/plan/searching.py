@@ -320,7 +320,7 @@ def _needed(settings: list[tuple[_Due, Candidates]]) -> Iterator[tuple[TraceKind
     for due, found in settings:
         kind = trace_kind(due.settled.spec)
         with suppress(LayoutError):  # the plan refuses such a layout with the reason
-            yield kind, required_cases(found, kind[0])
+            yield kind, required_cases(found, kind[0], due.settled.software)
 
 
 def _halves(sizes: Sizes) -> Iterator[Sizes]:

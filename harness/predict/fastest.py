@@ -89,7 +89,7 @@ def optimal(
     none_yet = Optimal(None, best_uniform=min(fitting, key=_seconds, default=None), reason=_why_not(made, rows))
     if none_yet.reason or budget is None or rows[0].prediction is None:
         return none_yet
-    composer = Composer(made.spec, implementation, apex=software.apex is not False).with_recompute(NoRecompute())
+    composer = Composer(made.spec, implementation, software).with_recompute(NoRecompute())
     clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
     mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven, mixes)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()

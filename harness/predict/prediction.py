@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from harness.experiment.effective import Implementation, effective_recompute
+from harness.experiment.effective import NO_SOFTWARE, Implementation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.optimizer_states import host_state_bytes
 from harness.experiment.software import Software
@@ -246,12 +246,12 @@ def predict(
     ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
     missing, LayoutError where the model cannot be cut.
     """
-    apex = software.apex if software else None
-    composer = replace(composer or Composer(spec, implementation), apex=apex is not False)
+    known = software or NO_SOFTWARE
+    composer = replace(composer or Composer(spec, implementation), software=known)
     costs = composer.chunk_costs(traces)
     adam = adam_of(spec, software)
     stages = _stages(spec, costs, constants, adam=adam)
-    rows = assumptions(spec, implementation, adam=adam, apex=apex)
+    rows = assumptions(spec, implementation, adam=adam, apex=known.apex)
     origins = (constants.origin, "" if constants.speeds or spec.gpu_type.is_cpu else borrowed_text(spec.gpu))
     rows = (*rows, *(Assumption(text, applies=lambda _spec, _implementation: True) for text in origins if text))
     peak = max(stage.total for stage in stages)
@@ -264,7 +264,7 @@ def predict(
     job_class, found = spread_of(spec, peak)
     low, high = found.around(peak, uneven)
     lower, higher = band(rows)
-    effective = effective_recompute(spec, implementation, software or Software())
+    effective = effective_recompute(spec, implementation, known)
     return Prediction(
         spec=spec,
         stages=stages,

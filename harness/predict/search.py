@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from harness.experiment.effective import Implementation, computation, effective_recompute
+from harness.experiment.effective import NO_SOFTWARE, Implementation, computation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.modules import MODULES
@@ -258,16 +258,18 @@ class Plan:
         return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
 
 
-def required_cases(found: Candidates, implementation: Implementation) -> tuple[TraceCase, ...]:
+def required_cases(
+    found: Candidates, implementation: Implementation, software: Software = NO_SOFTWARE
+) -> tuple[TraceCase, ...]:
     """Return all traces that the legal settings need, each once."""
-    composer = Composer(found.rows[0].spec, implementation)
+    composer = Composer(found.rows[0].spec, implementation, software)
     legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
     return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
 
 
-def traced_policies(spec: ExperimentSpec, implementation: Implementation) -> list[RecomputePolicy]:
+def traced_policies(spec: ExperimentSpec, implementation: Implementation, software: Software) -> list[RecomputePolicy]:
     """Return the policies that `candidates` are composed of, also those that rules, CUDA graphs or layouts forbid."""
-    every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation)
+    every = effective_recompute(_with(spec, SelectiveRecompute(modules=tuple(MODULES))), implementation, software)
     modules = tuple(name for name in MODULES if name in every.modules)
     selective = _selective(modules, _weak(spec, modules))
     return [*base_policies(spec.recompute), NoRecompute(), *selective, FullRecompute(method="uniform", num_layers=1)]
@@ -308,7 +310,7 @@ def plan(
 ) -> Plan:
     """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
     limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
-    composer = Composer(spec, implementation)
+    composer = Composer(spec, implementation, software)
     rows = tuple(row_of(row, composer, traces, software, constants, limits) for row in found.rows)
     control = next((row.prediction for row in rows if row.prediction and row.text == NoRecompute().text), None)
     rows = tuple(row.compared_with(control) for row in rows)

@@ -105,7 +105,7 @@ class Splits:
     @cached_property
     def _mixer(self) -> Mixer:
         """Return what gives the seconds of a chunk without recompute."""
-        composer = Composer(self.made.spec, self.implementation, apex=self.software.apex is not False)
+        composer = Composer(self.made.spec, self.implementation, self.software)
         clock = None
         if not self.made.spec.gpu_type.is_cpu:
             clock = Clock(self.made.spec, self.constants.efficiency(self.made.spec.gpu))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from harness.experiment.effective import Implementation
+from harness.experiment.effective import NO_SOFTWARE, Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.layout_text import Chunk, Stages
@@ -18,6 +18,7 @@ from harness.experiment.recompute import (
     policy_of_layer,
 )
 from harness.experiment.recompute_plan import PlannedRecompute
+from harness.experiment.software import Software
 from harness.predict.compose import (
     ChunkCost,
     Ends,
@@ -60,22 +61,26 @@ class Composer:
 
     spec: ExperimentSpec
     implementation: Implementation
-    apex: bool = True
+    software: Software = NO_SOFTWARE
     shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
         """Return the same request with another setting. Both share their cases and layers."""
         return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
 
+    @property
+    def apex(self) -> bool:
+        return self.software.apex is not False
+
     @cached_property
     def make(self) -> CaseMaker:
         """Return the maker of the request's cases."""
-        return CaseMaker(self.spec, self.implementation, self.shared.cases)
+        return CaseMaker(self.spec, self.implementation, self.software, self.shared.cases)
 
     @cached_property
     def policy(self) -> RecomputePolicy:
         """The recompute without modules that do nothing: traces are eager; CUDA graphs keep some modules from it."""
-        return in_effect(self.spec, self.spec.recompute, self.implementation)
+        return in_effect(self.spec, self.spec.recompute, self.implementation, self.software)
 
     @cached_property
     def stages(self) -> Stages:
@@ -257,7 +262,7 @@ class Composer:
 
     def policy_of(self, setting: str) -> RecomputePolicy:
         """Return the policy of a layer with this setting of a plan."""
-        return in_effect(self.spec, policy_of_layer(setting), self.implementation)
+        return in_effect(self.spec, policy_of_layer(setting), self.implementation, self.software)
 
     def settings(self, chunk: Chunk) -> Settings:
         """Return the setting of each layer of a chunk; of layers under one checkpoint, as if each had its own.

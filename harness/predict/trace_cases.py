@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from harness.experiment.effective import Implementation, effective_recompute
+from harness.experiment.effective import NO_SOFTWARE, Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
@@ -22,6 +22,7 @@ from harness.experiment.recompute import (
     policy_of_layer,
 )
 from harness.experiment.recompute_plan import PlannedRecompute
+from harness.experiment.software import Software
 from harness.records.store import write_atomically
 from harness.records.trace import ChunkTrace, TraceCase
 
@@ -36,6 +37,7 @@ class CaseMaker:
 
     spec: ExperimentSpec
     implementation: Implementation
+    software: Software = NO_SOFTWARE
     made: dict[object, TraceCase] = field(default_factory=dict, repr=False, compare=False)
 
     def layers(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
@@ -68,7 +70,7 @@ class CaseMaker:
         asked = kind, policy.text, num_layers, pre, post, mtp, offloads
         if asked not in self.made:
             spec = _reduced(self.spec, kind, self.implementation, mtp=mtp)
-            changes: dict[str, object] = {"recompute": in_effect(spec, policy, self.implementation)}
+            changes: dict[str, object] = {"recompute": in_effect(spec, policy, self.implementation, self.software)}
             if offloads:  # how many layers go decides what is composed, not what is traced
                 offload = self.spec.offload
                 num_offloaded = min(1, offload.cpu_offloading_num_layers)
@@ -107,12 +109,14 @@ def kind_of(model: ModelSpec, chunk: Chunk, layer: int) -> LayerKind:
     return kinds[chunk.layers[layer] if chunk.layers else -1]
 
 
-def in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation) -> RecomputePolicy:
+def in_effect(
+    spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation, software: Software
+) -> RecomputePolicy:
     """Return ``policy`` without modules that do nothing in ``spec``, so that equal computations are traced once."""
     if not isinstance(policy, SelectiveRecompute):
         return policy
     asked = spec.model_copy(update={"recompute": policy})
-    active = tuple(sorted(effective_recompute(asked, implementation).modules))
+    active = tuple(sorted(effective_recompute(asked, implementation, software).modules))
     return SelectiveRecompute(modules=active) if active else NoRecompute()
 
 

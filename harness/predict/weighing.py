@@ -92,7 +92,7 @@ def with_replayed(made: Plan, row: Row, traces: Traces, software: Software, vari
 
 def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
     """Return what composes a job's steps on this software."""
-    return Composer(spec, settled_implementation(spec), apex=software.apex is not False)
+    return Composer(spec, settled_implementation(spec), software)
 
 
 def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | None:

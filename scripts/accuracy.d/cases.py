@@ -3,21 +3,24 @@
 from collections.abc import Iterator
 from itertools import product
 
-from harness.experiment.effective import Implementation
+from harness.experiment.effective import NO_SOFTWARE, Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import NoRecompute
+from harness.experiment.software import Software
 from harness.predict.search import traced_policies
 from harness.predict.trace_cases import CaseMaker
 from harness.records.trace import TraceCase
 
 
-def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
+def every_case(
+    spec: ExperimentSpec, implementation: Implementation, software: Software = NO_SOFTWARE
+) -> Iterator[TraceCase]:
     """Yield all traces for the settings of ``spec`` under any pipeline layout and number of GPUs.
 
     Some of them several times.
     """
-    make, kinds, offload = CaseMaker(spec, implementation), spec.model.layer_kinds, spec.offload
-    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
+    make, kinds, offload = CaseMaker(spec, implementation, software), spec.model.layer_kinds, spec.offload
+    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation, software)):
         yield from (make.layers(kind, policy, n) for n in (1, 2))
         if offload.cpu_offloading_num_layers or offload.offload_modules:
             yield from (make.offloaded(kind, policy, n) for n in (1, 2, 3))
@@ -28,13 +31,15 @@ def every_case(spec: ExperimentSpec, implementation: Implementation) -> Iterator
             yield from (make.last(kind, policy, pre=pre, mtp=with_mtp) for pre in (False, True) for with_mtp in mtp)
 
 
-def event_cases(spec: ExperimentSpec, implementation: Implementation) -> Iterator[TraceCase]:
+def event_cases(
+    spec: ExperimentSpec, implementation: Implementation, software: Software = NO_SOFTWARE
+) -> Iterator[TraceCase]:
     """Yield the cases from whose requests for memory every setting of ``spec`` is composed, under any layout."""
-    make, kinds = CaseMaker(spec, implementation), spec.model.layer_kinds
-    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation)):
+    make, kinds = CaseMaker(spec, implementation, software), spec.model.layer_kinds
+    for kind, policy in product(sorted(set(kinds)), traced_policies(spec, implementation, software)):
         yield make.layers(kind, policy, 3)
     has_mtp = bool(spec.model.mtp_num_layers)
     for pre, mtp in product((True, False), {False, has_mtp}):
         yield make.last(kinds[-1], NoRecompute(), pre=pre, mtp=mtp)
-    for policy in traced_policies(spec, implementation) if has_mtp else ():
+    for policy in traced_policies(spec, implementation, software) if has_mtp else ():
         yield make.last(kinds[-1], policy, pre=False, mtp=True)

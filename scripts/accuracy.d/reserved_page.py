@@ -16,6 +16,7 @@ from page import Page, plain, signed, table
 
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.launch.machine import installed_software
 from harness.predict import rank_events, reserved
@@ -158,7 +159,7 @@ def _uneven_table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _composed(point: scripted_points.Point, setting: str, host: Host) -> tuple[Composer, Any]:
     spec = point.spec.model_copy(update={"recompute": parse_recompute(setting)})
-    composer = replace(Composer(spec, settled_implementation(spec)), apex=False)
+    composer = Composer(spec, settled_implementation(spec), Software(apex=False))
     found = Tracing(host, trace_cache(host.shell)).traces(composer.cases(), composer.implementation).even
     return composer, composer.chunk_costs(found)
 

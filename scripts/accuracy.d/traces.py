@@ -68,7 +68,7 @@ def requests(about: About, host: Host) -> Iterator[tuple[TraceCase, ChunkEvents]
         case.key: (kind, case)
         for spec in points(about)
         for kind in [settled_implementation(spec)]
-        for case in event_cases(spec, kind)
+        for case in event_cases(spec, kind, Software(megatron_core=about.megatron_core))
         if not spec.gpu_type.is_cpu  # no step of a CPU is composed
     }
     yield from recorded(about, host, due)
@@ -120,7 +120,7 @@ def wanted(about: About) -> list[Due]:
     due: dict[tuple[str, float], Due] = {}
     for spec in points(about):
         implementation, imbalance = settled_implementation(spec), imbalance_of(spec)
-        for case in every_case(spec, implementation):
+        for case in every_case(spec, implementation, Software(megatron_core=about.megatron_core)):
             due[case.key, 1.0] = implementation, 1.0, case
             if case.has_experts:
                 due[case.key, imbalance] = implementation, imbalance, case

@@ -78,7 +78,7 @@ def predicted(
     spec: ExperimentSpec, implementation: Implementation, traces: Traces, software: Software
 ) -> dict[str, int]:
     """Return bytes in live tensors on the only rank; MissingTraceError with the tracer's reason where it declined."""
-    composer = Composer(spec, implementation, apex=software.apex is not False)
+    composer = Composer(spec, implementation, software)
     try:
         costs = composer.chunk_costs(traces.even)
     except MissingTraceError as error:

@@ -94,7 +94,7 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
     kept = reusable(runs, group)
     rows = [row for row in found.rows if only is None or row.text in ("none", *only, *kept)]
     legal = tuple(row for row in rows if row.is_legal)
-    cases = required_cases(replace(found, rows=legal), implementation) if legal else ()
+    cases = required_cases(replace(found, rows=legal), implementation, settled.software) if legal else ()
     tracing = Tracing(runs.target.host, trace_cache(runs.target.host.shell))
     traces = tracing.traces(cases, implementation) if cases else None
     is_first = True

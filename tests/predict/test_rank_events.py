@@ -45,7 +45,7 @@ def _composed():
 
     def compose(spec, stage=0, recompute="none", draws=(), **settings):
         spec = spec.model_copy(update={"recompute": parse_recompute(recompute)})
-        composer = Composer(spec, IMPLEMENTATION, apex=False)
+        composer = Composer(spec, IMPLEMENTATION, Software(apex=False))
         found = {case.key: shipped.read(case, 1.0).chunk for case in composer.cases()}
         costs = composer.chunk_costs(found)[stage]
         memory = stage_memory(spec, stage, costs)
@@ -225,7 +225,7 @@ def test_the_smallest_device_is_sought_where_the_fullest_moment_would_need_more(
     """Natively cached segments that are in part used count at the fullest moment, but need not be there."""
     spec = point("llama3_70b", 32)
     shipped, events = find_shipped(RELEASE, Software())[0], find_events(RELEASE, Software())
-    composer = Composer(spec, IMPLEMENTATION, apex=False)
+    composer = Composer(spec, IMPLEMENTATION, Software(apex=False))
     costs = composer.chunk_costs({case.key: shipped.read(case, 1.0).chunk for case in composer.cases()})[0]
     steps = first_steps(composer, stage_memory(spec, 0, costs), costs, events.read)
     free = replayed(steps.events, NATIVE, cycles=steps.cycles)
