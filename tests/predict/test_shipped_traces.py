@@ -252,3 +252,12 @@ def test_every_case_holds_the_settings_that_a_plan_composes(point):
     needed = required_cases(candidates(eager, SOFTWARE, IMPLEMENTATION), IMPLEMENTATION)
     assert {case.key for case in needed} <= cases
     assert len(needed) > 10
+
+
+@pytest.mark.parametrize(("release", "is_known"), [("0.16.1", False), ("0.19.2", True)])
+def test_a_module_of_a_later_release_has_traces_of_its_own_there(release, is_known):
+    spec = next(each.spec for each in shipped_points() if each.name == "qwen3_next_80b_a3b" and each.gpu == "h100")
+    software = SOFTWARE.model_copy(update={"megatron_core": release})
+    cases = required_cases(candidates(spec, software, IMPLEMENTATION), IMPLEMENTATION, software)
+    assert any("gdn_norm_out" in case.spec.recompute.text for case in cases) is is_known
+    assert {case.key for case in cases} <= {case.key for case in every_case(spec, IMPLEMENTATION, software)}
