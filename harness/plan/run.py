@@ -11,6 +11,7 @@ from harness.experiment.effective import Implementation, computation, settled_im
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports
@@ -35,6 +36,7 @@ from harness.predict.step_history import StepHistory
 from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache, trace_kind
 from harness.predict.weighing import row_history, with_replayed, with_replays
 from harness.records.trace import TraceCase
+from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import SWEPT
 from harness.show.json import Text
 
@@ -256,12 +258,20 @@ def _found(
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
     try:
         settled = settle(RunRequest(asked=asked), host, request.assume, known, gpu_point=True)
-        settled = with_exports(settled, asked)
+        settled = _with_own_allocator(with_exports(settled, asked), asked)
     except BadRequestError as error:
         if not values or isinstance(error, SeveralMatchError):
             raise
         return Unplanned(name, f"{error.message}; {error.remedy}" if error.remedy else error.message)
     return _legal(name, settled, request.only)
+
+
+def _with_own_allocator(settled: Settled, asked: Request) -> Settled:
+    """Set torch's defaults for a job of one's own that sets nothing of the allocator: no launcher of ours starts it."""
+    spec = settled.spec
+    if asked.source is None or spec.gpu_type.is_cpu or any(name in spec.env for name in ALLOCATOR_NAMES):
+        return settled
+    return replace(settled, spec=spec.model_copy(update={"env": {**spec.env, ALLOCATOR_NAMES[0]: ""}}))
 
 
 def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unplanned":

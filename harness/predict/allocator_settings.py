@@ -97,10 +97,15 @@ def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
 
 
 def with_expandable_segments(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return the job with expandable segments and no other setting of the allocator; CUDA graphs then need one more."""
+    """Return the job with expandable segments and no other setting of the allocator that takes memory.
+
+    A memory fraction stays. CUDA graphs then need one more variable.
+    """
+    fraction = asked_settings(spec)[0].memory_fraction
+    text = EXPANDABLE_SEGMENTS + f",per_process_memory_fraction:{fraction}" * (fraction is not None)
     names = [each for each in ALLOCATOR_NAMES if each in spec.env] or ALLOCATOR_NAMES[:1]
     graphs = {"NCCL_GRAPH_REGISTER": "0"} if spec.cuda_graph.impl != "none" else {}
-    return spec.model_copy(update={"env": {**spec.env, **dict.fromkeys(names, EXPANDABLE_SEGMENTS), **graphs}})
+    return spec.model_copy(update={"env": {**spec.env, **dict.fromkeys(names, text), **graphs}})
 
 
 def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None) -> tuple[str, ...]:

@@ -1,10 +1,12 @@
 """The memory that a setting may use: one figure for plans, sweeps, reports and diagnoses."""
 
+import sys
 from dataclasses import dataclass, field
 from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
+from harness.predict.allocator_settings import asked_settings
 from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES, DeviceNeeds, device_needs
 from harness.predict.prediction import Prediction
 from harness.units import GIB, MIB
@@ -16,7 +18,8 @@ class Limits:
 
     ``margin``: share of the memory that stays free. ``max_overhead``: share of the step time, None for any.
     ``needs``: what the device holds outside torch's allocator. ``beside_bytes``: what it has for that beside the
-    capacity: `--memory_limit` holds for torch's allocator alone.
+    capacity: `--memory_limit` holds for torch's allocator alone. ``fraction``: the share of the ``whole_bytes`` of the
+    device that torch's allocator may have (`per_process_memory_fraction`); None: all of it.
     """
 
     capacity_bytes: int | None
@@ -24,13 +27,16 @@ class Limits:
     max_overhead: float | None = None
     needs: DeviceNeeds = field(default_factory=DeviceNeeds)
     beside_bytes: int = 0
+    fraction: float | None = None
+    whole_bytes: int = 0
 
     @classmethod
     def of(cls, spec: ExperimentSpec, margin: float = SPARE, context_bytes: int = OUTSIDE_ALLOCATOR_BYTES) -> Self:
         """Return the limits of a rank of ``spec``: the same for plans, sweeps, reports and diagnoses."""
         needs = DeviceNeeds() if spec.gpu_type.is_cpu else device_needs(spec, context_bytes)
         beside = max(0, spec.gpu_type.usable_bytes - (spec.capacity_bytes or 0))
-        return cls(spec.capacity_bytes, margin, needs=needs, beside_bytes=beside)
+        fraction = None if spec.gpu_type.is_cpu else asked_settings(spec)[0].memory_fraction
+        return cls(spec.capacity_bytes, margin, None, needs, beside, fraction, spec.gpu_type.usable_bytes)
 
     @property
     def outside_bytes(self) -> int:
@@ -42,7 +48,12 @@ class Limits:
         """Return the bytes that torch's allocator may use."""
         if self.capacity_bytes is None:
             return None
-        return int(self.capacity_bytes * (1 - self.margin)) - self.outside_bytes
+        return min(self._allowed_bytes, int(self.capacity_bytes * (1 - self.margin)) - self.outside_bytes)
+
+    @property
+    def _allowed_bytes(self) -> int:
+        """Return the most that torch lets its allocator take (`setMemoryFraction`)."""
+        return int(self.whole_bytes * self.fraction) if self.fraction is not None else sys.maxsize
 
     @property
     def usable_text(self) -> str:
@@ -51,9 +62,15 @@ class Limits:
 
     @property
     def text(self) -> str:
-        """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory."""
+        """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory.
+
+        With a memory fraction that allows less: ``39.60 GiB = 0.5 of 79.20 (per_process_memory_fraction)``.
+        """
         unit, name = (GIB, "GiB") if (self.capacity_bytes or 0) >= GIB else (MIB, "MiB")
         size = self.capacity_bytes or 0
+        if self.budget_bytes == self._allowed_bytes:
+            whole, allowed = self.whole_bytes / unit, self._allowed_bytes / unit
+            return f"{allowed:.2f} {name} = {self.fraction:g} of {whole:.2f} (per_process_memory_fraction)"
         capacity, outside, margin = (round(n / unit, 2) for n in (size, self.outside_bytes, size * self.margin))
         others = f" - {outside:.2f} outside torch's allocator" if outside else ""
         spare = f" - {margin:.2f} margin ({self.margin * 100:g} %)" if self.margin else ""

@@ -159,6 +159,7 @@ def replay(
     spec, device = composer.spec, device_bytes(composer.spec)
     steps = first_steps(composer, stage, chunks, read)
     others = [first_steps(composer, stage, chunks, read, draw) for draw in draws]
+    settings = _allowing(settings, (steps, *others), device)
     free, *drawn = (
         replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in (steps, *others)
     )
@@ -174,6 +175,14 @@ def replay(
         _drawn(drawn, fits) if drawn else None,
     )
     return held.moved(rest)
+
+
+def _allowing(settings: AllocatorSettings, steps: Sequence[Steps], device: int) -> AllocatorSettings:
+    """Return the settings, without a memory fraction that some steps exceed: the question is what they need."""
+    is_allowed = settings.memory_fraction is None or all(
+        replayed(each.events, settings, total_bytes=device, cycles=each.cycles).failed is None for each in steps
+    )
+    return settings if is_allowed else replace(settings, memory_fraction=None)
 
 
 def _sought(settings: AllocatorSettings, rest: int, device: int, steps: Steps, free: Outcome) -> int:

@@ -28,10 +28,11 @@ _MOST_REPLAYED = 3
 
 
 def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
-    """Return the plan with the first steps of the recommended setting replayed, and of the asked one where in doubt.
+    """Return the plan with the first steps of the recommended and the asked setting replayed.
 
     Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
-    which the asked setting is always replayed. Where expandable segments cost less than recompute, the plan says so.
+    which the setting without recompute is replayed, too. Where expandable segments cost less than recompute, the plan
+    says so.
     """
     composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
     for _ in range(_MOST_REPLAYED):
@@ -113,12 +114,12 @@ def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | N
 
 
 def _is_in_doubt(row: Row, made: Plan, *, always: bool) -> bool:
-    """Return whether the allocator may decide about the asked setting, or the one without recompute."""
-    budget, named = made.limits.budget_bytes, (made.spec.recompute.text, NoRecompute().text)
-    if row.prediction is None or row.text not in named:
+    """Return whether it is the asked setting, or the allocator may decide about the one without recompute."""
+    budget, is_asked = made.limits.budget_bytes, row.text == made.spec.recompute.text
+    if row.prediction is None or not (is_asked or row.text == NoRecompute().text):
         return False
-    if always or budget is None:
-        return always
+    if always or is_asked or budget is None:
+        return always or is_asked
     return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
 
 

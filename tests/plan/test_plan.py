@@ -374,3 +374,10 @@ def test_fp8_copies_lie_beside_weights_that_stay_in_bf16(mbr_perf, tmp_path):
 
     bf16, copied, gathered = (peak(dtype) for dtype in ("bf16", "fp8_ds_bf16_weights", "fp8_ds"))
     assert copied > max(bf16, gathered)
+
+
+@pytest.mark.slow
+def test_a_memory_fraction_limits_what_may_be_used_and_not_what_is_needed(plan):
+    confs = (f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}{more}" for more in ("", ",per_process_memory_fraction:0.5"))
+    whole, half = (settings(plan, "-E", conf) for conf in confs)
+    assert (whole["verdict"], half["verdict"], half["fits_bytes"]) == ("FITS", "OOM", whole["fits_bytes"])
