@@ -117,7 +117,7 @@ def optimal(
                 solved_in_s=time.monotonic() - began,
             )
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
-    return replace(none_yet, reason="no plan by layer fits with its whole range")
+    return replace(none_yet, reason="none fits with its whole range")
 
 
 def _solved(due: Iterable[Room], mixer: Mixer, adam: Adam, allocator_bytes: int) -> Iterator[tuple[Solution, Room]]:
