@@ -1,10 +1,11 @@
 """Every finding about a request: rules, environment, nodes, megatron-core; and what a name in --force does."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import ExitCode
 from harness.launch.environment import child_environment, this_host
 from harness.launch.plan import Nodes
 from harness.measure.checking import check_request
@@ -12,6 +13,7 @@ from harness.measure.understanding import RunRequest
 from harness.records.gating import LaunchSettings
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
 from harness.resolve.recipe import Request, build_spec
+from tests.commands import refused
 
 # Without NVML: asking it takes longer than the rest of a check.
 HOST = replace(this_host(), python="/bin/false")
@@ -42,20 +44,12 @@ def test_an_illegal_request_exits_2_with_all_that_is_wrong_errors_first():
 def test_what_we_are_forced_past_megatron_core_still_refuses_and_the_finding_names_the_rule():
     checked = judged(host=this_host(), recompute_modules="mla_up_proj", force=("R09", "EFF01"), ask_megatron=True)
     (finding,) = [finding for finding in checked.findings if finding.id == "MCORE"]
-    assert (checked.exit_code, finding.severity, finding.fix) == (
-        ExitCode.BAD_REQUEST,
-        "error",
-        "follow the fix of R09",
-    )
-    assert finding.mcore_text.endswith("is only supported with multi_latent_attention.")
+    assert (checked.exit_code, finding.severity) == (ExitCode.BAD_REQUEST, "error")
+    assert "R09" in finding.fix and "multi_latent_attention" in finding.mcore_text
 
 
 def test_every_unknown_rule_in_force_is_named():
-    with pytest.raises(BadRequestError) as caught:
-        judged(force=("R9", "XYZ"))
-    assert [problem.message for problem in caught.value.problems] == [
-        "--force R9: no such rule", "--force XYZ: no such rule",
-    ]  # fmt: skip
+    refused(lambda: judged(force=("R9", "XYZ")), "--force R9: ", "--force XYZ: ", num=2)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +81,20 @@ def test_a_job_of_many_nodes_is_judged_without_naming_them():
 def test_named_nodes_that_do_not_fit_are_findings():
     checked = judged(gpu="h100", nodes=Nodes(nnodes=2, master_addr="node0"))
     (finding,) = [f for f in checked.findings if f.id == "LAUNCH"]
-    assert (finding.message, finding.blocks) == ("num_gpus 8 is not nnodes x gpus_per_node = 2 x 8 = 16", True)
+    assert finding.blocks and re.search(r"num_gpus 8 .* 2 x 8 = 16", finding.message)
 
 
 def test_an_unknown_launcher_is_a_finding():
     checked = judged(launcher="torchrum")
     (finding,) = [f for f in checked.findings if f.id == "LAUNCH"]
-    assert finding.message == "--launcher 'torchrum': no such launcher"
-    assert "torchrun" in finding.fix
+    assert "--launcher 'torchrum': " in finding.message and "torchrun" in finding.fix
 
 
 def test_variables_that_ranks_cannot_have_are_findings_together():
     checked = judged(env=("RANK=3",), pass_env=("NO_SUCH_VARIABLE_HERE",))
     messages = [finding.message for finding in checked.findings if finding.id == "LAUNCH"]
-    assert messages == [
-        "torchrun sets RANK for each rank", "--pass_env NO_SUCH_VARIABLE_HERE: not set in your shell",
-    ]  # fmt: skip
+    names = (" RANK ", "--pass_env NO_SUCH_VARIABLE_HERE: ")
+    assert [name in message for name, message in zip(names, messages, strict=True)] == [True, True]
 
 
 def test_a_variable_of_the_request_reaches_the_rules():
@@ -138,6 +130,6 @@ def test_a_recipe_s_value_whose_switch_the_user_turned_off_is_a_note_and_one_of_
     checked = judged(**asked, set_values=off)
     assert (IDLE & set(ids(checked, "note")), IDLE & set(ids(checked, "warning"))) == (IDLE, set())
     finding = next(finding for finding in checked.findings if finding.id == "B20")
-    assert finding.fix == "nothing to do: the recipe sets it, and --set train.manual_gc turns its switch off"
+    assert "--set train.manual_gc " in finding.fix
     own = judged(**asked, set_values=(*off, "train.manual_gc_interval=7"))
     assert IDLE & set(ids(own, "warning")) == {"B20"}

@@ -15,6 +15,7 @@ from harness.resolve.recipe import build_spec
 
 INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")
 WITH_TE = INSTALLED.model_copy(update={"transformer_engine": "2.11"})
+WITHOUT_TE = "fused permutation is not available. Please install TE >= 2.1.0."
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def prints(**answer):
 def test_a_refusal_is_an_error_with_megatron_cores_words(answered):
     finding = answered(prints(accepted=False, kind="ValueError", text="no such thing", place="transformer_config.py:7"))
     assert (finding.id, finding.severity, finding.blocks) == ("MCORE", "error", True)
-    assert finding.message == "megatron-core 0.16.1 refuses this configuration"
+    assert "megatron-core 0.16.1" in finding.message
     assert finding.mcore_text == "ValueError: no such thing"
     assert "transformer_config.py:7" in finding.fix
 
@@ -55,19 +56,19 @@ def test_a_refusal_is_an_error_with_megatron_cores_words(answered):
 def test_a_field_that_the_release_lacks_needs_no_place(answered):
     finding = answered(prints(accepted=False, kind="UnknownField", text="TransformerConfig has no mla_flash"))
     assert finding.severity == "error"
-    assert finding.fix.startswith("upgrade megatron-core 0.16.1, or drop the setting")
+    assert "megatron-core 0.16.1" in finding.fix
 
 
 def test_approval_without_transformer_engine_says_so(answered):
     finding = answered(prints(accepted=True, without_transformer_engine=True), WITH_TE)
-    assert "except for what transformer-engine checks" in finding.message
+    assert (finding.severity, "transformer-engine" in finding.message) == ("note", True)
 
 
 @pytest.mark.parametrize(
     ("text", "software", "severity"),
     [
-        ("fused permutation is not available. Please install TE >= 2.1.0.", WITH_TE, "note"),
-        ("fused permutation is not available. Please install TE >= 2.1.0.", INSTALLED, "error"),
+        (WITHOUT_TE, WITH_TE, "note"),
+        (WITHOUT_TE, INSTALLED, "error"),
         ("moe_act needs moe_grouped_gemm", WITH_TE, "error"),
     ],
 )
@@ -81,15 +82,15 @@ def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_ha
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("sys.exit('ImportError: libcudart.so.12')", "ended with exit code 1: ImportError: libcudart.so.12"),
+        ("sys.exit('ImportError: libcudart.so.12')", " 1: ImportError: libcudart.so.12"),
         (
             "import atexit; atexit.register(sys.stderr.write, 'nanobind: leaked 2 types!'); raise TypeError('no stream')",
-            "ended with exit code 1: TypeError: no stream",
+            " 1: TypeError: no stream",
         ),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "ended with exit code -11: no error text"),
-        ("print('hello')", "the answer cannot be read: 'hello'"),
-        ("pass", "there is no answer"),
-        ('print(\'{"problem": "ended with exit code -11"}\')', "asking megatron-core ended with exit code -11"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", " -11: "),
+        ("print('hello')", ": 'hello'"),
+        ("pass", "no answer"),
+        ('print(\'{"problem": "exit code -11"}\')', " megatron-core exit code -11"),
     ],
 )
 def test_a_probe_that_does_not_answer_is_a_note(answered, body, why):
@@ -102,7 +103,7 @@ def test_a_probe_that_hangs_is_a_note_in_time(answered):
     began = time.monotonic()
     finding = answered("time.sleep(60)", timeout_s=0.5)
     assert finding.severity == "note"
-    assert finding.message.endswith("megatron-core did not answer within 0.5 s")
+    assert " 0.5 s" in finding.message
     assert time.monotonic() - began < 10
 
 
@@ -113,7 +114,7 @@ def test_a_probe_that_hangs_is_a_note_in_time(answered):
 )  # fmt: skip
 def test_what_is_not_installed_is_not_asked(answered, software, missing):
     finding = answered("raise SystemExit('was asked')", software)
-    assert finding.message == f"megatron-core's own configuration was not built: {missing} not installed here"
+    assert f": {missing} " in finding.message
 
 
 def test_megatron_core_sees_the_variables_of_the_ranks(answered):
@@ -128,8 +129,7 @@ def test_many_are_asked_in_one_process_and_those_without_an_answer_say_so(host, 
     body = f"print({yes!r}); print({no!r}, flush=True); len(sys.stdin.readlines()) == 3 and time.sleep(60)"
     found = megatron_findings(dict(enumerate(asked)), host(body), timeout_s=0.5)
     assert [finding.blocks for finding in found.values()] == [False, False, True, False]
-    assert "not installed here" in found[1].message
-    assert found[3].message.endswith("megatron-core did not answer within 2.5 s")
+    assert "megatron-core and torch" in found[1].message and " 2.5 s" in found[3].message
     assert unasked_notes(found.values()) == tuple(
         f"1 of 4: {found[place].message}; {found[place].fix}" for place in (1, 3)
     )
@@ -140,7 +140,7 @@ def test_the_installed_megatron_core_is_asked_about_a_gpu_without_transformer_en
     spec = make_spec(recompute="mla_up_proj", compute_dtype="bf16", kernels={"transformer_impl": "transformer_engine"})
     finding = megatron_finding(spec, WITH_TE, this_host())
     assert finding.severity == "error"
-    assert "mla_up_proj in recompute_modules is only supported with" in finding.mcore_text
+    assert "mla_up_proj in recompute_modules" in finding.mcore_text
 
 
 def shipped_points():

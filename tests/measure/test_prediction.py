@@ -1,5 +1,7 @@
 """The prediction of a run compared with its measurement."""
 
+import re
+
 import pytest
 
 from harness.judge.derive import derive
@@ -69,8 +71,8 @@ def test_a_run_without_measurement_shows_the_prediction_alone(make_record, predi
 
 
 def test_the_reason_stands_where_there_is_no_prediction():
-    assert json_of(prediction_document(None, "the tracer failed")) == {"reason": "the tracer failed"}
-    assert prediction_line(None, "the tracer failed") == "Not predicted: the tracer failed"
+    assert json_of(prediction_document(None, "why")) == {"reason": "why"}
+    assert prediction_line(None, "why") == "Not predicted: why"
 
 
 def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_record, predicted):
@@ -82,14 +84,13 @@ def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_
 @pytest.mark.parametrize(
     ("sizes", "limit_gb", "warning"),
     [
-        ((58, 62), 60, ""),
-        ((58, 62), 59, "the predicted need of 54.02 GiB to 57.74 GiB does not fit into 53.85 GiB"),
-        (None, 57, ""),
-        (None, 40, "weights, gradients and optimizer states alone: at least 43.83 GiB does not fit into 36.51 GiB"),
+        ((58, 62), 60, "^$"),
+        ((58, 62), 59, "^Warning: .* 54.02 GiB to 57.74 GiB .* 53.85 GiB"),
+        (None, 57, "^$"),
+        (None, 40, "^Warning: weights, .* 43.83 GiB .* 36.51 GiB"),
     ],
 )
 def test_what_cannot_fit_into_a_rank_is_a_warning(predicted, sizes, limit_gb, warning):
     spec = build_spec(measure={"max_steps": 50, "memory_limit_bytes": limit_gb * 10**9})
     record = predicted.model_copy(update={"range_bytes": tuple(x * 10**9 for x in sizes)}) if sizes else None
-    line = misfit_line(record, spec)
-    assert line == (f"Warning: {warning}, which keeps 2 % free; the run starts anyway" if warning else "")
+    assert re.search(warning, misfit_line(record, spec))

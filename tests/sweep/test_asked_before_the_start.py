@@ -58,9 +58,7 @@ def test_cells_are_asked_about_at_once_under_their_own_variables(host: Host, ask
     refused = {cell.name for cell in plan.cells if cell.fate == "illegal"}
     assert len(refused) == 2
     assert all("mlp" in name for name in refused)
-    assert {note for note in plan.notes if "megatron-core" in note} == {
-        f"2 of 7: {UNASKED}; run the check where the job will run"
-    }
+    assert [f"2 of 7: {UNASKED}; " in note for note in plan.notes if "megatron-core" in note] == [True]
 
 
 def test_cases_are_asked_about_at_once_and_what_is_not_answered_stands_in_nobody_s_way(host: Host, asked: Path) -> None:

