@@ -100,7 +100,7 @@ def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):
 def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path):
     asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, enable_nsys=True)
     absent = replace(host, shell={**host.shell, "PATH": str(tmp_path)})
-    with pytest.raises(BadRequestError, match="nsys .*PATH"):
+    with pytest.raises(BadRequestError, match=r"nsys .*PATH"):
         understand(RunRequest(asked=asked), absent, tmp_path)
     assert understand(RunRequest(asked=asked), absent, tmp_path, dryrun=True).spec.measure.profiler == "nsys"
     assert understand(RunRequest(asked=asked), absent, tmp_path, elsewhere=True).spec.measure.profiler == "nsys"
