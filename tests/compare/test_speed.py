@@ -1,5 +1,6 @@
 """Speed says something only for the same number of GPUs and the same batch, and for a job that trained."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,16 +37,16 @@ def time_of(log, golden):
     ("log", "expected"),
     [
         (job(), ""),
-        (job(num_gpus=64), "64 GPUs, the golden has 32"),
-        (job(num_gpus=None), "the job does not state its number of GPUs, which iteration times need"),
-        (job(batch=256), "a global batch size of 256, the golden has 128"),
-        (job(batch=None), "the job does not state its global batch size, which iteration times need"),
+        (job(num_gpus=64), r"\b64 GPUs, .* 32\b"),
+        (job(num_gpus=None), "job .* GPUs"),
+        (job(batch=256), r"batch size .* 256, .* 128\b"),
+        (job(batch=None), "job .* global batch size"),
     ],
 )
 def test_iteration_times_are_judged_for_the_same_gpus_and_batch_only(log, expected):
     finding = time_of(log, reference(num_gpus=32, global_batch_size=128))
     assert (finding.verdict, finding.change) == (Verdict.INCONCLUSIVE if expected else Verdict.PASS, 0.0)
-    assert finding.reason.startswith(expected)
+    assert re.search(expected, finding.reason)
 
 
 def test_with_a_throughput_the_iteration_time_is_shown_only():
@@ -56,23 +57,23 @@ def test_with_a_throughput_the_iteration_time_is_shown_only():
 @pytest.mark.parametrize(
     ("stated", "missing"),
     [
-        ({}, "number of GPUs and global batch size"),
-        ({"num_gpus": 32}, "global batch size"),
-        ({"global_batch_size": 128}, "number of GPUs"),
+        ({}, " GPUs and global batch size, "),
+        ({"num_gpus": 32}, " its global batch size, "),
+        ({"global_batch_size": 128}, " GPUs, "),
     ],
 )
 @pytest.mark.parametrize("seconds", [2.5, 5.0])
 def test_a_golden_that_does_not_state_gpus_and_batch_judges_no_time(stated, missing, seconds):
     finding = time_of(job(seconds=seconds), reference(**stated))
     assert (finding.verdict, finding.change) == (Verdict.INCONCLUSIVE, seconds / 2.5 - 1)
-    assert f"does not state its {missing}, which iteration times need" in finding.reason
+    assert missing in finding.reason
 
 
 @pytest.mark.parametrize("stated", [{}, {"num_gpus": 32}, {"num_gpus": 32, "global_batch_size": 128}])
 def test_between_two_logs_what_one_does_not_state_is_taken_as_equal(stated):
     judged = judge_log(job(seconds=5.0), reference(**stated, log=job()), WindowOptions(), OF_BRIDGE)
     assert judged.comparison.outcome is Verdict.REGRESSION
-    assert any(note.endswith(": taken as equal") for note in judged.notes) == ("global_batch_size" not in stated)
+    assert any(" equal" in note for note in judged.notes) == ("global_batch_size" not in stated)
 
 
 def test_a_golden_of_mbr_perf_states_its_gpus_and_batch(make_record, make_golden, tmp_path):
@@ -88,7 +89,7 @@ def test_another_batch_than_the_golden_states_is_a_doubt():
     def doubts(log):
         return judge_log(log, golden, WindowOptions(), OF_BRIDGE).doubts
 
-    assert doubts(job(batch=256)) == ("a global batch size of 256, the golden has 128",)
+    assert [bool(re.search(r" 256, .* 128$", doubt)) for doubt in doubts(job(batch=256))] == [True]
     assert doubts(job()) == doubts(job(batch=None)) == ()
 
 
@@ -97,16 +98,16 @@ def test_a_batch_that_grows_inside_the_window_is_noted(grows_at, noted):
     log = job()
     rows = tuple(replace(row, global_batch_size=256) if row.number >= grows_at else row for row in log.iterations)
     judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), OF_BRIDGE)
-    text = f"the global batch size changes inside the window: from 128 to 256 in iteration {grows_at}"
-    assert (text in judged.notes, judged.doubts) == (noted, ())
+    text = f" 128 to 256 in iteration {grows_at}"
+    assert (any(note.endswith(text) for note in judged.notes), judged.doubts) == (noted, ())
 
 
 @pytest.mark.parametrize(
-    ("last", "doubts"),
-    [(0.0, ("the loss is 0 in all 20 iterations that print one: the job trained nothing",)), (0.1, ())],
+    ("last", "num_doubts"),
+    [(0.0, 1), (0.1, 0)],
 )
-def test_losses_that_are_all_zero_are_a_doubt(last, doubts):
+def test_losses_that_are_all_zero_are_a_doubt(last, num_doubts):
     log = job()
     rows = tuple(replace(row, loss=last if row.number == 20 else 0.0) for row in log.iterations)
     judged = judge_log(replace(log, iterations=rows), reference(tflops=700.0), WindowOptions(), OF_BRIDGE)
-    assert judged.doubts == doubts
+    assert [" 20 iterations" in doubt for doubt in judged.doubts] == [True] * num_doubts

@@ -1,5 +1,6 @@
 """One case of a night: how its runs ended, what they measured, and what the suite expected of it."""
 
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_memory_is_a_regression_only_where_every_run_is_beyond(case, spec, make_
     assert verdict.outcome == outcome
     if outcome == "inconclusive":
         found = finding(verdict, "peak_allocated_bytes")
-        assert found.reason == "1 of 2 runs are worse than allowed: +0.0 %, +12.1 %"
+        assert re.fullmatch(r"1 of 2 .*: \+0.0 %, \+12.1 %", found.reason)
 
 
 def test_runs_in_doubt_are_inconclusive_and_not_confirmed(case):
@@ -204,12 +205,12 @@ def test_variables_that_changed_since_the_golden_are_drift_that_does_not_block(c
 
 
 def test_no_golden_is_inconclusive_where_one_is_required(case):
-    none = GoldenSearch(None, None, "no golden for these settings")
+    none = GoldenSearch(None, None, "why")
     required, optional = (
         judge_case(case(search=none, is_golden_required=is_required), RULES) for is_required in (True, False)
     )
-    assert (required.outcome, required.reason) == ("inconclusive", "no golden for these settings")
-    assert (optional.outcome, optional.reason) == ("pass", "no golden for these settings")
+    assert (required.outcome, required.reason) == ("inconclusive", "why")
+    assert (optional.outcome, optional.reason) == ("pass", "why")
 
 
 def test_a_run_that_failed_fails_the_case_and_figures_of_the_others_stay(case, failed):
@@ -224,11 +225,11 @@ def test_a_run_that_failed_fails_the_case_and_figures_of_the_others_stay(case, f
 
 
 def test_a_retry_that_ended_well_cures_a_fault_of_the_machine(case, failed, make_record, spec):
-    faulty = ended(1, failed("torchrun could not start ranks: EADDRINUSE"), infrastructure="port in use")
+    faulty = ended(1, failed("EADDRINUSE"), infrastructure="port in use")
     retried = ended(2, make_record(spec), "retry")
     alone, cured = (judge_case(case(runs=runs), RULES) for runs in ([faulty], [faulty, retried]))
     assert (alone.outcome, alone.is_infrastructure) == ("failed", True)
-    assert alone.reason == "run 1: infrastructure (port in use): torchrun could not start ranks: EADDRINUSE"
+    assert alone.reason == "run 1: infrastructure (port in use): EADDRINUSE"
     assert (cured.outcome, len(cured.runs), len(cured.counted)) == ("pass", 2, 1)
 
 
@@ -239,15 +240,13 @@ def test_a_retry_cures_no_failure_of_the_code(case, failed, make_record, spec):
 
 def test_a_run_that_was_never_committed_failed(case):
     verdict = judge_case(case(runs=[ended(1, None)]), RULES)
-    assert (verdict.outcome, verdict.reason, verdict.metrics) == ("failed", "run 1: it left no record", None)
+    assert (verdict.outcome, verdict.reason.startswith("run 1: "), verdict.metrics) == ("failed", True, None)
 
 
 def test_a_case_that_has_not_run_or_was_interrupted_is_inconclusive(case, make_record, spec):
     interrupted = ended(1, make_record(spec, status="interrupted", failure="SIGINT"))
     empty = CaseMaterial(case().planned, (), case().golden)
-    assert judge_case(empty, RULES).reason == "not run yet"
-    verdict = judge_case(case(runs=[interrupted]), RULES)
-    assert (verdict.outcome, verdict.reason) == ("inconclusive", "interrupted before a run finished")
+    assert [judge_case(each, RULES).outcome for each in (empty, case(runs=[interrupted]))] == ["inconclusive"] * 2
 
 
 def test_a_refused_case_failed_without_a_run(case):
@@ -257,18 +256,15 @@ def test_a_refused_case_failed_without_a_run(case):
 
 
 @pytest.mark.parametrize(
-    ("until", "exit_code", "is_expected", "remark"),
-    [
-        ("2026-02-01", ExitCode.OK, True, "expected until 2026-02-01: too big"),
-        ("2026-01-31", ExitCode.OUT_OF_MEMORY, False, "the suite expected the outcome oom only until 2026-01-31 (too big)"),
-    ],
-)  # fmt: skip
-def test_an_expected_failure_is_not_red_until_its_day_is_over(case, failed, until, exit_code, is_expected, remark):
+    ("until", "exit_code", "is_expected"),
+    [("2026-02-01", ExitCode.OK, True), ("2026-01-31", ExitCode.OUT_OF_MEMORY, False)],
+)
+def test_an_expected_failure_is_not_red_until_its_day_is_over(case, failed, until, exit_code, is_expected):
     expected = ExpectedFailureRecord(outcome="oom", until=until, reason="too big")
-    runs = [ended(1, failed("CUDA out of memory", "oom", "oom"))]
+    runs = [ended(1, failed("CUDA", "oom", "oom"))]
     verdict = judge_case(case(runs=runs, expected=expected), RULES)
     assert (verdict.outcome, verdict.exit_code) == ("oom", exit_code)
-    assert (verdict.is_expected, verdict.remark) == (is_expected, remark)
+    assert verdict.is_expected is is_expected and until in verdict.remark and "too big" in verdict.remark
 
 
 def test_an_expected_regression_is_not_confirmed(case):
@@ -280,8 +276,8 @@ def test_an_expected_regression_is_not_confirmed(case):
 
 
 def test_a_replay_is_judged_and_reports_that_nothing_was_measured(case):
-    verdict = judge_case(case(per_run={"notes": ("replayed from x: nothing was measured",)}), RULES)
-    assert (verdict.outcome, verdict.caveats) == ("pass", ("replayed from x: nothing was measured",))
+    verdict = judge_case(case(per_run={"notes": ("replayed from x",)}), RULES)
+    assert (verdict.outcome, verdict.caveats) == ("pass", ("replayed from x",))
 
 
 def test_the_gate_and_the_figures_of_the_case_are_the_median_of_the_runs(case):

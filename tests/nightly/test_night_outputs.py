@@ -81,12 +81,12 @@ def test_every_output_is_written_where_it_was_asked_for(nightly, tmp_path):
 def test_a_night_that_breaks_off_leaves_no_junit_file_of_an_earlier_night(nightly, mbr_perf, tmp_path):
     night_dir = Path(json.loads(nightly("--junit", tmp_path / "junit.xml", "--json").out)["night_dir"])
     shutil.rmtree(night_dir / "cases" / "good")
-    (night_dir / "cases" / "good").write_text("a file in place of the folder")
+    (night_dir / "cases" / "good").write_text("a file")
 
     answer = mbr_perf("nightly", "--resume", night_dir, "--junit", tmp_path / "junit.xml")
 
     assert (answer.code, (tmp_path / "junit.xml").exists()) == (3, False)
-    assert f"to continue then: mbr-perf nightly --resume {night_dir}" in answer.err
+    assert f"mbr-perf nightly --resume {night_dir}" in answer.err
 
 
 def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):

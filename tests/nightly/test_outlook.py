@@ -59,7 +59,7 @@ def test_a_case_is_shown_with_its_peak_its_golden_its_last_run_and_what_would_ru
     assert row_of(outlook(case(repeats=2), None, ABSENT, make_kept())) == [
         "32 h100", "-", "no", "ok 2026-01-01 (outside suites)", "2 runs",
     ]  # fmt: skip
-    assert row_of(outlook(case(repeats=3, expected=expected), GOLDEN, "the point has changed", None)) == [
+    assert row_of(outlook(case(repeats=3, expected=expected), GOLDEN, "changed", None)) == [
         "32 h100", "-", "changed", "-", "3 runs, expected oom until 2026-03-01",
     ]  # fmt: skip
     assert row_of(outlook(case(), None, "no JSON", None, is_golden_damaged=True))[2] == "damaged"
@@ -77,18 +77,18 @@ def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(ca
 
 
 def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cases_are_not(case, make_kept):
-    why = "g.json is for other settings: num_layers: golden 8, here 2"
+    why = "g.json: num_layers: golden 8, here 2"
     cases = (
         outlook(case("a"), None, why, None),
         outlook(case("b", refused="no GPU"), None, why, None),
         outlook(case("c"), None, "no JSON", None, is_golden_damaged=True),
         outlook(case("d", refused="no GPU"), None, "no JSON", None, is_golden_damaged=True),
-        outlook(case("e"), GOLDEN, "the point has changed", None),
+        outlook(case("e"), GOLDEN, "changed", None),
         outlook(case("f"), GOLDEN, "", make_kept()),
     )
     lines = lines_of(*cases)
     assert [line for line in lines if line[1:2] == ":"] == [
-        "b: refused: no GPU", "d: refused: no GPU", "c: no JSON", "e: the point has changed", f"a: {why}",
+        "b: refused: no GPU", "d: refused: no GPU", "c: no JSON", "e: changed", f"a: {why}",
     ]  # fmt: skip
     assert sum("--replace_other" in line for line in lines) == 2
     rows = json_of(night_plan_document(plan_of(*(item.case for item in cases)), cases, ()))["cases"]

@@ -192,7 +192,7 @@ def test_a_golden_far_from_its_nights_is_named():
     around = [Night(each.values, is_older=i < 6) for i, each in enumerate(nights())]
     near, far = (judged(1.0, history=around, golden=Reference(value, 0.0, 5)) for value in (733.0, 770.0))
     assert (near.verdict, near.reason, far.verdict) == (Verdict.PASS, "", Verdict.PASS)
-    assert "promote it again" in far.reason
+    assert far.reason
 
 
 @pytest.mark.parametrize("values", [[], [math.nan, 700.0], [0.0]])
