@@ -99,9 +99,9 @@ class Skipped(Shown):
 
 
 class BisectAnswer(Document):
-    """``mbr-perf bisect --json``. ``first_bad`` None: ``reason`` says why. ``between``: it is one of these commits.
+    """``mbr-perf bisect --json``. ``first_bad`` null: ``reason`` says why. ``between``: it is one of these commits.
 
-    ``change``: relative, bad from good; None for texts. ``lines``: changed lines about memory and recompute.
+    ``change``: relative, bad from good; None for texts. ``changed_lines``: about memory and recompute.
     """
 
     plan: BisectPlan = Field(exclude=True)

@@ -98,10 +98,10 @@ class UsedFile(Shown):
 class ForeignAnswer(Document):
     """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes. ``actuals``: the written file.
 
-    ``judged`` None: there was no golden. ``is_growing``: the job may still write its log, because neither its end nor a
-    failure is in it.
+    ``golden`` null: there was none, and ``comparison`` is empty.
     """
 
+    # is_growing: the job may still write its log, because neither its end nor a failure is in it.
     read: ForeignLog = Field(exclude=True)
     judged: ForeignComparison | None = Field(exclude=True)
     is_growing: bool = Field(default=False, exclude=True)

@@ -152,5 +152,9 @@ def own_settings(case: Case) -> str:
 
 def replaced_by(own: str, setting: str) -> str:
     """Return ``own`` with ``setting`` in place of expandable segments and the split size; other parts stay."""
-    kept = [part for part in own.split(",") if part and not part.startswith(("expandable_segments", "max_split"))]
+    kept = [
+        part
+        for part in map(str.strip, own.split(","))
+        if part and not part.startswith(("expandable_segments", "max_split"))
+    ]
     return ",".join((*kept, setting))

@@ -52,8 +52,8 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """``port in use``."""
-        return self.id.replace("_", " ")
+        """``Slurm node lost``."""
+        return " ".join({"gpu": "GPU", "slurm": "Slurm"}.get(word, word) for word in self.id.split("_"))
 
     def match(self, text: str) -> re.Match[str] | None:
         """Match the first pattern; of a very long text, search only around the pattern's word."""

@@ -208,7 +208,7 @@ def _night_row(night: Night, metric: str, before: Night | None) -> NightRow:
 
 
 class CaseHistory(Document):
-    """``mbr-perf history CASE --json``. ``measured``: nights that have the figure; all nights are oldest first.
+    """``mbr-perf history CASE --json``. All nights are oldest first.
 
     ``no_change_points``: why none were searched. ``no_golden`` says why there is no ``golden``; ``trend`` is None where
     nothing was measured.

@@ -134,8 +134,8 @@ class CaseVerdict(Shown):
     """How a case ended, which is its JSON. ``is_expected``: the suite expected the outcome, so the case is not red.
 
     ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from
-    the golden's environment, even if it blocked no comparison. ``counted``: runs behind the figures, ``metrics``
-    their median, as every report shows it. ``is_infrastructure``: a named infrastructure fault that
+    the golden's environment, even if it blocked no comparison. ``metrics``: the
+    median of the runs that count, as every report shows it. ``is_infrastructure``: a named infrastructure fault that
     retries did not cure. ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
     ``pairs``: the comparison with the old build that decided a suspicion; None where none ran.
     """
@@ -192,7 +192,7 @@ class SharedChange:
 class NightVerdict(Document):
     """``mbr-perf nightly --json``: all cases in the plan's order, and the overall verdict.
 
-    ``num_due``: runs still to be done. ``shared``: None unless most cases changed alike. ``report``: written files.
+    ``num_runs_missing``: still to be done. ``shared``: null unless most cases changed alike. ``report``: written files.
     """
 
     plan: NightPlan = Field(exclude=True)

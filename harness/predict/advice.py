@@ -191,7 +191,7 @@ def allocator_note(plan: Plan) -> str:
     late = ""
     if row and row.prediction and row.prediction.reserved[2] > row.prediction.reserved[1]:
         most = format_bytes(row.prediction.reserved[2])
-        late = f"; {row.label} reserves up to {most} where side streams run late, such as that of Megatron-LM's DDP"
+        late = f"; where side streams run late, as that of Megatron-LM's DDP can, up to {most} with `{row.label}`"
     return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}{late}"
 
 

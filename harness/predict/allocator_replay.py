@@ -188,7 +188,8 @@ def fits_bytes(
         found = _outcome(events, allocator, cycles)
         if allocator.enough_bytes:
             low = max(size + 1, -(-allocator.enough_bytes // MIB))
-            size = (low + high) // 2 if high else -(-int(allocator.device.limit_bytes) // MIB)
+            grown = allocator.device.limit_bytes if found.failed is None else free.peak_reserved_bytes
+            size = (low + high) // 2 if high else max(low, -(-int(grown) // MIB))
         elif found.failed is not None:
             return None
         else:

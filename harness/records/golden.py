@@ -122,12 +122,13 @@ def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
 def _of_runs(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
     if golden.measured_on.gpu != golden.gpu:
         yield ("measured_on", "gpu"), f"{golden.measured_on.gpu}, the header says {golden.gpu}"
-    own = spec_like(golden) if golden.fingerprint is not None else None
-    if own is not None and golden.fingerprint != own.fingerprint:
-        yield (
-            ("fingerprint",),
-            f"the header says {golden.fingerprint}, the golden's own settings have {own.fingerprint}",
-        )
+    if golden.fingerprint is not None:
+        own = spec_like(golden)
+        if own is None:
+            yield ("spec",), "this version of mbr-perf cannot read these settings, so it cannot check the fingerprint"
+        elif golden.fingerprint != own.fingerprint:
+            said = f"the header says {golden.fingerprint}, the golden's own settings have {own.fingerprint}"
+            yield ("fingerprint",), f"{said}: they were edited, or an earlier version of mbr-perf wrote the file"
     if golden.run_ids and len(golden.run_ids) != golden.num_runs:
         yield ("num_runs",), f"{golden.num_runs}, but {counted(len(golden.run_ids), 'run')} in run_ids"
     start, end = golden.window or (0, 1)

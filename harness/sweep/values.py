@@ -164,7 +164,7 @@ class MeasuredCell:
 class CellVerdict(Shown):
     """The verdict on a cell. ``fits``: None where no memory is known. ``pareto``: it is on the Pareto front.
 
-    ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
+    ``control``: it is the control. ``vs_reference``: against the cell that stands in for a control without figures.
     """
 
     planned: PlannedCell | RefusedCell = Field(exclude=True)
@@ -238,8 +238,8 @@ class SweepVerdict(Document):
 
     ``pareto``: names of cells, cheapest first. ``notes``: the plan's and more.
     ``reference``: the cell that the others are compared with, or None; ``reference_why``: why it is not the control.
-    ``to_paste``: the recommended cell as overrides and arguments of other programs; None without one, or where they
-    have no words for a change. ``without``: the arguments that must go.
+    ``bridge``, ``megatron_lm``: the recommended cell as overrides and arguments of other programs; null without one, or
+    where they have no words for a change. ``without``: the arguments that must go.
     """
 
     plan: SweepPlan = Field(exclude=True)

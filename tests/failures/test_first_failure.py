@@ -274,3 +274,7 @@ def test_a_failure_keeps_only_the_beginning_of_an_endless_text(tmp_path):
 def test_a_message_far_inside_a_log_without_line_breaks_is_kept_whole(tmp_path):
     first = found(tmp_path, "word " * 5_000 + OOM)
     assert (first.failure.text, first.verdict.confidence) == (OOM.removeprefix("torch.OutOfMemoryError: "), "high")
+
+
+def test_a_failure_behind_the_report_of_a_step_is_read(first):
+    assert first("step: 11 loss: 2.2", f"step: 12 loss: 2.1 {OOM}").verdict.oom_class == "capacity"

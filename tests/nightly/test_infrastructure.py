@@ -79,5 +79,5 @@ def test_a_rank_that_waited_for_a_lost_node_does_not_hide_the_fault(ended):
 def test_a_state_of_slurm_alone_names_the_fault():
     fault = fault_in(["Slurm: NODE_FAIL"])
     assert fault is not None
-    assert fault.title == "slurm node lost"
+    assert fault.title == "Slurm node lost"
     assert fault_in(["Slurm: TIMEOUT"]) is None

@@ -6,6 +6,7 @@ from harness.errors import ExitCode
 from harness.judge.gate import Verdict
 from harness.nightly.outcome import figures_outcome
 from harness.nightly.remarks import next_steps, story
+from harness.nightly.words import answer
 from harness.records.batches import BatchLaunch
 from harness.records.golden import Difference
 from tests.nightly.conftest import NIGHT, build_case, build_runs, changed
@@ -44,3 +45,7 @@ def test_a_reason_that_metrics_share_is_given_once():
     assert outcome == "inconclusive"
     assert reason.count(DRIVER.text) == 1
     assert [DRIVER.text in line for line in story(case).explanation] == [True]
+
+
+def test_a_night_that_a_signal_ended_reports_it_with_its_exit_code(night):
+    assert answer(night.model_copy(update={"exit_code": ExitCode.INTERRUPTED})).startswith("INTERRUPTED: ")

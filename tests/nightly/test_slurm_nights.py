@@ -100,7 +100,7 @@ def test_a_resumed_night_submits_what_was_cancelled_by_hand_with_the_reason(nigh
     slurm.reports("nodefail")
     answer = json.loads(nightly("--resume", night_dir).out)
     assert [case["reason"] for case in answer["cases"]] == [
-        "run 0: infrastructure (slurm node lost): Slurm: NODE_FAIL (NodeDown) on n2"
+        "run 0: infrastructure (Slurm node lost): Slurm: NODE_FAIL (NodeDown) on n2"
     ]
     events = [json.loads(line) for line in Path(night_dir, "events.jsonl").read_text().splitlines()]
     assert [(event["kind"], event["reason"]) for event in events] == [
@@ -118,7 +118,7 @@ def test_a_night_takes_up_a_job_that_slurm_took_without_saying_so(nightly, slurm
     slurm.answers("squeue", f'for script in {results}/jobs/*/job.sbatch; do echo "9|$script"; done')
     slurm.reports("nodefail")
     answer = json.loads(nightly("--only", "first").out)
-    assert answer["cases"][0]["reason"].startswith("run 0: infrastructure (slurm node lost)")
+    assert answer["cases"][0]["reason"].startswith("run 0: infrastructure (Slurm node lost)")
     assert len(slurm.submissions()) == 1
 
 

@@ -104,8 +104,8 @@ def test_every_shipped_point_is_there_under_other_pipelines_and_gpu_counts(relea
             spec = point.spec.model_copy(update={"parallelism": p.model_copy(update=layout), "num_gpus": num_gpus})
             if spec.model.num_layers % pp:
                 continue
-            settings = candidates(spec, SOFTWARE, IMPLEMENTATION)
-            needed = required_cases(settings, IMPLEMENTATION)
+            software = SOFTWARE.model_copy(update={"megatron_core": release})
+            needed = required_cases(candidates(spec, software, IMPLEMENTATION), IMPLEMENTATION, software)
             missing += [
                 (point.name, point.gpu, pp, case.spec.recompute.text)
                 for case in needed

@@ -47,6 +47,15 @@ def test_the_text_is_made_for_review(make_record, make_golden):
     assert golden_text(make_golden(make_record(), VALUES)) == text
 
 
+def test_a_golden_whose_settings_cannot_be_read_is_refused(tmp_path, make_record, make_golden):
+    record = make_record()
+    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    document = json.loads(path.read_text())
+    for spec in ({}, document["spec"] | {"a_setting_of_2027": 1}):
+        path.write_text(json.dumps(document | {"spec": spec}))
+        refused(lambda: read_golden(path), f"{path}:", "spec: ")
+
+
 def test_a_golden_is_found_for_exactly_its_settings(tmp_path, make_spec, make_record, make_golden):
     record = make_record()
     path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
