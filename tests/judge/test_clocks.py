@@ -1,5 +1,7 @@
 """Clocks of a rank's GPU: only samples inside the window of steps count, and the power cap is no slowdown."""
 
+import re
+
 import pytest
 
 from harness.judge.readings import clock_doubts, combined_clocks, rank_clocks, run_clocks
@@ -63,17 +65,15 @@ def test_the_share_and_the_median_are_over_busy_samples(clocks):
 def test_a_window_without_a_sample_is_a_doubt(clocks):
     own = clocks(every_half_second(CAP, count=10))  # until 104.5 s
     assert (own.num_samples, own.power_cap_share, own.sm_clock_mhz) == (0, None, None)
-    assert clock_doubts(own) == ["was not sampled inside the window of steps, which took 5.000 s"]
+    assert [doubt.endswith(" 5.000 s") for doubt in clock_doubts(own)] == [True]
 
 
 def test_a_sampler_that_stood_still_for_a_part_of_the_window_is_a_doubt(clocks):
     long_steps = steps(each=10.0)  # the window is from 150 s to 200 s
     frozen = [look for look in every_half_second(0, count=400) if not 160 < look[0] < 175]
-    own = clocks(frozen, own_steps=long_steps)
-    assert clock_doubts(own) == ["was not sampled for 15 s of the 50 s window of steps"]
-    assert clock_doubts(clocks(every_half_second(0, count=120), own_steps=long_steps)) == [  # until 159.5 s
-        "was not sampled for 40 s of the 50 s window of steps"
-    ]
+    for looks, gap in ((frozen, "15 s"), (every_half_second(0, count=120), "40 s")):  # the second until 159.5 s
+        (doubt,) = clock_doubts(clocks(looks, own_steps=long_steps))
+        assert re.search(rf" {gap} .*\b50 s ", doubt)
     assert clock_doubts(clocks(every_half_second(0, count=400), own_steps=long_steps)) == []
 
 

@@ -1,5 +1,7 @@
 """From raw steps and bytes to figures."""
 
+import re
+
 import pytest
 
 from harness.experiment.experiment import MeasureSpec
@@ -22,12 +24,9 @@ def test_figures_are_medians_over_the_window_of_the_slowest_rank(make_spec, make
     assert (metrics.step_time_s.median, metrics.step_time_s.n, metrics.step_time_s.window) == (3.0, 3, (7, 10))
     assert metrics.tokens_per_s_per_gpu.median == pytest.approx(4 * 32 / 2 / 3.0)
     assert metrics.tflops_per_gpu.median == pytest.approx(model_flops_per_step(spec) / 3.0 / 2 / 1e12)
-    assert {name: text for name, text in metrics.problems.items() if not BY_NAME[name].of} == {
-        "peak_reserved_bytes": "not measured on this device",
-        "peak_device_bytes": "a CPU run has no device memory",
-        "mfu": "the peak FLOP/s of fp32 on cpu is unknown",
-        "hfu": "the peak FLOP/s of fp32 on cpu is unknown",
-    }
+    unknown = {name for name in metrics.problems if not BY_NAME[name].of}
+    assert unknown == {"peak_reserved_bytes", "peak_device_bytes", "mfu", "hfu"}
+    assert "fp32 on cpu" in metrics.problems["mfu"] == metrics.problems["hfu"]
 
 
 def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record):
@@ -36,14 +35,14 @@ def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record
     ranks = (make_rank(spec, 0), short.model_copy(update={"steps": short.steps[:9]}))
     metrics = derive(make_record(spec, ranks=ranks))
     assert metrics.step_time_s.n == 2
-    assert metrics.problems["tflops_per_gpu"] == "1 of 3 steps in the window are missing, the first is 9"
+    assert re.fullmatch("1 of 3 steps .* 9", metrics.problems["tflops_per_gpu"])
 
 
 def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, make_record):
     spec = tiny(make_spec)
     metrics = derive(make_record(spec, ranks=(make_rank(spec, 0),)))
     assert metrics.step_time_s is None
-    assert metrics.problems["step_time_s"] == "3 of 3 steps in the window are missing, the first is 7"
+    assert re.fullmatch("3 of 3 steps .* 7", metrics.problems["step_time_s"])
     assert metrics.peak_allocated_bytes.missing_ranks == (1,)
     assert metrics.counted_flops_per_step is None
 
@@ -51,16 +50,16 @@ def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, mak
 @pytest.mark.parametrize(
     ("max_steps", "window", "problem"),
     [
-        (1, (1, 1), "the window [1, 1) has no steps"),
-        (3, (2, 3), "1 step in the window; at least 3 are needed"),
-        (10, (7, 10), None),
+        (1, (1, 1), r"\[1, 1\)"),
+        (3, (2, 3), r"\b1 step .*; .* 3 "),
+        (10, (7, 10), "^None$"),
     ],
 )
 def test_too_few_steps_are_a_problem(make_spec, make_record, max_steps, window, problem):
     spec = tiny(make_spec, measure={"max_steps": max_steps})
     metrics = derive(make_record(spec))
     assert spec.measure.window == window
-    assert metrics.problems.get("tflops_per_gpu") == problem
+    assert re.search(problem, str(metrics.problems.get("tflops_per_gpu")))
 
 
 def test_another_window_needs_no_new_run(make_spec, make_record):
@@ -94,7 +93,7 @@ def test_a_peak_is_the_worst_rank_with_its_stage_never_the_first(make_spec, make
     metrics = derive(make_record(spec, ranks=tuple(ranks)))
     assert metrics.peak_allocated_bytes == Peak(70_000_000_000, rank=25, stage=3)
     assert metrics.peak_reserved_bytes == Peak(62_000_000_000, rank=0, stage=0, missing_ranks=(25,))
-    assert metrics.problems["peak_reserved_bytes"] == "no reading from rank 25, so the peak may be higher"
+    assert " rank 25," in metrics.problems["peak_reserved_bytes"]
 
 
 def gpu_pair(make_spec, make_rank, make_record, uuids, sampled, **sample):
@@ -122,7 +121,7 @@ def test_no_sample_of_a_gpu_is_absence_with_a_reason_not_zero(make_spec, make_ra
     assert metrics.peak_device_bytes is None
     assert metrics.problems["peak_device_bytes"] == "no NVML library"
     half = gpu_pair(make_spec, make_rank, make_record, ["GPU-aa", "GPU-bb"], {"GPU-aa": 5})
-    assert half.problems["peak_device_bytes"] == "no reading from rank 1, so the peak may be higher"
+    assert " rank 1," in half.problems["peak_device_bytes"]
 
 
 def test_utilization_counts_recompute_only_for_the_hardware(make_spec, make_record):
@@ -163,7 +162,7 @@ def test_repeats_that_counted_different_work_are_a_problem(make_spec, make_rank,
     other = tuple(make_rank(spec, rank, counted_flops_per_step=7) for rank in range(2))
     together = combine([derive(make_record(spec)), derive(make_record(spec, ranks=other))])
     assert together.counted_flops_per_step is None
-    assert together.problems["counted_flops_per_step"] == "the runs counted different FLOPs: 14, 200000000"
+    assert together.problems["counted_flops_per_step"].endswith(": 14, 200000000")
 
 
 def test_one_step_has_no_spread():

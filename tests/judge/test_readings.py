@@ -25,7 +25,7 @@ def test_a_single_sample_of_a_gpu_is_a_reading(make_spec, make_rank, num_samples
         ("error", "NCCL error in: NCCLUtils.cpp:77, internal error", True),
         ("error", "NCCL error in: NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN)", False),
         ("error", "it broke", False),
-        ("oom", "NCCL: out of memory", False),
+        ("oom", "NCCL error in: NCCLUtils.cpp:77, internal error", False),
     ],
 )
 def test_only_a_lost_peer_or_a_sigterm_makes_a_rank_a_victim(kind, message, is_explained):

@@ -1,6 +1,7 @@
 """Welch's test and Student's tail against published values."""
 
 import random
+import re
 
 import pytest
 
@@ -66,5 +67,5 @@ def test_a_change_within_the_noise_is_not_settled():
 def test_few_runs_state_how_far_they_are_apart_or_the_spread_of_their_steps():
     one = time_change((1.1,), (1.0,), (0.2, 0.03))
     assert one.interval is None
-    assert "steps of this cell spread by 20.0 %" in one.basis
-    assert "runs of this cell differ by 10.0 %" in time_change((0.95, 1.05), (1.0, 1.0), (None, None)).basis
+    assert re.search("steps .* 20.0 %", one.basis)
+    assert re.search("runs .* 10.0 %", time_change((0.95, 1.05), (1.0, 1.0), (None, None)).basis)
