@@ -38,7 +38,7 @@ TABLE = (
         (("E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: 1) local_rank: 3 (pid: 5) of x",),
          "local rank 3", None),
         (("subprocess.CalledProcessError: Command '['python', 'pretrain.py']' returned non-zero exit status 1.",),
-         "the process that failed", None),
+         "process", None),
         (("srun: error: node07: task 3: Exited with exit code 1",), "task 3", None),
     ],
 )  # fmt: skip
