@@ -177,6 +177,7 @@ def test_cycles_that_never_come_to_rest_are_not_skipped():
     assert found.peak_reserved_bytes < 50 * (30 << 20)
 
 
+@pytest.mark.slow
 def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_takes_less(composed):
     spec = point("llama3_70b", 32)
     memory, whole = composed(spec, found=NATIVE)
@@ -213,6 +214,7 @@ def test_experts_whose_load_varies_fragment_torchs_own_way_of_segments_more(comp
     assert more["found"] > more["other"] > 1
 
 
+@pytest.mark.slow
 def test_shared_experts_beside_the_dispatch_keep_segments_of_a_stream_each(composed):
     spec = next(each for each in points() if each.recipe == "moonlight_16b" and each.num_gpus == 8)
     (row,) = scripted("moonlight_16b_pretrain_bf16_8_library")
