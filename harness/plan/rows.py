@@ -31,17 +31,19 @@ from harness.records.prediction import Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
 
+Range = Annotated[tuple[int, int] | None, BeforeValidator(lambda ends: ends and (ends[0], ends[2]))]
+"""The lower and the upper end of three sizes, whose middle one is the likely value."""
+
+
 class StageRow(StagePrediction, Shown):
     """Peak of one pipeline stage with all candidates for it, in bytes."""
 
     peaks: dict[PeakName, int]
     reserved_bytes: int | None = at("held", "reserved", 1)
+    reserved_range_bytes: Range = at("held", "reserved")
     fits_bytes: int | None = at("held", "fits", 1)
+    fits_range_bytes: Range = at("held", "fits")
     reserved_source: Source | None = at("held", "source")
-
-
-Range = Annotated[tuple[int, int] | None, BeforeValidator(lambda ends: ends and (ends[0], ends[2]))]
-"""The lower and the upper end of three sizes, whose middle one is the likely value."""
 
 
 class SettingRow(Shown):
