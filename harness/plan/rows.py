@@ -30,7 +30,6 @@ from harness.predict.search import Plan, Row
 from harness.records.prediction import Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
-
 Range = Annotated[tuple[int, int] | None, BeforeValidator(lambda ends: ends and (ends[0], ends[2]))]
 """The lower and the upper end of three sizes, whose middle one is the likely value."""
 

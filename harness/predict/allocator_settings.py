@@ -15,6 +15,7 @@ from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import ALLOCATOR_NAMES, Software
 from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS
+from harness.resolve.recipe import NO_EFFECT
 from harness.units import MIB
 
 MIN_BLOCK_BYTES = 512  # kMinBlockSize
@@ -60,10 +61,8 @@ class AllocatorSettings:
         """Return what of the settings has no effect, and why."""
         if self.garbage_collection_threshold == 0 or self.collects:
             return None
-        return (
-            "garbage_collection_threshold has no effect without per_process_memory_fraction (or "
-            "torch.cuda.set_per_process_memory_fraction)"
-        )
+        fractions = "per_process_memory_fraction (or torch.cuda.set_per_process_memory_fraction)"
+        return f"garbage_collection_threshold needs {fractions}"
 
     def rounded(self, num_bytes: int) -> int:
         """Return the bytes of a request's block (`round_size`, `roundup_power2_next_division`): 5000 become 5120.
@@ -117,7 +116,7 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
     torch_release = software.torch if is_of_job else None
     inert, notes = asked_settings(spec)[0].inert, list[str]()
     if inert:
-        notes.append(f"{ALLOCATOR}: {inert}")
+        notes.append(f"{NO_EFFECT}: {ALLOCATOR}: {inert}")
     if torch_release and not is_known(torch_release):
         notes.append(
             f"torch {torch_release}: reserved bytes follow the allocator of torch {_KNOWN[0]} to {_KNOWN[-1]}, "

@@ -46,8 +46,8 @@ class Setting:
 
 Layer = Mapping[str, Setting]
 
-ASSUMED = "assumed"
-"""How a note begins that names the values which no source states."""
+ASSUMED, NO_EFFECT = "assumed", "no effect"
+"""How a note begins that names values which no source states, or a value that changes nothing."""
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:

@@ -10,7 +10,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS
 from harness.records.run import RunRecord
-from harness.resolve.recipe import ASSUMED
+from harness.resolve.recipe import ASSUMED, NO_EFFECT
 from harness.show.page import GAP, Column, Facts, Line, Listing, Table
 from harness.units import counted, grouped, sentence
 
@@ -167,14 +167,17 @@ def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
         yield path, value
 
 
+_TOLD = (ASSUMED, NO_EFFECT)
+
+
 def assumed_lines(notes: Sequence[str]) -> list[Line]:
-    """Return those of ``notes`` that name assumed values."""
-    return [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(ASSUMED)]
+    """Return those of ``notes`` that name assumed values, or what was asked for and has no effect."""
+    return [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(_TOLD)]
 
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:
     """Yield the other notes."""
-    return (f"Note: {note}" for note in notes if not note.startswith((ASSUMED, EXPORTS)))
+    return (f"Note: {note}" for note in notes if not note.startswith((*_TOLD, EXPORTS)))
 
 
 def request_words(spec: ExperimentSpec) -> str:

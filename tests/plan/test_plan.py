@@ -305,6 +305,7 @@ def test_without_graphs_the_allocator_is_advised_too(plan):
     assert slower > 0.01 and steps["graphs"]["text"].endswith(f" at {slower * 100:+.1f} %")
 
 
+@pytest.mark.slow
 def test_expandable_segments_are_not_advised_where_a_rule_forbids_them(plan):
     pools = ("--set", "ddp.nccl_ub=true", "-E", f"{SEGMENTS}:False")
     found = json.loads(plan(*SFT, "-c", "bf16", *pools, "--json").out)["layouts"][0]
@@ -346,9 +347,9 @@ def test_a_setting_that_torch_refuses_is_refused_before_anything_is_traced(plan,
 
 
 def test_a_setting_without_effect_is_named(plan):
-    done = plan(*POINT, "-v", "-E", "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8")
+    done = plan(*POINT, "-E", "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8")
     assert done.code == 0
-    assert "garbage_collection_threshold has" in " ".join(done.out.split())
+    assert "No effect: PYTORCH_CUDA_ALLOC_CONF: garbage_collection_threshold " in " ".join(done.out.split())
 
 
 @pytest.mark.slow
