@@ -13,7 +13,8 @@ from harness.experiment.gpu import PRECISIONS, Precision
 from harness.experiment.layout_text import LayoutSyntaxError, chunks_of_layout, parse_layout
 from harness.experiment.recompute import NoRecompute, UniformRecompute, WrittenRecompute
 from harness.foreign.words import Words
-from harness.records.reading import PlainValue, faults
+from harness.records.faults import faults
+from harness.records.reading import PlainValue
 from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import Setting, Value
 from harness.resolve.recompute import selective as selective_policy

@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.records.reading import Document, Keys, Model, faults, in_words, read_text
+from harness.records.faults import Keys, faults, in_words
+from harness.records.reading import Document, Model, read_text
 from harness.units import counted
 
 _MAX_PROBLEMS = 10  # a program wrote the file

@@ -17,7 +17,8 @@ from harness.experiment.recompute import (
     parse_recompute,
 )
 from harness.experiment.recompute_plan import LayerGroup, PlannedRecompute, is_plan
-from harness.records.reading import FileModel, PlainValue, in_words
+from harness.records.faults import FileModel, in_words
+from harness.records.reading import PlainValue
 from harness.records.strict_yaml import read_yaml
 from harness.resolve.recipe import Request, Setting
 from harness.units import grouped
