@@ -24,6 +24,8 @@ Request = Event | tuple[int, int | None, int]
 _LOOK_EVERY_BYTES = 4 * MIB
 # Repetitions in which blocks may come back to their places: few suffice, or 60 do not (DECISIONS.md, 35).
 _MOST_CYCLES = 6
+# Requests of all replays that seek the smallest device: half a second.
+_MOST_REQUESTS = 500_000
 
 
 class Cycle(NamedTuple):
@@ -173,17 +175,19 @@ def fits_bytes(
     total_bytes: int,
     cycles: Sequence[Cycle] = (),
 ) -> int | None:
-    """Return the smallest device, to 1 MiB, that the sequence fits on; ``free``: its outcome without a limit.
+    """Return the smallest device, to 2 MiB, that the sequence fits on; ``free``: its outcome without a limit.
 
     Reserved is not needed: before torch fails, it gives cached segments back. None: a memory fraction forbids it.
     Where a request fails, the device grows by what it lacks; the next one begins with all of that. Once nothing fails,
-    smaller ones are tried. That takes for granted that more memory never hurts.
+    smaller ones are tried, unless the sequence is so long that this takes seconds. That takes for granted that more
+    memory never hurts.
     """
     if free.failed is not None:
         return None
-    low, high, step = free.peak_allocated_bytes // MIB, 0, 1
+    low, high, step, left = free.peak_allocated_bytes // MIB, 0, 1, _MOST_REQUESTS
     size = max(low, free.least_bytes // MIB if settings.expandable_segments else low)
-    while not high or low < high:
+    while not high or (low < high and left > 0):
+        left -= len(events)
         allocator = _Growing(settings, Device(size * MIB, total_bytes), stops=high > 0)
         found = _outcome(events, allocator, cycles)
         if allocator.enough_bytes:

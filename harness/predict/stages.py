@@ -56,7 +56,7 @@ class Composer:
     """One request and the means to compose it. Without ``traces`` it only lists the needed traces.
 
     Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
-    transformer-engine's dummy of its size. Without ``apex`` its backward pass allocates the gradient; no dummy stays.
+    transformer-engine's dummy of its size. Without Apex its backward pass allocates the gradient; no dummy stays.
     """
 
     spec: ExperimentSpec
@@ -67,10 +67,6 @@ class Composer:
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
         """Return the same request with another setting. Both share their cases and layers."""
         return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
-
-    @property
-    def apex(self) -> bool:
-        return self.software.apex is not False
 
     @cached_property
     def make(self) -> CaseMaker:
@@ -324,7 +320,7 @@ class Composer:
                 forward_over=last.forward_over + scratch,
             )
 
-        return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
+        return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.software.apex), made)
 
     def _beside_logits(self, over: int, *, has_mtp: bool) -> tuple[int, int]:
         """Return what the loss adds to the forward peak, and the backward peak if it is ``over`` without own gradients.
@@ -378,7 +374,7 @@ class Composer:
     def own_weight_gradient(self) -> int:
         """Return the bytes of the output layer's weight gradient if fusion is on and Apex is missing, else 0."""
         fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
-        if self.apex or not fuses or self.spec.peft:  # with adapters, that weight is frozen
+        if self.software.apex is not False or not fuses or self.spec.peft:  # with adapters, that weight is frozen
             return 0
         tp = self.spec.parallelism.tensor_model_parallel_size
         elements = self.spec.model.padded_vocab_size(tp) // tp * self.spec.model.hidden_size

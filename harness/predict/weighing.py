@@ -170,20 +170,22 @@ def _held(
 ) -> tuple[Held, ...]:
     """Replay the fullest stage, and others that seem fuller, or may be and exceed the budget, where there is one.
 
+    None but the first where that alone exceeds the budget: no other stage makes the setting fit.
     With ``draws`` also those that may need more than the fullest one's: others get its share of what they hold.
     """
     held = [*found.held]
     costs = composer.chunk_costs(traces.even)
     most = 0 if budget is None else budget - (found.range_bytes[1] - found.peak_bytes)
-    fits, least, share = 0, 0.0 if draws else inf, 1.0
+    fits, least, share, is_over = 0, 0.0 if draws else inf, 1.0, False
     for nth, place in enumerate(sorted(range(len(held)), key=lambda at: -held[at].fits[2])):
         stage = found.stages[place]
         held[place] = _at_share(held[place], stage, share)
         low, likely, high = held[place].fits
-        if nth and high <= most and likely <= fits and low <= least:
+        if is_over or (nth and high <= most and likely <= fits and low <= least):
             continue
         held[place] = stage_held(composer, stage, costs[place], settings, traces, draws)
         fits, most = max(fits, held[place].fits[1]), max(most, held[place].fits[2])
+        is_over = budget is not None and held[place].fits[0] > budget
         if drawn := held[place].drawn:
             least = max(least, drawn.fits_bytes[0])
             share = min(share, 1 - (stage.total - drawn.peak_bytes[0]) / _varying(stage))
