@@ -73,6 +73,7 @@ def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(sampled)
     assert list((plan.run_dir / "ranks").glob("pid_*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rest", "left"),
     [

@@ -50,6 +50,7 @@ def host(tmp_path: Path, asked: Path) -> Host:
     return Host(python=str(python), hostname="node", num_cores=1, shell=shell)
 
 
+@pytest.mark.slow
 def test_cells_are_asked_about_at_once_under_their_own_variables(host: Host, asked: Path) -> None:
     over = (split_over("recompute=none;mlp;core_attn"), split_over("env.A_SETTING=1,2"))
     request = SweepRequest(asked=Request(model_recipe_name="llama3_8b", gpu="h100"), over=over, grid=True)
