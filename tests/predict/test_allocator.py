@@ -8,7 +8,7 @@ import pytest
 
 from harness.predict import allocator
 from harness.predict.allocator_blocks import Device
-from harness.predict.allocator_replay import Event, fits_bytes, replayed
+from harness.predict.allocator_replay import fits_bytes, replayed
 from harness.predict.allocator_settings import settings_of
 from tests.scripted_cuda.allocator_sequences import DEVICE_BYTES, SETTINGS, played, read_answers, suite
 
@@ -112,13 +112,12 @@ def test_a_wrong_rule_is_seen(right, wrong, seen_by):
 
 
 def test_the_smallest_device_is_found_where_a_memory_fraction_keeps_it_from_growing():
-    asked = [
+    events = [
         (5, 190366945, 1), (8, 190230724, 0), (10, 119488385, 1), (10, None, 0), (12, 512, 0), (13, 24689470, 0),
         (8, None, 0), (5, None, 0), (20, 1048576, 0), (21, 112758932, 1), (22, 1048576, 0), (13, None, 0),
         (29, 59700937, 0), (30, 33388752, 0), (32, 65007908, 0), (33, 195610989, 1), (35, 84299854, 0), (35, None, 0),
         (36, 3145728, 0), (30, None, 0), (45, 127404881, 1),
     ]  # fmt: skip
-    events = [Event(*each) for each in asked]
     settings = settings_of("per_process_memory_fraction:0.6,garbage_collection_threshold:0.8")
     free = replayed(events, settings, total_bytes=1 << 30)
     found = fits_bytes(events, settings, free, 1 << 30)

@@ -48,8 +48,7 @@ def test_the_text_is_made_for_review(make_record, make_golden):
 
 
 def test_a_golden_whose_settings_cannot_be_read_is_refused(tmp_path, make_record, make_golden):
-    record = make_record()
-    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    path = write_golden(tmp_path, make_record().spec, make_golden(make_record(), VALUES))
     document = json.loads(path.read_text())
     for spec in ({}, document["spec"] | {"a_setting_of_2027": 1}):
         path.write_text(json.dumps(document | {"spec": spec}))
