@@ -174,9 +174,9 @@ def cure_text(plan: Plan) -> str:
     if cure is None or cure.prediction is None or own is None or own.prediction is None:
         return ""
     more = format_bytes(own.prediction.fits[1] - cure.prediction.fits[1])
-    then = ", and nothing fits" if best is None else f", then use {best.label}{_at(best)}" if best is not own else ""
+    then = ", nothing fits" if best is None else f", then use {best.label}{_at(best)}" if best is not own else ""
     most = f", up to {format_bytes(own.prediction.fits[2])}" if own.verdict == "TIGHT" else ""
-    return f"; as set {more} more{most} ({own.verdict}){then}"
+    return f"; as set +{more}{most} ({own.verdict}){then}"
 
 
 def allocator_note(plan: Plan) -> str:

@@ -246,7 +246,7 @@ def test_the_allocator_decides_where_memory_lies_between_both_needs(plan):
     assert said in " ".join(with_them.out.split())
     assert without.out.startswith(f"Use none with {EXPANDABLE}: needs {judged[0]['fits_bytes'] / 2**30:.1f} GiB of ")
     most = f", up to {format_bytes(judged[1]['fits_range_bytes'][1])}" if does == "may" else ""
-    assert f"; as set {more} more{most} ({judged[1]['verdict']})" in without.out.splitlines()[0]
+    assert f"; as set +{more}{most} ({judged[1]['verdict']})" in without.out.splitlines()[0]
     assert f"mbr-perf: -E PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}" in without.out.splitlines()
 
 
@@ -277,7 +277,7 @@ def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dt
     (line, *_) = plan(*job, "-E", f"PYTORCH_CUDA_ALLOC_CONF={conf}").out.splitlines()
     more = format_bytes(rows["none"]["fits_bytes"] - cure["fits_bytes"])
     assert line.startswith(f"Use none with {EXPANDABLE}: needs ~{cure['fits_bytes'] / 2**30:.1f} GiB of ")
-    assert f"; as set {more} more" in line
+    assert f"; as set +{more}" in line
     assert f"({own}), then use full:block:1 at +8." in line
     again = json.loads(plan(*job, *use["environment"].split(), "--json").out)
     (same,) = (row for row in again["settings"] if row["recompute"] == "none")
