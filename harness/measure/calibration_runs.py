@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 
 from harness.errors import BadRequestError, os_errors_reported, raise_all
+from harness.experiment.effective import NO_SOFTWARE
 from harness.experiment.software import Software
 from harness.judge import readings
 from harness.judge.derive import derive
@@ -114,9 +115,8 @@ def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:
 
 
 def _needed(records: Sequence[RunRecord]) -> Iterator[tuple[TraceKind, Sequence[TraceCase]]]:
-    for spec in (record.spec for record in records if not _unfit(record)):
-        kind = trace_kind(spec)
-        yield kind, Composer(spec, kind[0]).cases()
+    for record in (record for record in records if not _unfit(record)):
+        yield trace_kind(record.spec), _composer(record).cases()
 
 
 def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Observation | str:
@@ -124,7 +124,7 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
     if why:
         return why
     spec, kind = record.spec, trace_kind(record.spec)
-    composer, traces = Composer(spec, kind[0]), traced[kind]
+    composer, traces = _composer(record), traced[kind]
     try:
         costs = composer.chunk_costs(traces.even)
         busiest = at_pace(spec, costs, composer.chunk_costs(traces.uneven)) if traces.uneven else None
@@ -142,6 +142,10 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
         busiest=busiest,
         adam=adam_of(spec, _software(record)),
     )
+
+
+def _composer(record: RunRecord) -> Composer:
+    return Composer(record.spec, trace_kind(record.spec)[0], _software(record) or NO_SOFTWARE)
 
 
 def _software(record: RunRecord) -> Software | None:

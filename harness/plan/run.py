@@ -219,7 +219,8 @@ def _replayed(layout: Layout, varied: Varied) -> Layout:
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
     layout = planned.judged
     assert layout
-    tracing = ExactTracing(host, request.exact_timeout_s, settled_implementation(layout.plan.spec))
+    implementation = settled_implementation(layout.plan.spec)
+    tracing = ExactTracing(host, request.exact_timeout_s, implementation, layout.settled.software)
     return tracing.settings(layout.plan, request.exact, layout.traces)
 
 

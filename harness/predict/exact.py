@@ -11,6 +11,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.launch.machine import installed_software
 from harness.predict.compose import ChunkCost
@@ -103,6 +104,7 @@ class ExactTracing:
     host: Host
     timeout_s: float
     implementation: Implementation
+    software: Software
     stop: Event = field(default_factory=Event)
 
     def settings(self, plan: Plan, names: tuple[str, ...], traces: Traces) -> tuple[ExactSetting, ...]:
@@ -113,7 +115,8 @@ class ExactTracing:
     def _setting(self, row: Row, traces: Traces) -> ExactSetting:
         """Trace the stages with the highest composed peaks first, because time may run out."""
         spec = row.candidate.spec
-        costs = Composer(exact_spec(spec, self.implementation), self.implementation).chunk_costs(traces.even)
+        software = self.software.model_copy(update={"apex": None})  # the tracer has Apex
+        costs = Composer(exact_spec(spec, self.implementation), self.implementation, software).chunk_costs(traces.even)
         assert row.prediction is not None
         order = [stage.pp_rank for stage in sorted(row.prediction.stages, key=lambda stage: -stage.total)]
         num = max(1, min(self.host.num_cores, len(order)))

@@ -171,7 +171,7 @@ def test_a_stage_that_kills_the_tracer_takes_no_other_stage_with_it(by_hand, tmp
     found = candidates(spec, software, IMPLEMENTATION)
     traces = by_hand(required_cases(found, IMPLEMENTATION))
     planned = plan(spec, found, traces, Limits(None), IMPLEMENTATION, software)
-    tracing = ExactTracing(replace(this_host(), python=str(python), num_cores=1), 100.0, IMPLEMENTATION)
+    tracing = ExactTracing(replace(this_host(), python=str(python), num_cores=1), 100.0, IMPLEMENTATION, software)
     (setting,) = tracing.settings(planned, ("none",), traces)
     assert [peak.pp_rank for peak in setting.stages if peak.exact_bytes is not None] == [0, 1]
     assert setting.stages[2].problem.endswith("TypeError: killed by the test")
