@@ -159,10 +159,10 @@ def replay(
     spec, device = composer.spec, device_bytes(composer.spec)
     steps = first_steps(composer, stage, chunks, read)
     others = [first_steps(composer, stage, chunks, read, draw) for draw in draws]
-    settings = _allowing(settings, (steps, *others), device)
-    free, *drawn = (
-        replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in (steps, *others)
-    )
+    free, *drawn = _replayed((steps, *others), settings, device)
+    if settings.memory_fraction is not None and any(each.failed is not None for each in (free, *drawn)):
+        settings = replace(settings, memory_fraction=None)  # the question is what the steps need
+        free, *drawn = _replayed((steps, *others), settings, device)
     rest = max(0, stage.total - free.peak_allocated_bytes)
     whole, *fits = map(partial(_sought, settings, rest, device), (steps, *others), (free, *drawn))
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
@@ -177,12 +177,8 @@ def replay(
     return held.moved(rest)
 
 
-def _allowing(settings: AllocatorSettings, steps: Sequence[Steps], device: int) -> AllocatorSettings:
-    """Return the settings, without a memory fraction that some steps exceed: the question is what they need."""
-    is_allowed = settings.memory_fraction is None or all(
-        replayed(each.events, settings, total_bytes=device, cycles=each.cycles).failed is None for each in steps
-    )
-    return settings if is_allowed else replace(settings, memory_fraction=None)
+def _replayed(steps: Sequence[Steps], settings: AllocatorSettings, device: int) -> list[Outcome]:
+    return [replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in steps]
 
 
 def _sought(settings: AllocatorSettings, rest: int, device: int, steps: Steps, free: Outcome) -> int:
