@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
@@ -16,7 +16,7 @@ from harness.records.night import Case, ExpectedFailureRecord, NightPlan
 from harness.records.prediction import PredictionRecord
 from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
-from harness.show.json import Document, Shown, Text, at
+from harness.show.json import Document, Refusing, Shown, Text, at
 from harness.show.page import GAP, Column, Page, answer_line, listing, tabled
 from harness.units import counted, format_bytes
 
@@ -48,9 +48,7 @@ class CaseOutlook(Shown):
     repeats: int = at("case", "repeats")
     timeout_s: float | None = at("case", "timeout_s")
     refused: Text = at("case", "refused")
-    rules: Annotated[
-        tuple[str, ...], BeforeValidator(lambda found: tuple(finding.id for finding in found if finding.blocks))
-    ] = at("case", "findings")
+    rules: Refusing = at("case", "findings")
     owner: Text = at("case", "owner")
     expected: ExpectedFailureRecord | None = at("case", "expected")
     thresholds: dict[str, float] = at("case", "thresholds")

@@ -14,6 +14,8 @@ SCHEMA_VERSION = 1
 
 Text = Annotated[str | None, BeforeValidator(lambda text: text or None)]
 """A text of a verdict; an empty one is null."""
+Refusing = Annotated[tuple[str, ...], BeforeValidator(lambda found: tuple(each.id for each in found if each.blocks))]
+"""The ids of those findings of rules that refuse a request."""
 
 
 class Shown(BaseModel):

@@ -21,7 +21,7 @@ from harness.records.prediction import PredictionRecord
 from harness.records.redact import redact_shapes
 from harness.records.run import RunRecord
 from harness.records.sweep import Axis, Cell, CellData, PlannedCell, RefusedCell, SweepPlan
-from harness.show.json import Document, Shown, Text, at
+from harness.show.json import Document, Refusing, Shown, Text, at
 from harness.units import GIB, format_bytes
 
 
@@ -307,9 +307,7 @@ class PlannedCellRow(Shown):
     fate: Literal["run", "pruned", "skipped_inert", "illegal"]
     reason: Text
     same_as: str | None
-    rules: Annotated[tuple[str, ...], BeforeValidator(lambda all_of: [each.id for each in all_of if each.blocks])] = at(
-        "findings"
-    )
+    rules: Refusing = at("findings")
     fingerprint: str | None = at("spec", "fingerprint")
     prediction: PredictionRecord | None
     no_prediction: Text
