@@ -83,9 +83,9 @@ def ask_again(case: Case) -> str:
 
 def trial_command(case: Case) -> str:
     """Return the A/B that shows whether fragmentation was the cause."""
-    register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
     if case.spec is None:
         return ""
+    register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
     name, a, b = _trial(case)
     if case.spec.num_nodes > 1:  # where --ab does not work
         return command(case, "sweep", *register, "--over", f"env.{name}={a or 'expandable_segments:False'};{b}")
@@ -93,9 +93,8 @@ def trial_command(case: Case) -> str:
 
 
 def trial_specs(case: Case) -> tuple[ExperimentSpec, ...]:
-    """Settle A and B of that trial for the rules and the planner; none without the job's settings."""
-    if case.spec is None:
-        return ()
+    """Settle A and B of that trial for the rules and the planner. The settings of the job are known."""
+    assert case.spec is not None
     name, *values = _trial(case)
     env = case.spec.env | _unregistered(case.spec)
     return tuple(case.spec.model_copy(update={"env": env | {name: value}}) for value in values)
@@ -103,15 +102,16 @@ def trial_specs(case: Case) -> tuple[ExperimentSpec, ...]:
 
 def _trial(case: Case) -> tuple[str, str, str]:
     """Return the variable of the job's allocator, its value in A, and that with expandable segments for B."""
+    assert case.spec is not None
     own = own_settings(case)
     own = "" if EXPANDABLE_SEGMENTS in own else own
-    name = next((each for each in ALLOCATOR_NAMES if own and case.spec and case.spec.env.get(each) == own), ALLOCATOR)
+    name = next((each for each in ALLOCATOR_NAMES if own and case.spec.env.get(each) == own), ALLOCATOR)
     return name, own, replaced_by(own, EXPANDABLE_SEGMENTS)
 
 
-def _unregistered(spec: ExperimentSpec | None) -> dict[str, str]:
+def _unregistered(spec: ExperimentSpec) -> dict[str, str]:
     """Return the variable that CUDA graphs need beside expandable segments, unless the job has it."""
-    needs = spec is not None and spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
+    needs = spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
     return {"NCCL_GRAPH_REGISTER": "0"} if needs else {}
 
 

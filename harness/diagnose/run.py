@@ -15,6 +15,7 @@ from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.failures.classify import expandable_segments
 from harness.failures.entries import pools_in
 from harness.failures.failure_scan import FailureScan
@@ -26,6 +27,7 @@ from harness.foreign.reader import WORDS, LogReader
 from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
+from harness.predict.allocator_settings import settings_of
 from harness.records.strict_json import read_document
 from harness.resolve.options import env_of_options
 from harness.resolve.recipe import Request
@@ -85,11 +87,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
 
 def _require_allocator(assignments: Sequence[str]) -> None:
     """Raise BadRequestError for settings of the allocator that torch refuses."""
-    if not assignments:
-        return
-    from harness.experiment.software import ALLOCATOR_NAMES
-    from harness.predict.allocator_settings import settings_of
-
     for name, value in env_of_options(assignments).items():
         if name in ALLOCATOR_NAMES and "cudaMallocAsync" not in value:  # torch takes it, only a replay does not
             settings_of(value, where=name)
