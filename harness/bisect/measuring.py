@@ -72,9 +72,8 @@ class Bench:
         spec = self.plan.spec
         tracing = Tracing(host_with(self.host, build), None, reads_shipped=False)
         implementation, imbalance = kind = trace_kind(spec)
-        traces = tracing.traces(
-            Composer(spec, implementation, build.software).cases(), implementation, imbalance=imbalance
-        )
+        cases = Composer(spec, implementation, build.software).cases()
+        traces = tracing.traces(cases, implementation, imbalance=imbalance)
         if traces.refused:
             return {"problem": first_line(next(iter(traces.refused.values())))}
         kept: KeptPrediction = predicted_with(spec, traces, build.software, use_calibration=False)

@@ -50,9 +50,8 @@ class Planner:
         if not any(row.is_legal for row in found.rows):  # sizes of a layout that does not divide the GPUs mean nothing
             raise BadRequestError(findings_text(each for each in found.rows[0].findings if each.blocks))
         tracing = Tracing(self.host, trace_cache(self.host.shell), timeout_s=_PATIENCE_S)
-        traces = tracing.traces(
-            required_cases(found, implementation, software), implementation, imbalance=imbalance_of(spec)
-        )
+        cases = required_cases(found, implementation, software)
+        traces = tracing.traces(cases, implementation, imbalance=imbalance_of(spec))
         limits = replace(Limits.of(spec), capacity_bytes=self.capacity_bytes)
         return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 

@@ -248,5 +248,5 @@ def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | N
 
 
 def started_afresh(reason: str) -> str:
-    """Say in a run's notes why it paid for its imports."""
+    """Say in a run's notes why no warm parent started it."""
     return f"started from a fresh torchrun instead of a warm parent: {reason}"

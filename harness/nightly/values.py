@@ -134,9 +134,9 @@ class CaseVerdict(Shown):
     """How a case ended, which is its JSON. ``is_expected``: the suite expected the outcome, so the case is not red.
 
     ``remark``: about an expected failure that did not happen, or whose date has passed. ``drift``: what differs from
-    the golden's environment, even if it blocked no comparison. ``metrics``: the
-    median of the runs that count, as every report shows it. ``is_infrastructure``: a named infrastructure fault that
-    retries did not cure. ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
+    the golden's environment, even if it blocked no comparison. ``metrics``: the median
+    of the runs that count, as every report shows it. ``is_infrastructure``: a named infrastructure fault that retries
+    did not cure. ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
     ``pairs``: the comparison with the old build that decided a suspicion; None where none ran.
     """
 

@@ -73,7 +73,8 @@ class PlanRequest:
         known = replace(Limits.of(spec, self.margin), max_overhead=self.max_overhead)
         if self.fit_into_gib is None:
             return known
-        return replace(known, capacity_bytes=(whole := int(self.fit_into_gib * GIB)), beside_bytes=0, whole_bytes=whole)
+        whole = int(self.fit_into_gib * GIB)
+        return replace(known, capacity_bytes=whole, beside_bytes=0, whole_bytes=whole)
 
 
 def check_plan(request: PlanRequest) -> None:

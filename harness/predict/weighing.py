@@ -118,9 +118,8 @@ def _is_in_doubt(row: Row, made: Plan, *, always: bool) -> bool:
     budget, is_asked = made.limits.budget_bytes, row.text == made.spec.recompute.text
     if row.prediction is None or not (is_asked or row.text == NoRecompute().text):
         return False
-    if always or is_asked or budget is None:
-        return always or is_asked
-    return row.prediction.peak_bytes <= budget < row.prediction.fits[2]
+    may_decide = budget is not None and row.prediction.peak_bytes <= budget < row.prediction.fits[2]
+    return always or is_asked or may_decide
 
 
 def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces, draws: tuple[Draw, ...]) -> Row:
