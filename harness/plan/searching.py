@@ -5,8 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from signal import SIGINT, pthread_kill
-from threading import Event, Timer, main_thread
+from threading import Event, Timer
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
@@ -57,11 +56,7 @@ def fewest(
     raise AssertionError("there is a last number")
 
 
-def search(
-    request: PlanRequest,
-    host: Host,
-    news: Callable[[Searched], None] = lambda _: None,
-) -> Searched:
+def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = lambda _: None) -> Searched:
     """Try every legal layout. ``news`` is called whenever more of them are known.
 
     BadRequestError for a wrong request, and where no layout is legal. Ctrl-C ends the search with what is known.
@@ -81,7 +76,7 @@ def search(
 
         def end() -> None:
             known.is_time_up = True
-            pthread_kill(main_thread().ident or 0, SIGINT)  # it may wait for a lock
+            stop.set()
 
         timer = Timer(60 * (request.max_minutes or 0), end)
         try:
@@ -195,6 +190,7 @@ class _Run:
         """Yield the layouts of several shapes at once; of each shape those that may fit and are legal."""
         waiting, batch = 0, list[_Due]()
         for group in shapes:
+            self._end_if_stopped()
             found = [due for sizes in group if (due := due_of(sizes))]
             batch += found
             waiting += bool(found)
@@ -271,11 +267,11 @@ class _Run:
     def _take(self, settings: "list[tuple[_Due, Candidates]]", traced: "Future[Traces]") -> None:
         try:
             traces = traced.result()
-        except RunFailedError as error:
-            if self.tracing.stop.is_set():
-                raise KeyboardInterrupt from error
+        except RunFailedError:
+            self._end_if_stopped()
             raise
         for due, found in settings:
+            self._end_if_stopped()
             spec = due.settled.spec
             made = plan(
                 spec,
@@ -288,6 +284,11 @@ class _Run:
             )
             self._keep(Tried(due.sizes.name, due.settled, made, sizes=due.sizes, settings=due.settings))
         self.news(self.known)
+
+    def _end_if_stopped(self) -> None:
+        """End the search at its time limit. A signal would be lost where it meets a callback that ignores errors."""
+        if self.tracing.stop.is_set():
+            raise KeyboardInterrupt
 
     def _keep(self, tried: Tried) -> None:
         predicted = tried.plan.predicted
