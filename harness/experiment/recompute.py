@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from harness.experiment.frozen import Frozen
 from harness.experiment.modules import MODULES
-from harness.experiment.recompute_plan import FULL, PlannedRecompute, is_plan, parse_plan
+from harness.experiment.recompute_plan import FULL, PLAN, PlannedRecompute, parse_plan
 
 
 class NoRecompute(Frozen):
@@ -65,7 +65,7 @@ def short_text(policy: "RecomputePolicy") -> str:
 
 def shown_setting(text: str, most: int = 48) -> str:
     """Return a setting for tables and sentences: a plan of more than ``most`` characters by its digest."""
-    if is_plan(text) and len(text) > most:
+    if text.startswith(PLAN) and len(text) > most:
         return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return text
 
@@ -144,7 +144,7 @@ def parse_recompute(text: str) -> UniformRecompute | PlannedRecompute:
     text = text.strip()
     if text == "none":
         return NoRecompute()
-    if is_plan(text):
+    if text.startswith(PLAN):
         return parse_plan(text)
     if text.startswith("full"):
         return _parse_full(text)

@@ -8,7 +8,8 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.modules import MODULES
 
 FULL = "full"
-_PREFIX = "plan:"
+PLAN = "plan:"
+"""What the text of a plan begins with."""
 
 
 class LayerGroup(Frozen):
@@ -53,7 +54,7 @@ class PlannedRecompute(Frozen):
     @property
     def text(self) -> str:
         """Return stages separated by ``;``, chunks by ``/`` and groups by ``+``: ``plan:1xfull+3xnone;4xmlp``."""
-        return _PREFIX + ";".join("/".join(map(_chunk_text, chunks)) for chunks in self.stages)
+        return PLAN + ";".join("/".join(map(_chunk_text, chunks)) for chunks in self.stages)
 
     def settings(self, pp_rank: int, vp_stage: int) -> tuple[str, ...]:
         """Return the setting of every layer of a chunk."""
@@ -75,14 +76,9 @@ def grouped_layers(settings: tuple[str, ...]) -> PlannedChunk:
     return tuple(groups)
 
 
-def is_plan(text: str) -> bool:
-    """Return whether a setting's text is that of a plan."""
-    return text.startswith(_PREFIX)
-
-
 def parse_plan(text: str) -> PlannedRecompute:
     """Read :attr:`PlannedRecompute.text`; ValueError for anything else."""
-    stages = [stage.split("/") for stage in text.removeprefix(_PREFIX).split(";")]
+    stages = [stage.split("/") for stage in text.removeprefix(PLAN).split(";")]
     return PlannedRecompute(stages=tuple(tuple(map(_parse_chunk, chunks)) for chunks in stages))
 
 

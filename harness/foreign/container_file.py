@@ -5,8 +5,8 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.foreign.words import Given, Words, text_of
-from harness.records.faults import Keys
 from harness.records.reading import Document, PlainValue
+from harness.records.refusing import Keys
 from harness.records.strict_yaml import parse_yaml, read_yaml
 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"

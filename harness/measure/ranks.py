@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
-from harness.experiment.recompute_plan import is_plan
+from harness.experiment.recompute_plan import PLAN
 from harness.judge.likeness import SOFTWARE
 from harness.judge.readings import bare_uuid, clock_doubts, is_victim
 from harness.records.collect import Collected, LaunchOutcome
@@ -185,7 +185,7 @@ def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...])
         which = "no rank" if len(unread) == len(ranks) else "some ranks only"
         return f"the built layers were read back on {which}: missing on {ranks_text(unread)}"
     built = expected.model_copy(update=_as_built(ranks))
-    is_whole = is_plan(expected.recompute) and built.num_layers == expected.num_layers  # without MTP layers
+    is_whole = expected.recompute.startswith(PLAN) and built.num_layers == expected.num_layers  # without MTP layers
     same = built.modules == expected.modules if is_whole else set(built.modules) == set(expected.modules)
     if same and built.full_layers == expected.full_layers:
         return None

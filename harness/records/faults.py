@@ -1,21 +1,16 @@
-"""What a strict model refuses in a file: each wrong value once, in words, with what to write instead."""
+"""What a model of a file refused: each wrong value once, in words, with what to write instead."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from harness.errors import BadRequestError, Problems, nearest
-from harness.experiment.frozen import Frozen
+from harness.errors import nearest
 from harness.records.redact import redact_shapes
+from harness.records.refusing import FileModel, Keys, RefusedError
 from harness.units import grouped
-
-Keys = tuple[str | int, ...]
-"""The way from the root of a document to a value: names of mappings and positions in lists."""
-
-Read = TypeVar("Read")
 
 TYPES = "see recipes/README.md for the types"
 _LONGEST_SHOWN = 80  # characters; messages must not print a whole wrong file
@@ -36,59 +31,6 @@ _PHRASES = {
     ),
 }  # fmt: skip
 """What a value must be, and the remedy, by pydantic's type of error. Pydantic's own words serve for the others."""
-
-
-class FileModel(Frozen):
-    """A mapping of a file. An absent key sets nothing; a key without a value is an error."""
-
-    @classmethod
-    def remedy_for(cls, key: str) -> str:
-        """Say what to write instead of an unknown key; empty: suggest the nearest name."""
-        del key
-        return ""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _has_a_value(cls, value: object) -> object:
-        if value is None:
-            raise RefusedError.at((), "has no value", "give it a value, or leave the key out")
-        return value
-
-
-class RefusedError(ValueError):
-    """Problems that a validator found, each with the path from the validated value to the wrong one."""
-
-    def __init__(self, found: list[tuple[Keys, BadRequestError]]) -> None:
-        super().__init__("; ".join(error.message for _, error in found))
-        self.found = found
-
-    @classmethod
-    def at(cls, keys: Keys, message: str, remedy: str) -> "RefusedError":
-        """Refuse with one problem."""
-        return cls([(keys, BadRequestError(message, remedy=remedy))])
-
-
-def refusing(read: Callable[..., Read]) -> Callable[[object], Read]:
-    """Turn ``read`` into a validator. Its BadRequestError is reported at the value."""
-
-    def validated(value: object) -> Read:
-        problems = Problems()
-        with problems.collecting():
-            return read(value)
-        raise RefusedError([((), error) for error in problems.found])
-
-    return validated
-
-
-def one_of(known: Collection[str], message: str = "no such value") -> AfterValidator:
-    """Refuse a text that is not in ``known``, and name the nearest."""
-
-    def validated(value: str) -> str:
-        if value not in known:
-            raise RefusedError.at((), f"{message} '{value}'", nearest(value, known))
-        return value
-
-    return AfterValidator(validated)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
-from harness.records.faults import Keys, RefusedError, one_of
 from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.redact import redact
+from harness.records.refusing import Keys, RefusedError, one_of
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
 from harness.units import counted, utc_time

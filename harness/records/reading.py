@@ -10,7 +10,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import BadRequestError, Problems, nearest, os_errors_reported
-from harness.records.faults import Keys, faults, in_words
+from harness.records.faults import faults, in_words
+from harness.records.refusing import Keys
 
 ScalarValue = None | bool | int | float | str
 PlainValue = ScalarValue | tuple["PlainValue", ...] | dict[str, "PlainValue"]

@@ -8,8 +8,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.records.faults import Keys, faults, in_words
+from harness.records.faults import faults, in_words
 from harness.records.reading import Document, Model, read_text
+from harness.records.refusing import Keys
 from harness.units import counted
 
 _MAX_PROBLEMS = 10  # a program wrote the file

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from harness.errors import BadRequestError, Problems
-from harness.records.faults import Keys
 from harness.records.reading import Document, PlainValue, ScalarValue, path_text, read_text
+from harness.records.refusing import Keys
 from harness.units import shortened
 
 MAX_DIGITS = 100

@@ -17,8 +17,9 @@ from harness.experiment.model import Gpus
 from harness.experiment.recompute import UniformRecompute
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers
-from harness.records.faults import TYPES, Fault, faults, models_in, one_of
+from harness.records.faults import TYPES, Fault, faults, models_in
 from harness.records.reading import PlainValue, path_text
+from harness.records.refusing import one_of
 from harness.units import counted
 
 TASKS: tuple[str, ...] = get_args(Task)

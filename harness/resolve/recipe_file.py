@@ -6,8 +6,9 @@ from pathlib import Path
 
 from harness.errors import nearest
 from harness.experiment.gpu import GPUS
-from harness.records.faults import Keys, in_words
+from harness.records.faults import in_words
 from harness.records.reading import Document, path_text
+from harness.records.refusing import Keys
 from harness.records.strict_yaml import read_yaml
 from harness.records.trace import file_stamp
 from harness.resolve.options import read_layer_freq

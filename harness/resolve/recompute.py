@@ -16,9 +16,10 @@ from harness.experiment.recompute import (
     UniformRecompute,
     parse_recompute,
 )
-from harness.experiment.recompute_plan import LayerGroup, PlannedRecompute, is_plan
-from harness.records.faults import FileModel, in_words
+from harness.experiment.recompute_plan import PLAN, LayerGroup, PlannedRecompute
+from harness.records.faults import in_words
 from harness.records.reading import PlainValue
+from harness.records.refusing import FileModel
 from harness.records.strict_yaml import read_yaml
 from harness.resolve.recipe import Request, Setting
 from harness.units import grouped
@@ -54,7 +55,7 @@ def policy_from_text(text: str, where: str = "") -> Policy:
         return NoRecompute()
     if text.endswith((".yaml", ".yml")):
         return _read_plan(Path(text))
-    if text != "full" and not text.startswith("full:") and not is_plan(text):
+    if text != "full" and not text.startswith(("full:", PLAN)):
         return selective(text.split(","), where)
     try:
         return parse_recompute(text)

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text, shown_setting
-from harness.records.faults import FileModel, RefusedError
 from harness.records.metrics import METRICS
+from harness.records.refusing import FileModel, RefusedError
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import recompute_policy
 from harness.units import grouped

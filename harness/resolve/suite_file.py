@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Repeats
-from harness.records.faults import FileModel, Keys, RefusedError, one_of, refusing
 from harness.records.reading import Document
+from harness.records.refusing import FileModel, Keys, RefusedError, one_of, refusing
 from harness.records.strict_yaml import read_yaml
 from harness.resolve.find import SUITES, NamedFiles, find_recipe_file
 from harness.resolve.recipe import Request

@@ -8,7 +8,7 @@ from typing import Any
 
 from page import Page, plain, signed, table
 
-from harness.experiment.recompute_plan import is_plan
+from harness.experiment.recompute_plan import PLAN
 
 # A difference above both is large, and the page names its cause.
 _SHARE, _BYTES = 0.002, 100 << 20
@@ -126,7 +126,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["point"], "a plan by layer" if is_plan(row["setting"]) else row["setting"], row["stage"]
+    return row["point"], "a plan by layer" if row["setting"].startswith(PLAN) else row["setting"], row["stage"]
 
 
 def _gib(num_bytes: int) -> str:

@@ -22,7 +22,7 @@ from harness.cli.options import JudgeOptions, LaunchOptions
 from harness.cli.requests import run_request
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute_plan import is_plan
+from harness.experiment.recompute_plan import PLAN
 from harness.launch.environment import Host
 from harness.measure.understanding import settle
 from harness.plan.rows import SettingRow
@@ -157,7 +157,7 @@ def due(point: Point, setting: SettingRow, kept: Iterable[int] = ()) -> list[Row
     """
     totals = [stage.total for stage in setting.stages]
     stages = sorted({0, len(totals) - 1, totals.index(max(totals)), *kept})
-    if is_plan(setting.recompute):
+    if setting.recompute.startswith(PLAN):
         stages = [*range(len(totals))]
     held = (setting.peak_bytes or 0) + setting.graph_pool_bytes if setting.graph_pool_bytes else None
     return [

@@ -6,8 +6,8 @@ import pytest
 from pydantic import Field
 
 from harness.experiment.frozen import Frozen
-from harness.records.faults import FileModel, one_of
 from harness.records.reading import Document
+from harness.records.refusing import FileModel, one_of
 from harness.records.strict_json import parse_json
 from harness.records.strict_yaml import parse_yaml
 from tests.commands import refused
