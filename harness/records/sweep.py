@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
@@ -68,34 +68,41 @@ class RefusedCell(_CellWords):
 Cell = Annotated[PlannedCell | RefusedCell, Field(discriminator="fate")]
 
 
-class SweepPlan(Frozen):
-    """``sweep.json``: everything decided before the first cell started. ``control``: the name of a cell.
+class Compared(BaseModel):
+    """What a sweep compares, in its plan and in its documents. ``control``: the name of a cell.
 
     ``capacity_bytes``: the control's memory per rank, None if unknown; if ``memory_limit`` is varied, each cell has its
     own capacity. ``margin``: the share of capacity that stays free beside what lies outside torch's allocator.
+    """
+
+    title: str
+    recipe: str
+    gpu: str
+    control: str
+    axes: tuple[Axis, ...]
+    repeats: int
+    capacity_bytes: int | None = None
+    margin: float = SPARE
+    notes: tuple[str, ...] = ()
+
+
+class SweepPlan(Compared, Frozen):
+    """``sweep.json``: everything decided before the first cell started.
+
     ``software``: the software that the rules assumed and the cells must run with. ``builds``: other environments of
     ranks, by their value of the axis ``python``.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     sweep_id: str
-    title: str
-    recipe: str
-    gpu: str
-    control: str
-    axes: tuple[Axis, ...]
     grid: bool
-    repeats: int
     cells: tuple[Cell, ...]
-    capacity_bytes: int | None = None
-    margin: float = SPARE
     prune: bool = True
     max_minutes: float | None = None
     launch: BatchLaunch = BatchLaunch()
     gate: GateOptions = GateOptions()
     software: Software | None = None
     builds: dict[str, Build] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
     mbr_perf: str

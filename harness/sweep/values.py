@@ -20,7 +20,7 @@ from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
 from harness.records.redact import redact_shapes
 from harness.records.run import RunRecord
-from harness.records.sweep import Axis, Cell, CellData, PlannedCell, RefusedCell, SweepPlan
+from harness.records.sweep import Cell, CellData, Compared, PlannedCell, RefusedCell, SweepPlan
 from harness.show.json import Document, Refusing, Shown, Text, at
 from harness.units import GIB, format_bytes
 
@@ -233,7 +233,7 @@ class Recommendation:
     tie: str = ""
 
 
-class SweepVerdict(Document):
+class SweepVerdict(Compared, Document):
     """A whole sweep: ``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written.
 
     ``pareto``: names of cells, cheapest first. ``notes``: the plan's and more.
@@ -246,16 +246,8 @@ class SweepVerdict(Document):
     recommendation: Recommendation = Field(exclude=True)
     to_paste: ToPaste | None = Field(exclude=True)
     sweep_id: str
-    title: str
-    recipe: str
-    gpu: str
     started_at: str
     command: tuple[str, ...]
-    axes: tuple[Axis, ...]
-    repeats: int
-    capacity_bytes: int | None
-    margin: float
-    control: str
     reference: str | None
     reference_why: Text
     cells: tuple[CellVerdict, ...]
@@ -266,7 +258,6 @@ class SweepVerdict(Document):
     without: tuple[str, ...] | None = at("to_paste", "without")
     num_runs_missing: int
     why: str = at("recommendation", "why")
-    notes: tuple[str, ...]
     report: tuple[Path, ...] = ()
 
     def cell(self, name: str) -> CellVerdict:
@@ -313,20 +304,11 @@ class PlannedCellRow(Shown):
     no_prediction: Text
 
 
-class SweepPlanDocument(Document):
+class SweepPlanDocument(Compared, Document):
     """``mbr-perf sweep --dryrun --json``."""
 
     dryrun: Literal[True] = True
-    title: str
-    recipe: str
-    gpu: str
-    control: str
-    axes: tuple[Axis, ...]
     grid: bool
-    repeats: int
-    capacity_bytes: int | None
-    margin: float
-    notes: tuple[str, ...]
     cells: tuple[PlannedCellRow, ...]
 
 
