@@ -20,10 +20,10 @@ from harness.experiment.recompute import canonical_text, parse_recompute, shown_
 from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.redact import redact
-from harness.records.refusing import Keys, RefusedError, one_of
+from harness.records.refusing import RefusedError, one_of
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
-from harness.units import counted, utc_time
+from harness.units import utc_time
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
 """The values that a golden may hold: from the MFU of a toy to the FLOPs of a step of the largest job."""
@@ -100,61 +100,30 @@ class GoldenRecord(Frozen):
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
-        if problems := [(keys, BadRequestError(message)) for keys, message in _contradictions(self)]:
+        if problems := [((key,), BadRequestError(message)) for key, message in _unsound(self)]:
             raise RefusedError(problems)
         return self
 
 
-def _contradictions(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
-    for label in LABELS:
-        stated, header = golden.spec.get(label), getattr(golden, label)
-        if label == "recompute":
-            try:
-                header = canonical_text(parse_recompute(header))
-            except ValueError as error:
-                yield (label,), str(error)
-            stated = _canonical(stated) if isinstance(stated, str) else stated
-        if stated is not None and stated != header:
-            yield (label,), f"the header says {header}, the golden's own settings say {stated}"
-    yield from _of_runs(golden)
-
-
-def _of_runs(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
-    if golden.measured_on.gpu != golden.gpu:
-        yield ("measured_on", "gpu"), f"{golden.measured_on.gpu}, the header says {golden.gpu}"
-    if golden.fingerprint is not None:
-        own = spec_like(golden)
-        if own is None:
-            yield ("spec",), "this version of mbr-perf cannot read these settings, so it cannot check the fingerprint"
-        elif golden.fingerprint != own.fingerprint:
-            said = f"the header says {golden.fingerprint}, the golden's own settings have {own.fingerprint}"
-            yield ("fingerprint",), f"{said}: they were edited, or an earlier version of mbr-perf wrote the file"
-    if golden.run_ids and len(golden.run_ids) != golden.num_runs:
-        yield ("num_runs",), f"{golden.num_runs}, but {counted(len(golden.run_ids), 'run')} in run_ids"
-    start, end = golden.window or (0, 1)
-    if not 0 <= start < end <= (golden.max_steps or end):
-        yield ("window",), f"[{start}, {end}) is no window of {golden.max_steps or 'the'} steps"
+def _unsound(golden: GoldenRecord) -> Iterator[tuple[str, str]]:
+    """Yield the keys whose values would mislead a gate without a word, and what is wrong."""
+    try:
+        parse_recompute(golden.recompute)
+    except ValueError as error:
+        yield "recompute", str(error)
     if golden.digest not in (None, figures_digest(golden)):
-        yield ("digest",), "the figures or their date were edited by hand: promote the runs again"
+        yield "digest", "the figures or their date were edited by hand: promote the runs again"
     try:
         if utc_time(golden.promoted_at) > datetime.now(UTC) + _WRONG_CLOCKS:
-            yield ("promoted_at",), f"{golden.promoted_at} is in the future"
+            yield "promoted_at", f"{golden.promoted_at} is in the future"
     except ValueError:
-        yield ("promoted_at",), f"{golden.promoted_at!r} is no ISO-8601 time"
+        yield "promoted_at", f"{golden.promoted_at!r} is no ISO-8601 time"
 
 
 def figures_digest(golden: GoldenRecord) -> str:
     """Return 16 hexadecimal digits of metrics, number of runs and date, which decide how strict a gate is."""
     figures = golden.model_dump(mode="json", include={"metrics", "num_runs", "promoted_at"})
     return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _canonical(text: str) -> str:
-    """Return the setting as `canonical_text` writes it; the text itself if it is no recompute setting."""
-    try:
-        return canonical_text(parse_recompute(text))
-    except ValueError:
-        return text
 
 
 _NO_SETTINGS = {"family", "gpus_per_node", "point_gpu", "recipes_dir"}  # sources have them, the identity does not

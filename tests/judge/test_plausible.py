@@ -146,28 +146,20 @@ def test_figures_of_a_log_are_compared_with_the_gpu_of_its_golden(gpu, dtype, st
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"num_gpus": 64}, ("num_gpus: ", " 64, ", " 32")),
-        ({"compute_dtype": "bf16"}, ("compute_dtype: ", " bf16, ", " fp8_cs")),
-        ({"recompute": "mlp"}, ("recompute: ", " mlp, ", " core_attn")),
-        ({"fingerprint": "0123456789abcdef"}, ("fingerprint: ", " 0123456789abcdef, ")),
-        ({"gpu": "h200"}, ("gpu: ", " h200, ", " h100")),
         ({"metrics": {"tflops": {"value": 700}}}, ("metrics.tflops: ",)),
         ({"metrics": {"mfu": {"value": 0.5, "relative_spread": -1}}}, ("metrics.mfu.relative_spread: ",)),
         ({"recompute": "nonsense"}, ("recompute: ", "'nonsense'")),
         ({"num_gpus": 0}, ("num_gpus: ", " 1")),
         ({"num_gpus": 10**9}, ("num_gpus: ", " 1048576")),
         ({"num_runs": 10**9}, ("num_runs: ", " 10000")),
-        ({"run_ids": ["a", "b"]}, ("num_runs: 1, ", " 2 runs")),
         ({"max_steps": 10**9}, ("max_steps: ", " 10000000")),
         ({"max_steps": -1}, ("max_steps: ", " 1")),
-        ({"window": [50, 3]}, ("window: [50, 3) ",)),
-        ({"window": [-1, 3]}, ("window: [-1, 3) ",)),
-        ({"window": [3, 51], "max_steps": 50}, ("window: [3, 51) ", " 50 steps")),
         ({"promoted_at": "soon"}, ("promoted_at: 'soon' ",)),
+        ({"promoted_at": "2999-01-01T00:00:00Z"}, ("promoted_at: 2999-",)),
         ({"metrics": {"peak_allocated_byte": {"value": 7}}}, ("metrics.peak_allocated_byte: ",)),
     ],
 )
-def test_a_golden_that_contradicts_itself_is_an_error_with_its_key(
+def test_a_golden_that_would_mislead_a_gate_is_an_error_with_its_key(
     make_record, make_golden, tmp_path, change, expected
 ):
     document = json.loads(golden_text(make_golden(make_record(seconds=2.5), {"tflops_per_gpu": 700.0})))
