@@ -8,13 +8,11 @@ from pathlib import Path
 
 import typer
 
-import harness
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.modules import MODULES
-from harness.records.folders import golden_dir, results_dir
+from harness.records.folders import SUITES, SWEEPS, golden_dir, recipe_paths, recipes_dir, results_dir
 
 TASKS = ("pretrain", "sft", "peft")
-_NOT_FAMILIES = ("suites", "sweeps", "examples")
 
 Completer = Callable[[typer.Context, str], list[str]]
 
@@ -62,13 +60,13 @@ def families(ctx: typer.Context, incomplete: str) -> list[str]:
 def suites(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of suites."""
     del incomplete
-    return _stems(recipes_folder(ctx) / "suites")
+    return _in_recipes(ctx, SUITES)
 
 
 def sweep_files(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of sweep files."""
     del incomplete
-    return _stems(recipes_folder(ctx) / "sweeps")
+    return _in_recipes(ctx, SWEEPS)
 
 
 def goldens(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -105,16 +103,9 @@ def commands(ctx: typer.Context, incomplete: str) -> list[str]:
     return list(getattr(group, "commands", {}))
 
 
-def recipes_folder(ctx: typer.Context) -> Path:
-    """Return what `resolve.find.recipes_dir` returns, also if there is no such folder."""
-    package = Path(harness.__file__).parent
-    here = package.parent / "recipes"
-    return ctx.params.get("recipes_dir") or (here if here.is_dir() else package / "_data" / "recipes")
-
-
 def _recipe_files(ctx: typer.Context) -> list[Path]:
-    return [path for path in sorted(recipes_folder(ctx).glob("*/*.yaml")) if path.parent.name not in _NOT_FAMILIES]
+    return recipe_paths(recipes_dir(ctx.params.get("recipes_dir")))
 
 
-def _stems(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+def _in_recipes(ctx: typer.Context, kind: str) -> list[str]:
+    return sorted(path.stem for path in (recipes_dir(ctx.params.get("recipes_dir")) / kind).glob("*.yaml"))

@@ -54,11 +54,6 @@ def _beside(plan: Plan, without: str, unit: str, *, is_control: bool) -> str:
     return _saving_text(plan, unit) if is_control else without
 
 
-def first_to_copy(plan: Plan) -> Row | None:
-    """Return the setting that line 1 advises."""
-    return plan.cure or plan.recommended or eager(plan)
-
-
 def _without_text(plan: Plan, none: Row, unit: str) -> str:
     """Say what no recompute needs, and why it is TIGHT where it is."""
     if none.prediction is None:

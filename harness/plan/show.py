@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import to_paste
-from harness.plan.answer import answer_of, first_to_copy, peak_text, size_in, size_unit
+from harness.plan.answer import answer_of, peak_text, size_in, size_unit
 from harness.predict.advice import (
     advice,
     allocator_note,
@@ -17,6 +17,7 @@ from harness.predict.advice import (
     dominated,
     drawn_text,
     module_worths,
+    recommendations,
     riskier_text,
     safe_instead,
     same_time_text,
@@ -97,7 +98,7 @@ def plan_page(
             *(ladder if plan.recommended is None else ()),
             *_other_settings(plan, whose),
             GAP,
-            *(() if is_beaten else pasted(first_to_copy(plan), plan.spec)),
+            *(() if is_beaten else pasted(next(iter(recommendations(plan)), None), plan.spec)),
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),

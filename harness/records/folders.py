@@ -1,4 +1,4 @@
-"""Folders of results: their places, names and permissions."""
+"""Folders of results and recipes: their places, names and permissions."""
 
 import os
 import re
@@ -14,6 +14,8 @@ from harness.records.launch import OF_PROCESSES
 
 _CHECKOUT = Path(harness.__file__).parents[1]
 _OF_OTHERS = 0o007
+SWEEPS, SUITES = "sweeps", "suites"
+_NO_FAMILIES = frozenset({SUITES, SWEEPS, "examples"})
 
 
 def checkout_dir() -> Path | None:
@@ -33,6 +35,17 @@ def golden_dir(override: Path | None = None, *, default: Path = _CHECKOUT / "har
     """Return the folder of goldens: ``override``, the checkout's ``results/golden``, or else the wheel's."""
     checkout = checkout_dir()
     return override or (checkout / "results" / "golden" if checkout else default)
+
+
+def recipes_dir(override: Path | None = None) -> Path:
+    """Return the directory of families: ``override``, the checkout's ``recipes``, or else the wheel's."""
+    checkout = _CHECKOUT / "recipes"
+    return override or (checkout if checkout.is_dir() else _CHECKOUT / "harness" / "_data" / "recipes")
+
+
+def recipe_paths(directory: Path) -> list[Path]:
+    """List the recipes of the directory by family and name."""
+    return [path for path in sorted(directory.glob("*/*.yaml")) if path.parent.name not in _NO_FAMILIES]
 
 
 def calibration_path(gpu: str, results: Path | None = None) -> Path:

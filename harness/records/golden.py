@@ -20,7 +20,7 @@ from harness.experiment.recompute import canonical_text, parse_recompute, shown_
 from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.redact import redact
-from harness.records.refusing import RefusedError, one_of
+from harness.records.refusing import Keys, RefusedError, one_of
 from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
 from harness.units import utc_time
@@ -100,24 +100,24 @@ class GoldenRecord(Frozen):
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
-        if problems := [((key,), BadRequestError(message)) for key, message in _unsound(self)]:
+        if problems := [(keys, BadRequestError(message)) for keys, message in _unsound(self)]:
             raise RefusedError(problems)
         return self
 
 
-def _unsound(golden: GoldenRecord) -> Iterator[tuple[str, str]]:
+def _unsound(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
     """Yield the keys whose values would mislead a gate without a word, and what is wrong."""
     try:
         parse_recompute(golden.recompute)
     except ValueError as error:
-        yield "recompute", str(error)
+        yield ("recompute",), str(error)
     if golden.digest not in (None, figures_digest(golden)):
-        yield "digest", "the figures or their date were edited by hand: promote the runs again"
+        yield ("digest",), "the figures or their date were edited by hand: promote the runs again"
     try:
         if utc_time(golden.promoted_at) > datetime.now(UTC) + _WRONG_CLOCKS:
-            yield "promoted_at", f"{golden.promoted_at} is in the future"
+            yield ("promoted_at",), f"{golden.promoted_at} is in the future"
     except ValueError:
-        yield "promoted_at", f"{golden.promoted_at!r} is no ISO-8601 time"
+        yield ("promoted_at",), f"{golden.promoted_at!r} is no ISO-8601 time"
 
 
 def figures_digest(golden: GoldenRecord) -> str:

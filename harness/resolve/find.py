@@ -5,14 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import harness
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import NAME_PATTERN
+from harness.records import folders
 from harness.resolve.recipe import Recipe
 from harness.resolve.recipe_file import load_recipe
-
-SWEEPS, SUITES, EXAMPLES = "sweeps", "suites", "examples"
-_NOT_FAMILIES = frozenset({SUITES, SWEEPS, EXAMPLES})
 
 
 @dataclass(frozen=True)
@@ -26,21 +23,18 @@ class RecipeFile:
 
 
 def recipes_dir(override: Path | None = None) -> Path:
-    """Return the directory of families: ``override``, else the checkout's ``recipes/``, else the installed copy."""
-    package = Path(harness.__file__).parent
-    candidates = [override] if override else [package.parent / "recipes", package / "_data" / "recipes"]
-    for candidate in candidates:
-        if candidate.is_dir():
-            return candidate
-    raise BadRequestError(f"no recipe directory at {', '.join(map(str, candidates))}", remedy="give --recipes_dir DIR")
+    """Return :func:`folders.recipes_dir`; BadRequestError if it does not exist."""
+    directory = folders.recipes_dir(override)
+    if not directory.is_dir():
+        raise BadRequestError(f"no recipe directory at {directory}", remedy="give --recipes_dir DIR")
+    return directory
 
 
 def all_recipe_files(directory: Path) -> list[RecipeFile]:
     """List the recipes of the directory by family and name, without opening any."""
     return [
         RecipeFile(path, f"{directory.name}/{path.parent.name}/{path.name}", path.stem, path.parent.name)
-        for path in sorted(directory.glob("*/*.yaml"))
-        if path.parent.name not in _NOT_FAMILIES
+        for path in folders.recipe_paths(directory)
     ]
 
 

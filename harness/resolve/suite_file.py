@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Repeats
+from harness.records.folders import SUITES
 from harness.records.reading import Document
 from harness.records.refusing import FileModel, Keys, RefusedError, one_of, refusing
 from harness.records.strict_yaml import read_yaml
-from harness.resolve.find import SUITES, NamedFiles, find_recipe_file
+from harness.resolve.find import NamedFiles, find_recipe_file
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
 from harness.resolve.suite import (

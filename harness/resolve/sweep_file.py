@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, g
 from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
 from harness.experiment.model import Repeats
+from harness.records.folders import SWEEPS
 from harness.records.refusing import FileModel, RefusedError, one_of
 from harness.records.strict_yaml import read_yaml
-from harness.resolve.find import SWEEPS, NamedFiles
+from harness.resolve.find import NamedFiles
 from harness.resolve.points import KNOWN_NAMES
 from harness.resolve.recipe import Request
 

@@ -12,7 +12,6 @@ import typer
 from harness.app import app
 from harness.cli import completion
 from harness.experiment.experiment import Task
-from harness.resolve.find import recipes_dir
 
 ROOT = typer.main.get_command(app)
 PROGRAM = [sys.executable, "-c", "from harness.app import main; main()"]
@@ -39,11 +38,6 @@ def complete(monkeypatch, capsys, tmp_path):
 
 def test_the_tasks_are_those_of_the_experiment():
     assert set(completion.TASKS) == set(get_args(Task))
-
-
-def test_the_recipes_are_those_that_commands_read():
-    context = ROOT.make_context("mbr-perf", ["doctor"], resilient_parsing=True)
-    assert completion.recipes_folder(context) == recipes_dir()
 
 
 @pytest.mark.parametrize(
