@@ -204,7 +204,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _answer(arguments: Sequence[str]) -> None:
-    """Run the command; SystemExit with its exit code."""
     with closed_to_others():
         try:
             _command()(args=arguments, prog_name="mbr-perf")

@@ -50,7 +50,6 @@ class BisectPlan(Frozen):
 
     @property
     def num_revisions(self) -> int:
-        """Those after the good one."""
         return len(self.revisions) - 1
 
 

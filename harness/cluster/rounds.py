@@ -106,7 +106,6 @@ class JobPerEntry(Generic[Entry]):
         narrate(f"{run.run_id}: {error}")
 
     def _jobs_at_work(self) -> dict[Path, Path]:
-        """Return the newest submitted job of each entry that still has a run to commit."""
         found = dict[Path, Path | None]()
         for job_dir in job_dirs(self.results):
             job = read_job(job_dir)

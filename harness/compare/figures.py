@@ -154,7 +154,6 @@ def _unstated(log: ForeignLog, golden: ForeignGolden, window: Window) -> str:
 
 
 def _memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds, notes: dict[str, None]) -> Iterator[_Row]:
-    """Yield every counter that either side has, at the moment of the golden."""
     for name, counter in COUNTERS.items():
         if golden.memory_by_iteration.get(counter):
             yield ROWS[name], *_at_last_rank(counter, log, golden, notes)
@@ -211,7 +210,6 @@ def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[
 
 
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
-    """Yield which figures of the log or the golden cannot be true."""
     highest = {key: worst.value for key in COUNTERS.values() if (worst := log.worst(key))}
     for whose, rows, memory in (
         ("the log", log.iterations, highest),

@@ -190,6 +190,5 @@ def tried(case: Case, host: Host) -> Trials | None:
 
 
 def _asked(own: str, case: Case) -> Sequence[str]:
-    """Return the job's settings, then others that may help."""
     others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE_SEGMENTS]), *SPLITS]
     return tuple(dict.fromkeys((own, *(replaced_by(own, other) for other in others))))

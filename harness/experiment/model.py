@@ -202,7 +202,6 @@ class ModelSpec(Frozen):
 
     @property
     def head_dim(self) -> int:
-        """Return the channels of one attention head (`kv_channels`)."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
 
     @property

@@ -62,7 +62,6 @@ class PlannedRecompute(Frozen):
 
     @property
     def distinct(self) -> tuple[str, ...]:
-        """Return the settings in use, each once."""
         groups = (group for chunks in self.stages for chunk in chunks for group in chunk)
         return tuple(dict.fromkeys(group.setting for group in groups))
 

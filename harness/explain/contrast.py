@@ -46,7 +46,6 @@ def _is_evidence(key: Key, theirs: Side) -> bool:
 
 
 def _variables_once(found: list[Difference]) -> tuple[Difference, ...]:
-    """Show a variable once, in the environment, not also as a setting."""
     seen = {each.name for each in found if each.group == "environment"}
     unique = []
     for each in found:

@@ -98,7 +98,6 @@ class Change:
     @computed_field
     @property
     def is_noise(self) -> bool:
-        """Return whether equal runs may differ by as much."""
         return self.change is not None and abs(self.change) <= (self.noise or 0)
 
 

@@ -241,7 +241,6 @@ def _earliest(failures: list[RankFailure]) -> RankFailure:
 
 
 def _with_listing(first: RankFailure, failures: list[RankFailure]) -> RankFailure:
-    """Add the reports of torchrun and others on that rank to the failure's evidence."""
     lines = [failure.evidence[0] for failure in failures if failure.rank == first.rank is not None and failure.weight]
     more = tuple(line for line in lines if line not in first.evidence)
     return replace(first, evidence=(*first.evidence, *more[:3]))

@@ -142,7 +142,6 @@ class Unread:
 
     @property
     def remedy(self) -> str:
-        """What to do about a refused value."""
         needed = dict.fromkeys(text_of(each).lstrip("<=") for each in self.values or () if each not in OFF)
         return self.instead or f"must be {' or '.join(needed) or 'off'}"
 

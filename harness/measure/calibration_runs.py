@@ -77,7 +77,6 @@ def _require_any(calibration: Calibration) -> None:
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
-    """Return the named runs and those below named folders, each once."""
     records: dict[str, RunRecord] = {}
     problems = []
     for reference in references:

@@ -234,7 +234,6 @@ class Compared(Document):
 
     @property
     def predicted(self) -> Mapping[str, float | None]:
-        """Return the predicted values of metrics, by name; empty without a prediction."""
         return self.prediction.figures if isinstance(self.prediction, Predicted) else {}
 
 

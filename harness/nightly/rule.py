@@ -148,7 +148,6 @@ class _Tonight:
 
     @property
     def before(self) -> Night | None:
-        """Return the last night since the golden."""
         return self.nights[-1] if self.nights and not self.nights[-1].is_older else None
 
     def is_alike(self, before: Night) -> bool:

@@ -172,7 +172,6 @@ class CaseVerdict(Shown):
 
     @property
     def all_runs(self) -> tuple[CaseRun, ...]:
-        """Return the runs, then those of the pairs."""
         return *self.runs, *(self.pairs.runs if self.pairs else ())
 
 

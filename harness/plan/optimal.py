@@ -151,7 +151,6 @@ def _section(found: "Optimal") -> Section:
 
 
 def _notes(found: "Optimal") -> Iterator[str]:
-    """Say what was searched, and how much faster another split of the layers can be."""
     yield f"Searched: plans with at most {found.most_settings} settings in a chunk ({found.solved_in_s:.1f} s)"
     if found.split_bound:
         which = f"The best of {counted(found.num_splits, 'split')}" if found.layout else "No split tried is faster"

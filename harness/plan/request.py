@@ -65,7 +65,6 @@ class PlanRequest:
 
     @property
     def num_gpus(self) -> list[int]:
-        """Return the values of `--over ng=`, the smallest first."""
         return sorted(size for name, values in self.over if name == "ng" for size in values if size)
 
     def limits(self, spec: ExperimentSpec) -> Limits:

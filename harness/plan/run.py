@@ -96,7 +96,6 @@ class Planned:
 
     @property
     def made(self) -> list[Layout]:
-        """Return the layouts with a plan."""
         return [each for each in self.layouts if isinstance(each, Layout)]
 
     @property
@@ -109,7 +108,6 @@ class Planned:
 
     @property
     def shown(self) -> Layout | None:
-        """The layout to draw: the best one, else the first one with a prediction."""
         return self.best or next((each for each in self.made if each.plan.predicted), None)
 
     @property
@@ -130,7 +128,6 @@ class Planned:
 
     @property
     def judged(self) -> Layout | None:
-        """Return the best layout; without one, the first that is planned."""
         return self.best or next(iter(self.made), None)
 
     @property

@@ -60,7 +60,6 @@ def best_row(plan: Plan) -> Row | None:
 
 
 def _why_missing(layout: Layout | Unplanned) -> str:
-    """Say why the table has no row of the layout; empty where it has."""
     if isinstance(layout, Unplanned):
         return layout.problem
     if best_row(layout.plan):

@@ -50,7 +50,6 @@ def _slices(steps: StepHistory) -> Iterator[dict[str, object]]:
 
 
 def _counters(steps: StepHistory) -> Iterator[dict[str, object]]:
-    """Yield counters where they change."""
     shown: dict[str, int] = {}
     for at, (reserved, allocated, groups) in enumerate(steps.moments(), start=1):
         now = {"reserved": reserved, "allocated": allocated} | {f"part: {name}": size for name, size in groups.items()}

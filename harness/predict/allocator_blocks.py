@@ -60,7 +60,6 @@ class Block:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it is all of its segment."""
         return self.before is None and self.after is None
 
     def insert(self, left: "Block | None", right: "Block | None") -> None:

@@ -174,7 +174,6 @@ class DeviceNeeds:
 
     @property
     def outside_bytes(self) -> int:
-        """Return the memory outside torch's allocator."""
         return self.context_bytes + self.nccl_bytes + self.user_buffer_bytes + self.dispatcher_bytes
 
     @property

@@ -37,7 +37,6 @@ class Tokens:
 
     @cached_property
     def average(self) -> float:
-        """Return the mean."""
         if not self.counts:
             return self.mean
         return sum(value * count for value, count in self.counts) / sum(count for _, count in self.counts)
@@ -95,7 +94,6 @@ class Varied:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return the options that say so."""
         return (LENGTHS,) * (self.lengths is not None) + (ROUTING,) * (self.routing is not None)
 
     def check(self, spec: ExperimentSpec) -> None:

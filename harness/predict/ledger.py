@@ -135,7 +135,6 @@ class StageMemory:
 
     @property
     def whole_run(self) -> int:
-        """Return the peak of all steps and of the capture."""
         return max(self.total, *(self.peaks.get(name, 0) for name in _BEFORE_REPLAY))
 
 

@@ -40,12 +40,10 @@ class Limits:
 
     @property
     def outside_bytes(self) -> int:
-        """Return the bytes of the capacity that torch's allocator cannot have."""
         return max(0, self.needs.outside_bytes - self.beside_bytes)
 
     @property
     def budget_bytes(self) -> int | None:
-        """Return the bytes that torch's allocator may use."""
         if self.capacity_bytes is None:
             return None
         return min(self._allowed_bytes, int(self.capacity_bytes * (1 - self.margin)) - self.outside_bytes)

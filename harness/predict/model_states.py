@@ -39,7 +39,6 @@ def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes:
 
 
 def _outside_of_layers(spec: ExperimentSpec) -> int:
-    """Return the most elements of the embedding and the output layer on one rank."""
     model, tp = spec.model, spec.parallelism.tensor_model_parallel_size
     table = model.padded_vocab_size(tp) // tp * model.hidden_size
     both = spec.parallelism.pipeline_model_parallel_size == 1 and not model.share_embeddings_and_output_weights
@@ -69,7 +68,6 @@ class ModelStates:
 
     @property
     def total(self) -> int:
-        """Return the bytes that are alive between steps."""
         return self.weights + self.gradients + self.optimizer
 
 

@@ -44,7 +44,6 @@ class Solution:
 
     @property
     def settings(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
-        """Return the settings of all layers, by stage and chunk."""
         return tuple(each.settings for each in self.stages)
 
 
@@ -193,7 +192,6 @@ class Planner:
 
 
 def _chosen(search: StageSearch, plans: Plans) -> Chosen:
-    """Return the plan with the least peak."""
     at = int(np.lexsort((plans.seconds, plans.peaks))[0])
     mixes = (own[number] for own, number in zip(search.chunks, plans.mixes[at], strict=True))
     return Chosen(tuple(mix.settings for mix in mixes), float(plans.seconds[at]), float(plans.returning[at]))

@@ -138,7 +138,6 @@ class Prediction:
 
     @property
     def worst(self) -> StageMemory:
-        """Return the stage with the highest peak."""
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
@@ -149,7 +148,6 @@ class Prediction:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the peak of the worst stage, in bytes."""
         return self.worst.total
 
     @property

@@ -36,12 +36,10 @@ class Schedule:
 
     @property
     def is_first(self) -> bool:
-        """Return whether the rank holds the embedding."""
         return self.pp_rank == 0
 
     @property
     def is_last(self) -> bool:
-        """Return whether the rank computes the loss."""
         return self.pp_rank == self.pp_size - 1
 
     @property

@@ -174,7 +174,6 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Return the setting for tables and sentences."""
         return shown_setting(self.text) + f" with {self.allocator}" * bool(self.allocator)
 
     def compared_with(self, control: Prediction | None) -> "Row":
@@ -212,12 +211,10 @@ class Plan:
 
     @property
     def control(self) -> Row | None:
-        """Return the row that every overhead refers to."""
         return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
 
     @property
     def predicted(self) -> list[Row]:
-        """Return the rows with a prediction."""
         return [row for row in self.rows if row.prediction]
 
     @property
@@ -253,7 +250,6 @@ class Plan:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Return the assumptions of all predictions, in their order, each once."""
         predicted = (row.prediction.assumptions for row in self.rows if row.prediction)
         return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
 

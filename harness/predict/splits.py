@@ -104,7 +104,6 @@ class Splits:
 
     @cached_property
     def _mixer(self) -> Mixer:
-        """Return what gives the seconds of a chunk without recompute."""
         composer = Composer(self.made.spec, self.implementation, self.software)
         clock = None
         if not self.made.spec.gpu_type.is_cpu:
@@ -113,7 +112,6 @@ class Splits:
         return Mixer(keeps, clock, (NoRecompute().text,), self.traces.even, self.traces.uneven)
 
     def _of_ranks(self, sizes: Sizes) -> list[float]:
-        """Return the seconds of each rank without recompute."""
         at, cut = 0, list[Chunk]()
         for chunk, size in zip(self._flat, sizes, strict=True):
             cut.append(replace(chunk, layers=tuple(range(at, at + size))))

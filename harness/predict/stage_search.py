@@ -129,7 +129,6 @@ class StageSearch:
 
     @property
     def num_plans(self) -> float:
-        """Return the number of plans of the stage, whether they fit or not."""
         return prod(float(len(mixes)) for mixes in self.chunks)
 
     @property

@@ -70,7 +70,6 @@ class Composer:
 
     @cached_property
     def make(self) -> CaseMaker:
-        """Return the maker of the request's cases."""
         return CaseMaker(self.spec, self.implementation, self.software, self.shared.cases)
 
     @cached_property
@@ -246,7 +245,6 @@ class Composer:
 
     @cached_property
     def _planned(self) -> dict[Chunk, Settings]:
-        """Return the settings of every chunk of a plan; empty without a plan."""
         plan = self.policy
         if not isinstance(plan, PlannedRecompute):
             return {}

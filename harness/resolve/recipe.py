@@ -350,7 +350,6 @@ class Request:
 
     @property
     def settled(self) -> frozenset[str]:
-        """Return the leaves that ``set_values`` give."""
         return frozenset(text.partition("=")[0].strip() for text in self.set_values)
 
     @property

@@ -46,7 +46,6 @@ def svg_file(picture: Picture) -> str:
 
 
 def _drawn(picture: Picture, chart: Chart, head: Sequence[str], size: str) -> tuple[str, float]:
-    """Return the drawing below the lines of ``head``, and its height."""
     above = [_text(line, 0, 14, "strong") for line in head]
     top = 26.0 * len(head)
     parts, height = _plane(chart, top) if isinstance(chart, Plane) else _bars(chart, top)
