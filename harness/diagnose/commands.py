@@ -6,7 +6,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import get_args
 
-from harness.diagnose.allocator import own_settings, replaced_by
+from harness.diagnose.allocator import own_settings
 from harness.diagnose.values import Case
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
@@ -81,38 +81,13 @@ def ask_again(case: Case) -> str:
     return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *tokens])
 
 
-def trial_command(case: Case) -> str:
-    """Return the A/B that shows whether fragmentation was the cause."""
-    if case.spec is None:
-        return ""
-    register = (word for name, value in _unregistered(case.spec).items() for word in ("-E", f"{name}={value}"))
-    name, a, b = _trial(case)
-    if case.spec.num_nodes > 1:  # where --ab does not work
-        return command(case, "sweep", *register, "--over", f"env.{name}={a or 'expandable_segments:False'};{b}")
-    return command(case, "run", *register, "--ab", f"env.{name}={b}")
-
-
-def trial_specs(case: Case) -> tuple[ExperimentSpec, ...]:
-    """Settle A and B of that trial for the rules and the planner. The settings of the job are known."""
-    assert case.spec is not None
-    name, *values = _trial(case)
-    env = case.spec.env | _unregistered(case.spec)
-    return tuple(case.spec.model_copy(update={"env": env | {name: value}}) for value in values)
-
-
-def _trial(case: Case) -> tuple[str, str, str]:
-    """Return the variable of the job's allocator, its value in A, and that with expandable segments for B."""
-    assert case.spec is not None
-    own = own_settings(case)
-    own = "" if EXPANDABLE_SEGMENTS in own else own
-    name = next((each for each in ALLOCATOR_NAMES if own and case.spec.env.get(each) == own), ALLOCATOR)
-    return name, own, replaced_by(own, EXPANDABLE_SEGMENTS)
-
-
-def _unregistered(spec: ExperimentSpec) -> dict[str, str]:
-    """Return the variable that CUDA graphs need beside expandable segments, unless the job has it."""
-    needs = spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
-    return {"NCCL_GRAPH_REGISTER": "0"} if needs else {}
+def export_line(case: Case, settings: str) -> str:
+    """Return the shell's line that sets the allocator in the job's own variable, with what its CUDA graphs need."""
+    spec, own = case.spec, own_settings(case) if case.spec else ""
+    used = (name for name in ALLOCATOR_NAMES if spec and own and spec.env.get(name) == own)
+    has_graphs = spec and spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
+    more = " NCCL_GRAPH_REGISTER=0" if has_graphs and EXPANDABLE_SEGMENTS in settings else ""
+    return f"export {next(used, ALLOCATOR)}={shlex.quote(settings)}{more}"
 
 
 def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from harness.diagnose.allocator import own_settings
-from harness.diagnose.commands import ask_again, can_be_named, changed, command, trial_command, trial_specs
+from harness.diagnose.allocator import own_settings, replaced_by
+from harness.diagnose.commands import ask_again, can_be_named, changed, command, export_line
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import (
     AllocatorAnswer,
@@ -19,9 +19,9 @@ from harness.diagnose.values import (
     is_doubted,
 )
 from harness.foreign.exporting import ToPaste, to_paste
+from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.units import GIB, format_bytes, format_percent, sentence
 
-_EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _NAN = "With FP8 and recompute: recompute core_attn only. If the loss is still not finite, try bf16."
 
 
@@ -88,11 +88,11 @@ def _allocator(known: Situation) -> list[Fix]:
         return []
     if case.pools or (answer and answer.remedy == "max_split_size_mb"):
         return [_try_splits(case, answer.settings or "" if answer else "max_split_size_mb:128")]
-    if not case.verdict.has_activations:
-        if case.expandable_segments:
-            return []
-        return [Fix("First run the same job with expandable segments, and change nothing else.", _EXPORT)]
-    return [_try_allocator(case, known.rulings)]
+    if case.expandable_segments:
+        return [_snapshot(case, known.rulings)] if case.verdict.has_activations else []
+    graphs = "" if case.spec else " With CUDA graphs, also set NCCL_GRAPH_REGISTER=0."
+    settings = replaced_by(own_settings(case) if case.spec else "", EXPANDABLE_SEGMENTS)
+    return [Fix(f"Try expandable segments first, and change nothing else.{graphs}", export_line(case, settings))]
 
 
 def _try_splits(case: Case, settings: str) -> Fix:
@@ -100,19 +100,13 @@ def _try_splits(case: Case, settings: str) -> Fix:
     why = f"Leave out expandable segments, which do not work beside {case.pools}. " if case.pools else ""
     if not settings:
         return Fix(f"{why}Use less memory.")
-    return Fix(f"{why}Try a split size, and change nothing else.", f"export PYTORCH_CUDA_ALLOC_CONF={settings}")
+    return Fix(f"{why}Try a split size, and change nothing else.", export_line(case, settings))
 
 
-def _try_allocator(case: Case, rulings: Rulings) -> Fix:
-    if case.expandable_segments:
-        text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
-        refusal = rulings.refusal(case.spec) if case.spec else ""
-        return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
-    replaced = " in place of the split size" if case.spec and "max_split" in own_settings(case) else ""
-    text = f"Try expandable segments first: run the same job without and with them{replaced}, and change nothing else."
-    if case.spec is not None:
-        return _unless_refused(text, trial_command(case), rulings.refusal(*trial_specs(case)))
-    return Fix(f"{text} With CUDA graphs, also set NCCL_GRAPH_REGISTER=0.", _EXPORT)
+def _snapshot(case: Case, rulings: Rulings) -> Fix:
+    text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
+    refusal = rulings.refusal(case.spec) if case.spec else ""
+    return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
 
 
 def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix:

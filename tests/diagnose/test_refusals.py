@@ -45,10 +45,9 @@ def test_a_job_that_failed_by_its_settings_is_shown_the_rule(case, answer):
     assert any(fix.text.startswith("G22: ") for fix in found.fixes)
 
 
-def test_no_a_b_that_the_rules_refuse_is_printed(case, answer):
-    refused = answer(case(FRAGMENTED, TE | {"ddp": {"nccl_ub": True}}, expandable_segments=False)).fixes[0]
-    assert "expandable_segments:True" not in refused.command
-    assert "--over" in answer(case(FRAGMENTED, TE, expandable_segments=False)).fixes[0].command
+def test_no_setting_of_the_allocator_that_the_job_excludes_is_printed(case, answer):
+    excluded = answer(case(FRAGMENTED, TE | {"ddp": {"nccl_ub": True}}, expandable_segments=False)).fixes[0]
+    assert "expandable_segments:True" not in excluded.command
 
 
 def test_no_change_that_the_rules_refuse_is_printed(case, answer):
@@ -58,7 +57,7 @@ def test_no_change_that_the_rules_refuse_is_printed(case, answer):
 
 
 def test_the_command_overrides_the_same_rules_as_the_run(case, answer):
-    forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=False), forced=("G22",))
+    forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=True), forced=("G22",))
     assert "--force G22" in answer(forced).fixes[0].command
     assert rulings_on(forced, this_host()).job == ()
 
