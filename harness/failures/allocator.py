@@ -27,25 +27,20 @@ MAX_TEXT = 8000  # characters of a message; the longest known, with a list of pr
 
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
 # How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
-_KINDS = "(?:CUDA|HIP|[A-Z]PU|MUSA|MLU|GCU)"  # NVIDIA, AMD, Intel, Huawei (NPU), Moore Threads, Cambricon, Enflame
-_BEGIN = re.compile(rf"{_KINDS} out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}")
-_NEXT = re.compile(rf"{_KINDS} out of memory\.")
+_BEGIN = re.compile(rf"(?:CUDA|HIP) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}")
+_NEXT = re.compile(r"(?:CUDA|HIP) out of memory\.")
 _PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({_AMOUNT}) memory in use")
-_DEVICE = re.compile(r"\b(?:[A-Z]PU|MLU|MUSA|GCU) (\d{1,4})(?: has|;)")
-# Each figure: the layout since torch 2.1, or the layout of 2.0.
+_DEVICE = re.compile(r"\bGPU (\d{1,4}) has")
 _FIGURES = {
     "tried_bytes": re.compile(rf"(?:Tried to allocate|Requested size:) ({_AMOUNT})"),
-    "total_bytes": re.compile(rf"total capac(?:i)?ty of ({_AMOUNT})|({_AMOUNT}) total capacity"),
-    "free_bytes": re.compile(rf"of which ({_AMOUNT}) is free|({_AMOUNT}) free[;)]"),
+    "total_bytes": re.compile(rf"total capac(?:i)?ty of ({_AMOUNT})"),
+    "free_bytes": re.compile(rf"of which ({_AMOUNT}) is free"),
     "this_process_bytes": re.compile(rf"this process has ({_AMOUNT}) memory in use"),
     "allowed_bytes": re.compile(rf"({_AMOUNT}) allowed;"),
     "private_pool_bytes": re.compile(rf"with ({_AMOUNT}) allocated in private pools"),
-    "allocated_bytes": re.compile(
-        rf"Of the allocated memory ({_AMOUNT}) is allocated by PyTorch|({_AMOUNT}) already allocated"
-    ),
+    "allocated_bytes": re.compile(rf"Of the allocated memory ({_AMOUNT}) is allocated by PyTorch"),
     "unallocated_bytes": re.compile(rf"({_AMOUNT}) is reserved by PyTorch but unallocated"),
 }
-_RESERVED_2_0 = re.compile(rf"({_AMOUNT}) reserved in total by PyTorch")
 
 
 def size_bytes(text: str | None) -> int | None:
@@ -71,11 +66,9 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     # Up to the next message, so that two messages on one line are not mixed.
     following = _NEXT.search(text, start + 1)
     message = text[start : min(following.start() if following else len(text), start + MAX_TEXT)]
-    found = {name: _first_size(pattern, message) for name, pattern in _FIGURES.items()}
-    reserved, allocated = _first_size(_RESERVED_2_0, message), found["allocated_bytes"]
-    if found["unallocated_bytes"] is None and reserved is not None and allocated is not None:
-        found["unallocated_bytes"] = max(0, reserved - allocated)
-    device, tried = _DEVICE.search(message), _FIGURES["tried_bytes"].search(message)
+    matches = {name: pattern.search(message) for name, pattern in _FIGURES.items()}
+    found = {name: size_bytes(match[1]) if match else None for name, match in matches.items()}
+    device, tried = _DEVICE.search(message), matches["tried_bytes"]
     processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
     # A request of an exbibyte or more is a negative size, read as one without a sign.
     is_uncountable = tried is not None and found["tried_bytes"] is None
@@ -88,11 +81,6 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
         is_contradictory=is_contradictory,
         **found,
     )
-
-
-def _first_size(pattern: re.Pattern[str], message: str) -> int | None:
-    match = pattern.search(message)
-    return size_bytes(next(group for group in match.groups() if group)) if match else None
 
 
 def _drop_impossible(found: dict[str, int | None]) -> bool:

@@ -74,11 +74,11 @@ def test_logits_are_made_smaller_first_and_where_they_decide_nothing_else_is_adv
     assert bool(asks_for_recompute(answer)) is (fixes == 2)
 
 
-@pytest.mark.parametrize("kind", ["NPU", "MLU", "XPU", "HIP", "MUSA"])
-def test_one_request_of_a_large_part_of_the_device_is_named_on_every_kind_of_device(diagnosed, kind):
+def test_one_request_of_a_large_part_of_the_device_is_named(diagnosed):
     text = (
-        f"RuntimeError: {kind} out of memory. Tried to allocate 26.44 GiB (GPU 2; 60.96 GiB total capacity; 30.23 GiB already "
-        "allocated; 30.23 GiB current active; 25.36 GiB free; 33.08 GiB reserved in total by PyTorch)"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 26.44 GiB. GPU 2 has a total capacity of 60.96 GiB of "
+        "which 25.36 GiB is free. Of the allocated memory 30.23 GiB is allocated by PyTorch, and 2.85 GiB is reserved by PyTorch "
+        "but unallocated."
     )
     answer = diagnosed(text)
     assert (answer["verdict"]["class"], answer["verdict"]["confidence"]) == ("capacity", "medium")
