@@ -13,7 +13,7 @@ from harness.experiment.gpu import GPUS
 from harness.foreign import hf_fields
 from harness.foreign.hf_config import HfConfig, read_config
 from harness.foreign.settings import rows_of_keys, settings_in
-from harness.foreign.words import judge, unread
+from harness.foreign.words import Given, judge, unread
 from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value
 from harness.units import shortened
@@ -38,6 +38,9 @@ def read(source: ForeignSource, request: Request) -> Layer:
     row = _architecture(config)
     config.class_name, config.keys = row["config_class"], row["defaults"]
     config.absent = f"{{label}}: {{name}} (absent: default of {config.class_name})"
+    for own, common in row.get("renamed", {}).items():
+        if own in config.given:
+            config.given[common] = _of_every_layer(config.given.pop(own))
     config.defaults = {key: each for key, each in config.keys.items() if not config.has(key)}
     model: dict[str, Setting] = {}
     for reader in row["readers"].split():
@@ -52,6 +55,13 @@ def read(source: ForeignSource, request: Request) -> Layer:
     judge(config, {key: rows for key, rows in _KNOWN.items() if rows[0].values is None or key in config.read}, _UNKNOWN)
     config.problems.raise_if_any()
     return {**model, **step}
+
+
+def _of_every_layer(given: Given) -> Given:
+    """Return the one value that a list repeats for every layer."""
+    values = given.value
+    is_repeated = isinstance(values, tuple) and values and values.count(values[0]) == len(values)
+    return Given(values[0], given.source) if is_repeated else given
 
 
 def _architecture(config: HfConfig) -> Mapping[str, Any]:

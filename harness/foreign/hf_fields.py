@@ -218,7 +218,7 @@ def balancing_loss(config: HfConfig, alpha: str, coefficient: str) -> float:
 
 def expert_width(config: HfConfig, own: str, dense: str) -> int:
     """Read an expert's inner width; classes without one make experts as wide as dense blocks."""
-    return size(config, own if own in config.keys else dense)
+    return size(config, *(name for name in (own, dense) if name in config.keys))
 
 
 def shared_width(config: HfConfig, count: str, width: str) -> Value:
@@ -234,16 +234,14 @@ def pre_softmax(config: HfConfig, name: str) -> bool:
     return name in config.keys and "scoring_func" not in config.keys and not normalises
 
 
-def expert_layers(config: HfConfig, first_dense: str, every: str, dense: str) -> Setting:
-    """Return which layers have experts: all after the first dense ones, or every n-th but for those named."""
-    layers = _layers(config)
-    if first_dense in config.keys:
-        config.read.add("moe_layer_freq")
-        first = min(max(whole(config, first_dense) or 0, 0), layers)
-        return Setting((0,) * first + (1,) * (layers - first) if first else 1, config.place(first_dense))
-    step, named = max(whole(config, every) or 1, 1), items(config, dense) or ()
-    pattern = tuple(int(i not in named and (i + 1) % step == 0) for i in range(layers))
-    return Setting(1 if all(pattern) else pattern, config.place(every, dense))
+def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: str) -> Setting:
+    """Return which layers have experts: every n-th from the first to the last, but for those named."""
+    config.read.add("moe_layer_freq")
+    layers, named, step = _layers(config), items(config, dense) or (), max(whole(config, every) or 1, 1)
+    begin, end = whole(config, first) or 0, whole(config, last)
+    among = range(begin, layers if end in (None, -1) else end + 1)
+    pattern = tuple(int(i in among and i not in named and (i + 1) % step == 0) for i in range(layers))
+    return Setting(1 if all(pattern) else pattern, config.place(first, every, dense))
 
 
 def unless_greedy(config: HfConfig, name: str, method: str) -> int | None:

@@ -1,14 +1,17 @@
-"""Counts the parameters of classes of transformers, for tests/data/hf_parameters.json: `python -m tests.foreign.hf_parameters`.
+"""Counts the parameters of classes of transformers, for tests/data/hf_parameters.json.
 
-Needs torch and `pip install transformers==5.24.0`. The models stay on the meta device, so that none takes memory.
+`python -m tests.foreign.hf_parameters [CLASS...]` needs torch and `pip install transformers==5.24.0`. The class of Ling 2 is in Megatron-Bridge 0.6.2, whose environment
+scripts/check-bridge makes. The models stay on the meta device, so that none takes memory.
 """
 
 import json
+import sys
 from pathlib import Path
 
 KEPT = Path(__file__).parents[1] / "data" / "hf_parameters.json"
 OF_OTHERS = {"MiMoForCausalLM": "qwen2"}
 """Classes that transformers lacks, and the type of the class that they extend."""
+IN_BRIDGE = ("BailingMoeV2ForCausalLM",)
 
 
 def counted(name: str, model_type: str, config: dict[str, object]) -> int:
@@ -16,6 +19,8 @@ def counted(name: str, model_type: str, config: dict[str, object]) -> int:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    if name in IN_BRIDGE:
+        import megatron.bridge  # noqa: F401 (registers the class)
     given = {key: value for key, value in config.items() if key != "architectures"}
     made = AutoConfig.for_model(OF_OTHERS.get(name, model_type), **given)
     with torch.device("meta"):
@@ -26,6 +31,7 @@ if __name__ == "__main__":
     from harness.foreign.hf import ARCHITECTURES
 
     kept = json.loads(KEPT.read_text())
-    for name, row in kept.items():
+    for name in sys.argv[1:] or kept:
+        row = kept[name]
         row["parameters"] = counted(name, str(ARCHITECTURES[name]["defaults"]["model_type"]), row["config"])
     KEPT.write_text(json.dumps(kept, indent=1) + "\n")

@@ -167,6 +167,19 @@ def test_moonlight_has_shared_experts_and_plain_rotary_frequencies(model):
     assert (found.moe.moe_aux_loss_coeff, kimi.moe.moe_aux_loss_coeff) == (0.001, 0.001)
 
 
+def test_a_value_that_a_file_repeats_for_every_layer_is_read_once(model):
+    values = {"architectures": ["HunYuanMoEV1ForCausalLM"], "num_experts": 64, "moe_topk": [8] * 32,
+              "num_shared_expert": [1] * 32, "moe_intermediate_size": [3072] * 32}  # fmt: skip
+    moe = model(values).moe
+    assert (moe.moe_router_topk, moe.moe_ffn_hidden_size, moe.moe_shared_expert_intermediate_size) == (8, 3072, 3072)
+
+
+def test_experts_begin_and_end_at_the_layers_that_ernie_names(model):
+    layers = {"architectures": ["Ernie4_5_MoeForCausalLM"], "num_hidden_layers": 6, "moe_layer_end_index": 4}
+    assert model(layers).moe.moe_layer_freq == (0, 1, 1, 1, 1, 0)
+    assert model(layers | {"moe_layer_interval": 2}).moe.moe_layer_freq == (0, 1, 0, 1, 0, 0)
+
+
 def test_windows_of_the_later_layers_only(model):
     values = LLAMA | {
         "architectures": ["Qwen2ForCausalLM"],
@@ -201,6 +214,7 @@ def test_the_keys_of_transformers_5_are_read(model):
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, ["rope_parameters: "]),
         ({"sliding_window": 512}, ["sliding_window is 512"]),
         ({"softcap": 0.22}, ["softcap is 0.22: "]),
+        ({"architectures": ["HunYuanMoEV1ForCausalLM"], "moe_topk": [1, 2]}, ["moe_topk: ", "[1, 2]"]),
         ({"hidden_size": "256"}, ["hidden_size: ", '"256"']),
         ({"num_hidden_layers": None}, ["num_hidden_layers: ", " 1", "null"]),
         ({"num_hidden_layers": 10**29}, ["num_hidden_layers: "]),
