@@ -175,8 +175,8 @@ class EngineOptions:
     """Who trains."""
 
     engine: Annotated[str | None, option("NAME", "mcore: mbr-perf's own loop (default). bridge: pretrain() of the "
-                                                 "installed Megatron-Bridge (0.3 or later), with --bridge_config or "
-                                                 "--bridge_recipe.")] = None
+                                                 "installed Megatron-Bridge (0.3 or later), with -mr, --bridge_config "
+                                                 "or --bridge_recipe.")] = None
     bridge_recipe: Annotated[str | None, option("FUNCTION", "With --engine bridge: a recipe function of "
         "Megatron-Bridge: NAME or MODULE:FUNCTION.")] = None
     forward_step: Annotated[str | None, option("MODULE:FUNCTION", "With --engine bridge: the forward step. Default: "

@@ -60,20 +60,23 @@ def experiment_request(
 
 
 def _require_fitting(engine: EngineOptions, source: ForeignSource | None) -> None:
-    if engine.engine not in (None, *ENGINES):
-        raise BadRequestError(
-            f"--engine {engine.engine!r}: no such engine", remedy=nearest(str(engine.engine), ENGINES)
-        )
+    require_engine(engine.engine)
     kind = source.kind if source else None
-    if engine.engine == "bridge" and kind not in ("bridge_config", "bridge_recipe"):
-        remedy = "describe the job with --bridge_config FILE or --bridge_recipe FUNCTION, without -mr"
+    if engine.engine == "bridge" and kind not in (None, "bridge_config", "bridge_recipe"):
+        remedy = "describe the job with -mr, --bridge_config FILE or --bridge_recipe FUNCTION"
         raise BadRequestError(
-            "--engine bridge trains a configuration of Megatron-Bridge, and none is given", remedy=remedy
+            f"--engine bridge trains a configuration of Megatron-Bridge, and --{kind} names none", remedy=remedy
         )
     given = [name for name in ("bridge_recipe", "forward_step") if getattr(engine, name) is not None]
     if given and engine.engine != "bridge":
         names = ", ".join(f"--{name}" for name in given)
         raise BadRequestError(f"{names}: only Megatron-Bridge's own loop takes it", remedy="add --engine bridge")
+
+
+def require_engine(name: str | None) -> None:
+    """Raise BadRequestError for an engine that does not exist."""
+    if name not in (None, *ENGINES):
+        raise BadRequestError(f"--engine {name!r}: no such engine", remedy=nearest(str(name), ENGINES))
 
 
 def require_job(request: Request, *others: str) -> None:

@@ -59,9 +59,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 def _of_every_layer(given: Given) -> Given:
     """Return the one value that a list repeats for every layer."""
-    values = given.value
-    is_repeated = isinstance(values, tuple) and values and values.count(values[0]) == len(values)
-    return Given(values[0], given.source) if is_repeated else given
+    values = given.value if isinstance(given.value, tuple) else ()
+    return Given(values[0], given.source) if values and values.count(values[0]) == len(values) else given
 
 
 def _architecture(config: HfConfig) -> Mapping[str, Any]:

@@ -17,10 +17,13 @@ from harness.predict.tracer import cache_folder
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
 from harness.records.quoting import quoted_error
 from harness.records.store import write_atomically
+from harness.resolve.points import choose_point
 from harness.resolve.recipe import ForeignSource, Request
-from harness.resolve.resolve import Resolved, resolve
+from harness.resolve.resolve import Resolved, recipe_of, resolve
+from harness.resolve.sweep_file import laid_over
 
 _TIMEOUT_S = 600.0  # its imports take up to a minute; a recipe may fetch a config.json from Hugging Face
+_FUNCTION = re.compile(r"[\w.:]+_config\b")
 _GPUS_IN_NAME = re.compile(r"_(\d+)gpus?_")
 
 
@@ -46,6 +49,7 @@ def _with_config_file(asked: Request, version: str, host: Host) -> Request:
 
     BadRequestError if Bridge does not know the function, or cannot build the configuration.
     """
+    asked = asked if asked.source else _for_function_of_point(asked)
     source = asked.source
     if source is None or source.kind != "bridge_recipe":
         return asked
@@ -58,6 +62,21 @@ def _with_config_file(asked: Request, version: str, host: Host) -> Request:
     path = folder / f"{source.path.rpartition(':')[2].rpartition('.')[2]}.yaml"
     _write_config(source.path, num_gpus, path, host.python, tuple(sorted(host.shell.items())))
     return replace(asked, source=ForeignSource("bridge_config", str(path)))
+
+
+def _for_function_of_point(asked: Request) -> Request:
+    """Return the request for the recipe function that the asked point is from, which decides task and precision, too.
+
+    BadRequestError if the point is from none.
+    """
+    choice = choose_point(recipe_of(asked), asked)
+    found = _FUNCTION.search(choice.point.key.source)
+    if found is None:
+        message = f"--engine bridge: {choice.point.place} is from no recipe function of Megatron-Bridge"
+        raise BadRequestError(message, remedy="name one with --bridge_recipe, or choose another point")
+    request = Request(model_recipe_name="", gpu=asked.gpu, source=ForeignSource("bridge_recipe", found[0]))
+    asked = replace(asked, num_gpus=choice.num_gpus, task=None, compute_dtype=None, recipes_dir=None)
+    return laid_over(asked, request)
 
 
 @cache  # the cells of a sweep ask for the same configuration

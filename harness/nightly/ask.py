@@ -26,6 +26,8 @@ class SuiteOptions:
         autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path.")] = None
     only: Annotated[list[str] | None, option("PATTERN", "Only cases whose names match, e.g. 'llama3_*'. "
         "Repeatable.")] = None
+    engine: Annotated[str | None, option("NAME", "mcore: mbr-perf's own loop (default). bridge: that of "
+        "Megatron-Bridge, with the recipe function that a case's point is from.")] = None
     confirm: Annotated[int, option("N", "Run a case that looks like a regression N more times.")] = 3
     retries: Annotated[int, option("N", "Retry a case at most N times after a known infrastructure fault.")] = 1
     resume: Annotated[str | None, option("NIGHT", "Do the missing runs of a night, by its own settings: its folder or "
@@ -138,7 +140,7 @@ def _request(
     problems: Problems,
 ) -> "NightRequest | None":
     """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
-    from harness.cli.requests import batch_launch, read, slurm_request
+    from harness.cli.requests import batch_launch, read, require_engine, slurm_request
     from harness.nightly.plan import NightRequest
     from harness.records.batches import BatchLaunch
 
@@ -154,6 +156,8 @@ def _request(
         problems.add("--pairs needs --against", "add --against ENVIRONMENT")
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
+    with problems.collecting():
+        require_engine(what.engine)
     with problems.collecting():
         words = batch_launch(launch)
     if what.suite is None:

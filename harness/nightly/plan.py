@@ -1,7 +1,7 @@
 """The request of `mbr-perf nightly`, and the plan of a night: its cases, and which of them cannot run."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import harness
@@ -38,11 +38,12 @@ class NightRequest:
 
     ``suite``: a name or a path; ``only``: patterns of case names. ``golden_dir`` and ``results_dir`` None: the
     usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``against``:
-    the environment of the old build, or ``last-good``; empty for none.
+    the environment of the old build, or ``last-good``; empty for none. ``engine``: who trains, as in `run`.
     """
 
     suite: str
     only: tuple[str, ...] = ()
+    engine: str | None = None
     confirm: int = 3
     retries: int = 1
     launch: BatchLaunch = field(default_factory=BatchLaunch)
@@ -58,7 +59,8 @@ class NightRequest:
     def run_request(self, asked: Request) -> RunRequest:
         """Return the request of one case, as the checks of `mbr-perf run` take it."""
         return RunRequest(
-            asked=asked, launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env)
+            asked=replace(asked, engine=self.engine),
+            launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env),
         )
 
 

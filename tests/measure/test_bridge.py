@@ -244,7 +244,7 @@ CONFIG = ("--bridge_config", "job.yaml")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--engine", "bridge", "-mr", "llama3_8b"), "--engine bridge "),
+        (("--engine", "bridge", "-mr", "llama3_8b"), "--engine bridge: "),
         (("--engine", "brigde", *CONFIG), "--engine 'brigde': "),
         (("--forward_step", "a:b", *CONFIG), "--forward_step: "),
         (("--bridge_recipe", "f"), "--bridge_recipe: "),

@@ -4,6 +4,7 @@ Packages that Bridge imports at module level and that need CUDA become empty stu
 imported, torch's questions to CUDA get answers for a processor; the rest is mbr-perf's own `cpu_backend`.
 """
 
+import abc
 import collections
 import importlib.abc
 import importlib.machinery
@@ -15,13 +16,13 @@ import types
 
 STUBS = (
     "modelopt", "nvidia_resiliency_ext", "fla", "mamba_ssm", "causal_conv1d", "fast_hadamard_transform", "qwen_vl_utils",
-    "mlflow", "timm", "open_clip",
+    "mlflow", "timm", "open_clip", "diffusers", "webdataset",
 )  # fmt: skip
 ABSENT = ("nvidia_resiliency_ext.checkpointing",)  # megatron-core asks for a version that a stub has not
 STARTS_UP = "megatron.bridge.training.initialize"
 
 
-class _Kind(type):
+class _Kind(abc.ABCMeta):  # Bridge names it beside ABC
     def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
@@ -132,6 +133,7 @@ def on_a_processor(initialize):
         setattr(torch.cuda, name, lambda *_args, _answer=answer, **_kwargs: _answer)
     torch.cuda.memory_stats = lambda *_args, **_kwargs: collections.defaultdict(int)
     torch.cuda.Event = Event
+    torch.optim.Optimizer._accelerator_graph_capture_health_check = lambda _optimizer: None
     torch.Tensor.pin_memory = lambda self, *_args, **_kwargs: self
     for name in ("rand", "randn", "empty", "full", "arange", "empty_like", "randint", "zeros_like", "ones_like"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))

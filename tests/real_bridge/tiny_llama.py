@@ -3,12 +3,19 @@
 
 def tiny_llama_config():
     import torch
-    from megatron.bridge.models.gpt_provider import local_layer_spec
-    from megatron.bridge.models.llama.llama_provider import Llama3ModelProvider
+    from megatron.bridge.models.gpt_provider import GPTModelProvider, local_layer_spec
     from megatron.bridge.recipes.common import _pretrain_common
 
     cfg = _pretrain_common()
-    cfg.model = Llama3ModelProvider(
+    cfg.model = GPTModelProvider(
+        normalization="RMSNorm",
+        activation_func=torch.nn.functional.silu,
+        gated_linear_unit=True,
+        position_embedding_type="rope",
+        add_bias_linear=False,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        share_embeddings_and_output_weights=False,
         num_layers=4,
         hidden_size=256,
         ffn_hidden_size=896,

@@ -86,3 +86,23 @@ def test_a_recipe_function_makes_the_container(tmp_path):
     )
     assert wrong.returncode == 2
     assert " tiny_gtp_config; " in wrong.stderr and " tiny_gpt_config?" in wrong.stderr
+
+
+def test_the_cases_of_a_night_are_the_recipe_functions_that_their_points_are_from(tmp_path):
+    recipe = yaml.safe_load((ROOT / "recipes" / "llama" / "llama3_8b.yaml").read_text())
+    of_bridge, own = ({**recipe["points"][0], "source": source} for source in ("Bridge, tiny_gpt_config", "none"))
+    for name, point in (("tiny", of_bridge), ("own", own)):
+        path = tmp_path / "recipes" / "llama" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump({**recipe, "name": name, "points": [point | {"num_gpus": 1}]}))
+    cases = [{"request": {"model_recipe_name": name, "compute_dtype": "fp32"}} for name in ("tiny", "own")]
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"title": "t", "defaults": {"request": {"gpu": "cpu"}}, "cases": cases}))
+    typed = [sys.executable, "-m", "harness.app", "nightly", str(suite), "--engine", "bridge", "--dryrun", "--json",
+             "--recipes_dir", str(tmp_path / "recipes")]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(typed, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    planned, refused = json.loads(done.stdout)["cases"]
+    assert (planned["slug"], planned["refused"]) == ("tiny_gpt_config.pretrain.fp32.1gpu.none.bridge", None)
+    assert "own.yaml" in refused["refused"]

@@ -27,11 +27,11 @@ esac
 def _build(tmp_path):
     """Run the script of the Dockerfile with a pip that leaves ``after`` installed."""
 
-    def run(after):
+    def run(after, **settings):
         for name, text in (("listed", BASE), ("after", after), ("python3", PYTHON)):
             (tmp_path / name).write_text(text)
         (tmp_path / "python3").chmod(0o755)
-        settings = {"PATH": f"{tmp_path}:/usr/bin:/bin", "NOTED": str(tmp_path / "noted"),
+        settings |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "NOTED": str(tmp_path / "noted"),
                     "LISTED": str(tmp_path / "listed"), "AFTER": str(tmp_path / "after")}  # fmt: skip
         script = SCRIPT.replace("/opt/", f"{tmp_path}/").replace("/tmp/before", f"{tmp_path}/before")
         done = subprocess.run(
@@ -46,21 +46,25 @@ def test_it_copies_what_the_wheel_is_made_of_and_docker_is_sent_no_more():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {"pyproject.toml", project["project"]["readme"], "LICENSE", *wheel["packages"], *wheel["force-include"]}
-    assert set(COPIED) == needed | {"scripts/constraints.txt"}
+    assert set(COPIED) == needed | {"scripts/constraints.txt", "scripts/constraints-mcore019.txt"}
     assert all((ROOT / name).exists() for name in COPIED)
     first, *admitted = (ROOT / "scripts" / "Dockerfile.dockerignore").read_text().split()
     assert first == "*"
     assert {line.removeprefix("!") for line in admitted if line.startswith("!")} == set(COPIED)
 
 
-def test_it_adds_the_tested_megatron_core_under_the_constraints_of_the_base(build):
-    (pin,) = re.findall(r"^megatron-core==.*$", (ROOT / "scripts" / "constraints.txt").read_text(), re.M)
+@pytest.mark.parametrize(
+    ("settings", "versions", "more"),
+    [({}, "constraints.txt", []), ({"BRIDGE": "0.6.2"}, "constraints-mcore019.txt", ["megatron-bridge==0.6.2"])],
+)
+def test_it_adds_the_tested_packages_under_the_constraints_of_the_base(build, settings, versions, more):
+    (pin,) = re.findall(r"^megatron-core==.*$", (ROOT / "scripts" / versions).read_text(), re.M)
 
-    done, (constraint, *pip) = build(BASE + pin + "\n")
+    done, (constraint, *pip) = build(BASE + pin + "\n", **settings)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert Path(constraint).read_text() == BASE
-    assert pip == ["-m", "pip", "install", "--no-cache-dir", pin, ".[train]"]
+    assert pip == ["-m", "pip", "install", "--no-cache-dir", pin, *more, ".[train]"]
 
 
 @pytest.mark.parametrize("replaced", [("2.10.0a0+b4e4ee81d3.nv25.12", "2.10.0"), ("2.10.0+769ed778", "2.11.0")])
