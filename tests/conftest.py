@@ -1,6 +1,7 @@
 """Builders of real specs and records that tests of several stages share."""
 
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterable
@@ -39,6 +40,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cuda", action="store_true", help="run the tests on scripted GPUs, and no others")
     parser.addoption("--te", default="2.11", help="transformer-engine whose Python tests/real_te runs")
     parser.addoption("--fuzz_seconds", type=float, default=600.0, help="of all fuzz tests together, with --slow")
+
+
+_ALL_TRAIN = re.compile(r"^pytestmark = \[?pytest\.mark\.train\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave unread what only trains where no test trains: to import torch takes seconds."""
+    is_left_out = config.option.markexpr.startswith("not train") and collection_path.suffix == ".py"
+    return True if is_left_out and _ALL_TRAIN.search(collection_path.read_text()) else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,16 @@ from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).parents[1]
 HARNESS = ROOT / "harness"
-SOURCES = {path: ast.parse(path.read_text()) for path in sorted(HARNESS.rglob("*.py"))}
-TEXTS = sorted(
-    path
-    for folder in ("harness", "recipes", "scripts", "tests", "results")
-    for path in (ROOT / folder).rglob("*")
-    if path.is_file() and "__pycache__" not in path.parts and "runs" not in path.parts
-)
+SOURCES = sorted(HARNESS.rglob("*.py"))
 DRAWERS = {"utils", "util", "helpers", "helper", "misc", "common", "base", "core", "manager"}
 MAX_LINES = 400
 HEAVY = {"torch", "megatron", "transformer_engine", "pynvml"}
+
+
+@cache
+def nodes_of(path):
+    """Every part of a module's syntax, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def is_engine(path):
@@ -35,7 +36,14 @@ def test_stages_depend_downwards_only():
 
 def test_there_are_no_drawers():
     """The stand-ins for transformer-engine and Megatron-Bridge use the names of the packages that they stand in for."""
-    own = [path for path in TEXTS if not {"stand_in", "scripted_bridge"} & set(path.parts)]
+    folders = ("harness", "recipes", "scripts", "tests", "results")
+    left_out = {"stand_in", "scripted_bridge", "__pycache__", "runs"}
+    own = [
+        path
+        for name in folders
+        for path in (ROOT / name).rglob("*")
+        if not left_out & set(path.parts) and path.is_file()
+    ]
     named = [name_of(path) for path in own if {path.stem, *path.relative_to(ROOT).parts[:-1]} & DRAWERS]
     assert named == []
 
@@ -78,13 +86,12 @@ def test_files_stay_small(folder):
 
 
 def test_every_module_says_what_it_is_for():
-    silent = [name_of(path) for path, tree in SOURCES.items() if not ast.get_docstring(tree)]
-    assert silent == []
+    assert [name_of(path) for path in SOURCES if not ast.get_docstring(nodes_of(path)[0])] == []
 
 
-def reads_the_environment(tree):
+def reads_the_environment(path):
     """Whether code touches os.environ, os.getenv or os.putenv under any name it was imported as."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv"):
             return True
         if (
@@ -97,13 +104,13 @@ def reads_the_environment(tree):
 
 
 def test_only_the_environment_room_and_ranks_read_the_environment():
-    readers = [p for p, tree in SOURCES.items() if reads_the_environment(tree) and not is_engine(p)]
+    readers = [path for path in SOURCES if reads_the_environment(path) and not is_engine(path)]
     programs = {"harness/capture/shim.py"}  # stands in for a launcher
     assert {name_of(path) for path in readers} - programs == {"harness/launch/environment.py"}
 
 
-def imports_of(tree):
-    for node in ast.walk(tree):
+def imports_of(path):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -111,7 +118,7 @@ def imports_of(tree):
 
 
 def test_only_ranks_import_the_training_stack_even_inside_functions():
-    heavy = {name_of(p): HEAVY & set(imports_of(tree)) for p, tree in SOURCES.items() if not is_engine(p)}
+    heavy = {name_of(path): HEAVY & set(imports_of(path)) for path in SOURCES if not is_engine(path)}
     assert {name: found for name, found in heavy.items() if found} == {}
 
 
@@ -119,8 +126,8 @@ def test_nothing_swallows_every_exception():
     """`except Exception` is for the one place whose answer is whatever megatron-core raised."""
     broad = [
         name_of(path)
-        for path, tree in SOURCES.items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in nodes_of(path)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
         and not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)  # it only tidies up

@@ -41,7 +41,7 @@ WRITE = "MBR_PERF_TESTS_WRITE_TERMINAL"
 REWRITE = "an output differs from tests/data/terminal: read it, then python -m tests.test_terminal_widths keeps it"
 KEPT = ROOT / "tests" / "data" / "terminal"
 RESULTS = "--results_dir tests/data/results"
-KEPT_WIDTH, WIDTHS = "80", ("60", "80", "120", "200", "pipe")
+KEPT_WIDTH, WIDTHS = "80", ("60", "80", "200", "pipe")
 COMMANDS = {
     "tasks": "",
     "recipes_list": "recipes list",
@@ -183,9 +183,10 @@ def holds_at_every_width(texts):
         assert shown.splitlines().count(shown.splitlines()[0]) == 1
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "check_refused")) for name in COMMANDS]
-)
+_SLOW = "check_refused", "recipes_list"
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in COMMANDS])
 def test_an_output_is_as_it_was_looked_at(name, printed):
     texts = {width: printed(COMMANDS[name], width) for width in WIDTHS}
     assert texts[KEPT_WIDTH] == kept(f"{name}.txt", texts[KEPT_WIDTH]), REWRITE

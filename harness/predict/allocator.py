@@ -164,10 +164,11 @@ class Allocator:
 
     def _merge(self, block: Block) -> None:
         """`try_merge_blocks`: with free neighbours that are mapped if it is, and unmapped if it is."""
+        is_mapped = block.is_mapped
         for other in (block.before, block.after):
-            if other is None or other.is_allocated or other.is_mapped != block.is_mapped or other.is_busy:
+            if other is None or other.is_allocated or other.is_mapped != is_mapped or other.num_events or other.uses:
                 continue
-            if other.is_mapped:
+            if is_mapped:
                 other.pool.take(other)
             else:
                 other.pool.unmapped[other.stream].remove(other)
@@ -181,13 +182,12 @@ class Allocator:
     def _free_block(self, pool: Pool, stream: int, size: int) -> Block | None:
         """`get_free_block`: the smallest that is large enough, then the lowest address."""
         pool.num_calls += self._collects
-        free = pool.free.get(stream, [])
-        at = bisect.bisect_left(free, (size, -1))
-        if at == len(free):
+        free = pool.free.get(stream)
+        if not free or (at := bisect.bisect_left(free, (size, -1))) == len(free):
             return None
-        if self.settings.expandable_segments and at + 1 < len(free):
-            reach = free[at][2].reach_bytes
-            while at + 1 < len(free) and (further := free[at + 1][2].reach_bytes) < reach:
+        if self.settings.expandable_segments:
+            reach, last = free[at][2].reach_bytes, len(free) - 1
+            while at < last and free[at + 1][0] < reach and (further := free[at + 1][2].reach_bytes) < reach:
                 at, reach = at + 1, further
         block, most = free[at][2], self.settings.max_split_bytes
         if size < most <= block.num_bytes:

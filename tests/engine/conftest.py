@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from tests.engine.prepared import ALONE, ROOT, SETTINGS, run_forked
 
@@ -58,6 +57,8 @@ class Trained:
 
     def gradients(self):
         """Name -> gradient; a rank's own part where tensors are split, all ranks' names where layers are."""
+        import torch
+
         merged = {}
         for rank in range(self.num_ranks):
             for name, gradient in torch.load(self.folder / f"{self.name}.rank_{rank}.pt").items():

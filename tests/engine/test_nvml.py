@@ -107,26 +107,29 @@ def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver, tmp_path):
     assert healthy.num_samples > lost.num_samples
 
 
-# What the driver says, and what is recorded.
+# What the driver says of each GPU, the functions that fail for it, and what is recorded.
 ANSWERS = {
-    "an old driver": (("gpu 0 used=1000 reserved=500", "err nvmlDeviceGetMemoryInfo_v2 13"),
+    "an old driver": (("used=1000 reserved=500", "nvmlDeviceGetMemoryInfo_v2 13"),
                       {"memory_api": "v1", "max_used_bytes": 1500, "reserved_bytes": None}),
-    "memory may not be read": (("gpu 0 used=7000", "err nvmlDeviceGetMemoryInfo_v2 4"),
+    "memory may not be read": (("used=7000", "nvmlDeviceGetMemoryInfo_v2 4"),
                                {"max_used_bytes": None, "baseline_used_bytes": None, "total_bytes": None,
                                 "error": "Insufficient Permissions (NVML 4) after 0 samples"}),
-    "values are refused": (("gpu 0 used=1", "err nvmlDeviceGetPowerUsage 3", "err nvmlDeviceGetClockInfo 4"),
+    "values are refused": (("used=1", "nvmlDeviceGetPowerUsage 3", "nvmlDeviceGetClockInfo 4"),
                            {"max_power_w": None, "median_sm_clock_mhz": None, "max_used_bytes": 1}),
-    "throttled": (("gpu 0 reasons=0x44 power_mw=699000 sm=1200",),
+    "throttled": (("reasons=0x44 power_mw=699000 sm=1200",),
                   {"throttle_reasons": ("sw_power_cap", "hw_thermal_slowdown"), "max_power_w": 699.0,
                    "median_sm_clock_mhz": 1200.0}),
-    "idle": (("gpu 0 reasons=0x1 sm=210",), {"median_sm_clock_mhz": None, "throttle_reasons": ()}),
+    "idle": (("reasons=0x1 sm=210",), {"median_sm_clock_mhz": None, "throttle_reasons": ()}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("lines", "expected"), ANSWERS.values(), ids=ANSWERS)
-def test_what_the_driver_does_not_say_is_absent(driver, tmp_path, lines, expected):
-    (device,) = sampled(driver(*lines), tmp_path / "out.json").devices
-    assert {name: getattr(device, name) for name in expected} == expected
+def test_what_the_driver_does_not_say_is_absent(driver, tmp_path):
+    said = [(number, *lines) for number, (lines, _) in enumerate(ANSWERS.values())]
+    gpus = [f"gpu {number} {state}" for number, state, *_ in said]
+    errors = [f"err {error} -1 {number}" for number, _, *failing in said for error in failing]
+    devices = sampled(driver(*gpus, *errors), tmp_path / "out.json").devices
+    for device, (what, (_, expected)) in zip(devices, ANSWERS.items(), strict=True):
+        assert {name: getattr(device, name) for name in expected} == expected, what
 
 
 @pytest.mark.slow
@@ -197,11 +200,10 @@ def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(dr
     assert clocks_of(environment) == [*LOCKED[:2], *RESET]
 
 
-@pytest.mark.parametrize(("locks", "clocks"), [((), []), (LOCKS, LOCKED + RESET)])
-def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locked(driver, tmp_path, locks, clocks):
+def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locked(driver, tmp_path):
     environment = driver(*TWO)
     out, pid_file = tmp_path / "out.json", tmp_path / "pid"
-    command = [*NVML, "sample", *locks, "--out", str(out)]
+    command = [*NVML, "sample", *LOCKS, "--out", str(out)]
     parent_code = (
         f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(pid_file)!r}, 'w').write(str(p.pid)); "
         "time.sleep(30)"
@@ -211,7 +213,7 @@ def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locke
         parent.kill()
     pid = int(pid_file.read_text())
     assert wait_until(lambda: not runs(pid))
-    assert clocks_of(environment) == clocks
+    assert clocks_of(environment) == LOCKED + RESET
 
 
 @pytest.mark.slow

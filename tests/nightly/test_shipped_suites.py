@@ -70,6 +70,7 @@ def test_the_nightly_suite_is_for_points_of_speed_and_the_other_for_those_of_tra
         )
 
 
+@pytest.mark.slow
 def test_a_golden_is_optional_exactly_where_another_case_has_its_file(checked):
     fingerprints = {}
     for case, found in checked:
@@ -80,6 +81,7 @@ def test_a_golden_is_optional_exactly_where_another_case_has_its_file(checked):
         assert all(case.is_golden_required or fingerprint not in required for case, fingerprint in sharing)
 
 
+@pytest.mark.slow
 def test_every_case_of_the_smoke_suite_has_a_committed_golden(checked):
     goldens = {case.name: find_golden(found.spec).golden for case, found in checked if found.spec.gpu == "cpu"}
     assert len(goldens) == 4

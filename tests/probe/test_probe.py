@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from harness.engine.rates import _Watch
 from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.time_model import KERNEL_S, borrowed_text
@@ -53,12 +52,15 @@ class Scripted:
         return next(self._bits)
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
     ("processes", "bits", "problem"),
     [({}, 0x04, ""), ({}, 0x20, "sw_thermal_slowdown"), ({}, 0x88, "hw_slowdown, hw_power_brake_slowdown"),
      ({1: 2**30}, 0, "processes")],
 )  # fmt: skip
 def test_only_a_gpu_at_its_own_pace_is_measured(processes, bits, problem):
+    from harness.engine.rates import _Watch
+
     found = _Watch(Scripted(processes, bits)).problem()
     assert problem in found and bool(found) == bool(problem)
 

@@ -1,6 +1,7 @@
 """Every GPU point of the shipped recipes: refused by a rule, or the layers that it trains as cases to trace."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -28,6 +29,7 @@ class Point:
     refused: tuple[str, ...]
 
 
+@cache
 def shipped_points():
     """All shipped GPU points, refused or not."""
     points = []

@@ -37,13 +37,6 @@ def test_the_recorded_requests_are_replayed_under_each_setting(asked):
     ]  # fmt: skip
 
 
-def test_line_1_answers_the_question(tmp_path, capsys):
-    path = str(written(tmp_path / "a.pickle", holes().snapshot()))
-    with pytest.raises(SystemExit):
-        main(["snapshot", path, "--what_if", "expandable_segments:True", "--device_gib", "5", "-q"])
-    assert capsys.readouterr().out == "Best: expandable_segments:True: fits in 3.91 GiB; defaults: request 121 fails.\n"
-
-
 def test_line_1_begins_with_what_needs_least(tmp_path, capsys):
     path = str(written(tmp_path / "a.pickle", holes().snapshot()))
     settings = ("max_split_size_mb:64", "expandable_segments:True")

@@ -38,6 +38,7 @@ def test_a_way_that_needs_a_gpu_is_refused_in_words_and_nothing_is_written(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_in_use_on_a_gpu_is_what_nvml_counts(scripted_gpu, tmp_path):
     done = program("device_use.py", tmp_path, **scripted_gpu)
     assert done.returncode == 0, done.stderr
