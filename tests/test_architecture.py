@@ -2,7 +2,6 @@
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ MAX_LINES = 400
 HEAVY = {"torch", "megatron", "transformer_engine", "pynvml"}
 
 
-@cache
-def nodes_of(path):
-    """Every part of a module's syntax, the module first."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
+@pytest.fixture(scope="module")
+def trees():
+    """Every part of each module's syntax, the module first."""
+    return {path: tuple(ast.walk(ast.parse(path.read_text()))) for path in SOURCES}
 
 
 def is_engine(path):
@@ -85,13 +84,13 @@ def test_files_stay_small(folder):
     assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
 
 
-def test_every_module_says_what_it_is_for():
-    assert [name_of(path) for path in SOURCES if not ast.get_docstring(nodes_of(path)[0])] == []
+def test_every_module_says_what_it_is_for(trees):
+    assert [name_of(path) for path, nodes in trees.items() if not ast.get_docstring(nodes[0])] == []
 
 
-def reads_the_environment(path):
+def reads_the_environment(nodes):
     """Whether code touches os.environ, os.getenv or os.putenv under any name it was imported as."""
-    for node in nodes_of(path):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv"):
             return True
         if (
@@ -103,31 +102,31 @@ def reads_the_environment(path):
     return False
 
 
-def test_only_the_environment_room_and_ranks_read_the_environment():
-    readers = [path for path in SOURCES if reads_the_environment(path) and not is_engine(path)]
+def test_only_the_environment_room_and_ranks_read_the_environment(trees):
+    readers = [path for path, nodes in trees.items() if not is_engine(path) and reads_the_environment(nodes)]
     programs = {"harness/capture/shim.py"}  # stands in for a launcher
     assert {name_of(path) for path in readers} - programs == {"harness/launch/environment.py"}
 
 
-def imports_of(path):
-    for node in nodes_of(path):
+def imports_of(nodes):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield (node.module or "").partition(".")[0]
 
 
-def test_only_ranks_import_the_training_stack_even_inside_functions():
-    heavy = {name_of(path): HEAVY & set(imports_of(path)) for path in SOURCES if not is_engine(path)}
+def test_only_ranks_import_the_training_stack_even_inside_functions(trees):
+    heavy = {name_of(path): HEAVY & set(imports_of(nodes)) for path, nodes in trees.items() if not is_engine(path)}
     assert {name: found for name, found in heavy.items() if found} == {}
 
 
-def test_nothing_swallows_every_exception():
+def test_nothing_swallows_every_exception(trees):
     """`except Exception` is for the one place whose answer is whatever megatron-core raised."""
     broad = [
         name_of(path)
-        for path in SOURCES
-        for node in nodes_of(path)
+        for path, nodes in trees.items()
+        for node in nodes
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
         and not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)  # it only tidies up

@@ -11,47 +11,13 @@ CANARY = "CANARY0123456789ABCDEF"
 
 EXAMPLES = [example for rows in (SHAPES, ASSIGNMENTS) for _, examples in rows for example in examples]
 NAMES = [
-    "WANDB_API_KEY",
-    "wandb_api_key",
-    "OPENAI_APIKEY",
-    "AWS_SECRET_ACCESS_KEY",
-    "MY_CREDENTIALS",
-    "REGISTRY_AUTH",
-    "SESSION_COOKIE",
-    "A_JWT",
-    "TEAMS_WEBHOOK",
-    "DB_PASSWD",
-    "PGPASSWORD",
-    "MYSQL_PWD",
-    "DB_PWD",
-    "MYPASS",
-    "SMTP_PASS",
-    "SSH_PRIVATE",
-    "PRIVATE_KEY",
-    "MAX_MIND_LICENSE_KEY",
-    "API_KEY2",
-    "PGPASSWORD2",
-    "GITHUB_PAT",
-    "MAX_TOKEN_SECRET",
-    "NETRC_AUTH",
-    "accessToken",
-    "clientSecret",
-    "AccountKey",
-    "webhookUrl",
-    "sessionCookie",
-    "DATABASE_URL",
-    "DB_DSN",
-    "NETRC",
-    "SESSION",
-    "OTP",
-    "PIN",
-    "BEARER",
-    "PRIVATE",
-    "SIGNATURE",
-    "SALT",
-    "myJwt",
+    "WANDB_API_KEY", "wandb_api_key", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "MY_CREDENTIALS", "REGISTRY_AUTH",
+    "SESSION_COOKIE", "A_JWT", "TEAMS_WEBHOOK", "DB_PASSWD", "PGPASSWORD", "MYSQL_PWD", "DB_PWD", "MYPASS",
+    "SMTP_PASS", "SSH_PRIVATE", "PRIVATE_KEY", "MAX_MIND_LICENSE_KEY", "API_KEY2", "PGPASSWORD2", "GITHUB_PAT",
+    "MAX_TOKEN_SECRET", "NETRC_AUTH", "accessToken", "clientSecret", "AccountKey", "webhookUrl", "sessionCookie",
+    "DATABASE_URL", "DB_DSN", "NETRC", "SESSION", "OTP", "PIN", "BEARER", "PRIVATE", "SIGNATURE", "SALT", "myJwt",
     "SharedAccessSignature",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -143,20 +109,9 @@ def test_a_value_of_a_secret_name_is_masked(name: str) -> None:
 
 
 ORDINARY = [
-    "MONKEY",
-    "PWD",
-    "OLDPWD",
-    "BYPASS",
-    "COMPASS",
-    "NVTE_FORWARD_PASS",
-    "TOKENIZERS_PARALLELISM",
-    "NCCL_DEBUG",
-    "MAX_TOKENS",
-    "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API",
-    "MIN_TOKEN_LENGTH",
-    "AUTHOR",
-    "XAUTHORITY",
-]
+    "MONKEY", "PWD", "OLDPWD", "BYPASS", "COMPASS", "NVTE_FORWARD_PASS", "TOKENIZERS_PARALLELISM", "NCCL_DEBUG",
+    "MAX_TOKENS", "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", "MIN_TOKEN_LENGTH", "AUTHOR", "XAUTHORITY",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ORDINARY)
