@@ -11,7 +11,7 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import contrast
 from harness.explain.facts import golden_side
-from harness.golden.show import GoldenDocument, differences_block, golden_changes, values_table
+from harness.golden.show import GoldenDocument, differences_block, golden_changes, values_table, values_text
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
@@ -22,8 +22,8 @@ from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
 from harness.show.json import Document, Shown
-from harness.show.page import GAP, Block, Page, Section, listing
-from harness.units import grouped
+from harness.show.page import GAP, Block, Line, Page, Section, answer_line, listing
+from harness.units import counted, grouped
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,23 @@ def promotions_page(found: PromotionsDocument) -> Page:
     refused = [(case.case, problem) for case in found.refused for problem in case.problems]
     skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
     left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
-    return Page((*sections, GAP, listing(written), left))
+    return Page((*sections, GAP, listing(written), left), answer=_answer(found))
+
+
+def _answer(found: PromotionsDocument) -> Line:
+    done = "Promoted" if found.is_written else "Would promote"
+    others = "".join(
+        f"; {len(cases)} {what}"
+        for cases, what in ((found.refused, "refused"), (found.left_out, "skipped"))
+        if cases
+    )
+    if len(found.promoted) == 1:
+        (new,) = found.promoted
+        caveats = [f"; {each}" for each in new.golden.caveats]
+        values = f": {values_text(new.golden)}"
+        return answer_line(f"{done} {new.path.stem}", values, *caveats, others, keep=caveats[:1])
+    short = sum(bool(new.golden.caveats) for new in found.promoted)
+    return answer_line(f"{done} {counted(len(found.promoted), 'golden')}", f"; {short} with caveats" * bool(short), others)
 
 
 def _promotion(new: Prepared) -> Iterator[Block]:
@@ -190,6 +206,7 @@ def _promotion(new: Prepared) -> Iterator[Block]:
         if before
         else "This is the first golden of these settings."
     )
+    yield listing(f"Caveat: {each}" for each in golden.caveats)
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 

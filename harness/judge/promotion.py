@@ -1,6 +1,6 @@
 """Decides whether runs may become a golden, and how much repeats may differ."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,7 +22,7 @@ from harness.records.golden import (
     GoldenRecord,
     setting_differences,
 )
-from harness.records.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.units import format_percent
@@ -83,10 +83,11 @@ def promote(
             *(
                 BadRequestError(f"run {record.run_id}: {problem}")
                 for record, metrics in zip(records, each, strict=True)
-                for problem in _run_problems(record, metrics, options.only)
+                for problem in _run_problems(record, metrics)
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
             *_unknown_metrics(options.only),
+            *_not_measured(each, stored, options.only),
             *(BadRequestError(text, remedy=_OF_SPREAD) for text in wide if not options.accept_spread),
         ]
     )
@@ -114,7 +115,8 @@ def promote(
         overridden=wide,
         night_id=options.night_id,
     )
-    return golden.model_copy(update=_of_logs(records, each))
+    left_out = () if options.only else tuple(_left_out(each))
+    return golden.model_copy(update={"caveats": left_out, **_of_logs(records, each)})
 
 
 def _wide(
@@ -144,6 +146,20 @@ def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
     known = [metric.name for metric in METRICS if _is_stored(metric)]
     remedy = f"one of {', '.join(known)}"
     return [BadRequestError(f"--only {name}: no such metric", remedy=remedy) for name in only if name not in known]
+
+
+def _left_out(each: Sequence[Metrics]) -> Iterator[str]:
+    """Say why a golden of these runs has no time."""
+    if short := next(filter(is_short, each), None):
+        yield f"no time: {short.problems['step_time_s']}"
+
+
+def _not_measured(each: Sequence[Metrics], stored: Collection[str], only: Sequence[str]) -> Iterator[BadRequestError]:
+    """Refuse a metric that the user named and the runs do not have."""
+    for name in only:
+        if each and name in BY_NAME and _is_stored(BY_NAME[name]) and name not in stored:
+            why = next((metrics.problems[name] for metrics in each if name in metrics.problems), "the runs have none")
+            yield BadRequestError(f"--only {name}: {why}", remedy="promote other runs, or store other metrics")
 
 
 def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
@@ -236,7 +252,7 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
     ]
 
 
-def _run_problems(record: RunRecord, metrics: Metrics, only: tuple[str, ...]) -> list[str]:
+def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
     problems += record.unmeasured
     if record.fingerprint != record.spec.fingerprint:
@@ -247,7 +263,7 @@ def _run_problems(record: RunRecord, metrics: Metrics, only: tuple[str, ...]) ->
         problems.append("not every rank finished")
     is_log = record.imported is not None  # whose golden's caveats name the ranks without memory
     for metric in METRICS:
-        is_left_out = metric.kind == "time" and metric.name not in only and is_short(metrics)
+        is_left_out = metric.kind == "time" and is_short(metrics)
         if not (is_log and metric.gate == "memory") and not (is_left_out and record.status == "ok"):
             problems += _metric_problems(metric, metrics)
     return problems
