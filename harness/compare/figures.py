@@ -141,7 +141,7 @@ def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
     elif problem:
         problem = log.truncated or problem + f"; the log has every {log.interval}th iteration" * (log.interval > 1)
     elif count < MIN_STEPS:
-        problem = f"{counted(count, 'step')} in the window of steps [{window.start}, {window.end}), not {MIN_STEPS}"
+        problem = f"{counted(count, 'compared step')} ({window.start} to {window.end - 1}), not {MIN_STEPS}"
     return replace(read, problem=problem)
 
 
@@ -229,14 +229,14 @@ def _restarted_inside(log: ForeignLog, window: Window) -> Iterator[str]:
     inside = [number for number in starts if min(window.iterations, default=number) < number <= window.end]
     if inside:
         one = f"judge one attempt with --eval_time_start_step {inside[-1] - 1} or --eval_time_end_step {inside[0] - 1}"
-        yield f"the job restarted at iteration {inside[0]}, inside the window: {one}"
+        yield f"the job restarted at iteration {inside[0]}, among the compared steps: {one}"
 
 
 def _batches_of_ramp(log: ForeignLog, window: Window) -> Iterator[str]:
     """Yield where the global batch size changes first inside the window, as a ramp makes it."""
     for (_, earlier), (number, later) in pairwise(_batches(log, window)):
         if earlier != later:
-            yield f"the global batch size changes inside the window: from {earlier} to {later} in iteration {number}"
+            yield f"the global batch size changes in iteration {number}, a compared step: from {earlier} to {later}"
             return
 
 

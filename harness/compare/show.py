@@ -94,7 +94,7 @@ def _golden_line(judged: ForeignComparison) -> str:
     count, (what, of) = len(window.iterations), ("Reference", "") if golden.log else ("Golden", f", {golden.layout}")
     return (
         f"{what} {golden.path}: {_NAMES[golden.format]}{of}, {counted(len(golden.steps), 'step')}; "
-        f"window: {counted(count, 'step')}, [{window.start}, {window.end})"
+        f"compared: {counted(count, 'step')} ({window.start} to {window.end - 1})"
     )
 
 

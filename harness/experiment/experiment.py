@@ -195,7 +195,7 @@ class MeasureSpec(Frozen):
         start, end = self.window
         asked = self.eval_time_start_step is not None or self.eval_time_end_step is not None
         if asked and start >= end:
-            raise ValueError(f"the window [{start}, {end}) of {self.max_steps} steps has no steps")
+            raise ValueError(f"no measured step from step {start} on and before step {end} of {self.max_steps}")
         return self
 
     @property
@@ -222,9 +222,7 @@ class MeasureSpec(Frozen):
             return None
         longer = (self.model_copy(update={"max_steps": self.max_steps + more}) for more in range(1, _LONGEST))
         enough = next((m.max_steps for m in longer if m.window[1] - m.window[0] >= MIN_STEPS), None)
-        fix = (
-            f"max_steps {enough} or more{option.format(enough)}" if enough else "a wider window (eval_time_start_step)"
-        )
+        fix = f"max_steps {enough} or more{option.format(enough)}" if enough else "a lower eval_time_start_step"
         return (
             f"only {max(0, end - start)} of {counted(self.max_steps, 'step')} will count. A verdict on step time and "
             f"throughput needs at least {MIN_STEPS}: use {fix}"

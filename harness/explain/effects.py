@@ -163,8 +163,8 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
      "software:cudnn software:nccl software:cublas software:container", BOTH, "some percent"),
     ("other packages", "software:*", TIME, "usually none"),
     ("another driver", "driver:*", (*TIME, *DEVICE), _FEW),
-    ("another window", "window:*", TIME, _FEW),
-    ("other hosts", "place:*", BOTH, _FEW),
+    ("other measured steps", "window:*", TIME, _FEW),
+    ("another host", "place:*", BOTH, _FEW),
     ("another formula", "formula:*", ("tflops_per_gpu",), "TFLOP/s by the ratio of the formulas"),
 )  # fmt: skip
 EFFECTS = tuple(Effect(*row) for row in _ROWS)

@@ -22,8 +22,8 @@ GROUPS: Mapping[Group, str] = {
     "environment": "environment variables",
     "software": "software versions",
     "driver": "driver",
-    "window": "window and steps",
-    "place": "hosts",
+    "window": "measured steps",
+    "place": "host names",
     "formula": "formula version",
 }
 Key = tuple[Group, str]

@@ -180,9 +180,7 @@ def promotions_page(found: PromotionsDocument) -> Page:
 def _answer(found: PromotionsDocument) -> Line:
     done = "Promoted" if found.is_written else "Would promote"
     others = "".join(
-        f"; {len(cases)} {what}"
-        for cases, what in ((found.refused, "refused"), (found.left_out, "skipped"))
-        if cases
+        f"; {len(cases)} {what}" for cases, what in ((found.refused, "refused"), (found.left_out, "skipped")) if cases
     )
     if len(found.promoted) == 1:
         (new,) = found.promoted
@@ -190,7 +188,8 @@ def _answer(found: PromotionsDocument) -> Line:
         values = f": {values_text(new.golden)}"
         return answer_line(f"{done} {new.path.stem}", values, *caveats, others, keep=caveats[:1])
     short = sum(bool(new.golden.caveats) for new in found.promoted)
-    return answer_line(f"{done} {counted(len(found.promoted), 'golden')}", f"; {short} with caveats" * bool(short), others)
+    caveats = f"; {short} with caveats" * bool(short)
+    return answer_line(f"{done} {counted(len(found.promoted), 'golden')}", caveats, others)
 
 
 def _promotion(new: Prepared) -> Iterator[Block]:

@@ -110,7 +110,7 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
     place = golden_dir(folder) / series.case.partition(LIMIT)[0]
     path = place.with_name(f"{place.name}.json")
     if metric.gate is None:
-        return None, f"{metric.name} is not gated"
+        return None, f"{metric.name} is not judged"
     found = [path, *sorted(place.parent.glob(f"{glob.escape(place.name)}.mbs*.json"))]  # of other batches
     bands = [_band(path, series, metric) for path in found if path.is_file()]
     return next(

@@ -38,6 +38,11 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
     NOT_GATED = "not_gated"
 
+    @property
+    def text(self) -> str:
+        """Return the verdict as people read it."""
+        return "not judged" if self is Verdict.NOT_GATED else self.value
+
 
 @dataclass(frozen=True)
 class Thresholds:

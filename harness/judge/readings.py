@@ -37,12 +37,12 @@ class Window:
     def problem(self) -> str | None:
         """Say why the window does not allow a verdict; None if it does."""
         if self.end <= self.start:
-            return f"the window [{self.start}, {self.end}) has no steps"
+            return f"no measured step from step {self.start} on and before step {self.end}"
         if self.missing:
             of = len(self.missing) + len(self.seconds)
-            return f"{len(self.missing)} of {of} steps in the window are missing, the first is {self.missing[0]}"
+            return f"{len(self.missing)} of {of} measured steps are missing, the first is {self.missing[0]}"
         if len(self.seconds) < MIN_STEPS:
-            return f"{counted(len(self.seconds), 'step')} in the window; at least {MIN_STEPS} are needed"
+            return f"{counted(len(self.seconds), 'measured step')}; at least {MIN_STEPS} are needed"
         return None
 
 
@@ -183,9 +183,9 @@ def clock_doubts(own: RankClocks) -> list[str]:
     if own.over == "run" or own.window_s is None:
         return found
     if not own.num_samples:
-        found.append(f"was not sampled inside the window of steps, which took {format_seconds(own.window_s)}")
+        found.append(f"was not sampled during the measured steps, which took {format_seconds(own.window_s)}")
     elif (own.longest_gap_s or 0.0) > max(_LONGEST_GAP_S, _GAP_IN_INTERVALS * (own.interval_s or 0.0)):
-        found.append(f"was not sampled for {own.longest_gap_s:.0f} s of the {own.window_s:.0f} s window of steps")
+        found.append(f"was not sampled for {own.longest_gap_s:.0f} s of the {own.window_s:.0f} s of the measured steps")
     return found
 
 

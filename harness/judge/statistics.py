@@ -135,7 +135,7 @@ def _basis(
 
 
 def _spread(who: str, runs: Sequence[float], steps: float | None) -> str:
-    if len(runs) > 1:
-        return f"runs of {who} differ by {(max(runs) - min(runs)) / fmean(runs) * 100:.1f} %"
     the = "the " * (who in ("control", "reference"))
+    if len(runs) > 1:
+        return f"runs of {the}{who} differ by {(max(runs) - min(runs)) / fmean(runs) * 100:.1f} %"
     return "" if steps is None else f"steps of {the}{who} spread by {steps * 100:.1f} % (standard deviation)"

@@ -357,7 +357,7 @@ def comparison_table(
             (Column(theirs, right=True), lambda row: figures.figure(row[1], row[0].golden)),
             (Column("Change", right=True), lambda row: figures.change(row[0])),
             (Column("Allowed", right=True, drop=1), lambda row: figures.allowed_change(row[1], row[0])),
-            (Column("Verdict"), lambda row: Span(row[0].verdict.replace("_", " "), style_of(row[0].verdict))),
+            (Column("Verdict"), lambda row: Span(row[0].verdict.text, style_of(row[0].verdict))),
         ],
     )
 

@@ -11,7 +11,7 @@ from harness.show.page import Picture
 from harness.units import counted, format_percent
 
 _LOOKS = {"regression": (look.VERMILION, ""), "inconclusive": (look.ORANGE, ""), "improvement": (look.BLUE, ""),
-          "pass": (look.GREEN, ""), "not gated": (look.GREY, "")}  # fmt: skip
+          "pass": (look.GREEN, ""), "not judged": (look.GREY, "")}  # fmt: skip
 _MOST = 20
 
 
@@ -23,7 +23,7 @@ def night_picture(verdict: NightVerdict) -> Iterator[Picture]:
         Bar(
             name,
             f"{format_percent(change)}, allowed {threshold_text(finding).partition(',')[0]}",
-            ((finding.verdict.value.replace("_", " "), change * 100),),
+            ((finding.verdict.text, change * 100),),
         )
         for change, name, finding in changes[:_MOST]
     ]

@@ -47,7 +47,7 @@ _STYLES: dict[str, Style] = {
     "inconclusive": "doubt", "tight": "doubt", "interrupted": "doubt", "warning": "doubt",
     "regression": "worse", "worse": "worse",
     "failed": "failed", "error": "failed", "damaged": "failed", "rejected": "failed",
-    "oom": "oom", "not gated": "dim", "not_gated": "dim", "note": "dim",
+    "oom": "oom", "not_gated": "dim", "note": "dim",
 }  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
         use = _smallest(tied)
         is_slower = _cost(use)[0] > _cost(best)[0] * (1 + times.threshold)
         if is_slower and not limits_of((cell.spec for cell in cells), margin):
-            return Recommendation(None, _undecided(use, times, tied))
+            return Recommendation(None, _undecided(use, best), times.noise(tied).capitalize())
         return _by_memory(tied, len(fitting) - len(tied), reference, times, among)
     why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
     return Recommendation(best.name, why)
@@ -99,12 +99,11 @@ def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str
     return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
 
 
-def _undecided(use: CellVerdict, times: Times, tied: Sequence[CellVerdict]) -> str:
-    """Say why less memory, whose limit is unknown, does not outweigh a time that was measured as longer."""
-    best = tied[0]
+def _undecided(use: CellVerdict, best: CellVerdict) -> str:
+    """Say that less memory, whose limit is unknown, does not outweigh a time that was measured as longer."""
     slower, saved = _cost(use)[0] / _cost(best)[0] - 1, _cost(best)[1] - _cost(use)[1]
-    than = f"{use.name} took {format_percent(slower)} time and saved {format_bytes(saved)} against {best.name}"
-    return f"{than}, but {times.noise(tied)}, and no memory limit is known. Decide with --repeats 3 or --memory_limit."
+    by_memory = f"{use.name}, {format_bytes(saved)} less than {best.name} at {format_percent(slower)} time"
+    return f"No difference in time is established; by memory: {by_memory}. Decide with --repeats 3 or --memory_limit."
 
 
 def _by_memory(

@@ -37,7 +37,7 @@ from harness.sweep.remarks import answer, change_text, closing_lines, headline, 
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
-RECOMMENDED, PARETO = "*", "P"
+_MOST_REASONS = 6
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ _PASTE = "The recommended cell (*), to paste into a job of another program"
 def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Origin | None = None) -> Page:
     """Return the judged sweep, finished or not: the picture of the choice, the cells, the other pictures."""
     started = verdict.plan.started_at[:16].replace("T", " ")
-    found, origin = remarks(verdict), origin or Origin()
+    found, origin = sorted(remarks(verdict), key=lambda each: not each.is_bad), origin or Origin()
+    num_shown = min(sum(each.is_bad for each in found), _MOST_REASONS)
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -95,11 +96,12 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
         blocks=(
             *pictures[:1],
             cell_table(verdict),
+            listing((f"Usable per rank: {each.text}" for each in verdict.limits), style="dim"),
             GAP,
-            Listing(tuple(Line(remark.line, "bad", 2) for remark in found if remark.is_bad)),
+            Listing(tuple(Line(remark.line, "bad", 2) for remark in found[:num_shown])),
             *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
             *pictures[1:],
-            details("remark", [*closing_lines(verdict), *(each.line for each in found if not each.is_bad)]),
+            details("remark", [*closing_lines(verdict), *(each.line for each in found[num_shown:])]),
             Only("pages", origin.facts),
             Only("html", origin.runs),
         ),
@@ -109,24 +111,20 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
 
 def cell_table(verdict: SweepVerdict) -> Table:
     """Return a row per cell in the plan's order, with every column that has a value in some cell."""
-    step = "Mean step" if verdict.has_repeats else "Step"
-    use, versus = verdict.recommendation.cell, "Time vs reference" if verdict.reference_why else "Time vs control"
+    use = verdict.recommendation.cell
     return tabled(
         verdict.cells,
         [
-            (
-                Column("", optional=True),
-                lambda cell: RECOMMENDED * (cell.name == use) + PARETO * (cell.name in verdict.pareto),
-            ),
             (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
-            (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
+            (Column("Cell"), lambda cell: f"{cell.name}{' *' * (cell.name == use)}{_role(cell)}"),
             (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
-            (Column(step, right=True, optional=True), _metric("step_time_s")),
-            (Column(versus, right=True, optional=True), lambda cell: change_text(cell, interval=False)),
+            (Column("Step", right=True, optional=True), _metric("step_time_s")),
+            (Column("Time change", right=True, optional=True), lambda cell: change_text(cell, interval=False)),
             (Column("95 % interval", right=True, drop=2, optional=True), _interval),
-            (Column("Allocated", right=True, optional=True), _allocated),
+            (Column("Peak", right=True, optional=True), _peak),
             (Column("Rank", right=True, drop=4, optional=True, detail=True), _worst),
-            (Column("Saved", right=True, drop=1, optional=True), _saved),
+            (Column("Peak change", right=True, drop=1, optional=True), _peak_change),
+            (Column("Pareto", drop=5, detail=True), lambda cell: "yes" if cell.name in verdict.pareto else ABSENT),
             (Column("ms per GiB saved", right=True, drop=4, optional=True, detail=True), trade_text),
             (Column("Reserved", right=True, drop=7, optional=True, detail=True), _metric("peak_reserved_bytes")),
             (Column("Device used", right=True, drop=7, optional=True, detail=True), _metric("peak_device_bytes")),
@@ -175,15 +173,17 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
     return lambda cell: figure(BY_NAME[name], cell.figure(BY_NAME[name])) if cell.metrics else ABSENT
 
 
-def _allocated(cell: CellVerdict) -> str:
-    """Return the peak; for a cell that only ran out of memory, the peak until then, marked OOM."""
+def _peak(cell: CellVerdict) -> str:
+    """Return the peak; marked, until a cell ran out of memory, and what a pruned cell was predicted to need."""
+    if cell.status == "pruned" and cell.predicted:
+        return f"{format_bytes(cell.predicted.whole_run_peak_bytes)} (predicted)"
     so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
     return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
 
 
-def _saved(cell: CellVerdict) -> str:
+def _peak_change(cell: CellVerdict) -> str:
     saved = cell.versus.memory_saved_bytes if cell.versus else None
-    return ABSENT if saved is None else f"{'-' if saved < 0 else '+'}{format_bytes(abs(saved))}"
+    return ABSENT if saved is None else f"{'-' if saved > 0 else '+'}{format_bytes(abs(saved))}"
 
 
 def _worst(cell: CellVerdict) -> str:
@@ -232,7 +232,7 @@ _PREDICTED: dict[str, Callable[[PredictionRecord], str]] = {
     "Predicted peak": lambda own: format_bytes(own.peak_bytes),
     "Range": lambda own: " to ".join(map(format_bytes, own.range_bytes)),
     "Reserved": lambda own: _size(own.reserved_bytes),
-    "Fits": lambda own: _size(own.fits_bytes),
+    "Needs": lambda own: _size(own.fits_bytes),
     "Step": lambda own: ABSENT if own.step_time_s is None else format_seconds(own.step_time_s),
     "Recompute FLOPs": lambda own: format_percent(own.recompute_flops / own.model_flops),
 }

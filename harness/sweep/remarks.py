@@ -10,9 +10,10 @@ from harness.show.figures import ABSENT, change, figure
 from harness.show.page import Line, answer_line
 from harness.sweep.cell import oom_text
 from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict, room_text
-from harness.units import format_bytes, format_percent, grouped
+from harness.units import format_bytes, format_percent, grouped, sentence
 
 _MANY = 4
+_NO_FIGURES = ("failed", "pruned", "illegal", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,14 @@ def headline(verdict: SweepVerdict) -> str:
 
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
     """Return lines on memory, the computation of figures, the Pareto set and the recommendation."""
-    memory = (f"Usable per rank: {each.text}" for each in verdict.limits)
     unknown = () if verdict.limits else ("Memory: no limit is known on this machine, so every cell that ran fits",)
     members = "; ".join(verdict.pareto)
     front = (
-        f"Pareto set (P), the cells that no other cell beats in time without using more memory: {members}"
+        f"Pareto set, the cells that no other cell beats in time without using more memory: {members}"
         if members
         else "Pareto set: empty"
     )
     return (
-        *memory,
         *unknown,
         *_basis(verdict),
         front,
@@ -68,7 +67,8 @@ def answer(verdict: SweepVerdict) -> Line:
     """Return ``Use mlp: the fastest of 3 that fit, +20.1 % time (+18.0 to +22.1 %), ... Control none, 3 repeats``."""
     best = verdict.recommendation
     if verdict.num_runs_missing or best.cell is None:
-        return answer_line(f"{'Unfinished' if verdict.num_runs_missing else 'No recommendation'}: {best.why}")
+        prefix = "Unfinished: " if verdict.num_runs_missing else "" if best.tie else "No recommendation: "
+        return answer_line(f"{prefix}{best.why}")
     cell, num_fit = (
         verdict.cell(best.cell),
         sum(each.is_comparable and each.fits is not False for each in verdict.cells),
@@ -76,13 +76,16 @@ def answer(verdict: SweepVerdict) -> Line:
     fit = f"that {room_text(verdict.limits)}" if verdict.limits else "that ran"
     among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only one of the settings {fit}"
     tie = f"No difference in time is established; by memory: use {best.cell}"
-    against = "Reference" if verdict.reference_why else "Control"
+    control = f"Control {verdict.reference or verdict.plan.control}"
+    if verdict.reference_why:
+        control = f"Compared with {verdict.reference}: {verdict.reference_why}"
+        control = sentence(verdict.reference_why) if best.cell == verdict.reference else control
     repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""
     return answer_line(
         tie if best.tie else f"Use {best.cell}: {among}",
         *_changes(cell),
         f", peak {format_bytes(cell.peak_bytes or 0)}",
-        f". {against} {verdict.reference or verdict.plan.control}{repeats}.",
+        f". {control}{repeats}.",
     )
 
 
@@ -115,23 +118,23 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     if rescaled:
         yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
     if verdict.has_repeats:
-        yield "Mean step: the mean over repeats of each run's median step"
+        yield "Step: the mean over repeats of each run's median step"
     if not timed:
         return
     if all(versus.time_change_interval for versus in timed):
-        yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
+        yield "Time change: difference of the means over repeats, 95 % interval by Welch's t"
     elif verdict.plan.repeats >= MIN_RUNS:
-        yield f"Time vs {against}: cells with fewer than {MIN_RUNS} runs have no interval; the spreads are below"
+        yield f"Time change: cells with fewer than {MIN_RUNS} runs have no interval; the spreads are below"
     else:
         how = f"--repeats {MIN_RUNS}, or {MIN_RUNS} logs of each setting"
-        yield f"Time vs {against}: intervals need {MIN_RUNS} runs of each cell ({how}); the spreads are below"
+        yield f"Time change: intervals need {MIN_RUNS} runs of each cell ({how}); the spreads are below"
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
     if cell.oom is not None:
         yield oom_text(cell.oom), True
     elif cell.status != "ok":
-        yield f"{cell.status.replace('_', ' ')}: {cell.reason}" if cell.reason else cell.status, cell.status == "failed"
+        yield ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason))), cell.status in _NO_FIGURES
     elif cell.reason:
         yield cell.reason, False
     for doubt in cell.doubts:

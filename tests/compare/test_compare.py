@@ -173,7 +173,7 @@ def test_a_run_that_ended_badly_does_not_pass_without_a_golden(results, make_rec
 
 
 def test_a_window_that_holds_no_step_is_a_wrong_request(results):
-    assert "[50, 50) of 50 steps" in str(invoke(results, "--eval_time_start_step", "50").exception)
+    assert "from step 50 on and before step 50 of 50" in str(invoke(results, "--eval_time_start_step", "50").exception)
 
 
 @pytest.mark.parametrize(("whole_run", "is_said"), [(60 * GIB, True), (50 * GIB, False)])

@@ -35,14 +35,14 @@ def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record
     ranks = (make_rank(spec, 0), short.model_copy(update={"steps": short.steps[:9]}))
     metrics = derive(make_record(spec, ranks=ranks))
     assert metrics.step_time_s.n == 2
-    assert re.fullmatch("1 of 3 steps .* 9", metrics.problems["tflops_per_gpu"])
+    assert re.fullmatch("1 of 3 measured .* 9", metrics.problems["tflops_per_gpu"])
 
 
 def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, make_record):
     spec = tiny(make_spec)
     metrics = derive(make_record(spec, ranks=(make_rank(spec, 0),)))
     assert metrics.step_time_s is None
-    assert re.fullmatch("3 of 3 steps .* 7", metrics.problems["step_time_s"])
+    assert re.fullmatch("3 of 3 measured .* 7", metrics.problems["step_time_s"])
     assert metrics.peak_allocated_bytes.missing_ranks == (1,)
     assert metrics.counted_flops_per_step is None
 
@@ -50,8 +50,8 @@ def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, mak
 @pytest.mark.parametrize(
     ("max_steps", "window", "problem"),
     [
-        (1, (1, 1), r"\[1, 1\)"),
-        (3, (2, 3), r"\b1 step .*; .* 3 "),
+        (1, (1, 1), "step 1 .* step 1"),
+        (3, (2, 3), r"\b1 measured step; .* 3 "),
         (10, (7, 10), "^None$"),
     ],
 )
@@ -75,7 +75,7 @@ def test_another_window_needs_no_new_run(make_spec, make_record):
         ({"max_steps": 3, "skip_first_percent_time": 0.2}, "only 2 of 3 steps will count"),
         ({"max_steps": 3, "skip_first_percent_time": 0.2}, "use max_steps 4 or more (-ms 4)"),
         ({"max_steps": 6}, "use max_steps 7 or more (-ms 7)"),
-        ({"eval_time_start_step": 8, "eval_time_end_step": 10}, "use a wider window"),
+        ({"eval_time_start_step": 8, "eval_time_end_step": 10}, "use a lower eval_time_start_step"),
     ],
 )
 def test_too_few_steps_are_noted_before_the_start(measure, fix):

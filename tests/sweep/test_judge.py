@@ -97,7 +97,7 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(judged):
     verdict = judged({"none": ([0.10, 0.10, 0.10], 70), "mlp": ([0.10, 0.10, 0.16], 60)})
     cell, table = verdict.cell("mlp"), cell_table(verdict).filled()
     titles, texts = [column.title for column in table.columns], [[plain(cell) for cell in row] for row in table.rows]
-    step, tflops = (titles.index(title) for title in ("Mean step", "TFLOP/s/GPU"))
+    step, tflops = (titles.index(title) for title in ("Step", "TFLOP/s/GPU"))
 
     assert (texts[0][step], texts[1][step]) == ("100.0 ms", "120.0 ms")
     assert any(text.startswith("+20.0 %") for text in texts[1])
@@ -302,10 +302,9 @@ def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
     assert [cell.fits for cell in verdict.cells] == [None, False, True]
     assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
     assert "2 cells that fit into 3.92 GiB to 5.88 GiB" in verdict.recommendation.why
-    assert [line.partition(": ")[2] for line in closing_lines(verdict)[:2]] == [limit.text for limit in verdict.limits]
 
 
 def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit(judged):
     verdict = judged({"none": ([1.00, 1.40], 70, {"gpu": "cpu"}), "mlp": ([1.30, 1.70], 60, {"gpu": "cpu"})})
     assert verdict.recommendation.cell is None
-    assert re.match(r"No recommendation: mlp .*\+25.0 % .* 10.00 GiB", plain(answer(verdict).words))
+    assert re.match(r"No difference .* mlp, 10.00 GiB .* \+25.0 %", plain(answer(verdict).words))
