@@ -36,7 +36,10 @@ class WindowOptions:
         try:
             return MeasureSpec(**measure.model_dump() | given)
         except ValidationError as error:
-            listed = "; ".join(f"{_options(problem['loc'], given)}: {problem['msg'].removeprefix('Value error, ')}" for problem in error.errors())
+            listed = "; ".join(
+                f"{_options(problem['loc'], given)}: {problem['msg'].removeprefix('Value error, ')}"
+                for problem in error.errors()
+            )
             raise BadRequestError(
                 listed, remedy=f"the run has steps 0 to {measure.max_steps - 1}; the skipped share is below 1"
             ) from error
