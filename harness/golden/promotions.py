@@ -184,9 +184,9 @@ def _answer(found: PromotionsDocument) -> Line:
     )
     if len(found.promoted) == 1:
         (new,) = found.promoted
-        caveats = [f"; {each}" for each in new.golden.caveats]
+        said = [f"; {each}" for each in new.golden.caveats]
         values = f": {values_text(new.golden)}"
-        return answer_line(f"{done} {new.path.stem}", values, *caveats, others, keep=caveats[:1])
+        return answer_line(f"{done} {new.path.stem}", values, *said, others, keep=said[:1])
     short = sum(bool(new.golden.caveats) for new in found.promoted)
     caveats = f"; {short} with caveats" * bool(short)
     return answer_line(f"{done} {counted(len(found.promoted), 'golden')}", caveats, others)
