@@ -11,7 +11,7 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import contrast
 from harness.explain.facts import golden_side
-from harness.golden.show import GoldenDocument, differences_block, golden_changes, values_table, values_text
+from harness.golden.show import GoldenDocument, differences_block, golden_changes, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
@@ -23,7 +23,7 @@ from harness.records.run import RunRecord
 from harness.records.store import record_path
 from harness.show.json import Document, Shown
 from harness.show.page import GAP, Block, Line, Page, Section, answer_line, listing
-from harness.units import counted, grouped
+from harness.units import grouped
 
 
 @dataclass(frozen=True)
@@ -178,18 +178,10 @@ def promotions_page(found: PromotionsDocument) -> Page:
 
 
 def _answer(found: PromotionsDocument) -> Line:
-    done = "Promoted" if found.is_written else "Would promote"
-    others = "".join(
-        f"; {len(cases)} {what}" for cases, what in ((found.refused, "refused"), (found.left_out, "skipped")) if cases
-    )
-    if len(found.promoted) == 1:
-        (new,) = found.promoted
-        said = [f"; {each}" for each in new.golden.caveats]
-        values = f": {values_text(new.golden)}"
-        return answer_line(f"{done} {new.path.stem}", values, *said, others, keep=said[:1])
-    short = sum(bool(new.golden.caveats) for new in found.promoted)
-    caveats = f"; {short} with caveats" * bool(short)
-    return answer_line(f"{done} {counted(len(found.promoted), 'golden')}", caveats, others)
+    done, names = "Promoted" if found.is_written else "Would promote", (new.path.stem for new in found.promoted)
+    said = [f"; {each}" for new in found.promoted for each in new.golden.caveats][:1]
+    left = len(found.refused) + len(found.left_out)
+    return answer_line(f"{done} {', '.join(names)}", *said, f"; {left} not promoted" * bool(left), keep=said)
 
 
 def _promotion(new: Prepared) -> Iterator[Block]:

@@ -54,6 +54,10 @@ def _cells(path: Path, golden: GoldenRecord, folder: Path, *, retired: bool) -> 
 def golden_page(path: Path, golden: GoldenRecord) -> Page:
     """Return a golden: values, machine, and who promoted it and why."""
     where = golden.measured_on
+    values = [
+        " ".join((title.lower() if title[1:].islower() else title, shown))
+        for title, shown, *_ in map(_stored, golden.metrics.items())
+    ]
     versions = (f"{name} {version}" for name, version in sorted(where.versions.items()) if version)
     machine = [part for part in (where.device_name, where.driver_version, where.container, *versions) if part]
     return Page(
@@ -70,17 +74,8 @@ def golden_page(path: Path, golden: GoldenRecord) -> Page:
             *([f"Source: {golden.source}"] if golden.source else []),
             listing(f"Caveat: {caveat}" for caveat in golden.caveats),
         ),
-        answer=answer_line(f"{values_text(golden)}: the {golden.kind} golden {path.stem}."),
+        answer=answer_line(f"{', '.join(values)}: the {golden.kind} golden {path.stem}."),
     )
-
-
-def values_text(golden: GoldenRecord) -> str:
-    """Return ``peak allocated 151.75 MiB, counted work 120.259 GFLOP``."""
-    values = (
-        f"{title.lower() if title[1:].islower() else title} {shown}"
-        for title, shown, *_ in map(_stored, golden.metrics.items())
-    )
-    return ", ".join(values)
 
 
 def _origin(golden: GoldenRecord) -> str:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
@@ -36,10 +37,7 @@ class WindowOptions:
         try:
             return MeasureSpec(**measure.model_dump() | given)
         except ValidationError as error:
-            listed = "; ".join(
-                f"{_options(problem['loc'], given)}: {problem['msg'].removeprefix('Value error, ')}"
-                for problem in error.errors()
-            )
+            listed = "; ".join(_said(problem, given) for problem in error.errors())
             raise BadRequestError(
                 listed, remedy=f"the run has steps 0 to {measure.max_steps - 1}; the skipped share is below 1"
             ) from error
@@ -48,8 +46,9 @@ class WindowOptions:
 _AS_MEASURED = WindowOptions()
 
 
-def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
-    return ", ".join(f"--{name}" for name in (place or given))
+def _said(problem: ErrorDetails, given: Iterable[str]) -> str:
+    names = ", ".join(f"--{name}" for name in (problem["loc"] or given))
+    return f"{names}: {problem['msg'].removeprefix('Value error, ')}"
 
 
 _FOR_ONE_COMPARISON = PromotionOptions(accept_spread=True)

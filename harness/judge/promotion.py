@@ -22,7 +22,7 @@ from harness.records.golden import (
     GoldenRecord,
     setting_differences,
 )
-from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.records.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.units import format_percent
@@ -86,8 +86,7 @@ def promote(
                 for problem in _run_problems(record, metrics)
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
-            *_unknown_metrics(options.only),
-            *_not_measured(each, stored, options.only),
+            *_of_only(each, stored, options.only),
             *(BadRequestError(text, remedy=_OF_SPREAD) for text in wide if not options.accept_spread),
         ]
     )
@@ -115,8 +114,7 @@ def promote(
         overridden=wide,
         night_id=options.night_id,
     )
-    left_out = () if options.only else tuple(_left_out(each))
-    return golden.model_copy(update={"caveats": left_out, **_of_logs(records, each)})
+    return golden.model_copy(update=_of_logs(records, each) or _without_time(each, options.only))
 
 
 def _wide(
@@ -142,22 +140,13 @@ def _wide(
     )
 
 
-def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
+def _of_only(each: Sequence[Metrics], stored: Collection[str], only: Sequence[str]) -> Iterator[BadRequestError]:
+    """Refuse metrics that no golden holds, or that the runs do not have."""
     known = [metric.name for metric in METRICS if _is_stored(metric)]
-    remedy = f"one of {', '.join(known)}"
-    return [BadRequestError(f"--only {name}: no such metric", remedy=remedy) for name in only if name not in known]
-
-
-def _left_out(each: Sequence[Metrics]) -> Iterator[str]:
-    """Say why a golden of these runs has no time."""
-    if short := next(filter(is_short, each), None):
-        yield f"no time: {short.problems['step_time_s']}"
-
-
-def _not_measured(each: Sequence[Metrics], stored: Collection[str], only: Sequence[str]) -> Iterator[BadRequestError]:
-    """Refuse a metric that the user named and the runs do not have."""
     for name in only:
-        if each and name in BY_NAME and _is_stored(BY_NAME[name]) and name not in stored:
+        if name not in known:
+            yield BadRequestError(f"--only {name}: no such metric", remedy=f"one of {', '.join(known)}")
+        elif each and name not in stored:
             why = next((metrics.problems[name] for metrics in each if name in metrics.problems), "the runs have none")
             yield BadRequestError(f"--only {name}: {why}", remedy="promote other runs, or store other metrics")
 
@@ -198,6 +187,11 @@ def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadR
             remedy="use another --golden_dir, or replace the golden with --replace_other",
         )
     ]
+
+
+def _without_time(each: Sequence[Metrics], only: Sequence[str]) -> dict[str, object]:
+    short = None if only else next(filter(is_short, each), None)
+    return {"caveats": (f"no time: {short.problems['step_time_s']}",)} if short else {}
 
 
 def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str, object]:

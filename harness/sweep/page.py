@@ -1,12 +1,11 @@
 """A sweep as a page, judged or planned."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.measure.prediction import limits_for, limits_of
 from harness.predict.search import judged
-from harness.records.metrics import BY_NAME
+from harness.records.metrics import BY_NAME, RunClocks
 from harness.records.prediction import PredictionRecord
 from harness.records.store import RECORD
 from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
@@ -40,15 +39,7 @@ from harness.units import counted, format_bytes, format_percent, format_seconds,
 _MOST_REASONS = 6
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The origin of a report's figures: facts above the table, the runs below the pictures."""
-
-    facts: tuple[Block, ...] = ()
-    runs: tuple[Block, ...] = ()
-
-
-def origin_of(data: SweepData, folder: Path) -> Origin:
+def origin_of(data: SweepData, folder: Path) -> tuple[Block, ...]:
     """Return settings of the control, machine and software; and the runs, with links for a page in ``folder``."""
     control = data.control.planned.spec
     varied = ", ".join(f"{axis.name} ({counted(len(axis.values), 'value')})" for axis in data.plan.axes)
@@ -59,13 +50,9 @@ def origin_of(data: SweepData, folder: Path) -> Origin:
         for run_dir, run in zip(_run_dirs(data, cell), cell.runs, strict=True)
     ]
     table = run_table(runs, folder)
-    return Origin(
-        (
-            machine_facts([run.provenance for *_, run in runs], [*settings, ("Varied", varied)]),
-            Code(command_text(data.plan.command)),
-        ),
-        (Section("Runs and logs", (table,), folded=True),) if runs else (),
-    )
+    machine = machine_facts([run.provenance for *_, run in runs], [*settings, ("Varied", varied)])
+    logs = (Section("Runs and logs", (table,), folded=True),) if runs else ()
+    return Only("pages", (machine, Code(command_text(data.plan.command)))), Only("html", logs)
 
 
 def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
@@ -79,14 +66,13 @@ def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
 
 
 _SETTINGS = ("Recipe", "Parallelism", "Batch")
-_PASTE = "The recommended cell (*), to paste into a job of another program"
 
 
-def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Origin | None = None) -> Page:
+def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Sequence[Block] = ()) -> Page:
     """Return the judged sweep, finished or not: the picture of the choice, the cells, the other pictures."""
     started = verdict.plan.started_at[:16].replace("T", " ")
-    found, origin = sorted(remarks(verdict), key=lambda each: not each.is_bad), origin or Origin()
-    num_shown = min(sum(each.is_bad for each in found), _MOST_REASONS)
+    found = remarks(verdict)
+    shown = [remark for remark in found if remark.is_bad][:_MOST_REASONS]
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -98,12 +84,15 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
             cell_table(verdict),
             listing((f"Usable per rank: {each.text}" for each in verdict.limits), style="dim"),
             GAP,
-            Listing(tuple(Line(remark.line, "bad", 2) for remark in found[:num_shown])),
-            *([Section(_PASTE, paste_lines(pasted, 2))] if (pasted := verdict.to_paste) else []),
+            Listing(tuple(Line(remark.line, "bad", 2) for remark in shown)),
+            *(
+                [Section("The recommended cell (*), to paste into another program", paste_lines(pasted, 2))]
+                if (pasted := verdict.to_paste)
+                else []
+            ),
             *pictures[1:],
-            details("remark", [*closing_lines(verdict), *(each.line for each in found[num_shown:])]),
-            Only("pages", origin.facts),
-            Only("html", origin.runs),
+            details("remark", [*closing_lines(verdict), *(each.line for each in found if each not in shown)]),
+            *origin,
         ),
         footer=f"{verdict.plan.sweep_id}, written by mbr-perf",
     )
@@ -129,14 +118,8 @@ def cell_table(verdict: SweepVerdict) -> Table:
             (Column("Reserved", right=True, drop=7, optional=True, detail=True), _metric("peak_reserved_bytes")),
             (Column("Device used", right=True, drop=7, optional=True, detail=True), _metric("peak_device_bytes")),
             (Column("TFLOP/s/GPU", right=True, drop=5, optional=True, detail=True), _metric("tflops_per_gpu")),
-            (
-                Column("SM clock", right=True, drop=8, optional=True, detail=True),
-                lambda cell: clock_figure(cell.metrics.clocks if cell.metrics else None),
-            ),
-            (
-                Column("Power cap", right=True, drop=8, optional=True, detail=True),
-                lambda cell: cap_figure(cell.metrics.clocks if cell.metrics else None),
-            ),
+            (Column("SM clock", right=True, drop=8, optional=True, detail=True), _of_clocks(clock_figure)),
+            (Column("Power cap", right=True, drop=8, optional=True, detail=True), _of_clocks(cap_figure)),
             (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted("whole_run_peak_bytes")),
             (Column("Pred. error", right=True, drop=6, optional=True, detail=True), _error),
             (Column("Pred. reserved", right=True, drop=6, optional=True, detail=True), _predicted("reserved_bytes")),
@@ -171,6 +154,10 @@ def _role(cell: CellVerdict) -> str:
 
 def _metric(name: str) -> Callable[[CellVerdict], str]:
     return lambda cell: figure(BY_NAME[name], cell.figure(BY_NAME[name])) if cell.metrics else ABSENT
+
+
+def _of_clocks(show: Callable[[RunClocks | None], str]) -> Callable[[CellVerdict], str]:
+    return lambda cell: show(cell.metrics.clocks if cell.metrics else None)
 
 
 def _peak(cell: CellVerdict) -> str:

@@ -49,16 +49,11 @@ def headline(verdict: SweepVerdict) -> str:
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
     """Return lines on memory, the computation of figures, the Pareto set and the recommendation."""
     unknown = () if verdict.limits else ("Memory: no limit is known on this machine, so every cell that ran fits",)
-    members = "; ".join(verdict.pareto)
-    front = (
-        f"Pareto set, the cells that no other cell beats in time without using more memory: {members}"
-        if members
-        else "Pareto set: empty"
-    )
+    members = "; ".join(verdict.pareto) or "empty"
     return (
         *unknown,
         *_basis(verdict),
-        front,
+        f"Pareto set, the cells that no other cell beats in time without using more memory: {members}",
         f"{verdict.recommendation.tie}. {verdict.recommendation.why}".lstrip(". "),
     )
 
@@ -119,15 +114,10 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
         yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
     if verdict.has_repeats:
         yield "Step: the mean over repeats of each run's median step"
-    if not timed:
-        return
-    if all(versus.time_change_interval for versus in timed):
+    if timed and all(versus.time_change_interval for versus in timed):
         yield "Time change: difference of the means over repeats, 95 % interval by Welch's t"
-    elif verdict.plan.repeats >= MIN_RUNS:
-        yield f"Time change: cells with fewer than {MIN_RUNS} runs have no interval; the spreads are below"
-    else:
-        how = f"--repeats {MIN_RUNS}, or {MIN_RUNS} logs of each setting"
-        yield f"Time change: intervals need {MIN_RUNS} runs of each cell ({how}); the spreads are below"
+    elif timed:
+        yield f"Time change: an interval needs {MIN_RUNS} runs of each cell (--repeats {MIN_RUNS}, or {MIN_RUNS} logs)"
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:

@@ -18,13 +18,13 @@ from harness.show import json
 from harness.show.figures import Value, csv_text
 from harness.show.html import html
 from harness.show.markup import markdown
-from harness.show.page import GAP, Line, Picture, details
+from harness.show.page import GAP, Block, Line, Picture, details
 from harness.show.progress import counted_off
 from harness.show.svg import svg_file
 from harness.show.terminal import narration, show_page, show_stopped
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
-from harness.sweep.page import Origin, origin_of, plan_page, summary_lines, sweep_page
+from harness.sweep.page import origin_of, plan_page, summary_lines, sweep_page
 from harness.sweep.pictures import pictures
 from harness.sweep.values import CellVerdict, SweepPlanDocument, SweepRunDocument, SweepVerdict
 from harness.units import counted
@@ -99,7 +99,9 @@ def write_reports(
     return tuple(paths)
 
 
-def _text(suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: Origin, *, with_images: bool) -> str:
+def _text(
+    suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: Sequence[Block], *, with_images: bool
+) -> str:
     match suffix:
         case ".html":
             return html(sweep_page(verdict, drawn, origin))

@@ -129,9 +129,9 @@ def test_only_the_metrics_that_hold_elsewhere_can_be_stored(make_record):
 def test_repeats_that_differ_by_more_than_half_the_threshold_are_refused_with_numbers(make_record):
     records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
     assert re.search("tflops_per_gpu: 3 runs .* 4.0 % .* 2.5 %", refused(records))
-    assert promoted(records, options=PromotionOptions(only=("peak_allocated_bytes",))).overridden == ()
     wide = PromotionOptions(thresholds={"tflops_per_gpu": 0.1})
-    assert promoted(records, options=wide).overridden == ()
+    for options in (PromotionOptions(only=("peak_allocated_bytes",)), wide):
+        assert promoted(records, options=options).overridden == ()
 
 
 def test_an_accepted_spread_is_put_on_record(make_record):
@@ -178,8 +178,7 @@ def test_a_cases_own_threshold_decides_for_a_single_run_too(make_record):
 def test_a_run_with_too_few_steps_gives_a_golden_of_memory_only(make_spec, make_record):
     record = make_record(make_spec(measure={"max_steps": 3}))
     golden = promoted([record])
-    assert "peak_allocated_bytes" in golden.metrics
-    assert not {"step_time_s", "tflops_per_gpu"} & golden.metrics.keys()
-    assert len(golden.caveats) == 1
-    text = refused([record], options=PromotionOptions(only=("step_time_s", "tflops_per_gpu", "peak_allocated_bytes")))
-    assert re.findall(r"--only (\w+)", text) == ["step_time_s", "tflops_per_gpu"]
+    stored = {"step_time_s", "tflops_per_gpu", "peak_allocated_bytes"} & golden.metrics.keys()
+    assert (stored, len(golden.caveats)) == ({"peak_allocated_bytes"}, 1)
+    only = PromotionOptions(only=("step_time_s", "peak_allocated_bytes"))
+    assert re.findall(r"--only (\w+)", refused([record], options=only)) == ["step_time_s"]
