@@ -116,7 +116,7 @@ def test_one_repeat_has_no_interval_and_says_so(judged):
 
     assert verdict.cell("mlp").vs_control.time_change_interval is None
     assert verdict.recommendation.cell == "none"
-    assert any("intervals" in line and " 3 runs" in line for line in closing_lines(verdict))
+    assert any("interval" in line and " 3 runs" in line for line in closing_lines(verdict))
 
 
 def test_single_runs_that_differ_by_less_than_the_threshold_are_not_ranked(runs, make_cell, make_sweep):
