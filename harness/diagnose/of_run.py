@@ -1,9 +1,7 @@
-"""Makes a case of a run: the rank that failed first, and the memory of all ranks; without a record, its progress."""
+"""Makes a case of a run: the rank that failed first, and the memory of all ranks; without a record, its end."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.diagnose.values import Case, FailedRank, RankFigures, Status
@@ -17,17 +15,16 @@ from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of
 from harness.judge.readings import allocated, is_victim, reserved
 from harness.launch.environment import Host
-from harness.launch.processes import Life, life_of, owner_of
+from harness.launch.processes import Life, life_of
 from harness.measure.ranks import first_failed, status_of
-from harness.records.collect import LaunchOutcome, read_heartbeats
+from harness.records.collect import LaunchOutcome
 from harness.records.job import JobRun
 from harness.records.rank import OWNER, RankRecord
 from harness.records.run import RunRecord
-from harness.units import first_line, grouped, ranks_text
+from harness.units import first_line
 
 _OWN_FAILURES = ("oom", "non_finite_loss", "error")
 _SLURM = "Slurm: "
-_MOST_GROUPS = 8
 _SILENT = ("lost", "hang", "timeout")
 
 
@@ -118,44 +115,21 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
         return replace(logged, name=folder.name)
     why, life = "no record was committed", life_of(folder)
     left = unstarted_record(JobRun(run_dir=str(folder), run_id=folder.name, spec=spec), why, host)
-    ranks = left.ranks
-    status, failure = status_of(LaunchOutcome(status="failed", reason=why), ranks)
+    status, failure = status_of(LaunchOutcome(status="failed", reason=why), left.ranks)
     case = case_of_run(left.model_copy(update={"status": status, "failure": failure, "no_prediction": why}))
-    notes = (_how_far(folder, ranks, spec),)
-    failures = [rank.failure for rank in ranks if rank.failure]
+    failures = [rank.failure for rank in left.ranks if rank.failure]
     if any(failure.kind not in _SILENT and not is_victim(failure) for failure in failures):
-        return replace(case, notes=(f"No record was committed: {life.reason}.", *notes))
+        return replace(case, notes=(f"No record was committed: {life.reason}.",))
     if logged is not None and (logged.has_oom or (logged.failed and logged.failed.kind != "peer")):
-        return replace(logged, name=folder.name, notes=(*notes, *logged.notes))
+        return replace(logged, name=folder.name)
     ended: Status = "failed" if life.state == "dead" else "unknown"
-    return replace(case, status=ended, verdict=_by_life(folder, life), failed=None, said="", notes=notes)
+    return replace(case, status=ended, verdict=_by_life(life), failed=None, said="")
 
 
-def _by_life(folder: Path, life: Life) -> OomVerdict:
-    if life.state == "alive":
-        return OomVerdict("not_oom", "low", f"the run has not ended: {life.reason}")
-    if life.state == "unknown":
-        return OomVerdict("not_oom", "low", f"no record, and mbr-perf may still be running: {life.reason}")
-    owner = owner_of(folder)
-    who = f"process {owner.pid} of {owner.hostname}" if owner else "its process is not known"
-    return OomVerdict("killed", "high", f"mbr-perf itself was killed ({who}): {life.reason}, and it wrote no record")
-
-
-def _how_far(folder: Path, ranks: Sequence[RankRecord], spec: ExperimentSpec) -> str:
-    """Return the progress of all ranks, grouped: ``ranks 0-1: step 3 of 40, then silent``."""
-    groups = grouped((_end(rank, spec), rank.rank) for rank in ranks)
-    progress = [f"{ranks_text(numbers)}: {end}" for end, numbers in groups.items()][:_MOST_GROUPS]
-    files = [folder / "ranks" / f"rank_{rank.rank:03d}.progress.jsonl" for rank in ranks]
-    last = max((beat.time_s for file in files for beat in read_heartbeats(file)[0][-1:]), default=None)
-    sign = "" if last is None else f". Last sign of life: {datetime.fromtimestamp(last, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return f"{'; '.join(progress)}{sign}."
-
-
-def _end(rank: RankRecord, spec: ExperimentSpec) -> str:
-    came = f"step {rank.steps[-1].step + 1} of {spec.measure.max_steps}" if rank.steps else "no step"
-    if rank.failure is None:
-        return f"{came}, then ended well"
-    if rank.failure.kind not in _SILENT:
-        return f"{came}, then {rank.failure.kind}"
-    began = f", began {rank.failure.phase}" if rank.failure.phase and not rank.steps else ""
-    return f"{came}{began}, then silent"
+def _by_life(life: Life) -> OomVerdict:
+    said = {
+        "alive": "the run has not ended",
+        "unknown": "no record, and mbr-perf may still be running",
+        "dead": "mbr-perf itself was killed, and wrote no record",
+    }[life.state]
+    return OomVerdict(*(("killed", "high") if life.state == "dead" else ("not_oom", "low")), f"{said}: {life.reason}")

@@ -6,7 +6,7 @@ from harness.diagnose.forecasts import Planner
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.values import FailedRank
 from harness.launch.environment import this_host
-from harness.records.rank import Failure, Heartbeat
+from harness.records.rank import Failure
 from harness.records.run import ImportedLog
 from harness.resolve.resolve import Request, resolve
 from harness.units import GIB
@@ -86,25 +86,6 @@ def test_slurms_reason_explains_the_ranks_that_it_ended(failed_run, reason, oom_
 def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_ran_into(failed_run):
     case = case_of_run(failed_run(SIGTERM, OOM, failure="Slurm: TIMEOUT after 30 min"))
     assert case.verdict.oom_class == "fragmentation"
-
-
-@pytest.mark.parametrize(
-    ("num_steps", "groups"),
-    [
-        ((1,), ["rank 0: step 1 of 10, then silent"]),
-        ((2, 1, 2, 2), ["ranks 0, 2-3: step 2 of 10, then silent", "rank 1: step 1 of 10, then silent"]),
-        (range(1, 10), [f"rank {rank}: step {rank + 1} of 10, then silent" for rank in range(8)]),
-    ],
-)
-def test_ranks_with_equal_progress_are_grouped(tmp_path, make_spec, num_steps, groups):
-    (tmp_path / "ranks").mkdir()
-    for rank, steps in enumerate(num_steps):
-        beats = [Heartbeat(time_s=1.76e9 + step, phase="step", step=step, seconds=1.0) for step in range(steps)]
-        text = "".join(f"{beat.model_dump_json()}\n" for beat in beats)
-        (tmp_path / "ranks" / f"rank_{rank:03d}.progress.jsonl").write_text(text)
-    spec = make_spec(gpu="cpu", num_gpus=len(num_steps))
-    (note,) = case_of_unfinished(tmp_path, spec, None, this_host()).notes
-    assert note.partition(". Last sign")[0].split("; ") == groups
 
 
 @pytest.mark.parametrize(
