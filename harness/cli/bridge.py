@@ -41,10 +41,11 @@ class Spelling:
 def spellings() -> Mapping[str, Spelling]:
     """Return every option of Megatron-Bridge by name and by alias."""
     found: dict[str, Spelling] = {}
-    for row in json.loads(_FACTS.read_text(encoding="utf-8"))["options"]:
-        values = 0 if row.get("action") == "store_true" else {"?": "?", "*": "*", "+": "*"}.get(row.get("nargs"), 1)
-        spelling = Spelling(row["name"], row.get("alias"), values)
-        found |= {text: spelling for text in (spelling.name, spelling.alias) if text}
+    for row in json.loads(_FACTS.read_text(encoding="utf-8"))["options"]:  # NAME ALIAS VALUES, the last if not 1
+        name, *more = row.split()
+        values = next((word for word in more if not word.startswith("-")), 1)
+        spelling = Spelling(name, next(iter({*more} - {values}), None), 0 if values == "0" else values)
+        found |= {text: spelling for text in (name, spelling.alias) if text}
     return found
 
 

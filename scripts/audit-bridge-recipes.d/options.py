@@ -4,19 +4,15 @@ import ast
 import json
 import subprocess
 from pathlib import Path
+from textwrap import wrap
 
 PARSER = "scripts/performance/argument_parser.py"
 COMMITTED = Path(__file__).parents[2] / "harness" / "cli" / "bridge_options.json"
-_FACTS = ("action", "type", "nargs", "default", "choices")
-
-Option = dict[str, object]
+_WIDTH = 116
 
 
-def read(checkout: Path) -> list[Option]:
-    """Return name, alias and, where the source gives them, action, type, nargs, default and choices of every option.
-
-    A value that is no literal, such as a converter or a constant, stays as its source text. Nothing of Bridge is imported.
-    """
+def read(checkout: Path) -> list[str]:
+    """Return every option as ``NAME ALIAS VALUES``, without an alias or one value. Nothing of Bridge is imported."""
     tree = ast.parse((checkout / PARSER).read_text(encoding="utf-8"))
     calls = [
         node
@@ -26,43 +22,35 @@ def read(checkout: Path) -> list[Option]:
     return [_option(call) for call in sorted(calls, key=lambda call: call.lineno)]
 
 
-def _option(call: ast.Call) -> Option:
-    spelt = [ast.literal_eval(argument) for argument in call.args]
-    name = next(text for text in spelt if text.startswith("--"))
-    facts = {word.arg: _value(word.value) for word in call.keywords if word.arg in _FACTS}
-    alias = next((text for text in spelt if text != name), None)
-    found = {"name": name, "alias": alias, **{fact: facts.get(fact) for fact in _FACTS}}
-    return {fact: value for fact, value in found.items() if value is not None}
+def _option(call: ast.Call) -> str:
+    spelt = sorted((ast.literal_eval(argument) for argument in call.args), key=lambda text: not text.startswith("--"))
+    facts = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
+    values = (
+        "0" if facts.get("action") == "store_true" else {"?": "?", "*": "*", "+": "*"}.get(str(facts.get("nargs")), "")
+    )
+    return " ".join(filter(None, (*spelt, values)))
 
 
-def _value(node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)
-
-
-def changes(found: list[Option]) -> list[str]:
+def changes(found: list[str]) -> list[str]:
     """List options of ``found`` that the committed list lacks, has otherwise, or has although they are gone."""
-    ours, theirs = {str(each["name"]): each for each in _committed()}, {str(each["name"]): each for each in found}
+    ours, theirs = ({each.split()[0]: each for each in listed} for listed in (_committed(), found))
     listed = [f"{name} is new: {theirs[name]}" for name in theirs if name not in ours]
     listed += [f"{name} is gone" for name in ours if name not in theirs]
     listed += [f"{n} changed: {ours[n]} is now {theirs[n]}" for n in theirs if n in ours and ours[n] != theirs[n]]
     return listed
 
 
-def _committed() -> list[Option]:
-    options: list[Option] = json.loads(COMMITTED.read_text(encoding="utf-8"))["options"]
+def _committed() -> list[str]:
+    options: list[str] = json.loads(COMMITTED.read_text(encoding="utf-8"))["options"]
     return options
 
 
-def write(found: list[Option], checkout: Path, path: Path) -> None:
+def write(found: list[str], checkout: Path, path: Path) -> None:
     """Write the list with the commit of the checkout."""
-    rows = ",\n".join(f"  {json.dumps(each)}" for each in found)
-    path.write_text(
-        f'{{\n "source": {json.dumps(PARSER)},\n "commit": {json.dumps(_commit(checkout))},\n "options": [\n{rows}\n ]\n}}\n',
-        encoding="utf-8",
-    )
+    quoted = ", ".join(json.dumps(each).replace(" ", "\0") for each in found)
+    rows = (f"  {row}\n".replace("\0", " ") for row in wrap(quoted, _WIDTH, break_on_hyphens=False))
+    head = f' "source": {json.dumps(PARSER)},\n "commit": {json.dumps(_commit(checkout))},\n "options": [\n'
+    path.write_text(f"{{\n{head}{''.join(rows)} ]\n}}\n", encoding="utf-8")
 
 
 def _commit(checkout: Path) -> str:
