@@ -1,6 +1,7 @@
 """The result of a comparison: figures for programs, a page for people, one headline for the index."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,12 @@ class Page:
     def markdown(self) -> str:
         """Return the whole page."""
         return "\n".join([f"# {self.title}", "", self.headline, "", *self.summary, "", *self.details]).rstrip() + "\n"
+
+
+def data_text(document: dict[str, Any]) -> str:
+    """Return a file of the planner's data; a list of numbers is one line."""
+    lists = re.compile(r"\[\s+([^][{}]*?)\s+\]")
+    return lists.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(document, indent=1)) + "\n"
 
 
 def table(heads: str, rows: Iterable[Iterable[object]]) -> list[str]:

@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from page import Page, plain, signed, table
+from page import Page, data_text, plain, signed, table
 from times_fit import percentile
 
 from harness.predict.ranges import CLASSES, DATA, ENOUGH_ROWS, WIDENED, CostError, JobClass, RatioError, Spread
@@ -180,7 +180,7 @@ def page(folder: Path) -> Page:
         "layouts": asdict(ratio),
         "classes": {name: asdict(found) for name, found in made.items()},
     }
-    write_atomically(DATA, json.dumps(document, indent=1) + "\n")
+    write_atomically(DATA, data_text(document))
     total = [share * made[name].num_rows for name, share in covered.items() if share is not None]
     headline = (
         f"Ranges hold {plain(sum(total) / len(rows))} of {len(rows)} measured peaks when they are made without "

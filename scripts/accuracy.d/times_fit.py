@@ -1,6 +1,5 @@
 """Fits seconds to measured steps, leaves each model out in turn, and takes ranges from what is then left."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
+from page import data_text
 from times_steps import SCATTER, Step
 
 from harness.predict import time_model
@@ -187,6 +187,6 @@ def write(found: Fit) -> None:
         "spreads": {name: [round(low, 3), round(high, 3), n] for name, (low, high, n) in sorted(found.spreads.items())},
         "written_by": "scripts/accuracy time --fit",
     }
-    write_atomically(FILE, json.dumps(document, indent=1) + "\n")
+    write_atomically(FILE, data_text(document))
     time_model.fitted.cache_clear()
     time_model.typical.cache_clear()
