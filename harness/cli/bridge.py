@@ -12,7 +12,6 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems
 
 Words = tuple[str, ...]
-_FACTS = Path(__file__).with_name("bridge_options.json")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Spelling:
 def spellings() -> Mapping[str, Spelling]:
     """Return every option of Megatron-Bridge by name and by alias."""
     found: dict[str, Spelling] = {}
-    for row in json.loads(_FACTS.read_text(encoding="utf-8"))["options"]:  # NAME ALIAS VALUES, the last if not 1
-        name, *more = row.split()
+    for row in json.loads(Path(__file__).with_name("bridge_options.json").read_text())["options"]:
+        name, *more = row.split()  # NAME ALIAS VALUES, the last if it is not 1
         values = next((word for word in more if not word.startswith("-")), 1)
         spelling = Spelling(name, next(iter({*more} - {values}), None), 0 if values == "0" else values)
         found |= {text: spelling for text in (name, spelling.alias) if text}
