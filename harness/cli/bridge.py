@@ -107,6 +107,16 @@ def _dispatcher(text: str) -> Words:
     )
 
 
+_MUON = (
+    "optimizer.optimizer=dist_muon optimizer.use_distributed_optimizer=false ddp.overlap_param_gather=false "
+    "ddp.grad_reduce_in_fp32=true"
+)
+
+
+def _optimizer(text: str) -> Words:
+    return _set(_MUON) if text.lower() == "muon" else _only("adam", instead="adam or muon")(text)
+
+
 def _nccl_ub(text: str) -> Words:
     if not truth(text):
         return _set("ddp.nccl_ub=false")
@@ -180,7 +190,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "--domain": Meaning("accepted: llm", _only("llm", instead="mbr-perf has language models only")),
     "--data": Meaning("accepted: mock", _only("mock", instead=_NO_DATA)),
     "--tokenizer_type": Meaning("accepted: NullTokenizer", _only("nulltokenizer", instead=_NO_TOKENIZER)),
-    "--optimizer_type": Meaning("accepted: adam", _only("adam", instead="mbr-perf trains with Adam only")),
+    "--optimizer_type": Meaning(f"adam, or muon: --set {_MUON}", _optimizer),
     "--packager": Meaning("accepted: none", _only("none", instead="leave it out: jobs run the one there")),
     "--offline": Meaning("accepted: mbr-perf downloads nothing", lambda _: ()),
     "--first_k_dense_replace": Meaning("use --set 'model.moe.moe_layer_freq=[0]*K+[1]*N' with N further layers"),

@@ -200,7 +200,10 @@ def _fewest_steps(skipped: float) -> int | None:
 
 def _trains_muon(s: Situation) -> bool:
     """Tell mbr-perf's own ranks, whose environment is known, from plans and from jobs of other launchers."""
-    return s.launcher == "mbr-perf" and s.rank_env is not None and s.spec.optimizer.is_muon
+    is_own = s.launcher == "mbr-perf" and s.rank_env is not None
+    return is_own and (
+        s.spec.optimizer.optimizer == "dist_muon" or (s.spec.optimizer.is_muon and s.mcore_before("0.18"))
+    )
 
 
 CPU_RULES = (
@@ -305,8 +308,8 @@ CPU_RULES = (
 
 RUN_RULES = (
     Rule("RUN12", "error", _trains_muon,
-         "mbr-perf does not train with {s.spec.optimizer.optimizer}",
-         "use optimizer.optimizer=adam; `mbr-perf plan` predicts Muon",
+         "mbr-perf does not train with {s.spec.optimizer.optimizer} on megatron-core {s.mcore_name}",
+         "use adam, or muon with megatron-core 0.18 and emerging-optimizers; `mbr-perf plan` predicts both",
          "mbr-perf", "harness"),
     Rule("RUN02", "error",
          lambda s: s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0,
