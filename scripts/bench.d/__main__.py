@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from host_speed import host_adam
 from log_speed import diagnose_log, diagnose_start
 from plan_speed import PLANS
 from processes import BenchmarkFailedError
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "diagnose_log": diagnose_log,
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,
+    "host_adam": host_adam,
 }
 
 

@@ -174,10 +174,10 @@ def test_a_group_inside_a_node_uses_nvlink_and_one_across_nodes_the_network(spec
 @pytest.mark.parametrize(
     ("changes", "env", "seconds"),
     [
-        ({}, {}, 1 / 0.41 + 2 * 0.078125),
-        ({"optimizer_offload_fraction": 0.5}, {}, (1 / 0.41 + 2 * 0.078125) / 2),
-        ({"overlap_cpu_optimizer_d2h_h2d": True}, {}, 1 / 0.41 + 0.078125),
-        ({}, {"OMP_NUM_THREADS": "4"}, 1 / 0.41 / 4 + 2 * 0.078125),
+        ({}, {}, 1 / 1.4 + 2 * 0.078125),
+        ({"optimizer_offload_fraction": 0.5}, {}, (1 / 1.4 + 2 * 0.078125) / 2),
+        ({"overlap_cpu_optimizer_d2h_h2d": True}, {}, 1 / 1.4 + 0.078125),
+        ({}, {"OMP_NUM_THREADS": "4"}, 1 / 1.4 / 4 + 2 * 0.078125),
         ({"optimizer_cpu_offload": False}, {}, 0),
     ],
 )
