@@ -22,7 +22,7 @@ _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of me
 _GOLDEN, _MEDIANS = "golden and its threshold", "medians"
 _LOOKS = {_GOOD: (look.BLUE, "circle"), _UNSURE: (look.ORANGE, "triangle"), _BAD: (look.VERMILION, "cross"),
           _GOLDEN: (look.GREEN, "")}  # fmt: skip
-_FAR, _MOST_TICKS = 1.5, 3
+_FAR, _DAYS = 1.5, 3 * 86400
 _BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
 
 
@@ -40,32 +40,25 @@ def trend_picture(history: CaseHistory) -> Picture:
     points = tuple(_point(history, night, before, scale) for night, before in nights)
     medians = Curve(_MEDIANS, tuple((point.x, point.y) for point in points), colour=look.SKY)
     golden = _golden_in_sight(history)
-    band = (
-        [
-            Curve(
-                _GOLDEN,
-                ((points[0].x, golden.high / scale), (points[-1].x, golden.high / scale)),
-                below=(golden.low / scale,) * 2,
-                colour=look.GREEN,
-            )
-        ]
-        if golden
-        else []
-    )
+    first, last = points[0].x, points[-1].x
+    band = []
+    if golden:
+        low, high = golden.low / scale, golden.high / scale
+        band = [Curve(_GOLDEN, ((first, high), (last, high)), below=(low, low), colour=look.GREEN)]
     edges = tuple(
         Limit(utc_time(found.started_at).timestamp(), format_percent(found.change)) for found in history.change_points
     )
     lines = (Limit(golden.value / scale, "golden"),) if golden else ()
     axis = metric.title if metric.title == unit else f"{metric.title} ({unit})"
-    ticks = {points[at].x: f"{datetime.fromtimestamp(points[at].x, UTC):%Y-%m-%d}" for at in _spread(len(points))}
-    chart = Plane(Axis("UTC", ticks), Axis(axis), _LOOKS, points, (*band, medians), edges, lines)
-    title = f"{metric.title} of {series.case} over {counted(len(series.nights), 'night')}"
+    chart = Plane(Axis("UTC", _dates(first, last)), Axis(axis), _LOOKS, points, (*band, medians), edges, lines)
+    title = f"{metric.title} over {counted(len(series.nights), 'night')}"
     return Picture("trend", title, _caption(history), chart)
 
 
-def _spread(num: int) -> set[int]:
-    """Return some places from the first to the last of so many."""
-    return {round(at * (num - 1) / (_MOST_TICKS - 1)) for at in range(_MOST_TICKS)}
+def _dates(first: float, last: float) -> dict[float, str]:
+    """Return labels of the ends and the middle, with the hour in short histories."""
+    form = "%Y-%m-%d" if last - first > _DAYS else "%m-%d %H:%M"
+    return {at: f"{datetime.fromtimestamp(at, UTC):{form}}" for at in (first, (first + last) / 2, last)}
 
 
 def _unit(history: CaseHistory) -> tuple[str, float]:
@@ -123,6 +116,7 @@ def _caption(history: CaseHistory) -> str:
 def write_trend(history: CaseHistory, path: Path) -> Path:
     """Write the chart over an existing file. BadRequestError if it cannot be written, or has no figures."""
     drawn, page = trend_picture(history), case_page(history)
+    titled = replace(drawn, title=f"{history.series.case}: {drawn.title}")
     page = replace(page, title=f"History of {history.series.case}", blocks=(drawn, *page.blocks))
-    write_file("--chart", path, svg_file(drawn) if path.suffix == ".svg" else html(page))
+    write_file("--chart", path, svg_file(titled) if path.suffix == ".svg" else html(page))
     return path

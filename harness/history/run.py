@@ -23,7 +23,7 @@ from harness.records.metrics import BY_NAME, METRICS, Metric
 from harness.records.store import write_atomically
 from harness.show.figures import csv_text
 from harness.show.html import html
-from harness.show.page import GAP, Block
+from harness.show.page import Page, Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ def history_of(whole: Series, metric: Metric, golden_dir: Path | None = None, la
     )
 
 
-def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | None, above: Sequence[Block]) -> None:
-    """Write a page for each case in history, and ``index.html``, which ``above`` begins. ``folder`` can be copied.
+def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | None, index: Page) -> None:
+    """Write a page per case, and ``index.html``: ``index`` and a table of the cases. ``folder`` can be copied.
 
     OSError where nothing can be written; RunFailedError for a history that cannot be read.
     """
@@ -85,8 +85,8 @@ def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | 
         page = case_page(history)
         page = replace(page, title=series.case, blocks=(*drawn, *page.blocks))
         write_atomically(folder / page_name(series), html(page))
-    index = cases_page(cases, metric, results, is_linked=True)
-    write_atomically(folder / "index.html", html(replace(index, title="Nights", blocks=(*above, GAP, *index.blocks))))
+    listed = Section("Cases over the nights", cases_page(cases, metric, results, is_linked=True).blocks)
+    write_atomically(folder / "index.html", html(replace(index, blocks=(*index.blocks, listed))))
 
 
 def _asked_for(request: HistoryRequest) -> HistoryReading:

@@ -69,7 +69,7 @@ def case_page(history: CaseHistory) -> Page:
             *(Line(words, hang=2) for words in edges or [none]),
             listing(f"Note: {note}" for note in history.series.notes),
         ),
-        answer=answer_line(_newest(history)),
+        answer=_newest(history),
     )
 
 
@@ -135,22 +135,19 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
     )
 
 
-def _newest(history: CaseHistory) -> Words:
-    night = history.nights[-1]
-    return (f"{history.series.case}, {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
-
-
-def _newest_value(history: CaseHistory) -> str:
-    metric, trend = history.metric, history.trend
-    value = history.nights[-1].value(metric.name)
+def _newest(history: CaseHistory) -> Line:
+    """Return line 1: the newest night, its figure, and its trend."""
+    night, metric, trend = history.nights[-1], history.metric, history.trend
+    value, noise = night.value(metric.name), ""
     if value is None or trend is None:
-        return f"no {metric.name}"
-    if trend.level is None or trend.change is None or trend.allowed is None:
-        return f"{metric.title} {figure(metric, value)}, too few nights before it for a trend"
-    against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
-    return (
-        f"{metric.title} {figure(metric, value)}, {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
-    )
+        shown = f"no {metric.name}"
+    elif trend.level is None or trend.change is None or trend.allowed is None:
+        shown = f"{metric.title} {figure(metric, value)}, too few nights before it for a trend"
+    else:
+        against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
+        shown = f"{metric.title} {figure(metric, value)}, {against}: {trend.word}"
+        noise = f", noise explains {trend.allowed * 100:.1f} %"
+    return answer_line((f"{history.series.case}, {_when(night)}: ", _styled(night.outcome), f", {shown}"), noise)
 
 
 def _trend(trend: Trend | None) -> Words:

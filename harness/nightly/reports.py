@@ -12,7 +12,6 @@ from harness.nightly.junit import night_junit
 from harness.nightly.picture import night_picture
 from harness.nightly.show import night_page
 from harness.nightly.values import SPEED, CaseRun, NightVerdict
-from harness.nightly.words import answer
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
 from harness.records.metrics import BY_NAME
@@ -22,7 +21,7 @@ from harness.records.store import write_atomically
 from harness.show import json
 from harness.show.html import html
 from harness.show.markup import markdown
-from harness.show.page import Code, Line, Listing, Only, Section, Span
+from harness.show.page import Block, Code, Line, Listing, Only, Section, Span
 from harness.show.provenance import command_text, machine_facts, run_table
 
 
@@ -116,12 +115,15 @@ def _asked_for(verdict: NightVerdict, results: Path, outputs: Outputs) -> Iterab
 
 
 def _write_pages(verdict: NightVerdict, results: Path, folder: Path) -> None:
-    """Write the page of the night, without links to runs that do not travel with it, beside the pages of its cases."""
+    """Write the page of the night, without links to runs, the pages of all cases, and the index of the nights."""
     page = folder / f"{verdict.night_dir.name}.html"
     _write(verdict, partial(night_html, is_alone=True), page)
-    night = Line((Span(verdict.night_dir.name, link=quote(page.name)), f": {answer(verdict)}"))
+    pages = [page, *sorted({*folder.glob("*T*Z-*.html")} - {page}, reverse=True)]
+    lines = [Line(("Night ", Span(each.stem, link=quote(each.name)))) for each in pages]
+    links: tuple[Block, ...] = (lines[0], Section("Earlier nights", (Listing(tuple(lines[1:])),), folded=True))
+    index = replace(night_page(verdict), blocks=(*night_picture(verdict), *links))
     golden_dir = Path(verdict.plan.golden_dir) if verdict.plan.golden_dir else None
-    write_pages(results, folder, BY_NAME[SPEED], golden_dir, (Listing((night,)),))
+    write_pages(results, folder, BY_NAME[SPEED], golden_dir, index)
 
 
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:

@@ -12,9 +12,8 @@ from harness.experiment.recompute_plan import FULL
 from harness.plan.run import Planned
 from harness.plan.show import chief
 from harness.plan.show_layouts import best_row
-from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction
-from harness.predict.reserved import Held, why_unknown
+from harness.predict.reserved import why_unknown
 from harness.predict.search import Plan, Row, cost_of
 from harness.predict.step_history import Moment, StepHistory
 from harness.show import chart as look
@@ -167,7 +166,6 @@ def _layers(found: "Optimal", plan: Plan) -> Picture:
     shown = sorted(used, key=lambda name: (name not in ("none", FULL), -used[name]))
     looks = dict(zip(shown, _SETTINGS, strict=False)) | {_MORE: look.GREY, "": "none"}
     widths = [max(map(len, column)) for column in zip(*found.stages, strict=True)]
-    needs = [_need(*each) for each in zip(found.row.prediction.stages, found.row.prediction.held, strict=True)]
     budget = plan.limits.budget_bytes or 0
     rows = tuple(
         Bar(
@@ -175,7 +173,7 @@ def _layers(found: "Optimal", plan: Plan) -> Picture:
             format_bytes(need) + (f", {need / budget:.0%} of usable" if budget else ""),
             (*_boxes(chunks, widths, looks),),
         )
-        for stage, (need, chunks) in enumerate(zip(needs, found.stages, strict=True))
+        for stage, (need, chunks) in enumerate(zip(_needs(found.row.prediction), found.stages, strict=True))
     )
     starts = accumulate((width + _GAP for width in widths[:-1]), initial=0.0)
     axis = Axis("Layers", {start: f"chunk {number}" for number, start in enumerate(starts)})
@@ -195,8 +193,9 @@ def _boxes(
         gap = width - len(settings) + _GAP
 
 
-def _need(stage: StageMemory, held: Held) -> int:
-    return max(stage.total, held.fits[1])
+def _needs(found: Prediction) -> list[int]:
+    """Return what torch's allocator needs, stage by stage."""
+    return [max(stage.total, held.fits[1]) for stage, held in zip(found.stages, found.held, strict=True)]
 
 
 def _stages(plan: Plan, chosen: Row | None) -> Picture:
@@ -207,7 +206,7 @@ def _stages(plan: Plan, chosen: Row | None) -> Picture:
     low, _, high = found.fits
     unit, scale = memory_unit([high])
     limits, off = memory_limit([plan.limits], scale, high / scale)
-    needs = [_need(*each) for each in zip(found.stages, found.held, strict=True)]
+    needs = _needs(found)
     rows = tuple(
         Bar(
             f"Stage {stage.pp_rank}",
@@ -235,22 +234,22 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
     unit, scale = memory_unit([reserved])
     limits, off = memory_limit([plan.limits], scale, reserved / scale)
     _, peak = max(moments, key=lambda each: each[1].allocated)
+    known = f"reserved, {format_bytes(reserved)}"
     curves = [
         *_bands(moments, scale),
-        Curve("", tuple((at, each.reserved / scale) for at, each in moments), is_step=True, is_dashed=True),
+        Curve(known, tuple((at, each.reserved / scale) for at, each in moments), is_step=True),
     ]
     chart = Plane(
         Axis("Requests for memory, in order"),
         Axis(f"Memory ({unit})", from_zero=True),
-        {group: (colour, "") for group, colour in _GROUPS.items()},
+        {group: (colour, "") for group, colour in _GROUPS.items()} | {known: (look.INK, "line")},
         curves=tuple(curves),
         upwards=limits,
     )
     caption = (
         f"Stage {row.prediction.worst.pp_rank} with {row.label}, the second step: peak {format_bytes(peak.allocated)}. "
-        f"Dashed: reserved by torch's allocator, {format_bytes(reserved)}. The axis counts requests, not time; "
-        "repeated micro-batches are left out. What layers keep is split by the module whose recompute would free "
-        "it; MTP layers and full recompute are not split."
+        "Reserved: by torch's allocator. The axis counts requests, not time; repeated micro-batches are left out. "
+        "What layers keep is split by the module whose recompute would free it; MTP layers and full recompute are not."
     )
     return Picture("memory_step", "Memory over one step", caption + off, chart)
 

@@ -225,7 +225,7 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     columns = [(Column(name.capitalize(), right=True, drop=at // 5), part(name)) for at, name in enumerate(_PARTS)]
     where = (Column("Peak at", drop=2), lambda row: row.prediction.worst.peak if row.prediction else "-")
     title = f"What the peak of the fullest stage consists of, {unit}"
-    return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),))
+    return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
 
 
 def _name(plan: Plan, row: Row, best: Row | None, own: str) -> str:

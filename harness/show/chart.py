@@ -8,7 +8,7 @@ from harness.units import GIB, MIB
 
 # Okabe and Ito's palette, "Color Universal Design" (2008), on white and on black paper.
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
-BLUE, VERMILION, PURPLE, BROWN = "#0072B2", "#D55E00", "#CC79A7", "#A6761D"
+BLUE, VERMILION, PURPLE, BROWN = "var(--blue)", "#D55E00", "#CC79A7", "#A6761D"
 # Beside these, for areas of which many lie on each other: neighbours differ for every kind of colour vision.
 PLUM, WINE, LIME = "#7A5195", "#882255", "#B3DE69"
 MORE = ("#8C510A", "#80BA5A", "#A63603", "#5E4FA2", "#A6CEE3", "#666633", "#4477AA", "#E5C494")
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Limit:
-    """A dashed line across the chart; its text stands at its end."""
+    """A dashed line across the chart, named above it or, if level, in the legend."""
 
     at: float
     text: str
@@ -63,7 +63,6 @@ class Curve:
     places: tuple[Place, ...]
     below: tuple[float, ...] | None = None
     is_step: bool = False
-    is_dashed: bool = False
     colour: str = INK
 
 

@@ -10,7 +10,9 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
+from harness.show.figures import ABSENT
 from harness.show.page import (
+    WHOLE,
     Block,
     Code,
     Column,
@@ -53,6 +55,17 @@ def escape(text: str) -> str:
     return html_entities.escape(visible(text))
 
 
+# Lines would break after the hyphens of options and ranges, and anywhere in a long name.
+_WHOLE = re.compile(rf"\(?(?:(?<![\w-])--?\w[\w-]*|\d[\d.]*-\d[\w.:-]*)[).,;:]*|{WHOLE}")
+_UNBROKEN = r'<span class="word">\g<0></span>'
+_LONG, _JOINT = re.compile(r"\S{24,}"), re.compile(r"(?<=\w[/._=:])(?=\w)")
+
+
+def _text(text: str) -> str:
+    """Return text whose options and figures stay whole, and whose long names break between their parts."""
+    return _WHOLE.sub(_UNBROKEN, _LONG.sub(lambda found: _JOINT.sub("<wbr>", found[0]), escape(text)))
+
+
 def html(page: Page) -> str:
     """Return the page as one file that fetches nothing: the answer, the first picture, tables; notes at the end.
 
@@ -63,9 +76,9 @@ def html(page: Page) -> str:
     answer = page.first_line
     parts = [
         "<header>",
-        f"<h1>{escape(page.title)}</h1>",
+        f"<h1>{_text(page.title)}</h1>",
         f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
-        f"<p>{escape(about)}</p>" if about else "",
+        f"<p>{_text(about)}</p>" if about else "",
         "</header>\n<main>",
         _blocks(page.blocks, 2),
         _html_section(Section("Notes", (Listing(page.notes),), folded=True), 2) if page.notes else "",
@@ -108,7 +121,7 @@ def _is_bare(block: Block) -> bool:
 def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
     match block:
         case str():
-            return f"<p>{escape(block)}</p>" if block else ""
+            return f"<p>{_text(block)}</p>" if block else ""
         case Line():
             return f'<div class="line {block.style}">{_copyable(block)}</div>'
         case Listing():
@@ -127,8 +140,6 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
             return ""
 
 
-# Lines would break after the hyphens of an option.
-_OPTION, _UNBROKEN = re.compile(r"(?<!\S)--?\w[\w-]*"), r'<span class="word">\g<0></span>'
 # What a shell or a job takes, behind the words that say what it is for.
 _COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |export |'?[a-z_]+\.[\w.]+=|--).*)", re.DOTALL)
 
@@ -143,7 +154,7 @@ def _copyable(line: Line) -> str:
 
 
 def _code(text: str) -> str:
-    return f"<pre>{_OPTION.sub(_UNBROKEN, escape(text))}</pre>" if text else ""
+    return f"<pre>{_WHOLE.sub(_UNBROKEN, escape(text))}</pre>" if text else ""
 
 
 def _spans(words: Words) -> str:
@@ -151,7 +162,7 @@ def _spans(words: Words) -> str:
 
 
 def _span(span: Span) -> str:
-    text = escape(span.text)
+    text = _text(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
     return linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
 
@@ -168,9 +179,10 @@ def _facts(block: Facts) -> str:
         if name or not groups:
             groups.append((name, []))
         groups[-1][1].append(value)
-
-    shown = ((escape(name), "".join(f"<dd>{_spans(value)}</dd>" for value in values)) for name, values in groups)
-    return f"<dl>{''.join(f'<div><dt>{name}</dt>{values}</div>' for name, values in shown)}</dl>" if groups else ""
+    shown = (
+        f"<div><dt>{escape(name)}</dt><dd>{'</dd><dd>'.join(map(_spans, each))}</dd></div>" for name, each in groups
+    )
+    return f"<dl>{''.join(shown)}</dl>" if groups else ""
 
 
 def _html_table(table: Table) -> str:
@@ -216,6 +228,7 @@ def _cell(words: Words, kind: str, title: str, *, is_heading: bool = False) -> s
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
     if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
         kind = "long"
+    kind += " none" * (plain(words) == ABSENT)
     if not isinstance(words, Span):
         return f'<{opening} class="{kind}"{named}>{_spans(words)}</{closing}>'
     signed = replace(words, text=_SIGNS.get(words.style, "") + _BAR.sub("", words.text), style="plain")
@@ -230,11 +243,11 @@ def _html_section(section: Section, level: int) -> str:
         return ""
     if section.folded:
         return f"<details><summary>{escape(section.title)}</summary><div{named}>{inner}</div></details>"
-    return f"<h{level}{named}>{escape(section.title)}</h{level}>{inner}"
+    return f"<h{level}{named}>{_text(section.title)}</h{level}>{inner}"
 
 
 def _figure(picture: Picture, level: int) -> str:
     return (
-        f"<h{level}>{escape(picture.title)}</h{level}><figure>{svg(picture)}"
-        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+        f"<h{level}>{_text(picture.title)}</h{level}><figure>{svg(picture)}"
+        f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
     )

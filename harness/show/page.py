@@ -43,9 +43,9 @@ Style = Literal[
 
 _STYLES: dict[str, Style] = {
     "pass": "good", "ok": "good", "finished": "good", "fits": "good",
-    "improvement": "better", "better": "better",
+    "improvement": "better", "better": "better", "regression": "worse", "worse": "worse",
     "inconclusive": "doubt", "tight": "doubt", "interrupted": "doubt", "warning": "doubt",
-    "regression": "worse", "worse": "worse",
+    "ok, in doubt": "doubt", "ok, no margin": "doubt",
     "failed": "failed", "error": "failed", "damaged": "failed", "rejected": "failed",
     "oom": "oom", "not_gated": "dim", "note": "dim",
 }  # fmt: skip

@@ -13,31 +13,31 @@ from pathlib import Path
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
 from harness.records.store import write_atomically
-from harness.show.chart import Axis, Bar, Bars, Chart, Curve, Limit, Look, Place, Plane, Point
+from harness.show.chart import Axis, Bar, Bars, Curve, Limit, Look, Place, Plane, Point
 from harness.show.page import Picture, visible
 from harness.units import shortened
 
 _SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "diamond": "M0-7L6 0L0 7L-6 0z", "square": "M-5-5H5V5H-5z",
     "triangle": "M0-6L6 5H-6z", "cross": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z", "": "M-6-6H6V6H-6z",
-    "line": "M-7-1.5H7V1.5H-7z",
+    "line": "M-7-1.5H7V1.5H-7z", "dashed": "M-7-1.5h6v3h-6zM1-1.5h6v3h-6z",
 }  # fmt: skip
 _LINE, _HEIGHT, _ROW, _THICK = 18, 300, 40, 13
 _WIDTH = 720
 """Of a file; a page gives a chart the width that it has."""
 _BELOW, _LABELS = 56, 0.12
 _NEAR, _NEAR_PX = 0.05, 13
-_LONGEST_NAME = 28
+_LONGEST_NAME, _LONGEST_OF_TWO = 28, 26
 
 
 def svg(picture: Picture) -> str:
     """Return the picture as an element of a page, which has its title."""
-    return _drawn(picture, picture.chart, (), 'width="100%"')[0]
+    return _drawn(picture, 'width="100%"')[0]
 
 
 def svg_file(picture: Picture) -> str:
     """Return the picture as a document of its own, with its title, on light or dark paper."""
-    drawn, height = _drawn(picture, picture.chart, [picture.title], f'x="16" y="12" width="{_WIDTH - 32}"')
+    drawn, height = _drawn(picture, f'x="16" y="12" width="{_WIDTH - 32}"', picture.title)
     style = Path(__file__).with_name("colours.css").read_text()
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height + 24:g}"><style>\n{style}</style>'
@@ -45,13 +45,13 @@ def svg_file(picture: Picture) -> str:
     )
 
 
-def _drawn(picture: Picture, chart: Chart, head: Sequence[str], size: str) -> tuple[str, float]:
-    above = [_text(line, 0, 14, "strong") for line in head]
-    top = 26.0 * len(head)
+def _drawn(picture: Picture, size: str, head: str = "") -> tuple[str, float]:
+    chart, top = picture.chart, 26.0 * bool(head)
     parts, height = _plane(chart, top) if isinstance(chart, Plane) else _bars(chart, top)
+    drawn = "".join([_text(head, 0, 14, "strong")] * bool(head) + parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" {size} height="{height:g}" role="img" '
-        f'aria-label="{_safe(f"{picture.title}. {picture.caption}")}">{"".join([*above, *parts])}</svg>'
+        f'aria-label="{_safe(f"{picture.title}. {picture.caption}")}">{drawn}</svg>'
     ), height
 
 
@@ -72,6 +72,10 @@ def _share(x: float) -> str:
 def _line(start: Place, end: Place, kind: str = "") -> str:
     places = f'x1="{_share(start[0])}" y1="{start[1]:.5g}" x2="{_share(end[0])}" y2="{end[1]:.5g}"'
     return f'<line class="{kind}" {places}/>'
+
+
+def _entry(look: Look, x: float, y: float, markup: str) -> str:
+    return _mark(look, x, y, dx=7, beside=f'<text x="20" y="4">{markup}</text>')
 
 
 def _mark(look: Look, x: float, y: float, *, dx: float = 0, beside: str = "") -> str:
@@ -108,7 +112,7 @@ def _ticks(low: float, high: float) -> Iterator[float]:
 def _axis(scale: _Scale, title: str, bottom: float) -> Iterator[str]:
     """Yield the labels of the horizontal axis and its title, below ``bottom``."""
     for at, text in scale.ticks.items():
-        edge = 0.15 if len(text) > 6 else 0.03
+        edge = 0.011 * len(text)
         anchor = "start" if at < edge else "end" if at > 1 - edge else "middle"
         yield _text(text, at, bottom + 17, "soft", anchor=anchor)
     yield _text(title, 1, bottom + 36, "soft", anchor="end")
@@ -125,17 +129,10 @@ def _limits(limits: Sequence[Limit], scale: _Scale, bottom: float) -> Iterator[s
 def _legend(looks: Mapping[str, Look], shown: Iterable[str], y: float) -> tuple[list[str], float]:
     """Return the kinds that are in the chart, two a line or one where names are long, and where the next line is."""
     kinds = [kind for kind in looks if kind and kind in {*shown}]
-    columns = 1 if any(len(kind) > _LONGEST_NAME for kind in kinds) else 2
-    parts = [
-        _mark(
-            looks[kind],
-            0.5 * (at % columns),
-            y + _LINE * (at // columns),
-            dx=7,
-            beside=f'<text x="20" y="4">{_safe(kind)}</text>',
-        )
-        for at, kind in enumerate(kinds)
-    ]
+    columns = 1 if any(len(kind) > _LONGEST_OF_TWO for kind in kinds) else 2
+    places = (divmod(at, columns) for at in range(len(kinds)))
+    parts = [_entry(looks[kind], 0.5 * right, y + _LINE * low, _safe(kind))
+             for kind, (low, right) in zip(kinds, places, strict=True)]  # fmt: skip
     return parts, y + _LINE * -(-len(kinds) // columns)
 
 
@@ -156,14 +153,13 @@ def _plane(chart: Plane, top: float) -> tuple[list[str], float]:
     body: list[str] = []
     body += (_line((0, _HEIGHT * (1 - at)), (1, _HEIGHT * (1 - at)), "grid") for at in y.ticks)
     body += _curves(chart.curves, x, down)
-    for limit in chart.upwards:
-        body.append(_line((0, down(limit.at)), (1, down(limit.at)), "limit"))
-        body.append(_text(limit.text, 1, down(limit.at) - 5, "soft", anchor="end"))
+    body += (_line((0, down(limit.at)), (1, down(limit.at)), "limit") for limit in chart.upwards)
     body += (_text(text, 0, _HEIGHT * (1 - at) - 4, "soft") for at, text in y.ticks.items() if at < 0.97)
     body += [*_limits(chart.across, x, _HEIGHT), *_points(chart, x, down), *_axis(x, chart.x.title, _HEIGHT)]
     above = top + 22 + _LINE * len(chart.across)
-    shown = [*(point.kind for point in chart.points), *(curve.kind for curve in chart.curves)]
-    legend, below = _legend(chart.looks, shown, above + _HEIGHT + _BELOW)
+    levels = {limit.text: ("var(--soft)", "dashed") for limit in chart.upwards}
+    shown = [*(point.kind for point in chart.points), *(curve.kind for curve in chart.curves), *levels]
+    legend, below = _legend({**chart.looks, **levels}, shown, above + _HEIGHT + _BELOW)
     key = [point for point in chart.points if point.name]
     below += 6 * bool(key)
     parts = [_text(chart.y.title, 0, top + 12, "soft"), _inner(above, _HEIGHT, body), *legend]
@@ -197,7 +193,7 @@ def _curve(curve: Curve, x: _Scale, down: Callable[[float], float]) -> str:
     if curve.below is not None:
         note = f"<title>{_safe(curve.kind)}</title>"
         return f'<polygon class="fill" points="{drawn}" style="fill:{curve.colour}">{note}</polygon>'
-    return f'<polyline class="{"dashed" * curve.is_dashed}" points="{drawn}" style="stroke:{curve.colour}"/>'
+    return f'<polyline points="{drawn}" style="stroke:{curve.colour}"/>'
 
 
 def _corners(places: Sequence[Place], *, is_step: bool) -> list[Place]:
@@ -215,7 +211,8 @@ def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator
             yield _line((x(point.across[0]), y), (x(point.across[1]), y), "range")
         if point.upwards:
             yield _line((at, down(point.upwards[0])), (at, down(point.upwards[1])), "range")
-        near = (numbers for left, high, numbers in labels if abs(left - at) < _NEAR and abs(high - y) < _NEAR_PX)
+        near = (numbers for left, high, numbers in labels
+                if abs(left - at) < _NEAR * (1 + len(numbers)) / 2 and abs(high - y) < _NEAR_PX)  # fmt: skip
         if point.number:
             if (numbers := next(near, None)) is None:
                 labels.append((at, y, numbers := []))
@@ -231,7 +228,7 @@ def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator
 def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
     """Yield the line of a point in the key: its number and mark, its name, its figures."""
     number, name = f'<tspan class="strong">{_safe(point.number)}</tspan>', _safe(shortened(point.name, _LONGEST_NAME))
-    yield _mark(looks[point.kind], 0, y, dx=7, beside=f'<text x="20" y="4">{number}&#160; {name}</text>')
+    yield _entry(looks[point.kind], 0, y, f"{number}&#160; {name}")
     yield _text(point.text, 1, y + 4, "soft", anchor="end")
 
 
@@ -246,7 +243,7 @@ def _bars(chart: Bars, top: float) -> tuple[list[str], float]:
         *(part for at, bar in enumerate(chart.rows) for part in _bar(bar, chart.looks, x, _ROW * at)),
         *_axis(x, chart.axis.title, height),
     ]
-    shown = [kind for bar in chart.rows for kind, _ in bar.parts]
+    shown = [kind for bar in chart.rows for kind, size in bar.parts if size]
     legend, below = _legend(chart.looks, shown, above + height + _BELOW)
     return [_inner(above, height, body), *legend], below
 

@@ -106,7 +106,7 @@ def cell_table(verdict: SweepVerdict) -> Table:
         [
             (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
             (Column("Cell"), lambda cell: f"{cell.name}{' *' * (cell.name == use)}{_role(cell)}"),
-            (Column("Status", drop=3), lambda cell: Span(status_text(cell), style_of(cell.status))),
+            (Column("Status", drop=3), lambda cell: Span(text := status_text(cell), style_of(text))),
             (Column("Step", right=True, optional=True), _metric("step_time_s")),
             (Column("Time change", right=True, optional=True), lambda cell: change_text(cell, interval=False)),
             (Column("95 % interval", right=True, drop=2, optional=True), _interval),

@@ -109,7 +109,7 @@ def _predicted(verdict: SweepVerdict) -> Iterator[Picture]:
     yield Picture("predicted_measured", "Predicted and measured peaks", caption, chart)
 
 
-_PARTS = {"allocated (tensors)": look.BLUE, "reserved beyond allocated": look.ORANGE, "in use outside torch": look.GREY}
+_PARTS = {"allocated (tensors)": look.BLUE, "reserved, not allocated": look.ORANGE, "in use outside torch": look.GREY}
 
 
 def _ranks(name: str, runs: Sequence[RunRecord]) -> Iterator[Picture]:
@@ -122,21 +122,14 @@ def _ranks(name: str, runs: Sequence[RunRecord]) -> Iterator[Picture]:
     unit, scale = memory_unit([*allocated.values(), *reserved.values()])
     rows = []
     for rank in ranks:
-        highest = [found[rank] for found in used if rank in found]
-        ends = [
-            0,
-            allocated[rank],
-            *([reserved[rank]] if rank in reserved else []),
-            *([max(highest)] if highest else []),
-        ]
-        parts = [
-            (part, max(0, end - start) / scale) for part, (start, end) in zip(_PARTS, pairwise(ends), strict=False)
-        ]
+        peaks = [found[rank] for found in (allocated, reserved) if rank in found]
+        ends = [0, *peaks, *sorted(found[rank] for found in used if rank in found)[-1:]]
+        sizes = (max(0, end - start) / scale for start, end in pairwise(ends))
+        parts = zip(_PARTS, sizes, strict=False)
         rows.append(Bar(f"rank {rank} (stage {stages[rank]})", format_bytes(ends[-1]), tuple(parts)))
     looks = {part: (colour, "") for part, colour in _PARTS.items()}
-    caption = f"Cell {name}, the highest over its repeats." + " Only the fullest rank of each pipeline stage." * (
-        len(ranks) < len(allocated)
-    )
+    caption = f"Cell {name}, the highest over its repeats."
+    caption += " Only the fullest rank of each pipeline stage." * (len(ranks) < len(allocated))
     caption += "" if reserved else " Only allocated bytes exist: a CPU has no caching allocator and no device memory."
     if rows:
         yield Picture("rank_memory", "Memory of every rank", caption, Bars(Axis(f"Peak ({unit})"), looks, tuple(rows)))

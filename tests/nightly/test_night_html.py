@@ -12,7 +12,7 @@ from harness.nightly.reports import Outputs, night_html, write_night_reports
 from tests.nightly.conftest import changed
 
 HOSTILE = "x\"'><script>alert(1)</script>&#"
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "wbr"}
 
 
 class Page(HTMLParser):
@@ -92,11 +92,15 @@ def test_names_and_texts_cannot_become_markup(make_night, make_case):
     assert page.tags.count("script") == 1  # that of every page
 
 
-def test_the_index_links_the_night_and_a_page_for_each_case(tmp_path, kept):
-    folder = tmp_path / "html"
-    links = Page((folder / "index.html").read_text()).links
-    assert [unquote(link) for link in links] == [f"{kept.night_dir.name}.html", "h100.a.mlp.html", "h100.a.none.html"]
-    case = (folder / links[1]).read_text()
+def test_the_index_has_the_answer_and_links_all_nights_and_a_page_for_each_case(tmp_path, kept):
+    folder, earlier = tmp_path / "html", "20251231T020000Z-h100_nightly-0a1b2c3d.html"
+    (folder / earlier).touch()
+    write_night_reports(kept, Outputs(html=folder))
+    index = (folder / "index.html").read_text()
+    links = [unquote(link) for link in Page(index).links]
+    assert links == [f"{kept.night_dir.name}.html", earlier, "h100.a.mlp.html", "h100.a.none.html"]
+    assert '<p class="answer">FAILED in 3 of 9 cases' in index
+    case = (folder / links[2]).read_text()
     assert case.count("<figure><svg") == 1
     assert [f">2026-01-0{day}T02:00Z<" in case for day in (1, 2, 3, 4)] == [True, True, True, False]
 

@@ -106,7 +106,7 @@ def test_html_has_the_answer_below_the_title_the_notes_last_and_a_sign_beside_a_
 
     order = ["<h1>A sweep", 'class="answer">Use mlp.', "2 cells. On cpu.", "<table>", "<h2>About", "a note", "<footer>"]
     assert sorted(order, key=page.index) == order
-    assert '<td class="right worse" data-title="Step">▼ 1.2 s</td>' in page
+    assert '<td class="right worse" data-title="Step">▼ <span class="word">1.2 s</span></td>' in page
     assert '<li class="bad">second</li>' in page
     assert "in a browser" in page
     assert "at a terminal" not in page
@@ -139,7 +139,7 @@ def test_a_line_to_copy_is_code_below_its_label():
 
 def test_a_page_has_no_bar_of_a_terminal():
     page = html(Page((table(("Usable",), [(Span(f"{bar(0.5)}  50 % FITS", "good"),)]),), title="A"))
-    assert ">✓ 50 % FITS<" in page
+    assert '>✓ <span class="word">50 %</span> FITS<' in page
 
 
 def test_the_first_column_of_words_names_the_rows_of_a_table():

@@ -9,7 +9,8 @@ import pytest
 from harness.history.chart import write_trend
 from harness.history.run import history_of
 from harness.history.series import series_of
-from harness.nightly.reports import night_html
+from harness.history.store import write_history
+from harness.nightly.reports import Outputs, night_html, write_night_reports
 from harness.plan.pictures import pictured
 from harness.plan.run import Planned
 from harness.plan.show import plan_page
@@ -51,9 +52,26 @@ def night_page(folder, _):
     return path
 
 
+def index_of_nights(folder, _):
+    night = build_night(night_dir=folder / "nights" / "20260103T020000Z-h100_nightly-0a1b2c3d")
+    night.night_dir.mkdir(parents=True)
+    write_history(
+        folder, [build_kept(0, started_at=f"2026-01-01T0{hour}:00:00Z", run_id=f"{hour}") for hour in range(4)]
+    )
+    write_night_reports(night, Outputs(html=folder / "html"))
+    return folder / "html" / "index.html"
+
+
 def history_html(folder, _):
     series = series_of([build_kept(number, 700 + number % 5) for number in range(40)])
     return write_trend(history_of(series, BY_NAME["tflops_per_gpu"]), folder / "trend.html")
+
+
+# Pairs of texts of one chart that share more than their margins.
+OVERLAPS = """[...document.querySelectorAll("svg.chart")].flatMap(chart => {
+ const texts = [...chart.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+ return texts.flatMap(([one, a], at) => texts.slice(at + 1).filter(([, b]) => a.left < b.right - 1
+  && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4).map(([two]) => [one, two])); })"""
 
 
 @pytest.fixture(name="axe", scope="module")
@@ -64,8 +82,8 @@ def _axe():
         pytest.skip(f"axe-core cannot be fetched with npm: {error}")
 
 
-@pytest.mark.parametrize("make", [plan_html, sweep_html, night_page, history_html])
-def test_nothing_runs_out_of_the_page_and_axe_finds_nothing_serious(make, make_spec, tmp_path, axe):
+@pytest.mark.parametrize("make", [plan_html, sweep_html, night_page, index_of_nights, history_html])
+def test_nothing_runs_out_of_the_page_or_overlaps_and_axe_finds_nothing_serious(make, make_spec, tmp_path, axe):
     """Pictures of every look lie beside the page, for people."""
     page = make(tmp_path, make_spec)
     with Browser(chromium(), tmp_path / "profile") as browser:
@@ -77,5 +95,6 @@ def test_nothing_runs_out_of_the_page_and_axe_finds_nothing_serious(make, make_s
             found = browser.evaluate("axe.run(document).then(found => found.violations)")
             browser.shoots(page.with_name(f"{page.stem}_{width}{'_dark' if dark else ''}.png"))
             assert scrolls <= inner == width
+            assert browser.evaluate(OVERLAPS) == []
             serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
             assert not serious, json.dumps(serious, indent=1)[:3000]
