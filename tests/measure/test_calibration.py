@@ -67,7 +67,6 @@ def test_cpu_runs_determine_only_what_the_allocator_holds(recorded, host, tmp_pa
     assert json.loads(path.read_text()) == made.model_dump(mode="json")
 
 
-@pytest.mark.train
 def test_a_kept_calibration_is_used_and_named(recorded, host, tmp_path):
     run = recorded("none", 5000)
     calibrate(CalibrationRequest((str(run),), out=calibration_path("cpu", tmp_path / "results")), host)
@@ -114,7 +113,6 @@ def test_a_calibration_of_another_planner_is_not_used_and_the_reason_is_shown(ke
     assert str(calibration_path("cpu", results)) in constants.origin
 
 
-@pytest.mark.train
 def test_a_file_that_cannot_be_written_is_a_wrong_request(recorded, host, tmp_path):
     (tmp_path / "file").touch()
     asked = CalibrationRequest((str(recorded("none", 5000)),), out=tmp_path / "file" / "x.json")
