@@ -38,7 +38,7 @@ _EXPLAINS = ("recompute", "parallelism", "batch", "num_gpus", "compute_dtype", "
 
 def _other_arguments(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the settings that differ between the arguments that two logs print; none where one prints none."""
-    sides = [each.texts() if (each := logged_arguments(logs)) else {} for logs in (theirs, ours)]
+    sides = [{**each.others, **each.texts()} if (each := logged_arguments(logs)) else {} for logs in (theirs, ours)]
     if not all(sides):
         return ()
     order = {name: place for place, name in enumerate(_EXPLAINS)}

@@ -31,7 +31,7 @@ _NAMES = {
     "mbr-perf": "mbr-perf",
     None: "Megatron-Bridge or Megatron-LM",
 }
-_MOST_SOURCES = 3
+_MOST_SOURCES, _MOST_SETTINGS = 3, 6
 
 
 def foreign_page(answer: ForeignAnswer) -> Page:
@@ -43,12 +43,14 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
     stated = " ".join(finding.reason for finding in shown)
     why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
+    differing = [f"Differs: {each}" for each in judged.settings]
     renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
     return Page(
         (
             comparison_table(shown, SHOWN, "Log", "Reference" if judged.golden.log else "Golden"),
             *reasons(why),
-            listing(f"Differs: {each}" for each in judged.settings),
+            listing(differing[:_MOST_SETTINGS]),
+            details("difference", differing[_MOST_SETTINGS:]),
             listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in stated), style="doubt"),
             listing((_log_line(log), _golden_line(judged), *_worst(log))),
             _notes((*judged.comparison.provisional, *judged.notes, *renewal * (answer.outcome == "improvement"))),

@@ -41,10 +41,11 @@ _OF_STEP = (
 
 @dataclass(frozen=True)
 class Logged:
-    """The settings that a log prints, and their place. ``path``: the file of the log that holds them."""
+    """The settings that a log prints, and their place. ``path``: the file of the log. ``others``: arguments as text."""
 
     path: str
     settings: Layer
+    others: Mapping[str, str]
 
     def texts(self) -> dict[str, str | None]:
         """Return every setting that has a value as it is written."""
@@ -68,7 +69,8 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
     settings = settings_in(found, rows_of("megatron"))
     if found.num_gpus:
         settings["num_gpus"] = Setting(found.num_gpus.value, found.num_gpus.source)
-    return Logged(place.rpartition(": ")[0].rpartition(":")[0], settings)
+    others = {name: str(each.value) for name, each in found.given.items() if name not in found.read}
+    return Logged(place.rpartition(": ")[0].rpartition(":")[0], settings, others)
 
 
 def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:

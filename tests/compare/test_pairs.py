@@ -114,13 +114,21 @@ def test_settings_that_two_logs_print_differently_are_listed_and_the_likeliest_c
         lines = "\n".join(f"  {name} {'.' * 30} {value}" for name, value in rows.items())
         return f"------------------------ arguments ------------------------\n{lines}\n--- end of arguments ---\n"
 
-    common = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "world_size": 32, "bf16": True}
+    common = {
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "world_size": 32,
+        "bf16": True,
+        "log_interval": 1,
+    }
     ours, theirs = side("log", 2.8, "a"), side("log", 2.5, "b")
     ours.write_text(arguments({**common, "micro_batch_size": 1, "recompute_granularity": "full",
                                "recompute_method": "uniform", "recompute_num_layers": 1}) + ours.read_text())  # fmt: skip
-    theirs.write_text(arguments({**common, "micro_batch_size": 2}) + theirs.read_text())
+    theirs.write_text(arguments({**common, "micro_batch_size": 2, "log_interval": 2}) + theirs.read_text())
     settings = json.loads(mbr_perf("compare", ours, theirs, "--json").out)["settings"]
-    assert [text.partition(":")[0] for text in settings][:2] == ["recompute", "batch.micro_batch_size"]
+    names = [text.partition(":")[0] for text in settings]
+    assert (names[:2], names[-1]) == (["recompute", "batch.micro_batch_size"], "log_interval")
 
 
 def test_a_reference_without_an_iteration_is_refused(mbr_perf, side, tmp_path):

@@ -47,13 +47,25 @@ def _wrong_attention(s: Situation) -> Values | None:
     for name, expected in zip(_ATTENTION, _EXPECTED_ATTENTION[backend], strict=True):
         found = s.env.get(name)
         if found is not None and found != expected:
+            found = f"{found}{_origin(s, name)}"
             return {"name": name, "found": found, "expected": expected, "backend": backend}
     return None
 
 
 def _two_allocators(s: Situation) -> Values | None:
-    old, new = (s.env.get(name) for name in ALLOCATOR_NAMES)
-    return {"old": old, "new": new} if old is not None and new is not None and old != new else None
+    if len({s.env.get(name) for name in ALLOCATOR_NAMES} - {None}) < len(ALLOCATOR_NAMES):
+        return None
+    old, new = (f"{s.env[name]!r}{_origin(s, name)}" for name in ALLOCATOR_NAMES)
+    return {"old": old, "new": new}
+
+
+def _layers_scaled(s: Situation) -> Values | None:
+    name = "NVTE_APPLY_QK_LAYER_SCALING"
+    return {"name": f"{name}{_origin(s, name)}"} if s.uses_te and s.env.get(name, "0") != "0" else None
+
+
+def _origin(s: Situation, name: str) -> str:
+    return "" if name in s.spec.env else " (from your shell)"
 
 
 def _whole_moments(s: Situation) -> Values | None:
@@ -99,7 +111,7 @@ ENVIRONMENT = (
          "{s.export} NCCL_GRAPH_REGISTER=0",
          "Megatron-LM main full_cuda_graph.py", "source", since="0.18"),
     Rule("V06", "error", _two_allocators,
-         "PYTORCH_CUDA_ALLOC_CONF is {old!r}, but PYTORCH_ALLOC_CONF is {new!r}",
+         "PYTORCH_CUDA_ALLOC_CONF is {old}, but PYTORCH_ALLOC_CONF is {new}",
          "set one of them, or give both the same value",
          "torch c10/cuda/CUDAAllocatorConfig; transformer/cuda_graphs.py:1413", "source"),
     Rule("V07", "error", lambda s: s.spec.ddp.nccl_ub and _expandable(s.env),
@@ -112,8 +124,8 @@ ENVIRONMENT = (
          "unset the three NVTE_*_ATTN variables and use kernels.attention_backend",
          "models/common/language_module/language_module.py:98", "source",
          "{name} set to {found}, but expected {expected}"),
-    Rule("V10", "error", lambda s: s.uses_te and s.env.get("NVTE_APPLY_QK_LAYER_SCALING", "0") != "0",
-         "NVTE_APPLY_QK_LAYER_SCALING: no model of mbr-perf uses it",
+    Rule("V10", "error", _layers_scaled,
+         "{name}: no model of mbr-perf uses it",
          "unset it",
          "extensions/transformer_engine.py:1179", "source",
          "is False but environment variable NVTE_APPLY_QK_LAYER_SCALING"),

@@ -45,6 +45,15 @@ def test_rows_say_what_to_do_and_where_it_is_known_from():
     assert [row.id for row in RULES if not (row.message and row.fix and row.source)] == []
 
 
+@pytest.mark.parametrize("name", ["NVTE_FLASH_ATTN", "NVTE_APPLY_QK_LAYER_SCALING"])
+def test_a_value_of_the_shell_is_named_as_such(judge, name):
+    def texts(**changes):
+        found = judge("dense", {"kernels__attention_backend": "fused", **changes})
+        return ["shell" in each.message for each in found if name in each.message]
+
+    assert (texts(rank_env={name: "1"}), texts(**{f"env__{name}": "1"})) == ([True], [False])
+
+
 @pytest.mark.parametrize("kind", ["dense", "moe", "deepseek", "cpu", "cpu moe"])
 def test_the_plain_requests_are_without_findings(kind, judge):
     assert judge(kind, {}) == ()
