@@ -190,7 +190,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "--domain": Meaning("accepted: llm", _only("llm", instead="mbr-perf has language models only")),
     "--data": Meaning("accepted: mock", _only("mock", instead=_NO_DATA)),
     "--tokenizer_type": Meaning("accepted: NullTokenizer", _only("nulltokenizer", instead=_NO_TOKENIZER)),
-    "--optimizer_type": Meaning(f"adam, or muon: --set {_MUON}", _optimizer),
+    "--optimizer_type": Meaning(f"accepted: adam; muon: --set {_MUON}", _optimizer),
     "--packager": Meaning("accepted: none", _only("none", instead="leave it out: jobs run the one there")),
     "--offline": Meaning("accepted: mbr-perf downloads nothing", lambda _: ()),
     "--first_k_dense_replace": Meaning("use --set 'model.moe.moe_layer_freq=[0]*K+[1]*N' with N further layers"),

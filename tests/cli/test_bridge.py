@@ -94,6 +94,9 @@ def _guide_table():
          " --set kernels.moe_pad_expert_input_to_capacity=false --set model.moe.moe_router_force_load_balancing=true"),
         ("--pipeline_model_parallel_layout Et|t|L", "--set parallelism.pipeline_model_parallel_layout=Et|t|L"),
         ("--num-moe-experts 64 --lr 1e-4", "--set model.moe.num_moe_experts=64 --set optimizer.lr=0.0001"),
+        ("--optimizer_type adam", ""),
+        ("--optimizer_type muon", "--set optimizer.optimizer=dist_muon --set optimizer.use_distributed_optimizer=false"
+         " --set ddp.overlap_param_gather=false --set ddp.grad_reduce_in_fp32=true"),
         ("--lr 2e-10", "--set optimizer.lr=2.0e-10"),
         ("--use_recipes", "--variant library"),
         ("-ce A=1,B=2", "-E A=1 -E B=2"),
