@@ -42,19 +42,9 @@ def nearest_command(group: Any, ctx: Any, typed: str) -> str:
         known.setdefault(name, []).insert(0, name)
         for inner in getattr(command, "commands", ()):
             known.setdefault(inner, []).append(f"{name} {inner}")
-    full = [words for match in closest(typed, known) for words in known[match]] or _entries_meant(group, ctx, typed)
+    full = [words for match in closest(typed, known) for words in known[match]]
     before = f"{group.name} " if ctx.parent else ""
     return f"Did you mean {' or '.join(repr(before + words) for words in full)}?" if full else ""
-
-
-def _entries_meant(group: Any, ctx: Any, typed: str) -> list[str]:
-    """``show G22`` for ``rules G22``: the nearest of the names that the group's `show` completes."""
-    show = group.get_command(ctx, "show")
-    if show is None:
-        return []
-    asked = show.make_context("show", [], parent=ctx, resilient_parsing=True)
-    names = [item.value for argument in show.params[:1] for item in argument.shell_complete(asked, "")]
-    return [f"show {name}" for name in closest(typed, names)]
 
 
 def job_behind(command: str, typed: list[str], word: str) -> BadRequestError:

@@ -321,9 +321,9 @@ class Rulings:
     job: tuple[Finding, ...] = ()
     start: Callable[[ExperimentSpec], tuple[Finding, ...]] = lambda _: ()
 
-    def refusal(self, *specs: ExperimentSpec) -> str:
-        """Return why not all of ``specs`` can start: rule, message and fix; empty if they can."""
-        return findings_text({finding.id: finding for spec in specs for finding in self.start(spec)}.values())
+    def refusal(self, spec: ExperimentSpec) -> str:
+        """Return why the job cannot start like this: rule, message and fix; empty if it can."""
+        return findings_text({finding.id: finding for finding in self.start(spec)}.values())
 
 
 NO_RULINGS = Rulings()
