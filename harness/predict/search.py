@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from harness.experiment.effective import NO_SOFTWARE, Implementation, computation, effective_recompute
+from harness.experiment.effective import Implementation, computation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.modules import MODULES
@@ -254,9 +254,7 @@ class Plan:
         return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
 
 
-def required_cases(
-    found: Candidates, implementation: Implementation, software: Software = NO_SOFTWARE
-) -> tuple[TraceCase, ...]:
+def required_cases(found: Candidates, implementation: Implementation, software: Software) -> tuple[TraceCase, ...]:
     """Return all traces that the legal settings need, each once."""
     composer = Composer(found.rows[0].spec, implementation, software)
     legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)

@@ -34,7 +34,7 @@ def trace_of(case: TraceCase) -> ChunkTrace:
 def planned(make_spec):
     spec = make_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE})
     found = candidates(spec, SOFTWARE, TE)
-    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE)}, None, {})
+    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE, SOFTWARE)}, None, {})
 
     def made(verdict: str):
         first = plan(spec, found, traces, Limits(None), TE, SOFTWARE)

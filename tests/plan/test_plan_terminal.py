@@ -50,7 +50,7 @@ def trace_of(case: TraceCase) -> ChunkTrace:
 
 def planned(spec: ExperimentSpec, capacity_bytes: int | None = 80 * 1024**3):
     found = candidates(spec, SOFTWARE, TE)
-    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE)}, None, {})
+    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE, SOFTWARE)}, None, {})
     return plan(spec, found, traces, Limits(capacity_bytes), TE, SOFTWARE)
 
 
@@ -232,7 +232,7 @@ def without_seconds(prediction: Prediction) -> Prediction:
 
 def test_a_layout_that_the_tracer_cannot_trace_is_named_beside_the_others(spec):
     found = candidates(spec, SOFTWARE, TE)
-    refused = {case.key: "exit 1: KeyError: 'x'" for case in required_cases(found, TE)}
+    refused = {case.key: "exit 1: KeyError: 'x'" for case in required_cases(found, TE, SOFTWARE)}
     lost = plan(spec, found, Traces({}, None, refused), Limits(80 * GIGA), TE, SOFTWARE)
     lines = shown(layouts_page(layouts(tp2=lost, tp4=planned(spec))))
     assert any("tp2" in line and ": exit 1: KeyError: 'x'" in line for line in lines)
@@ -282,7 +282,7 @@ def test_a_setting_has_one_budget_and_one_verdict_in_every_table(make_spec, poin
     spec = make_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE}, **point)
     asked = PlanRequest(asked=Request(model_recipe_name="llama3_70b", gpu=spec.gpu))
     found = candidates(spec, SOFTWARE, TE)
-    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE)}, None, {})
+    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE, SOFTWARE)}, None, {})
     for shrunk in (1.0, 0.75, 0.6, 0.5):
         limits = replace(asked.limits(spec), capacity_bytes=int(spec.capacity_bytes * shrunk))
         made = plan(spec, found, traces, limits, TE, SOFTWARE)

@@ -169,7 +169,7 @@ def test_a_stage_that_kills_the_tracer_takes_no_other_stage_with_it(by_hand, tmp
     spec = spec_of(DENSE, "none", **PP4)
     software = Software(transformer_engine="2.11")
     found = candidates(spec, software, IMPLEMENTATION)
-    traces = by_hand(required_cases(found, IMPLEMENTATION))
+    traces = by_hand(required_cases(found, IMPLEMENTATION, software))
     planned = plan(spec, found, traces, Limits(None), IMPLEMENTATION, software)
     tracing = ExactTracing(replace(this_host(), python=str(python), num_cores=1), 100.0, IMPLEMENTATION, software)
     (setting,) = tracing.settings(planned, ("none",), traces)

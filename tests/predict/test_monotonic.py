@@ -49,7 +49,7 @@ def _found(spec):
 @pytest.fixture(name="traces", scope="module")
 def _traces(found):
     """The traces that all settings of the request take."""
-    return traces_of(required_cases(found, IMPLEMENTATION))
+    return traces_of(required_cases(found, IMPLEMENTATION, SOFTWARE))
 
 
 @pytest.fixture(name="planned", scope="module")

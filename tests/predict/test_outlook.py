@@ -22,7 +22,8 @@ def _planned(spec_of, by_hand):
     def make(recompute, capacity_bytes=80 * 1024**3):
         spec = spec_of().model_copy(update={"recompute": parse_recompute(recompute)})
         found = candidates(spec, SOFTWARE, TE)
-        return plan(spec, found, by_hand(required_cases(found, TE)), Limits(capacity_bytes, margin=0.0), TE, SOFTWARE)
+        traces = by_hand(required_cases(found, TE, SOFTWARE))
+        return plan(spec, found, traces, Limits(capacity_bytes, margin=0.0), TE, SOFTWARE)
 
     return make
 

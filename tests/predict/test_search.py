@@ -31,7 +31,7 @@ def planned(spec_of, by_hand):
     def make(spec=None, **limits):
         spec = spec or spec_of()
         found = candidates(spec, SOFTWARE, TE)
-        traces = by_hand(required_cases(found, TE))
+        traces = by_hand(required_cases(found, TE, SOFTWARE))
         return plan(spec, found, traces, Limits(**{"capacity_bytes": 80 * 1024**3} | limits), TE, SOFTWARE)
 
     return make
@@ -74,7 +74,7 @@ def test_nothing_is_judged_where_the_memory_is_unknown(planned):
 def test_a_setting_that_the_tracer_declined_is_a_row_with_the_reason(spec_of, by_hand):
     spec = spec_of()
     found = candidates(spec, SOFTWARE, TE)
-    cases = required_cases(found, TE)
+    cases = required_cases(found, TE, SOFTWARE)
     traces = by_hand(case for case in cases if case.spec.recompute.text != "mlp")
     refused = {case.key: "a defect" for case in cases if case.spec.recompute.text == "mlp"}
     made = plan(spec, found, Traces(traces.even, None, refused), Limits(None), TE, SOFTWARE)
@@ -123,7 +123,7 @@ def test_parallelism_is_the_last_resort_and_names_the_floor(planned):
 def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
     spec = spec_of(gpu="cpu", compute_dtype="fp32", kernels={"transformer_impl": "local"})
     found = candidates(spec, SOFTWARE, "local")
-    made = plan(spec, found, by_hand(required_cases(found, "local")), Limits(None), "local", SOFTWARE)
+    made = plan(spec, found, by_hand(required_cases(found, "local", SOFTWARE)), Limits(None), "local", SOFTWARE)
     assert made.control.prediction.time is None
     # a third of the layers' forward and backward FLOPs, a little less of all with the logits
     assert 0.30 < row_of(made, "full:uniform:1").overhead < 1 / 3

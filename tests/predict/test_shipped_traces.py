@@ -249,7 +249,7 @@ def test_every_case_holds_the_settings_that_a_plan_composes(point):
     cases = {case.key for case in every_case(point, IMPLEMENTATION)}
     graph = point.cuda_graph.model_copy(update={"impl": "none", "scope": ()})
     eager = point.model_copy(update={"cuda_graph": graph})
-    needed = required_cases(candidates(eager, SOFTWARE, IMPLEMENTATION), IMPLEMENTATION)
+    needed = required_cases(candidates(eager, SOFTWARE, IMPLEMENTATION), IMPLEMENTATION, SOFTWARE)
     assert {case.key for case in needed} <= cases
     assert len(needed) > 10
 
