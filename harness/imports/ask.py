@@ -57,16 +57,17 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     `run`.
     """
     from harness.cli.requests import experiment_request, read
-    from harness.imports.run import ImportRequest, import_run, require_job, start_of
+    from harness.imports.run import ImportRequest, import_run, start_of, with_job
     from harness.measure.experiment import Display
     from harness.records.gating import GateOptions
 
-    request, logs = experiment_request(asked, judge), tuple(what.log)
-    require_job(logs, request)
+    logs = tuple(what.log)
+    request, notes = with_job(logs, experiment_request(asked, judge))
     job = ImportRequest(
         logs=logs,
         asked=request,
         gate=read(GateOptions, judge),
+        notes=notes,
         started_at=start_of(what.started_at),
         results_dir=what.results_dir,
     )

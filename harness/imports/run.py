@@ -23,7 +23,7 @@ from harness.measure.experiment import Display, judge
 from harness.measure.launched import Ran
 from harness.measure.logged import logged_arguments, with_logged
 from harness.measure.prediction import cached_prediction
-from harness.measure.understanding import RunRequest, Settled, settle
+from harness.measure.understanding import RunRequest, Settled, assumed_gpu, settle
 from harness.records.folders import results_dir
 from harness.records.gating import GateOptions
 from harness.records.rank import LONGEST_STEP_S, Failure, MemoryRecord, RankRecord, StepRecord, placed
@@ -39,23 +39,29 @@ UNKNOWN = "unknown"  # a host that the log does not name
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """The logs of one job, its settings, its start ``started_at`` if given, and how to judge it."""
+    """The logs of one job, its settings, what was assumed of them, its start if given, and how to judge it."""
 
     logs: tuple[str, ...]
     asked: Request
     gate: GateOptions
+    notes: tuple[str, ...] = ()
     started_at: datetime | None = None
     results_dir: Path | None = None
 
 
-def require_job(logs: tuple[str, ...], asked: Request) -> None:
-    """Raise BadRequestError, with a command to copy, unless a recipe, or a GPU and the log's arguments, are known."""
+def with_job(logs: tuple[str, ...], asked: Request) -> tuple[Request, tuple[str, ...]]:
+    """Return the request with the GPU type that the log names, else this machine's, and a note that says so.
+
+    BadRequestError, with a command to copy, unless a recipe, or a GPU and the log's arguments, are known.
+    """
+    log_sources(logs)  # a missing file is named as such
+    gpu, note = (asked.gpu, "") if asked.gpu else assumed_gpu(logs, this_host())
+    asked, notes = (asked, ()) if gpu == "cpu" or not note else (replace(asked, gpu=gpu), (note,))
     prints_arguments = not asked.job_name and logged_arguments(logs) is not None
     if asked.job_name or (asked.gpu and prints_arguments):
-        return
-    log_sources(logs)  # a missing file is named as such
+        return asked, notes
     if prints_arguments:
-        wanted = f"a log does not contain its GPU type; name it with -g ({logs[0]} prints all other settings)"
+        wanted = f"the log names no GPU type; add it with -g ({logs[0]} prints all other settings)"
         raise SeveralMatchError(wanted, choices=(("-g", "GPU"),))
     raise SeveralMatchError(
         "a log does not contain its recipe; name one with -mr, or your file, e.g. with --bridge_config",
@@ -207,7 +213,8 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     host = this_host()
     log, failure = read(request.logs)
     ended = ending(log, failure)
-    settled = settled_like(log, ended, *with_logged(request.asked, request.logs, host), host)
+    asked, notes = with_logged(request.asked, request.logs, host)
+    settled = settled_like(log, ended, asked, (*request.notes, *notes), host)
     times = job_times(log, request.started_at, datetime.now(UTC))
     run_dir = new_run_dir(results_dir(request.results_dir), f"{settled.spec.recipe}-imported")
     record = recorded(log, ended, settled, times, host, run_dir.name)
@@ -241,7 +248,7 @@ def settled_like(log: ForeignLog, ended: Ending, asked: Request, notes: tuple[st
     ``notes``: what was taken from the log's arguments.
     """
     if not asked.gpu:
-        raise BadRequestError("a log does not contain its GPU type", remedy="add it with -g, e.g. -g h100")
+        raise BadRequestError("the log names no GPU type", remedy="add it with -g, e.g. -g h100")
     last = log.iterations[-1].number if log.iterations else None
     steps = last if ended.provisional else asked.max_steps or log.total or last
     settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)

@@ -195,12 +195,15 @@ def test_without_a_recipe_and_arguments_the_command_is_quoted(mbr_perf, tmp_path
     assert (answer.code, answer.err.splitlines()[-1]) == (2, f"  mbr-perf import {log} {command}")
 
 
-def test_without_a_gpu_type_nothing_is_assumed(mbr_perf, tmp_path):
-    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
-    answer = mbr_perf("import", "--log", tmp_path / "a.log", "-mr", "llama3_70b")
-
-    assert answer.code == 2
-    assert "GPU type" in answer.err
+@pytest.mark.slow
+def test_the_gpu_type_is_the_one_that_the_log_names_or_must_be_given(mbr_perf, tmp_path):
+    silent, named, job = tmp_path / "a.log", tmp_path / "b.log", ("-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs")
+    silent.write_text(job_log(TABLE[1]))
+    named.write_text("NVIDIA H100 80GB HBM3\n" + job_log(TABLE[1]))
+    refused = mbr_perf("import", "--log", silent, *job)
+    assert (refused.code, "GPU type" in refused.err) == (2, True)
+    document = json.loads(mbr_perf("import", "--log", named, *job, "--results_dir", tmp_path, "--json").out)
+    assert any("h100" in note and f"{named}:1" in note for note in document["notes"])
 
 
 def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
