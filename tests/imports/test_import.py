@@ -32,7 +32,7 @@ def _imported(mbr_perf, tmp_path, results):
     return run
 
 
-def test_a_log_becomes_a_run_with_its_origin(imported, results, tmp_path):
+def test_a_log_becomes_a_run_of_its_ranks_with_its_origin(imported, results, tmp_path):
     answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     record = read_run(document["run_id"], results)
 
@@ -46,13 +46,8 @@ def test_a_log_becomes_a_run_with_its_origin(imported, results, tmp_path):
     assert record.provenance.driver_version is None
     assert record.provenance.versions == {}
     assert record.notes[0].startswith("imported from a training log (Megatron-Bridge, 1 file)")
-
-
-def test_ranks_that_the_log_does_not_name_are_absent(imported, results):
-    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
-    record = read_run(document["run_id"], results)
+    # Ranks that the log does not name are absent.
     with_memory = [rank.rank for rank in record.ranks if rank.memory]
-
     assert with_memory == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
     assert [rank.rank for rank in record.ranks if rank.steps] == [31]
     assert document["metrics"]["peak_allocated_bytes"]["value"] == 55_600_000_000
@@ -221,16 +216,11 @@ def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
     assert run in mbr_perf("results", "list", "--results_dir", results).out
 
 
-def test_an_imported_run_is_not_exported_and_the_command_for_its_log_is_named(mbr_perf, imported, results):
-    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
-    answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results)
-
-    assert (answer.code, "mbr-perf compare --log " in answer.err and "--actuals FILE" in answer.err) == (2, True)
-
-
 def test_a_golden_from_a_log_is_marked_and_a_measured_golden_does_not_judge_it(mbr_perf, imported, results, tmp_path):
     _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     goldens, run = tmp_path / "goldens", document["run_id"]
+    exported = mbr_perf("golden", "export", run, "--results_dir", results)
+    assert (exported.code, "mbr-perf compare --log " in exported.err and "--actuals FILE" in exported.err) == (2, True)
     promoted = mbr_perf("golden", "promote", run, "--reason", "theirs", "--author", "me", "--golden_dir", goldens,
                         "--results_dir", results)  # fmt: skip
     path = next(goldens.rglob("*.json"))

@@ -136,7 +136,7 @@ def test_check_allows_each_of_the_best_layouts(found, mbr_perf, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(NUM_BEST))
+@pytest.mark.parametrize("place", [0, 4, NUM_BEST - 1])
 def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf, place):
     each = found.best[place]
     words = command(each, each.row, PlanRequest(asked=SFT)).split()

@@ -11,6 +11,7 @@ import pytest
 from harness.units import format_bytes
 
 JOB = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "--only", "mlp", "full:uniform:1", "--json")
+SMALL = (*JOB, "--num_layers", "4")
 NATIVE = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
 INTERLEAVED = ("-pp", "2", "-vp", "2")
 
@@ -21,16 +22,16 @@ def stage_of(answer, setting):
     return max(found["stages"], key=lambda stage: stage["total"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "more"),
-    [("none", ()), ("none", NATIVE), ("full:uniform:1", INTERLEAVED)],
+    [pytest.param("none", (), marks=pytest.mark.slow), ("none", NATIVE),
+     pytest.param("full:uniform:1", (*INTERLEAVED, "--num_layers", "32"), marks=pytest.mark.slow)],
     ids=["expandable", "native", "interleaved"],
-)
+)  # fmt: skip
 def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_path, setting, more):
     file = tmp_path / "step.pickle"
     file.write_text("replaced")
-    stage = stage_of(mbr_perf(*JOB, *more, "--recompute", setting, "--step_trace", file), setting)
+    stage = stage_of(mbr_perf(*SMALL, *more, "--recompute", setting, "--step_trace", file), setting)
     snapshot = pickle.loads(file.read_bytes())
     there, peak, asked, reserved = {}, 0, set(), 0
     for row in snapshot["device_traces"][0]:
@@ -78,7 +79,7 @@ def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_
     assert viz.trace(snapshot)
     assert "html" in viz.trace_plot(snapshot).lower()
     words = {frame["name"] for row in snapshot["device_traces"][0] for frame in row["frames"]}
-    assert words >= {"weights", "micro-batch 1", "layers, backward", "layer 31"}
+    assert words >= {"weights", "micro-batch 1", "layers, backward"}
     assert ("layers, mlp" in words) == (setting == "none")
 
 
@@ -123,7 +124,7 @@ def test_the_step_on_the_page_reaches_the_peak_and_the_reserved_bytes_of_the_pla
     file = tmp_path / "plan.html"
     stage = stage_of(mbr_perf(*JOB, *more, "--recompute", setting, "--html", file), setting)
     figure = file.read_text().partition("<h2>Memory over one step")[2].partition("</figure>")[0]
-    peak, reserved = re.search(r": peak ([\d.]+ GiB)\. Dashed: .*, ([\d.]+ GiB)\. The axis", figure).groups()
+    peak, reserved = (re.search(rf"{where} ([\d.]+ GiB)", figure)[1] for where in (": peak", ">reserved,"))
     assert peak == format_bytes(stage["total"])
     if stage["reserved_source"] == "replayed":
         assert reserved == format_bytes(stage["reserved_bytes"])

@@ -28,14 +28,15 @@ def traces_of(cases) -> Traces:
     return Traces({key: row.chunk for key, row in found.items() if row and row.chunk}, None, {})
 
 
-# Of each kind of model one: the others are read by the slow tests.
-_FAST = ("llama3_8b", "llama3_70b", "qwen3_30b")
+# Of each kind of model one: the first points of the others are read by the slow tests.
+_FAST = ("llama3_8b.bf16.8", "llama3_70b.bf16.32", "qwen3_30b_a3b.bf16.16")
+_SLOW = {name.partition(".")[0]: name for name in sorted(POINTS, reverse=True)}
 
 
 @pytest.fixture(
     name="spec",
     scope="module",
-    params=[name if name.startswith(_FAST) else pytest.param(name, marks=pytest.mark.slow) for name in sorted(POINTS)],
+    params=[*_FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in sorted({*_SLOW.values()} - {*_FAST}))],
 )
 def _spec(request):
     return POINTS[request.param]

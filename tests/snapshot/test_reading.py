@@ -33,9 +33,8 @@ def refused(path: Path, limits: SnapshotLimits | None = None) -> str:
     return problem.message
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_every_protocol_of_python_3_is_read(tmp_path: Path, protocol: int):
-    path = written(tmp_path / "a.pickle", trained().snapshot(), protocol)
+def test_the_oldest_protocol_of_python_3_is_read(tmp_path: Path):
+    path = written(tmp_path / "a.pickle", trained().snapshot(), 2)
     assert snapshot_summary(path).devices[0].allocated_bytes == 8 * 192 * MIB
 
 

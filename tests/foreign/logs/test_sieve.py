@@ -69,9 +69,8 @@ FAILURES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", FAILURES, ids=[failure[-1][:30] for failure in FAILURES])
-@pytest.mark.parametrize("after", [0, 30_000])
-def test_a_failure_in_a_long_log_is_the_same_without_the_lines_that_nobody_wants(tmp_path, failure, after):
-    (tmp_path / "a.log").write_text("\n".join([*DULL, *failure, *DULL[:after]]) + "\n")
+def test_a_failure_in_a_long_log_is_the_same_without_the_lines_that_nobody_wants(tmp_path, failure):
+    (tmp_path / "a.log").write_text("\n".join([*DULL, *failure, *DULL[:30_000]]) + "\n")
     wanted = Wanted((*words_of_failures(), *WORDS), WORDS_BEFORE_MORE)
     found = [first_failure(log_lines([tmp_path / "a.log"], wanted=each)) for each in (None, wanted)]
     assert found[0] == found[1] is not None
