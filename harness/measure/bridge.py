@@ -65,18 +65,21 @@ def _with_config_file(asked: Request, version: str, host: Host) -> Request:
 
 
 def _for_function_of_point(asked: Request) -> Request:
-    """Return the request for the recipe function that the asked point is from, which decides task and precision, too.
+    """Return the request for the recipe function that the asked point is from, with the point's environment.
 
-    BadRequestError if the point is from none.
+    The function decides task and precision. BadRequestError if the point is from none.
     """
     choice = choose_point(recipe_of(asked), asked)
     found = _FUNCTION.search(choice.point.key.source)
     if found is None:
         message = f"--engine bridge: {choice.point.place} is from no recipe function of Megatron-Bridge"
         raise BadRequestError(message, remedy="name one with --bridge_recipe, or choose another point")
-    request = Request(model_recipe_name="", gpu=asked.gpu, source=ForeignSource("bridge_recipe", found[0]))
-    asked = replace(asked, num_gpus=choice.num_gpus, task=None, compute_dtype=None, recipes_dir=None)
-    return laid_over(asked, request)
+    env = [(name, setting.value) for name, setting in choice.point.layer.items() if name.startswith("env.")]
+    of_point = tuple(f"{name.removeprefix('env.')}={value}" for name, value in env if value is not None)
+    own = {"source": ForeignSource("bridge_recipe", found[0]), "num_gpus": choice.num_gpus}
+    decided = dict.fromkeys(("task", "compute_dtype", "variant", "point_gpu", "model_family_name", "recipes_dir"))
+    asked = replace(asked, model_recipe_name="", **own, **decided)  # type: ignore[arg-type]
+    return laid_over(Request(model_recipe_name="", gpu=asked.gpu, env=of_point), asked)
 
 
 @cache  # the cells of a sweep ask for the same configuration

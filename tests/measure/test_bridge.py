@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from harness.resolve.recipe import ForeignSource, Request
 from tests.commands import mbr_perf as mbr_perf  # noqa: PLC0414 (a fixture)
 from tests.commands import refused
 from tests.scripted_bridge import PACKAGE, container
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(name="host")
@@ -69,6 +72,25 @@ def test_options_replace_settings_of_the_container(asked, host, tmp_path):
         "model.recompute_modules": (), "model.distribute_saved_activations": False,
         "model.seq_length": 32, "dataset.seq_length": 32, "train.global_batch_size": 4,
     }  # fmt: skip
+
+
+def test_a_point_stands_for_the_recipe_function_that_it_is_from_and_gives_its_environment(host, tmp_path, monkeypatch):
+    def write(function, num_gpus, path, *_):
+        written.append((function, num_gpus))
+        path.parent.mkdir(parents=True)
+        path.write_text(yaml.safe_dump(container()))
+
+    written = []
+    monkeypatch.setattr("harness.measure.bridge._write_config", write)
+    recipe = yaml.safe_load((ROOT / "recipes" / "llama" / "llama3_8b.yaml").read_text())
+    point = recipe["points"][0] | {"source": "Bridge, tiny_gpt_config", "num_gpus": 1, "env": {"A": 1, "B": 1}}
+    path = tmp_path / "llama3_8b.yaml"
+    path.write_text(yaml.safe_dump(recipe | {"points": [point]}))
+    asked = Request(model_recipe_name=str(path), gpu="cpu", engine="bridge", compute_dtype="fp32", env=("B=2",))
+    there = replace(host, shell={**host.shell, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    spec = understand(RunRequest(asked=asked), there, tmp_path / "run").spec
+    assert written == [("tiny_gpt_config", 1)]
+    assert (spec.recipe, spec.num_gpus, spec.env["A"], spec.env["B"]) == ("tiny_gpt_config", 1, "1", "2")
 
 
 @pytest.mark.parametrize(
