@@ -11,7 +11,6 @@ from harness.experiment.effective import Implementation, computation, settled_im
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
-from harness.experiment.software import ALLOCATOR_NAMES
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports
@@ -200,7 +199,7 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     """
     best, varied = planned.judged, request.varied
     assert best
-    known = _replayed(best, varied)
+    known = _replayed(best, request)
     if varied.options and not any(row.prediction and row.prediction.drawn for row in known.plan.rows):
         raise not_known(varied.options[0], known.plan.spec)
     if request.step_trace and known.stepped:
@@ -209,8 +208,10 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
 
 
-def _replayed(layout: Layout, varied: Varied) -> Layout:
-    return replace(layout, plan=with_replays(layout.plan, layout.traces, layout.settled.software, varied))
+def _replayed(layout: Layout, request: PlanRequest) -> Layout:
+    named = [canonical_text(parse_recompute(text)) for text in request.only]
+    made = with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, named)
+    return replace(layout, plan=made)
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
@@ -256,20 +257,12 @@ def _found(
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
     try:
         settled = settle(RunRequest(asked=asked), host, request.assume, known, gpu_point=True)
-        settled = _with_own_allocator(with_exports(settled, asked), asked)
+        settled = with_exports(settled, asked)
     except BadRequestError as error:
         if not values or isinstance(error, SeveralMatchError):
             raise
         return Unplanned(name, f"{error.message}; {error.remedy}" if error.remedy else error.message)
     return _legal(name, settled, request.only)
-
-
-def _with_own_allocator(settled: Settled, asked: Request) -> Settled:
-    """Set torch's defaults for a job of one's own that sets nothing of the allocator: no launcher of ours starts it."""
-    spec = settled.spec
-    if asked.source is None or spec.gpu_type.is_cpu or any(name in spec.env for name in ALLOCATOR_NAMES):
-        return settled
-    return replace(settled, spec=spec.model_copy(update={"env": {**spec.env, ALLOCATOR_NAMES[0]: ""}}))
 
 
 def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unplanned":
@@ -324,7 +317,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
         return layout
     if isinstance(found, Unplanned):
         return layout
-    other = _replayed(_planned(request, found, tracing.by_kind([found.needed])), request.varied)
+    other = _replayed(_planned(request, found, tracing.by_kind([found.needed])), request)
     return replace(layout, plan=replace(made, without_graphs=other.plan))
 
 

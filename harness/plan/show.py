@@ -160,7 +160,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
         f"Range {unit}": lambda found, _: _range_text(found, unit),
         "TFLOP/s/GPU": lambda found, _: f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-",
         f"Fits {unit}": lambda found, _: size_in(found.fits[1], unit),
-        f"Reserved {unit}": lambda found, _: size_in(found.reserved[1], unit),
+        f"Reserved {unit}": lambda found, _: size_in(found.reserved_bytes, unit),
         f"Device {unit}": lambda found, limits: size_in(limits.device_bytes(found), unit),
         "HFU": lambda found, _: f"{found.hfu * 100:.0f} %" if found.hfu else "-",
         "Stage": lambda found, _: str(found.fullest.pp_rank),

@@ -76,4 +76,4 @@ class Limits:
 
     def device_bytes(self, found: Prediction) -> int:
         """Return what is predicted to be in use on the device."""
-        return found.reserved[1] + self.needs.outside_bytes
+        return found.reserved_bytes + self.needs.outside_bytes

@@ -112,6 +112,11 @@ class Prediction:
         return self._ends([held.reserved for held in self.held])
 
     @property
+    def reserved_bytes(self) -> int:
+        """Return the likely value of :attr:`reserved`, which takes no replay of streams that are behind."""
+        return max(held.in_time[1] for held in self.held)
+
+    @property
     def fits(self) -> tuple[int, int, int]:
         """Return the same of the smallest device, less what is outside torch's allocator, on which nothing fails."""
         return self._ends([held.fits for held in self.held])
@@ -218,7 +223,7 @@ class Prediction:
             stages=tuple(StagePrediction.model_validate(stage, from_attributes=True) for stage in self.stages),
             model_flops=self.model_flops,
             recompute_flops=self.recompute_flops,
-            reserved_bytes=self.reserved[1],
+            reserved_bytes=self.reserved_bytes,
             reserved_range_bytes=self.reserved[::2],
             fits_bytes=self.fits[1],
             fits_range_bytes=self.fits[::2],

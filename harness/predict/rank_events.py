@@ -8,7 +8,7 @@ first step; optimizer states come at its end and settle in segments of activatio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
@@ -41,7 +41,8 @@ class Steps(NamedTuple):
     """A rank's first steps. ``labels``: who makes each request, by its key: part or module, layer, micro-batch.
 
     ``marks``: the first event of each phase, with the number of its step and its name. ``num_left``: micro-batches of a
-    step that are neither composed nor repeated by ``cycles``.
+    step that are neither composed nor repeated by ``cycles``. ``gradients``: keys of what DDP's stream reads last.
+    ``waits``: the events before which the host waits for all streams.
     """
 
     events: tuple[Request, ...]
@@ -49,6 +50,16 @@ class Steps(NamedTuple):
     marks: tuple[tuple[int, int, str], ...]
     cycles: tuple[Cycle, ...] = ()
     num_left: int = 0
+    gradients: frozenset[int] = frozenset()
+    waits: tuple[int, ...] = ()
+
+    def late(self) -> tuple[Request, ...]:
+        """Return the events where DDP's stream is always behind: what it reads ends when the host waits for it."""
+        done, events, gradients = list[Request](), self.events, self.gradients
+        for begin, end in pairwise((0, *self.waits, len(events)) if gradients else (0, len(events))):
+            behind = [event for event in events[begin:end] if event[1] is None and event[0] in gradients]
+            done += [event for event in events[begin:end] if event[1] or event[0] not in gradients] + behind
+        return tuple(done)
 
 
 Keys = list[int]
@@ -64,12 +75,15 @@ class _Memory:
         self.label, self._labels = Label(), dict[int, Label]()
         self.step, self._marks = 0, [(0, 0, "build")]
         self._draw, self._share, self._load, self._unit = draw, 1.0, 1.0, Unit(())
+        self._late_sizes = frozenset[int]()
         self._beside: dict[int, Keys] = {}
+        self._gradients, self._waits = set[int](), list[int]()
         self.edges, self._cycles = list[tuple[int, int]](), list[Cycle]()
 
     def enter(self, unit: Unit, microbatch: int, what: str = "") -> None:
         """Let a part run for a micro-batch of this step."""
         self.label, self._unit = unit.asks(microbatch, what), unit
+        self._late_sizes = unit.gradients if what == "backward" else frozenset()
         if self._draw:
             self._share = self._draw.length(self.step, microbatch)
             self._load = self._draw.load(self.step, microbatch, unit.layer) if unit.routed else 1.0
@@ -86,6 +100,10 @@ class _Memory:
     def mark(self, phase: str) -> None:
         """Begin a phase of the step."""
         self._marks.append((len(self._events), self.step, phase))
+
+    def wait(self) -> None:
+        """Let the host wait for all streams."""
+        self._waits.append(len(self._events))
 
     def edge(self) -> None:
         """Begin a forward and a backward pass that may be as those before."""
@@ -118,6 +136,8 @@ class _Memory:
         """Ask for a row of the part that runs; where it stands for one request of each expert, for all of these."""
         size, num = self.scaled(row), self._unit.num_experts if row in self._unit.split else 1
         first, *others = [self.take(size // num, self._stream(row)) for _ in range(num)]
+        if row in self._late_sizes:
+            self._gradients.add(first)
         if others:
             self._beside[first] = others
         return first
@@ -145,12 +165,13 @@ class _Memory:
         marks = tuple((at and at + len(small), step, phase) for at, step, phase in self._marks)
         cycles = tuple(each._replace(begin=each.begin + len(small), end=each.end + len(small)) for each in self._cycles)
         left = 0 if len(cycles) == self.step else num_left
-        return Steps((*small, *self._events), labels, marks, cycles, left)
+        waits = tuple(at + len(small) for at in self._waits)
+        return Steps((*small, *self._events), labels, marks, cycles, left, frozenset(self._gradients), waits)
 
     def run(self, rows: tuple[int, ...], own: "_Requests", before: "_Requests", behind: "_Requests") -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
-        is_plain = not (self._draw or self._unit.aside or self._unit.split)
+        is_plain = not (self._draw or self._unit.aside or self._unit.split or self._late_sizes)
         for row in rows:
             if row > 0:
                 own.keys.append(self.take(row) if is_plain else self._ask(row))
@@ -211,6 +232,8 @@ class _Chunk:
         done, output = self._in_flight.popleft()
         for place in reversed(range(len(self._units))):
             unit, before = self._units[place], done[place - 1] if place else _Requests()
+            if unit.waits:
+                memory.wait()
             memory.enter(unit, self.num_done, "recompute")
             own = self._again(unit, before) or [done[place]]
             memory.enter(unit, self.num_done, "backward")
@@ -313,6 +336,8 @@ def _run_passes(
     for at, event in enumerate(schedule.events()):
         if at in steady and schedule.vp_size == 1:
             memory.edge()
+        if schedule.pp_size > 1 and schedule.vp_size == 1:
+            memory.wait()  # messages go in batches (0.16 `P2PCommunicator._communicate`)
         memory.free(*buffers[event.buffers :])
         del buffers[event.buffers :]
         buffers += memory.take_all([hidden] * (event.buffers - len(buffers)), "transient", "received states")
@@ -325,6 +350,7 @@ def _run_passes(
         if event.chunk + 1 == len(running) and len(waiting) < schedule.num_deferred:
             waiting += memory.take_all([deferred_bytes(spec)], "transient", "deferred gradients")
     memory.free(*buffers, *waiting)
+    memory.wait()  # for the norm of the gradients
 
 
 def _build(

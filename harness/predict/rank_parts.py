@@ -45,7 +45,8 @@ class Unit:
     """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice.
 
     Sizes of requests: ``fixed`` ones do not go by tokens, ``routed`` ones go by the tokens of the rank's experts,
-    ``aside`` are on a stream of the ``layer``, and ``split`` ones are one for each of ``num_experts``.
+    ``aside`` are on a stream of the ``layer``, and ``split`` ones are one for each of ``num_experts``. DDP's stream reads
+    ``gradients`` last. ``waits``: the backward pass begins with a wait for the device.
     """
 
     passes: tuple[Passes, ...]
@@ -58,6 +59,8 @@ class Unit:
     split: frozenset[int] = frozenset()
     num_experts: int = 1
     layer: int = 0
+    gradients: frozenset[int] = frozenset()
+    waits: bool = False
 
     def asks(self, microbatch: int, what: str = "") -> Label:
         """Return who asks while it runs. Layers tell what they do, ends do not."""
@@ -98,6 +101,7 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
     if chunk.has_loss:
         uses = 1 + bool(chunk.mtp_layers)
         ends = _with_loss(_without(ends, (gradient,)), gradient, composer.logits_bytes, composer.loss_scratch, uses)
+        ends = replace(ends, waits=composer.fused_loss == "te")  # 2.11 `cross_entropy_backward` compares on the device
     return ChunkParts(
         units=(begins, *_placed(composer.spec, book.units(single, kinds), chunk.layers), ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),
@@ -110,13 +114,15 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
 def _placed(spec: ExperimentSpec, units: Iterable[Unit], numbers: Iterable[int]) -> Iterator[Unit]:
     """Name the layers of units, and the sizes of what their experts ask for."""
     left, (aside, routed, split) = iter(numbers), _of_experts(spec)
-    num_experts = _num_own_experts(spec)
+    num_experts, model = _num_own_experts(spec), spec.model
+    router = frozenset({model.moe.num_moe_experts * model.hidden_size * spec.precision.params_bytes} if model.moe else ())
     for unit in units:
         own = [next(left) for _ in unit.passes]
         label = ("layers", "layer " + ", ".join(map(str, own)))
         is_sparse = has_experts(spec.model.layer_kinds[own[0]])
         placed = replace(unit, label=label, aside=aside, layer=own[0])
-        yield replace(placed, routed=routed, split=split, num_experts=num_experts) if is_sparse else placed
+        experts = {"routed": routed, "split": split, "num_experts": num_experts, "gradients": router}
+        yield replace(placed, **experts) if is_sparse else placed
 
 
 def _num_own_experts(spec: ExperimentSpec) -> int:
@@ -204,7 +210,8 @@ def _layer(part: Part) -> Unit:
 
 
 def _end(part: Part, label: Label) -> Unit:
-    return replace(_layer(part), label=label, fixed=frozenset(part.parameters))
+    sizes = frozenset(part.parameters)
+    return replace(_layer(part), label=label, fixed=sizes, gradients=sizes)
 
 
 def _without(unit: Unit, sizes: Iterable[int]) -> Unit:

@@ -4,9 +4,9 @@ The figures of classes are in `reserved.json`, which `scripts/accuracy --reserve
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import compress
 from pathlib import Path
 from statistics import median
@@ -45,22 +45,29 @@ class Drawn:
 class Held:
     """What torch's allocator takes for one stage, in bytes, each as lower end, likely value and upper end.
 
-    ``reserved``: what a monitor shows; side streams that are always behind reach its upper end. ``fits``: the smallest
-    device on which nothing fails; before it fails, the allocator waits for every stream and gives cached segments back.
-    ``drawn``: what sizes that vary took, where some were drawn.
+    ``in_time``: what is reserved where side streams are never behind, and ``behind`` what those that always are add to
+    its upper end. ``fits``: the smallest device on which nothing fails; before it fails, the allocator waits for every
+    stream and gives cached segments back. ``drawn``: what sizes that vary took, where some were drawn.
     """
 
-    reserved: tuple[int, int, int]
+    in_time: tuple[int, int, int]
     fits: tuple[int, int, int]
     source: Source
     drawn: Drawn | None = None
+    behind: Callable[[], int] = int
+
+    @cached_property
+    def reserved(self) -> tuple[int, int, int]:
+        """Return what a monitor shows. A replay finds its upper end, which decides no verdict, when it is asked for."""
+        low, likely, high = self.in_time
+        return low, likely, high + self.behind()
 
     def moved(self, num_bytes: int) -> "Held":
         """Return it for a peak that is so much higher."""
-        (a, b, c), (d, e, f) = self.reserved, self.fits
+        (a, b, c), (d, e, f) = self.in_time, self.fits
         return replace(
             self,
-            reserved=(a + num_bytes, b + num_bytes, c + num_bytes),
+            in_time=(a + num_bytes, b + num_bytes, c + num_bytes),
             fits=(d + num_bytes, e + num_bytes, f + num_bytes),
             drawn=self.drawn and Drawn(*((a + num_bytes, b + num_bytes) for a, b in vars(self.drawn).values())),
         )
@@ -68,14 +75,17 @@ class Held:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of a class of jobs under one allocator setting: shares of the peak, as `Held`; ``late``: of what is reserved.
+    """Of a class of jobs under one allocator setting: shares of the peak, as `Held`.
 
-    ``cut``: of what the replayed micro-batches take, the ends of what four times as many do: reserved, fits.
+    ``late``: what side streams that are always behind reserve, as a share of what others do, and ``late_replayed`` of
+    what a replay reserves. ``cut``: of what the replayed micro-batches take, the ends of what four times as many do:
+    reserved, fits.
     """
 
     reserved: tuple[float, float, float]
     fits: tuple[float, float, float]
     late: float
+    late_replayed: float
     cut: tuple[tuple[float, float], tuple[float, float]]
 
 
@@ -85,8 +95,9 @@ def _ratios() -> dict[str, dict[str, Ratios]]:
     return {
         name: {
             how: Ratios(
-                tuple(row["reserved"]), tuple(row["fits"]), row["late"], (row["cut"]["reserved"], row["cut"]["fits"])
-            )
+                tuple(row["reserved"]), tuple(row["fits"]), row["late"], row["late_replayed"],
+                (row["cut"]["reserved"], row["cut"]["fits"]),
+            )  # fmt: skip
             for how, row in settings.items()
         }
         for name, settings in rows.items()
@@ -168,17 +179,27 @@ def replay(
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     known = ratios_of(spec, stage.total, settings)
     cut = ((1.0, 1.0), (1.0, 1.0)) if free.is_exact and not steps.num_left else known.cut
+    reach = known.late_replayed * cut[0][1]
     held = Held(
-        _widened((low, reserved, round(most * known.late)), cut[0]),
+        (round(low * cut[0][0]), reserved, round(most * reach)),
         _widened(_ends(whole, fits), cut[1]),
         "replayed",
         _drawn(drawn, fits) if drawn else None,
+        lambda: round(behind_bytes(steps, settings, device, free) * reach),
     )
     return held.moved(rest)
 
 
 def _replayed(steps: Sequence[Steps], settings: AllocatorSettings, device: int) -> list[Outcome]:
     return [replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in steps]
+
+
+def behind_bytes(steps: Steps, settings: AllocatorSettings, device: int, free: Outcome) -> int:
+    """Return how many bytes more than ``free`` the steps reserve where DDP's stream is always behind."""
+    late = steps.late()
+    if late == steps.events:
+        return 0
+    return max(0, replayed(late, settings, total_bytes=device).peak_reserved_bytes - free.peak_reserved_bytes)
 
 
 def _sought(settings: AllocatorSettings, rest: int, device: int, steps: Steps, free: Outcome) -> int:

@@ -330,7 +330,7 @@ class Composer:
         if not own:
             return scratch, over
         tp, stored = p.tensor_model_parallel_size, self.spec.precision.params_bytes
-        saved = self.logits_bytes if self._fused_loss == "te" else 4 * self.logits_bytes // stored
+        saved = self.logits_bytes if self.fused_loss == "te" else 4 * self.logits_bytes // stored
         hidden = tokens_of_rank(self.spec) * self.spec.model.hidden_size * stored
         first = hidden + hidden // tp * p.sequence_parallel + self.logits_bytes - saved + own
         return scratch, max(over, first, (first - saved + own) * has_mtp)
@@ -344,7 +344,8 @@ class Composer:
         )
 
     @property
-    def _fused_loss(self) -> str | None:
+    def fused_loss(self) -> str | None:
+        """Return whose fused cross entropy runs, if one does."""
         kernels = self.spec.kernels
         impl = kernels.cross_entropy_fusion_impl if self.implementation == "transformer_engine" else "native"
         return impl if kernels.cross_entropy_loss_fusion else None
@@ -352,7 +353,7 @@ class Composer:
     @property
     def loss_scratch(self) -> int:
         """Return the bytes of the exponentials that Inductor writes beside fp32 logits in megatron-core's loss."""
-        is_there = self._fused_loss == "native" and not self.spec.gpu_type.is_cpu
+        is_there = self.fused_loss == "native" and not self.spec.gpu_type.is_cpu
         return 4 * self.logits_bytes // self.spec.precision.params_bytes * is_there
 
     @property

@@ -1,13 +1,13 @@
 """Replays the first steps of the settings that a plan names, where the allocator may decide what fits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute import NoRecompute
+from harness.experiment.recompute import NoRecompute, canonical_text
 from harness.experiment.software import Software
 from harness.predict.allocator_blocks import OutOfDeviceMemoryError
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings, with_expandable_segments
@@ -27,17 +27,20 @@ from harness.predict.step_modules import by_module
 _MOST_REPLAYED = 3
 
 
-def with_replays(made: Plan, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
-    """Return the plan with the first steps of the recommended and the asked setting replayed.
+def with_replays(
+    made: Plan, traces: Traces, software: Software, varied: Varied = CONSTANT, named: Sequence[str] = ()
+) -> Plan:
+    """Return the plan with the first steps of the recommended, the asked and the ``named`` settings replayed.
 
-    Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
+    Many named ones are estimated, as others are. Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
     which the setting without recompute is replayed, too. Where expandable segments cost less than recompute, the plan
     says so.
     """
     composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
+    named = named if len(named) <= _MOST_REPLAYED else ()
     for _ in range(_MOST_REPLAYED):
-        asked = (row for row in made.rows if row is made.recommended or _is_in_doubt(row, made, always=bool(draws)))
-        due = [row for row in asked if row.prediction and not row.is_weighed]
+        left = [row for row in made.rows if row.prediction and not row.is_weighed]
+        due = [row for row in left if row is made.recommended or _is_in_doubt(row, made, named, always=bool(draws))]
         if not due:
             break
         made = _with_rows(made, {row.text: _weighed(row, made.limits, composer, traces, draws) for row in due})
@@ -113,9 +116,10 @@ def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | N
         return None
 
 
-def _is_in_doubt(row: Row, made: Plan, *, always: bool) -> bool:
-    """Return whether it is the asked setting, or the allocator may decide about the one without recompute."""
-    budget, is_asked = made.limits.budget_bytes, row.text == made.spec.recompute.text
+def _is_in_doubt(row: Row, made: Plan, named: Sequence[str], *, always: bool) -> bool:
+    """Return whether it is asked for or named, or the allocator may decide about the one without recompute."""
+    asked = {canonical_text(made.spec.recompute), *named}
+    budget, is_asked = made.limits.budget_bytes, canonical_text(row.candidate.spec.recompute) in asked
     if row.prediction is None or not (is_asked or row.text == NoRecompute().text):
         return False
     may_decide = budget is not None and row.prediction.peak_bytes <= budget < row.prediction.fits[2]
@@ -198,8 +202,8 @@ def _varying(stage: StageMemory) -> int:
 def _at_share(held: Held, stage: StageMemory, share: float) -> Held:
     """Return it with lower ends for this share of the tokens."""
     less = round(_varying(stage) * (1 - share))
-    reserved, fits = ((low - less, likely, high) for low, likely, high in (held.reserved, held.fits))
-    return replace(held, reserved=reserved, fits=fits)
+    in_time, fits = ((low - less, likely, high) for low, likely, high in (held.in_time, held.fits))
+    return replace(held, in_time=in_time, fits=fits)
 
 
 def stage_held(
