@@ -137,8 +137,13 @@ def looked_over(
 
 
 def _as_started(spec: ExperimentSpec, asked: Request) -> ExperimentSpec:
-    """Return the job with torch's defaults where its own launcher sets nothing of the allocator, so that ours does not."""
-    if asked.source is None or asked.trains_by_bridge or spec.gpu_type.is_cpu or not {*ALLOCATOR_NAMES}.isdisjoint(spec.env):
+    """Return the job with torch's defaults where its own launcher sets nothing of the allocator, as ours would."""
+    if (
+        asked.source is None
+        or asked.trains_by_bridge
+        or spec.gpu_type.is_cpu
+        or not {*ALLOCATOR_NAMES}.isdisjoint(spec.env)
+    ):
         return spec
     return spec.model_copy(update={"env": {**spec.env, ALLOCATOR_NAMES[0]: ""}})
 

@@ -35,7 +35,6 @@ from harness.predict.step_history import StepHistory
 from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache, trace_kind
 from harness.predict.weighing import row_history, with_replayed, with_replays
 from harness.records.trace import TraceCase
-from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import SWEPT
 from harness.show.json import Text
 

@@ -45,8 +45,8 @@ class Unit:
     """What runs as a whole: a layer, an end of the chunk, or layers under a checkpoint, which ``again`` runs twice.
 
     Sizes of requests: ``fixed`` ones do not go by tokens, ``routed`` ones go by the tokens of the rank's experts,
-    ``aside`` are on a stream of the ``layer``, and ``split`` ones are one for each of ``num_experts``. DDP's stream reads
-    ``gradients`` last. ``waits``: the backward pass begins with a wait for the device.
+    ``aside`` are on a stream of the ``layer``, and ``split`` ones are one for each of ``num_experts``. DDP's stream
+    reads ``gradients`` last. ``waits``: the backward pass begins with a wait for the device.
     """
 
     passes: tuple[Passes, ...]
@@ -114,15 +114,17 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
 def _placed(spec: ExperimentSpec, units: Iterable[Unit], numbers: Iterable[int]) -> Iterator[Unit]:
     """Name the layers of units, and the sizes of what their experts ask for."""
     left, (aside, routed, split) = iter(numbers), _of_experts(spec)
-    num_experts, model = _num_own_experts(spec), spec.model
-    router = frozenset({model.moe.num_moe_experts * model.hidden_size * spec.precision.params_bytes} if model.moe else ())
+    num_experts, router = _num_own_experts(spec), frozenset[int]()
+    if moe := spec.model.moe:
+        router = frozenset({moe.num_moe_experts * spec.model.hidden_size * spec.precision.params_bytes})
     for unit in units:
         own = [next(left) for _ in unit.passes]
         label = ("layers", "layer " + ", ".join(map(str, own)))
         is_sparse = has_experts(spec.model.layer_kinds[own[0]])
         placed = replace(unit, label=label, aside=aside, layer=own[0])
-        experts = {"routed": routed, "split": split, "num_experts": num_experts, "gradients": router}
-        yield replace(placed, **experts) if is_sparse else placed
+        if is_sparse:
+            placed = replace(placed, routed=routed, split=split, num_experts=num_experts, gradients=router)
+        yield placed
 
 
 def _num_own_experts(spec: ExperimentSpec) -> int:

@@ -95,9 +95,8 @@ def _ratios() -> dict[str, dict[str, Ratios]]:
     return {
         name: {
             how: Ratios(
-                tuple(row["reserved"]), tuple(row["fits"]), row["late"], row["late_replayed"],
-                (row["cut"]["reserved"], row["cut"]["fits"]),
-            )  # fmt: skip
+                **{key: row[key] for key in ("reserved", "fits", "late", "late_replayed")}, cut=(*row["cut"].values(),)
+            )
             for how, row in settings.items()
         }
         for name, settings in rows.items()

@@ -30,9 +30,9 @@ _MOST_REPLAYED = 3
 def with_replays(
     made: Plan, traces: Traces, software: Software, varied: Varied = CONSTANT, named: Sequence[str] = ()
 ) -> Plan:
-    """Return the plan with the first steps of the recommended, the asked and the ``named`` settings replayed.
+    """Return the plan with the first steps of the recommended, the asked and a few ``named`` settings replayed.
 
-    Many named ones are estimated, as others are. Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
+    Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
     which the setting without recompute is replayed, too. Where expandable segments cost less than recompute, the plan
     says so.
     """

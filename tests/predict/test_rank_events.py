@@ -93,6 +93,20 @@ def test_reserved_bytes_are_within_1_percent_of_torchs_allocator(composed, row):
     assert held.source == "replayed"
     assert held.reserved[1] == pytest.approx(row["peak_reserved_bytes"], rel=0.01)
     assert held.fits[1] <= held.reserved[1] <= held.reserved[2]
+    if late := row["peak_reserved_late_bytes"]:
+        assert held.reserved[2] == pytest.approx(late, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "num_gpus"), [("kimi_k2", 1024), ("llama31_405b", 512)])
+def test_the_upper_end_reaches_ddps_stream_that_is_always_behind(composed, recipe, num_gpus):
+    """It reads the gradients of the embedding and of routers, of one micro-batch after the other until the step ends."""
+    spec = point(recipe, num_gpus)
+    (row,) = (row for row in scripted(f"{recipe}_pretrain_bf16_{num_gpus}") if row["setting"] == spec.recompute.text)
+    held = composed(spec, recompute=row["setting"], found=EXPANDABLE)[1]["found"]
+    late = row["peak_reserved_late_bytes"]
+    assert held.reserved[1] == pytest.approx(row["peak_reserved_bytes"], rel=0.01)
+    assert late <= held.reserved[2] < 1.12 * late
 
 
 @pytest.mark.parametrize(
