@@ -11,7 +11,7 @@ from harness.experiment.effective import EffectiveRecompute, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
-from harness.experiment.software import ALLOCATOR_NAMES, Software, parse_assume
+from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
 from harness.launch.environment_rows import EXPORTS, exports
 from harness.launch.machine import settled_gpu, software_for
@@ -125,7 +125,7 @@ def looked_over(
         gpu, why = settled_gpu("", host)
         asked, notes = replace(given, gpu=gpu), (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host)
-    spec, notes = _as_started(resolved.spec, asked), (*notes, *map(redact, resolved.notes))
+    spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not given.gpu and not from_point:
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
@@ -134,18 +134,6 @@ def looked_over(
     notes = (*notes, *assumed, *(() if spec.gpu_type.is_cpu else notes_of(spec, software, assume)))
     settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
     return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
-
-
-def _as_started(spec: ExperimentSpec, asked: Request) -> ExperimentSpec:
-    """Return the job with torch's defaults where its own launcher sets nothing of the allocator, as ours would."""
-    if (
-        asked.source is None
-        or asked.trains_by_bridge
-        or spec.gpu_type.is_cpu
-        or not {*ALLOCATOR_NAMES}.isdisjoint(spec.env)
-    ):
-        return spec
-    return spec.model_copy(update={"env": {**spec.env, ALLOCATOR_NAMES[0]: ""}})
 
 
 def _with_layers(settled: Settled) -> Settled:

@@ -8,6 +8,7 @@ from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, uneven_layout
+from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
 from harness.resolve.gpu_point import only_gpu_point
@@ -101,6 +102,7 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
         problems.raise_if_any()
     assert choice is not None  # otherwise there were problems
     layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
+    layer = merge(_of_launcher(request, layer), layer)
     layer, notes = _follow_num_layers(layer)
     spec = problems.tried(lambda: build_spec(layer, choice.point.place))
     problems.raise_if_any()
@@ -116,6 +118,14 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     limited = [] if limit is None else [f"memory limit in force: {format_bytes(limit)} per rank"]
     notes = (*choice.notes, *about, *layer_notes, *_assumed(layer), *notes, *limited)
     return Resolved(spec, sources_of(spec, layer) | _selection(request), notes)
+
+
+def _of_launcher(request: Request, layer: Layer) -> Layer:
+    """Return torch's default for a job whose own launcher sets nothing of the allocator, as ours would."""
+    is_own = request.source is not None and request.source.kind != "hf" and not request.trains_by_bridge
+    if not is_own or request.gpu == "cpu" or any(f"env.{name}" in layer for name in ALLOCATOR_NAMES):
+        return {}
+    return {f"env.{ALLOCATOR_NAMES[0]}": Setting("", "torch's default")}
 
 
 def _assumed(layer: Layer) -> Iterator[str]:

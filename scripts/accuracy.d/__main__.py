@@ -70,7 +70,8 @@ def main() -> int:
         "--measured",
         type=Path,
         metavar="FILE",
-        help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains only settings that it lacks",
+        help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains only settings that it lacks. "
+        "reserved: judge the replays in FILE, an earlier reserved.json, again",
     )
     parser.add_argument(
         "--fit", action="store_true", help="time: keep the constants and ranges of steps where the planner reads them"
@@ -121,16 +122,16 @@ def main() -> int:
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
-    if options.measured and options.names != ["cpu"]:
-        parser.error("--measured: its peaks are those of runs on the CPU; name the comparison cpu, and no other")
+    if options.measured and options.names not in (["cpu"], ["reserved"]):
+        parser.error("--measured: name the comparison cpu or reserved, and no other")
     if options.fit and options.names != ["time"]:
         parser.error("--fit: it keeps constants of the comparison time; name it, and no other")
     options.out.mkdir(parents=True, exist_ok=True)
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         narrate(f"comparing {name}")
-        if name == "cpu":
-            page = cpu_runs.page(host, options.measured)
+        if options.measured:
+            page = {"cpu": cpu_runs.page, "reserved": reserved_page.page}[name](host, options.measured)
         else:
             page = time(host, keeps=True) if options.fit else COMPARISONS[name](host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
