@@ -290,7 +290,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
         sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], row["expandable"]["reserved_bytes"],
-                 row["expandable"]["fits_bytes"], *row["native"].values())  # fmt: skip
+                 row["expandable"]["fits_bytes"], *(row["native"][f"{each}_bytes"] for each in ("reserved", "fits")))  # fmt: skip
         shown = [f"{size / 2**30:.2f}" for size in sizes]
         late = [row["peak_reserved_late_bytes"], _late(row)] if row["peak_reserved_late_bytes"] else []
         cells.append(
