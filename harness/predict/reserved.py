@@ -5,7 +5,7 @@ The figures of classes are in `reserved.json`, which `scripts/accuracy --reserve
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import compress
 from pathlib import Path
@@ -54,7 +54,7 @@ class Held:
     fits: tuple[int, int, int]
     source: Source
     drawn: Drawn | None = None
-    behind: Callable[[], int] = int
+    behind: Callable[[], int] = field(default=int, compare=False, repr=False)
 
     @cached_property
     def reserved(self) -> tuple[int, int, int]:
