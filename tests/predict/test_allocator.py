@@ -99,7 +99,7 @@ def mutated(right, wrong):
         ("if released >= wanted or", "if", "max_split_128"),
         ("age >= mean_age", "age > mean_age", "gc_0.3_of_0.6"),
         ("(pool.num_calls - block.age for block in whole)", "(1 for block in whole)", "gc_0.3_of_0.6"),
-        ("reach_bytes) < reach", "reach_bytes) <= reach", "expandable"),
+        ("[0] < reach and (further := free[at + 1][2].reach_bytes) <", "[0] and (further := free[at + 1][2].reach_bytes) <=", "expandable"),
         ("gap.before if gap.before and not gap.before.is_busy else gap", "gap", "expandable"),
         ("9 // 8", "1", "expandable"),
         ("if not block.expandable:\n                released", "if True:\n                released", "expandable_max_split_128"),
