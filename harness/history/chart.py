@@ -21,7 +21,7 @@ from harness.units import counted, format_percent, utc_time
 _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
 _GOLDEN, _MEDIANS = "golden and its threshold", "medians"
 _LOOKS = {_GOOD: (look.BLUE, "circle"), _UNSURE: (look.ORANGE, "triangle"), _BAD: (look.VERMILION, "cross"),
-          _GOLDEN: (look.GREEN, "")}  # fmt: skip
+          _GOLDEN: (look.TINT, "")}  # fmt: skip
 _FAR, _DAYS = 1.5, 3 * 86400
 _BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
 
@@ -44,7 +44,7 @@ def trend_picture(history: CaseHistory) -> Picture:
     band = []
     if golden:
         low, high = golden.low / scale, golden.high / scale
-        band = [Curve(_GOLDEN, ((first, high), (last, high)), below=(low, low), colour=look.GREEN)]
+        band = [Curve(_GOLDEN, ((first, high), (last, high)), below=(low, low), colour=look.TINT)]
     edges = tuple(
         Limit(utc_time(found.started_at).timestamp(), format_percent(found.change)) for found in history.change_points
     )

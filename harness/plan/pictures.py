@@ -47,10 +47,8 @@ def pictured(planned: Planned, page: Page) -> Page:
     layout, by_layer = planned.shown, planned.optimal.row if planned.optimal else None
     assert layout
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
-    more: list[Block] = [_stages(layout.plan, by_layer)]
-    more += (
-        [_step(layout.plan, *step)] if step else [f"Memory over one step: not drawn, {why_unknown(layout.plan.spec)}."]
-    )
+    missing = f"Memory over one step: not drawn, {why_unknown(layout.plan.spec)}."
+    more: list[Block] = [_stages(layout.plan, by_layer), _step(layout.plan, *step) if step else missing]
     several = len(planned.layouts) > 1
     asked = "Layout and recompute" if several else "Recompute by layer" if planned.optimal else "Recompute"
     details = [each for each in page.blocks if isinstance(each, Details)]

@@ -28,7 +28,7 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
     missing = (f"{layout.name}: {why}" for layout in planned.layouts if (why := _why_missing(layout)))
     rows = [(layout.name, layout.plan, row) for layout in planned.made if (row := best_row(layout.plan))]
     judged = best.plan if best else first
-    facts = request_facts(first.spec, without=("Parallelism", "Recompute", "Fingerprint"))
+    facts = request_facts(judged.spec, without=("Parallelism", "Recompute", "Fingerprint"))
     return Page(
         (
             *_table(rows, planned),

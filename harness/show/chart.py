@@ -13,6 +13,7 @@ BLUE, VERMILION, PURPLE, BROWN = "var(--blue)", "#D55E00", "#CC79A7", "#A6761D"
 PLUM, WINE, LIME = "#7A5195", "#882255", "#B3DE69"
 MORE = ("#8C510A", "#80BA5A", "#A63603", "#5E4FA2", "#A6CEE3", "#666633", "#4477AA", "#E5C494")
 GREY, PALE, INK = "#8A8A8A", "#BBBBBB", "var(--ink)"
+TINT = "color-mix(in srgb, #009E73 25%, var(--paper))"
 
 Look = tuple[str, str]
 """Colour and shape of a kind of points; an empty shape is a bar or an area."""

@@ -56,14 +56,17 @@ def escape(text: str) -> str:
 
 
 # Lines would break after the hyphens of options and ranges, and anywhere in a long name.
-_WHOLE = re.compile(rf"\(?(?:(?<![\w-])--?\w[\w-]*|\d[\d.]*-\d[\w.:-]*)[).,;:]*|{WHOLE}")
-_UNBROKEN = r'<span class="word">\g<0></span>'
+_WHOLE = re.compile(rf"(?<![\w-])--?\w[\w-]*|\d[\d.]*-\d[\w.:-]*|{WHOLE}")
 _LONG, _JOINT = re.compile(r"\S{24,}"), re.compile(r"(?<=\w[/._=:])(?=\w)")
 
 
 def _text(text: str) -> str:
     """Return text whose options and figures stay whole, and whose long names break between their parts."""
-    return _WHOLE.sub(_UNBROKEN, _LONG.sub(lambda found: _JOINT.sub("<wbr>", found[0]), escape(text)))
+    return _WHOLE.sub(_unbroken, _LONG.sub(lambda found: _JOINT.sub("<wbr>", found[0]), escape(text)))
+
+
+def _unbroken(found: re.Match[str]) -> str:
+    return f'<span class="word">{found[0]}</span>' if len(found[0]) <= _LONGEST_WHOLE else found[0]
 
 
 def html(page: Page) -> str:
@@ -154,7 +157,7 @@ def _copyable(line: Line) -> str:
 
 
 def _code(text: str) -> str:
-    return f"<pre>{_WHOLE.sub(_UNBROKEN, escape(text))}</pre>" if text else ""
+    return f"<pre>{_WHOLE.sub(_unbroken, escape(text))}</pre>" if text else ""
 
 
 def _spans(words: Words) -> str:
@@ -210,7 +213,7 @@ def _html_table(table: Table) -> str:
     )
 
 
-_LONGEST_WHOLE = 48  # characters; a longer text folds, so that the columns after it stay in sight
+_LONGEST_WHOLE = 40  # characters; a longer text folds, so that it fits a phone and columns after it stay in sight
 _BAR = re.compile("^[█▉▊▋▌▍▎▏]+ +")  # the bar of a terminal; a page has a picture
 
 

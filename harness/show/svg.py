@@ -26,8 +26,8 @@ _LINE, _HEIGHT, _ROW, _THICK = 18, 300, 40, 13
 _WIDTH = 720
 """Of a file; a page gives a chart the width that it has."""
 _BELOW, _LABELS = 56, 0.12
-_NEAR, _NEAR_PX = 0.05, 13
-_LONGEST_NAME, _LONGEST_OF_TWO = 28, 26
+_NEAR_PX, _RIGHT, _CHARACTER = 13, 0.75, 0.022  # the last one: of a chart on a phone
+_LONGEST_LINE, _LONGEST_OF_TWO = 49, 26
 
 
 def svg(picture: Picture) -> str:
@@ -204,30 +204,47 @@ def _corners(places: Sequence[Place], *, is_step: bool) -> list[Place]:
 
 def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator[str]:
     """Yield ranges and marks. Points that lie on each other have one label, with all their numbers."""
-    labels: list[tuple[float, float, list[str]]] = []
+    labels: list[_Label] = []
     for point in chart.points:
         at, y = x(point.x), down(point.y)
         if point.across:
             yield _line((x(point.across[0]), y), (x(point.across[1]), y), "range")
         if point.upwards:
             yield _line((at, down(point.upwards[0])), (at, down(point.upwards[1])), "range")
-        near = (numbers for left, high, numbers in labels
-                if abs(left - at) < _NEAR * (1 + len(numbers)) / 2 and abs(high - y) < _NEAR_PX)  # fmt: skip
         if point.number:
-            if (numbers := next(near, None)) is None:
-                labels.append((at, y, numbers := []))
-            numbers.append(point.number)
+            label = (at, y, point.number)
+            while (other := next((each for each in labels if _meet(each, label)), None)) is not None:
+                labels.remove(other)
+                label = (*other[:2], f"{other[2]}, {label[2]}")
+            labels.append(label)
     for point in reversed(chart.points):
         note = f"<title>{_safe(point.note or point.name)}</title>"
         yield f"<g>{note}{_mark(chart.looks[point.kind], x(point.x), down(point.y))}</g>"
-    for at, y, numbers in labels:
-        anchor, dx = ("start", 8) if at < 0.6 else ("end", -8)
-        yield _text(", ".join(numbers), at, y - 7, "strong", anchor=anchor, dx=dx)
+    for at, y, text in labels:
+        anchor, dx = ("start", 8) if at < _RIGHT else ("end", -8)
+        yield _text(text, at, y - 7, "strong", anchor=anchor, dx=dx)
+
+
+_Label = tuple[float, float, str]
+
+
+def _meet(one: _Label, two: _Label) -> bool:
+    (_, end), (start, _) = sorted(map(_reach, (one, two)))
+    return abs(one[1] - two[1]) < _NEAR_PX and start < end
+
+
+def _reach(label: _Label) -> Place:
+    at, _, text = label
+    width = _CHARACTER * (len(text) + 1)
+    return (at, at + width) if at < _RIGHT else (at - width, at)
 
 
 def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
     """Yield the line of a point in the key: its number and mark, its name, its figures."""
-    number, name = f'<tspan class="strong">{_safe(point.number)}</tspan>', _safe(shortened(point.name, _LONGEST_NAME))
+    number, name = (
+        f'<tspan class="strong">{_safe(point.number)}</tspan>',
+        _safe(shortened(point.name, _LONGEST_LINE - 3 - len(point.number + point.text))),
+    )
     yield _entry(looks[point.kind], 0, y, f"{number}&#160; {name}")
     yield _text(point.text, 1, y + 4, "soft", anchor="end")
 
@@ -253,7 +270,7 @@ def _ends(bar: Bar) -> list[float]:
 
 
 def _bar(bar: Bar, looks: Mapping[str, Look], x: _Scale, y: float) -> Iterator[str]:
-    yield _text(shortened(bar.name, _LONGEST_NAME), 0, y + 16)
+    yield _text(shortened(bar.name, _LONGEST_LINE - len(bar.text)), 0, y + 16)
     yield _text(bar.text, 1, y + 16, anchor="end")
     for (kind, size), two in zip(bar.parts, pairwise(_ends(bar)), strict=True):
         low, high = sorted(map(x, two))
