@@ -132,6 +132,7 @@ def test_only_the_settings_asked_for_are_planned_beside_that_without_recompute(p
         wrong = plan(*LLAMA, option, "moe", "full:block:9")
         named = [f"{option} {text}: " in wrong.err for text in ("moe", "full:block:9")]
         assert (wrong.code, named) == (2, [True, True])
+        assert (" full:block:1 " in wrong.err) == (option == "--exact")  # --only names what computes the same
 
 
 def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):

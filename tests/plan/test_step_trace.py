@@ -83,10 +83,9 @@ def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_
     assert ("layers, mlp" in words) == (setting == "none")
 
 
-@pytest.mark.slow
 def test_the_trace_for_perfetto_has_the_peak_of_the_plan_and_a_slice_for_every_pass(mbr_perf, tmp_path):
     file = tmp_path / "step.json"
-    stage = stage_of(mbr_perf(*JOB, "--recompute", "none", "--step_trace", file), "none")
+    stage = stage_of(mbr_perf(*SMALL, "--recompute", "none", "--step_trace", file), "none")
     rows = json.loads(file.read_text())["traceEvents"]
     assert {row["ph"] for row in rows} == {"M", "X", "C"}
     assert all(isinstance(row["ts"], int) and row["pid"] == row["tid"] == 0 and row["name"] for row in rows)
@@ -94,8 +93,8 @@ def test_the_trace_for_perfetto_has_the_peak_of_the_plan_and_a_slice_for_every_p
     for row in (row for row in rows if row["ph"] == "C"):
         counters.setdefault(row["name"], []).append(row["args"]["bytes"])
         moments.setdefault(row["ts"], {})[row["name"]] = row["args"]["bytes"]
-    assert max(counters["allocated"]) == stage["total"]
-    assert max(counters["reserved"]) == stage["reserved_bytes"]
+    assert max(counters["allocated"]) == pytest.approx(stage["total"], rel=1e-4)
+    assert max(counters["reserved"]) == pytest.approx(stage["reserved_bytes"], rel=1e-4)
     known = {}
     for changes in moments.values():
         known |= changes
