@@ -91,7 +91,7 @@ def _correlation(current: Sequence[float], golden: Sequence[float], limits: Loss
     if len(golden) < limits.min_points:
         why = f"undefined: {counted(len(golden), 'point')}, but at least {limits.min_points} are needed"
     elif pstdev(golden) <= limits.flat * abs(fmean(golden)):
-        why = f"undefined: the golden's curve is flat, its spread {pstdev(golden):.3g} at a mean of {fmean(golden):.5g}"
+        why = f"undefined: the reference is flat, its spread {pstdev(golden):.3g} at a mean of {fmean(golden):.5g}"
     elif len(set(current)) == 1:
         why = "undefined: the log's curve is flat"
     if why:
@@ -106,7 +106,7 @@ def _points(points: Sequence[tuple[int, float, float]], limits: LossLimits) -> F
     reason = f"{len(off)} of {len(points)} points out of tolerance"
     if off:
         _, step, ours, theirs = max(off)
-        reason += f"; the largest difference is at iteration {step}: {ours:.6g}, golden {theirs:.6g}"
+        reason += f"; the largest difference is at iteration {step}: {ours:.6g}, reference {theirs:.6g}"
     return _check("loss_points", len(off) / len(points), limits.max_outlier_ratio, reason)
 
 

@@ -148,7 +148,7 @@ def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
 def _unstated(log: ForeignLog, golden: ForeignGolden, window: Window) -> str:
     """Return which of the number of GPUs and the batch a side does not state; empty if both state both."""
     names, batches = ("number of GPUs", "global batch size"), _batches(log, window)
-    sides = {"the golden": (golden.num_gpus, golden.global_batch_size), "the job": (log.world_size, batches)}
+    sides = {"the reference": (golden.num_gpus, golden.global_batch_size), "the job": (log.world_size, batches)}
     lacks = {who: [name for name, value in zip(names, has, strict=True) if not value] for who, has in sides.items()}
     return "; ".join(f"{who} does not state its {' and '.join(which)}" for who, which in lacks.items() if which)
 
@@ -164,7 +164,7 @@ def _memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds, notes: 
         stored, worst = golden.memory.get(counter), log.worst(counter)
         if counter in OF_THE_FIRST_REPORT and stored and worst and worst.value > (value or 0) * (1 + allowed.memory):
             notes[
-                f"{ROWS[name].title}: the golden holds a log's first report; rank {worst.rank} has "
+                f"{ROWS[name].title}: the reference holds a log's first report; rank {worst.rank} has "
                 f"{worst.value / 1e9:.5g} GB after iteration {worst.iteration} ({worst.where})"
             ] = None
         if value is not None or stored is not None:
@@ -185,10 +185,10 @@ def _at_last_rank(
     if both:
         last = max(both, key=lambda report: (report.rank, report.iteration))
         where = f"rank {last.rank} after iteration {last.iteration} ({last.where})"
-        notes[f"Memory: {where}; the golden holds the last rank"] = None
+        notes[f"Memory: {where}; the reference holds the last rank"] = None
         return Figure(getattr(last, counter)), Figure(series[last.iteration])
     listed = ", ".join(map(str, sorted({report.iteration for report in reports})[:5]))
-    why = f"the golden has no value for iterations {listed}, after which the log reports memory"
+    why = f"the reference has no value for iterations {listed}, after which the log reports memory"
     problem = f"{why} (--log-memory-interval 1)" if reports else _no_memory(log)
     return Figure(None, problem), Figure(series[max(series)])
 
@@ -201,11 +201,10 @@ def _no_memory(log: ForeignLog) -> str:
 def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[str]:
     """Yield why no figure allows a verdict: two attempts, another job, missing losses or impossible figures."""
     yield from _restarted_inside(log, window)
-    theirs = "the reference" if golden.log else "the golden"
     if None not in (log.world_size, golden.num_gpus) and log.world_size != golden.num_gpus:
-        yield f"{log.world_size} GPUs, {theirs} has {golden.num_gpus}"
+        yield f"{log.world_size} GPUs, the reference has {golden.num_gpus}"
     if other := [size for _, size in _batches(log, window) if size != (golden.global_batch_size or size)]:
-        yield f"a global batch size of {other[0]}, {theirs} has {golden.global_batch_size}"
+        yield f"a global batch size of {other[0]}, the reference has {golden.global_batch_size}"
     yield from (*missing_losses(log, golden), *zero_losses(log), *_impossible(log, golden))
 
 
@@ -213,7 +212,7 @@ def _impossible(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
     highest = {key: worst.value for key in COUNTERS.values() if (worst := log.worst(key))}
     for whose, rows, memory in (
         ("the log", log.iterations, highest),
-        ("the golden", () if golden.own else golden.steps.values(), {} if golden.own else golden.memory),
+        ("the reference", () if golden.own else golden.steps.values(), {} if golden.own else golden.memory),
     ):
         peaks = {ROWS[name].title: memory[key] for name, key in COUNTERS.items() if key in memory}
         steps = ((row.step_time_s, row.tflops_per_gpu) for row in rows)

@@ -161,7 +161,7 @@ def overall(findings: Sequence[Finding]) -> Verdict:
 
 def compare_values(metric: Metric, current: float | None, golden: float | None, threshold: float) -> Finding:
     """Compare a metric by its numbers alone. Inconclusive unless both are finite and positive."""
-    for side, value in (("the run's value", current), ("the golden's value", golden)):
+    for side, value in (("the run's value", current), ("the reference's value", golden)):
         if value is None or not math.isfinite(value) or value <= 0:
             verdict, reason = Verdict.INCONCLUSIVE, f"{side} is {'missing' if value is None else value}"
             return Finding(metric.name, current, golden, None, threshold, verdict, reason)
@@ -186,7 +186,9 @@ def judge_figure(
     ``withheld``: the verdict, whatever the numbers are, with its reason.
     """
     if golden is None:
-        return Finding(metric.name, current.value, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
+        return Finding(
+            metric.name, current.value, None, None, None, Verdict.NOT_GATED, "the reference has no such value"
+        )
     finding = compare_values(metric, current.value, golden.value, thresholds.of(metric.gate) if metric.gate else 0.0)
     if metric.gate is None:
         return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="shown only; another figure is gated")

@@ -74,9 +74,9 @@ def likeness(
         if d.name not in unstated
     )
     rows = (
-        ("the golden does not state", unstated),
+        (f"the {reference} does not state", unstated),
         (
-            "options of the run set values that the golden does not state",
+            f"options of the run set values that the {reference} does not state",
             unstated_options(golden, record.spec, record.sources),
         ),
     )

@@ -110,7 +110,7 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     assert row and row.prediction and planned.judged
     layers, gain = row.prediction, found.gain
     usable = max(0, planned.judged.plan.limits.budget_bytes or 0)
-    sizes = f": {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"
+    sizes = f": needs {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"
     seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
     if uniform is None:
         faster = "; no setting for all layers fits"
@@ -128,7 +128,7 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
 
 def _proof(found: "Optimal") -> str:
     if found.is_proven:
-        return "no other is faster"
+        return "no plan by layer is faster"
     return f"none is faster by more than {max(0.0, found.seconds / found.bound - 1) * 100:.2g} %"
 
 

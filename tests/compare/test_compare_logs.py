@@ -80,7 +80,7 @@ def test_the_exit_code_is_the_verdict(compare, tflops, options, code, outcome):
             700.0,
             rf"\blog: 7e\+06 .* {max(flops for row in GPUS.values() for flops in row.peak_flops.values()) / 1e12:g} ",
         ),
-        (700.0, 700.0e4, r"\bgolden: 7e\+06 "),
+        (700.0, 700.0e4, r"\breference: 7e\+06 "),
     ],
 )
 def test_figures_that_cannot_be_true_get_no_verdict(compare, log, golden, doubt):

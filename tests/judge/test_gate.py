@@ -94,7 +94,7 @@ def test_a_gate_needs_two_real_numbers(value):
     as_golden = compare_values(THROUGHPUT, 700.0, value, 0.05)
     assert (as_current.verdict, as_golden.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
     assert (as_current.change, as_golden.change) == (None, None)
-    assert ("run's" in as_current.reason, "golden's" in as_golden.reason) == (True, True)
+    assert ("run's" in as_current.reason, "reference's" in as_golden.reason) == (True, True)
 
 
 @pytest.mark.parametrize(("current", "verdict"), [(100, "pass"), (101, "regression"), (99, "regression")])
