@@ -205,7 +205,7 @@ def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compa
 def test_too_few_steps_are_inconclusive(replayed, golden):
     document, _ = replayed("truncated", "--golden_values_path", golden("ok"))
     assert (document["exit_code"], document["outcome"]) == (6, "inconclusive")
-    assert "5 of 6 steps " in json.dumps(document["comparison"])
+    assert "5 of 6 measured steps " in json.dumps(document["comparison"])
 
 
 @pytest.mark.slow
