@@ -92,7 +92,12 @@ def _allocator(known: Situation) -> list[Fix]:
         return [_snapshot(case, known.rulings)] if case.verdict.has_activations else []
     unknown = " Keep the variable's other parts. With CUDA graphs, also set NCCL_GRAPH_REGISTER=0."
     settings = replaced_by(own_settings(case) if case.spec else "", EXPANDABLE_SEGMENTS)
-    return [Fix(f"Try expandable segments first, and change nothing else.{unknown * (not case.spec)}", export_line(case, settings))]
+    return [
+        Fix(
+            f"Try expandable segments first, and change nothing else.{unknown * (not case.spec)}",
+            export_line(case, settings),
+        )
+    ]
 
 
 def _try_splits(case: Case, settings: str) -> Fix:
