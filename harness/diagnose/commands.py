@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import get_args
@@ -81,13 +82,22 @@ def ask_again(case: Case) -> str:
     return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *tokens])
 
 
-def export_line(case: Case, settings: str) -> str:
-    """Return the shell's line that sets the allocator in the job's own variable, with what its CUDA graphs need."""
+def allocator_line(case: Case, settings: str) -> str:
+    """Return what sets the allocator in the job's own variable, with what its CUDA graphs need.
+
+    A run of mbr-perf as a command, because its recipe's variables win over the shell's; for other jobs, exports.
+    """
     spec, own = case.spec, own_settings(case) if case.spec else ""
     used = (name for name in ALLOCATOR_NAMES if spec and own and spec.env.get(name) == own)
+    env = {next(used, ALLOCATOR): settings}
     has_graphs = spec and spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
-    more = " NCCL_GRAPH_REGISTER=0" if has_graphs and EXPANDABLE_SEGMENTS in settings else ""
-    return f"export {next(used, ALLOCATOR)}={shlex.quote(settings)}{more}"
+    env |= {"NCCL_GRAPH_REGISTER": "0"} if has_graphs and EXPANDABLE_SEGMENTS in settings else {}
+    if spec and case.origin == "run" and not case.has_given_settings:
+        sources = tuple((path, source) for path, source in case.sources if path.removeprefix("env.") not in env)
+        return command(
+            replace(case, sources=sources), "run", *(w for each in env.items() for w in ("-E", "=".join(each)))
+        )
+    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
 
 
 def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.diagnose.allocator import own_settings, replaced_by
-from harness.diagnose.commands import ask_again, can_be_named, changed, command, export_line
+from harness.diagnose.commands import allocator_line, ask_again, can_be_named, changed, command
 from harness.diagnose.stages import unexplained_bytes
 from harness.diagnose.values import (
     AllocatorAnswer,
@@ -92,12 +92,8 @@ def _allocator(known: Situation) -> list[Fix]:
         return [_snapshot(case, known.rulings)] if case.verdict.has_activations else []
     unknown = " Keep the variable's other parts. With CUDA graphs, also set NCCL_GRAPH_REGISTER=0."
     settings = replaced_by(own_settings(case) if case.spec else "", EXPANDABLE_SEGMENTS)
-    return [
-        Fix(
-            f"Try expandable segments first, and change nothing else.{unknown * (not case.spec)}",
-            export_line(case, settings),
-        )
-    ]
+    text = f"Try expandable segments first. Change nothing else.{unknown * (not case.spec)}"
+    return [Fix(text, allocator_line(case, settings))]
 
 
 def _try_splits(case: Case, settings: str) -> Fix:
@@ -105,7 +101,7 @@ def _try_splits(case: Case, settings: str) -> Fix:
     why = f"Leave out expandable segments, which do not work beside {case.pools}. " if case.pools else ""
     if not settings:
         return Fix(f"{why}Use less memory.")
-    return Fix(f"{why}Try a split size, and change nothing else.", export_line(case, settings))
+    return Fix(f"{why}Try a split size, and change nothing else.", allocator_line(case, settings))
 
 
 def _snapshot(case: Case, rulings: Rulings) -> Fix:

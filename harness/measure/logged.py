@@ -16,6 +16,7 @@ from harness.foreign.settings import rows_of, settings_in
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, settle
 from harness.records.golden import Difference
+from harness.records.redact import MASK, is_secret_name, redact
 from harness.resolve.options import LEAF_OF_OPTION
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, Value, at_path
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
@@ -41,7 +42,7 @@ _OF_STEP = (
 
 @dataclass(frozen=True)
 class Logged:
-    """The settings that a log prints, and their place. ``path``: the file of the log. ``others``: arguments as text."""
+    """The settings that a log prints, and their place. ``path``: of the log. ``others``: arguments as text, masked."""
 
     path: str
     settings: Layer
@@ -69,7 +70,11 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
     settings = settings_in(found, rows_of("megatron"))
     if found.num_gpus:
         settings["num_gpus"] = Setting(found.num_gpus.value, found.num_gpus.source)
-    others = {name: str(each.value) for name, each in found.given.items() if name not in found.read}
+    others = {
+        name: MASK if is_secret_name(name) else redact(str(each.value))
+        for name, each in found.given.items()
+        if name not in found.read
+    }
     return Logged(place.rpartition(": ")[0].rpartition(":")[0], settings, others)
 
 

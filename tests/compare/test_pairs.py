@@ -123,10 +123,18 @@ def test_settings_that_two_logs_print_differently_are_listed_and_the_likeliest_c
         "log_interval": 1,
     }
     ours, theirs = side("log", 2.8, "a"), side("log", 2.5, "b")
+    common["hf_token"] = "hf_abcdefghijklmnopqrstuvwxyz"
     ours.write_text(arguments({**common, "micro_batch_size": 1, "recompute_granularity": "full",
                                "recompute_method": "uniform", "recompute_num_layers": 1}) + ours.read_text())  # fmt: skip
-    theirs.write_text(arguments({**common, "micro_batch_size": 2, "log_interval": 2}) + theirs.read_text())
+    other = {
+        "micro_batch_size": 2,
+        "log_interval": 2,
+        "hf_token": "hf_zyxwvutsrqponmlkjihgfedcba",
+        "db": "pg://u:pw1@h",
+    }
+    theirs.write_text(arguments({**common, **other}) + theirs.read_text())
     settings = json.loads(mbr_perf("compare", ours, theirs, "--json").out)["settings"]
+    assert not [text for text in settings if "hf_" in text.partition(":")[2] or "pw1" in text]
     names = [text.partition(":")[0] for text in settings]
     assert (names[:2], names[-1]) == (["recompute", "batch.micro_batch_size"], "log_interval")
 

@@ -9,7 +9,7 @@ from harness.failures.classify import Ending, classify
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.units import GIB
 
-EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 FRAGMENTED = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.31 GiB. GPU 0 has a total capacity of 79.11 GiB of "
     "which 1.07 GiB is free. Including non-PyTorch memory, this process has 78.03 GiB memory in use. Of the allocated "

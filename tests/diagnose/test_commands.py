@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.diagnose.commands import command, export_line
+from harness.diagnose.commands import allocator_line, command
 from harness.launch.environment import this_host
 from harness.measure.understanding import RunRequest, settle
 from harness.resolve.recipe import Request
@@ -41,7 +41,9 @@ def test_a_recipes_own_settings_are_not_repeated(asked, case):
 )
 def test_the_allocator_is_set_in_the_variable_that_the_job_uses(asked, own, name):
     job = replace(asked(env=(f"{name}={own}",) if own else ()), has_given_settings=True)
-    assert export_line(job, "max_split_size_mb:128") == f"export {name}=max_split_size_mb:128"
+    assert allocator_line(job, "max_split_size_mb:128") == f"export {name}=max_split_size_mb:128"
+    words = shlex.split(allocator_line(replace(job, has_given_settings=False), "max_split_size_mb:128"))
+    assert words[:2] == ["mbr-perf", "run"] and words[words.index("-E") + 1] == f"{name}=max_split_size_mb:128"
 
 
 def test_options_variables_and_set_values_are_kept(asked):
