@@ -101,7 +101,7 @@ def _try_splits(case: Case, settings: str) -> Fix:
     why = f"Leave out expandable segments, which do not work beside {case.pools}. " if case.pools else ""
     if not settings:
         return Fix(f"{why}Use less memory.")
-    return Fix(f"{why}Try a split size, and change nothing else.", allocator_line(case, settings))
+    return Fix(f"{why}Try a split size. Change nothing else.", allocator_line(case, settings))
 
 
 def _snapshot(case: Case, rulings: Rulings) -> Fix:
