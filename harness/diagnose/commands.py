@@ -83,21 +83,21 @@ def ask_again(case: Case) -> str:
 
 
 def allocator_line(case: Case, settings: str) -> str:
-    """Return what sets the allocator in the job's own variable, with what its CUDA graphs need.
+    """Return the command of a run of mbr-perf, whose recipe wins over the shell; for other jobs, an export."""
+    spec = case.spec
+    env = _allocator_env(case, spec, settings) if spec else {ALLOCATOR: settings}
+    if spec is None or case.origin != "run" or case.has_given_settings:
+        return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
+    sources = tuple((path, source) for path, source in case.sources if path.removeprefix("env.") not in env)
+    options = (word for each in env.items() for word in ("-E", "=".join(each)))
+    return command(replace(case, sources=sources), "run", *options)
 
-    A run of mbr-perf as a command, because its recipe's variables win over the shell's; for other jobs, exports.
-    """
-    spec, own = case.spec, own_settings(case) if case.spec else ""
-    used = (name for name in ALLOCATOR_NAMES if spec and own and spec.env.get(name) == own)
-    env = {next(used, ALLOCATOR): settings}
-    has_graphs = spec and spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
-    env |= {"NCCL_GRAPH_REGISTER": "0"} if has_graphs and EXPANDABLE_SEGMENTS in settings else {}
-    if spec and case.origin == "run" and not case.has_given_settings:
-        sources = tuple((path, source) for path, source in case.sources if path.removeprefix("env.") not in env)
-        return command(
-            replace(case, sources=sources), "run", *(w for each in env.items() for w in ("-E", "=".join(each)))
-        )
-    return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
+
+def _allocator_env(case: Case, spec: ExperimentSpec, settings: str) -> dict[str, str]:
+    own = own_settings(case)
+    name = next((each for each in ALLOCATOR_NAMES if own and spec.env.get(each) == own), ALLOCATOR)
+    needs = spec.cuda_graph.impl != "none" and EXPANDABLE_SEGMENTS in settings and "NCCL_GRAPH_REGISTER" not in spec.env
+    return {name: settings} | ({"NCCL_GRAPH_REGISTER": "0"} if needs else {})
 
 
 def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
