@@ -7,6 +7,7 @@ from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.optimizer_states import on_host
 from harness.predict.model_states import Adam
+from harness.predict.optimizer_time import HOST_ADAM_PER_S
 
 # Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per
 # expert, which follows the load from step to step, published peaks of 100 steps stay below 1.25, the usual capacity
@@ -120,7 +121,8 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "optimizer states in host memory: in fp32, with the gradients in pinned blocks of powers of two; each "
-        "thread of a rank (OMP_NUM_THREADS, or one) updates 1.4e9 parameters a second, as on an AMD EPYC",
+        f"thread of a rank (OMP_NUM_THREADS, or one) updates {HOST_ADAM_PER_S / 1e9:g}e9 parameters a second, as on an "
+        "AMD EPYC",
         lambda spec, _: on_host(spec) > 0,
     ),
     Assumption(

@@ -9,9 +9,9 @@ COPY = 0.80
 """Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of
 activation offloading in view: with 0.80 that row is predicted 4 % too fast."""
 
-HOST_ADAM_PER_S = 1.4e9
-"""Parameters that a thread updates: torch 2.13's fused AdamW on an AMD EPYC, best of 7 steps (`host_adam` of
-results/benchmarks), where a core moves 39 GB/s. Cores with less bandwidth take longer."""
+HOST_ADAM_PER_S = 1.24e9
+"""Parameters that a thread updates in a second of its own: torch 2.13's fused AdamW on an AMD EPYC that other programs
+used too, best of 7 steps (results/benchmarks/host_adam.json). Processors differ."""
 
 _NEWTON_SCHULZ_STEPS = 5  # megatron-core's default
 _PRODUCTS_PER_STEP = 3
@@ -43,7 +43,7 @@ def host_seconds(spec: ExperimentSpec, owned: float) -> float:
 
     torchrun gives a rank one thread, unless OMP_NUM_THREADS says otherwise. With `overlap_cpu_optimizer_d2h_h2d`
     gradients are copied during updates; weights go up from memory that is not pinned, for which the processor waits.
-    Where the data sheet states no link to the host, copies take no time. 1e9 parameters on an H100: 0.71 s of update,
+    Where the data sheet states no link to the host, copies take no time. 1e9 parameters on an H100: 0.81 s of update,
     78 ms for each way.
     """
     num = owned * on_host(spec)

@@ -1,4 +1,6 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from harness.predict.time_model import (
 from harness.records.trace import OpCost
 
 H100 = GPUS["h100"]
+HOST_ADAM = json.loads((Path(__file__).parents[2] / "results" / "benchmarks" / "host_adam.json").read_text())
+UPDATE = HOST_ADAM["value"]
 TYPICAL = typical("h100")
 ONE_SECOND_OF_GEMM = round(H100.peak_flops["bf16"] * TYPICAL.gemm_bf16)
 ONE_SECOND_OF_MEMORY = round(H100.memory_bandwidth * TYPICAL.memory)
@@ -174,16 +178,16 @@ def test_a_group_inside_a_node_uses_nvlink_and_one_across_nodes_the_network(spec
 @pytest.mark.parametrize(
     ("changes", "env", "seconds"),
     [
-        ({}, {}, 1 / 1.4 + 2 * 0.078125),
-        ({"optimizer_offload_fraction": 0.5}, {}, (1 / 1.4 + 2 * 0.078125) / 2),
-        ({"overlap_cpu_optimizer_d2h_h2d": True}, {}, 1 / 1.4 + 0.078125),
-        ({}, {"OMP_NUM_THREADS": "4"}, 1 / 1.4 / 4 + 2 * 0.078125),
+        ({}, {}, UPDATE + 2 * 0.078125),
+        ({"optimizer_offload_fraction": 0.5}, {}, (UPDATE + 2 * 0.078125) / 2),
+        ({"overlap_cpu_optimizer_d2h_h2d": True}, {}, UPDATE + 0.078125),
+        ({}, {"OMP_NUM_THREADS": "4"}, UPDATE / 4 + 2 * 0.078125),
         ({"optimizer_cpu_offload": False}, {}, 0),
     ],
 )
 def test_states_in_host_memory_cost_an_update_there_and_copies_each_way(spec_of, changes, env, seconds):
     optimizer = {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True} | changes
-    assert host_seconds(alone(spec_of, optimizer=optimizer, env=env), 10**9) == pytest.approx(seconds)
+    assert host_seconds(alone(spec_of, optimizer=optimizer, env=env), 10**9) == pytest.approx(seconds, rel=0.002)
 
 
 def test_muon_multiplies_squares_of_the_shorter_side(spec_of):
