@@ -44,6 +44,11 @@ def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, plan
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
         raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)
+    if spec.optimizer.is_muon and not find_spec("emerging_optimizers"):
+        raise BadRequestError(
+            f"{spec.optimizer.optimizer} needs emerging-optimizers, which is not installed in {host.python}",
+            remedy="pip install 'emerging-optimizers>=0.3,<1', with Python 3.12 or later; or train with adam",
+        )
     if spec.engine is not None and (here := bridge_version(host)) != spec.engine.version:
         raise BadRequestError(
             f"planned for Megatron-Bridge {spec.engine.version}, but {host.python} has {here}",

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -86,6 +87,12 @@ def test_ranks_need_as_many_gpus_of_the_type_that_was_asked_for(machine, make_sp
     require_machine(make_spec(gpu="cpu"), machine(), 2)
     refused(lambda: require_machine(make_spec(), machine(H100, H100), 8), "8 ranks", " 2")
     refused(lambda: require_machine(make_spec(), machine(*[B200] * 8), 8), "--gpu h100, ", B200, "--point_gpu h100")
+
+
+@pytest.mark.skipif(find_spec("emerging_optimizers") is not None, reason="emerging-optimizers is here")
+def test_muon_is_refused_without_its_package(machine, make_spec):
+    spec = make_spec(gpu="cpu", optimizer={"optimizer": "muon", "use_distributed_optimizer": False})
+    refused(lambda: require_machine(spec, machine(), 2), "emerging-optimizers", "pip install 'emerging-optimizers")
 
 
 WITHOUT_TE = pytest.mark.skipif(

@@ -321,7 +321,7 @@ CPU_RULES = (
 RUN_RULES = (
     Rule("RUN12", "error", _trains_muon,
          "mbr-perf does not train with {s.spec.optimizer.optimizer} on megatron-core {s.mcore_name}",
-         "use adam, or muon with megatron-core 0.18 and emerging-optimizers; `mbr-perf plan` predicts both",
+         "use --set optimizer.optimizer=muon, without --optimizer_type, on megatron-core 0.18 or later; or adam",
          "mbr-perf", "harness"),
     Rule("RUN02", "error",
          lambda s: s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0,
