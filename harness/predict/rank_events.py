@@ -18,7 +18,7 @@ from harness.predict.allocator_settings import SMALL_BYTES
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory, deferred_bytes, gathered_inputs_bytes, library_bytes
 from harness.predict.model_states import ModelStates, StateBytes, model_states, owned_parts, state_bytes, state_parts
-from harness.predict.rank_parts import ChunkParts, Label, Unit, shared_by
+from harness.predict.rank_parts import ChunkParts, Keys, Label, Requests, Unit, shared_by
 from harness.predict.schedule import Schedule, keeps_outputs, schedule_of
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
 from harness.units import MIB
@@ -60,9 +60,6 @@ class Steps(NamedTuple):
             behind = [event for event in events[begin:end] if event[1] is None and event[0] in gradients]
             done += [event for event in events[begin:end] if event[1] or event[0] not in gradients] + behind
         return tuple(done)
-
-
-Keys = list[int]
 
 
 class _Memory:
@@ -168,7 +165,7 @@ class _Memory:
         waits = tuple(at + len(small) for at in self._waits)
         return Steps((*small, *self._events), labels, marks, cycles, left, frozenset(self._gradients), waits)
 
-    def run(self, rows: tuple[int, ...], own: "_Requests", before: "_Requests", behind: "_Requests") -> None:
+    def run(self, rows: tuple[int, ...], own: Requests, before: Requests, behind: Requests) -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
         is_plain = not (self._draw or self._unit.aside or self._unit.split or self._late_sizes)
@@ -183,41 +180,29 @@ class _Memory:
                 self.free(*neighbours[owner].handed_on(self.scaled(what), self.alive))
 
 
-class _Requests:
-    """The requests of a part for one micro-batch."""
-
-    def __init__(self, hands_on: frozenset[int] = frozenset(), *, is_repeated: bool = False) -> None:
-        self.keys, self._hands_on, self.is_repeated = Keys(), hands_on, is_repeated
-
-    def handed_on(self, num_bytes: int, alive: dict[int, int]) -> Keys:
-        """Return the latest request of this size that a neighbour gives back; none where neighbours do not match."""
-        found = (n for n in reversed(range(len(self.keys))) if n in self._hands_on)
-        return next(([self.keys[n]] for n in found if alive.get(self.keys[n]) == num_bytes), [])
-
-
 class _Chunk:
     """A chunk as it runs: the requests of each unit for every micro-batch in flight."""
 
     def __init__(self, parts: ChunkParts, memory: _Memory, output_bytes: int, name: str) -> None:
         self._units, self._memory, self._output_bytes, self._name = parts.units, memory, output_bytes, name
-        self._in_flight: deque[tuple[list[_Requests], Keys]] = deque()
+        self._in_flight: deque[tuple[list[Requests], Keys]] = deque()
         self._left: list[Keys] = [[] for _ in parts.units]
         self._is_first = True
         self.num_done = 0  # micro-batches of this step
 
     def forward(self) -> None:
         """Run the next micro-batch forward."""
-        memory, done, number = self._memory, list[_Requests](), self.num_done + len(self._in_flight)
+        memory, done, number = self._memory, list[Requests](), self.num_done + len(self._in_flight)
         memory.mark(f"forward, micro-batch {number}{self._name}")
         for unit, left in zip(self._units, self._left, strict=True):
             memory.free(*left)
             memory.enter(unit, number)
             for size in unit.stay if self._is_first else ():
                 memory.take(size)
-            before = done[-1] if done else _Requests()
+            before = done[-1] if done else Requests()
             for inner, passes in enumerate(unit.passes):
-                own = _Requests(passes.hands_on)
-                memory.run(passes.forward, own, before, _Requests())
+                own = Requests(passes.hands_on)
+                memory.run(passes.forward, own, before, Requests())
                 if inner:  # one checkpoint keeps only what went into its first layer
                     memory.free(*before.keys)
                 before = own
@@ -227,11 +212,11 @@ class _Chunk:
 
     def backward(self) -> None:
         """Run the oldest micro-batch backward. What it leaves stays until its unit runs again."""
-        memory, behind = self._memory, _Requests()
+        memory, behind = self._memory, Requests()
         memory.mark(f"backward, micro-batch {self.num_done}{self._name}")
         done, output = self._in_flight.popleft()
         for place in reversed(range(len(self._units))):
-            unit, before = self._units[place], done[place - 1] if place else _Requests()
+            unit, before = self._units[place], done[place - 1] if place else Requests()
             if unit.waits:
                 memory.wait()
             memory.enter(unit, self.num_done, "recompute")
@@ -249,11 +234,11 @@ class _Chunk:
         self._left = [[key for key in each.keys if key in memory.alive] for each in done]
         self.num_done += 1
 
-    def _again(self, unit: Unit, before: "_Requests") -> list["_Requests"]:
-        own = list[_Requests]()
+    def _again(self, unit: Unit, before: Requests) -> list[Requests]:
+        own = list[Requests]()
         for passes in unit.again:
-            own.append(_Requests(passes.hands_on, is_repeated=True))
-            self._memory.run(passes.forward, own[-1], own[-2] if len(own) > 1 else before, _Requests())
+            own.append(Requests(passes.hands_on, is_repeated=True))
+            self._memory.run(passes.forward, own[-1], own[-2] if len(own) > 1 else before, Requests())
         return own
 
 

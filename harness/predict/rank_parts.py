@@ -290,3 +290,18 @@ def _make_gradients(backward: list[_Row], ends: list[_Row], made: list[_Row]) ->
     for end, row in zip(ends, made, strict=True):
         at = backward.index(end)
         backward.insert(max(n for n in range(at) if backward[n].size > 0) + 1, row)
+
+
+Keys = list[int]
+
+
+class Requests:
+    """The requests of a part for one micro-batch."""
+
+    def __init__(self, hands_on: frozenset[int] = frozenset(), *, is_repeated: bool = False) -> None:
+        self.keys, self._hands_on, self.is_repeated = Keys(), hands_on, is_repeated
+
+    def handed_on(self, num_bytes: int, alive: dict[int, int]) -> Keys:
+        """Return the latest request of this size that a neighbour gives back; none where neighbours do not match."""
+        found = (n for n in reversed(range(len(self.keys))) if n in self._hands_on)
+        return next(([self.keys[n]] for n in found if alive.get(self.keys[n]) == num_bytes), [])
