@@ -27,6 +27,7 @@ MAX_TEXT = 8000  # characters of a message; the longest known, with a list of pr
 
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
 # How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
+# Other devices have other settings of their allocators: failures.yaml names their messages, without figures.
 _BEGIN = re.compile(rf"(?:CUDA|HIP) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}")
 _NEXT = re.compile(r"(?:CUDA|HIP) out of memory\.")
 _PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({_AMOUNT}) memory in use")
@@ -287,7 +288,7 @@ def _outside(device: _Device) -> _Found | None:
 def _capacity(device: _Device) -> _Found:
     if math.isnan(device.allocated / device.total):
         contradict = "the message's figures contradict each other: no device can have them"
-        without = "the message has no figures of the device"
+        without = "the message has no figures of the device in a form that mbr-perf reads"
         return "capacity", "low", contradict if device.figures.is_contradictory else without
     reason = f"{device.allocated} of {device.total} ({device.live:.0%}) are live tensors"
     if device.live >= threshold("full_share"):

@@ -37,6 +37,13 @@ def pools(size):
     return f"with {size} allocated in private pools (e.g., CUDA Graphs), "
 
 
+def in_2_0(device):
+    return (
+        f"RuntimeError: {device} out of memory. Tried to allocate 2.00 GiB ({device} 0; 60.97 GiB total capacity; 56.17 GiB "
+        f"already allocated; 1.20 GiB free; 57.20 GiB reserved in total by PyTorch){HINT_2_0}"
+    )
+
+
 # What the text is like -> the text, its class, and how sure that is.
 VARIANTS = {
     "2.1 misspelt": (since_2_1("2.31 GiB", "79.11 GiB", "1.07 GiB", "54.02 GiB", "20.41 GiB", mine("78.03 GiB"),
@@ -95,6 +102,13 @@ VARIANTS = {
     "a request that the largest GPU would hold": ("CUDA out of memory. Tried to allocate 200.00 GiB.", "capacity", "low"),
     "HIP": (since_2_1("3.91 GiB", "191.98 GiB", "1.94 GiB", "180.48 GiB", "812.44 MiB", mine("189.16 GiB"))
             .replace("CUDA out", "HIP out"), "capacity", "high"),
+    "2.0": (in_2_0("CUDA"), "capacity", "low"),
+    "NPU": (in_2_0("NPU"), "capacity", "low"),
+    "a device of any name": (in_2_0("Newpu2"), "capacity", "low"),
+    "XPU, since 2.1": (since_2_1("2.00 GiB", "64.00 GiB", "1.94 GiB", "50.00 GiB", "10.00 GiB").replace("CUDA out", "XPU out"),
+                       "capacity", "low"),
+    "MPS": ("RuntimeError: MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB). Tried to allocate 2.00 GB "
+            "on private pool.", "capacity", "low"),
     "cut short": ("torch.OutOfMemoryError: CUDA out of mem", "capacity", "low"),
     "only the request": ("CUDA out of memory. Tried to allocate 20.00 MiB.", "capacity", "low"),
     "NCCL": ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error, "
@@ -163,6 +177,13 @@ def test_the_refused_request_is_reported_for_every_allocator():
     assert classify(VARIANTS["2.12 rejected"][0]).request_bytes == 2 * GIB
     assert classify(VARIANTS["NCCL"][0]).request_bytes == 2097152
     assert classify(VARIANTS["host"][0]).request_bytes == 17179869184
+
+
+@pytest.mark.parametrize(
+    "text", ["RuntimeError: CPU out of memory", "ValueError: host out of memory", "a cell ran out of memory"]
+)
+def test_out_of_memory_of_the_host_and_in_prose_is_not_the_devices(text):
+    assert classify(text).oom_class != "capacity"
 
 
 def test_of_two_messages_on_one_line_the_first_counts_and_lends_nothing_from_the_second():
