@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.diagnose.values import Case, FailedRank, RankFigures, Status
@@ -17,7 +18,7 @@ from harness.judge.readings import allocated, is_victim, reserved
 from harness.launch.environment import Host
 from harness.launch.processes import Life, life_of
 from harness.measure.ranks import first_failed, status_of
-from harness.records.collect import LaunchOutcome
+from harness.records.collect import LaunchOutcome, read_heartbeats
 from harness.records.job import JobRun
 from harness.records.rank import OWNER, RankRecord
 from harness.records.run import RunRecord
@@ -123,7 +124,18 @@ def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, 
     if logged is not None and (logged.has_oom or (logged.failed and logged.failed.kind != "peer")):
         return replace(logged, name=folder.name)
     ended: Status = "failed" if life.state == "dead" else "unknown"
-    return replace(case, status=ended, verdict=_by_life(life), failed=None, said="")
+    notes = (_least_progress(folder, left),)
+    return replace(case, status=ended, verdict=_by_life(life), failed=None, said="", notes=notes)
+
+
+def _least_progress(folder: Path, run: RunRecord) -> str:
+    """Return how far the slowest rank came and when it last wrote; of equally slow ranks, the first to fall silent."""
+    files = ((rank, folder / "ranks" / f"rank_{rank.rank:03d}.progress.jsonl") for rank in run.ranks)
+    read = [(rank, read_heartbeats(file)[0]) for rank, file in files]
+    rank, beats = min(read, key=lambda row: (len(row[0].steps), row[1][-1].time_s if row[1] else 0.0))
+    came = f"step {rank.steps[-1].step + 1} of {run.spec.measure.max_steps}" if rank.steps else "no step"
+    time = f"{datetime.fromtimestamp(beats[-1].time_s, UTC):%Y-%m-%dT%H:%M:%SZ}" if beats else "none"
+    return f"Least progress: rank {rank.rank}, {came}; its last sign of life: {time}."
 
 
 def _by_life(life: Life) -> OomVerdict:

@@ -1,6 +1,7 @@
 """`mbr-perf diagnose` on runs without a record: what their ranks left, and how mbr-perf itself ended."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -47,12 +48,13 @@ def _killed():
     return kill
 
 
-def test_a_killed_mbr_perf_is_named(mbr_perf, begun, killed):
+def test_a_killed_mbr_perf_is_named_with_the_rank_of_least_progress(mbr_perf, begun, killed):
     folder = begun()
     pid = killed(folder)
     answer = mbr_perf("diagnose", folder, "--no_plan", "-v")
-    first = answer.out.splitlines()[0]
+    first, *_, last = answer.out.splitlines()
     assert (answer.code, first[:15], f" {pid}" in first) == (0, "Killed (high): ", True)
+    assert re.search("rank 1, step 1 of 10; .*: 2025-10-09T08:53:20Z", last)
     assert json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["job"]["status"] == "failed"
 
 
@@ -63,6 +65,8 @@ def test_a_run_that_has_not_ended_is_inconclusive(mbr_perf, begun):
     assert (answer.code, answer.out.startswith("Unknown: ")) == (6, True)
     document = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)
     assert (document["verdict"]["class"], document["job"]["status"]) == (None, "unknown")
+    (progress,) = document["job"]["notes"]
+    assert "rank 1, step 1 of 10" in progress and "hang" not in json.dumps(document)
 
 
 def test_a_run_that_no_process_claimed_is_diagnosed_by_its_ranks(mbr_perf, begun, make_rank, make_spec):

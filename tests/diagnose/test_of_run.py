@@ -6,7 +6,7 @@ from harness.diagnose.forecasts import Planner
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.values import FailedRank
 from harness.launch.environment import this_host
-from harness.records.rank import Failure
+from harness.records.rank import Failure, Heartbeat
 from harness.records.run import ImportedLog
 from harness.resolve.resolve import Request, resolve
 from harness.units import GIB
@@ -86,6 +86,31 @@ def test_slurms_reason_explains_the_ranks_that_it_ended(failed_run, reason, oom_
 def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_ran_into(failed_run):
     case = case_of_run(failed_run(SIGTERM, OOM, failure="Slurm: TIMEOUT after 30 min"))
     assert case.verdict.oom_class == "fragmentation"
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (((1, 30),), ("rank 0, step 1 of 10", "T00:00:30Z")),
+        (((2, 50), (1, 40), (1, 20), (2, 10)), ("rank 2, step 1 of 10", "T00:00:20Z")),
+        (((1, 30), (0, 10)), ("rank 1, no step", "T00:00:10Z")),
+        (((1, 30), None), ("rank 1, no step", "none")),
+    ],
+)
+def test_the_slowest_rank_and_of_equally_slow_ranks_the_first_to_fall_silent_is_named(
+    tmp_path, make_spec, ends, expected
+):
+    (tmp_path / "ranks").mkdir()
+    for rank, end in enumerate(ends):
+        if end is not None:
+            steps, last = end
+            beats = [Heartbeat(time_s=step, phase="step", step=step, seconds=1.0) for step in range(steps)]
+            text = "".join(
+                f"{beat.model_dump_json()}\n" for beat in [*beats, Heartbeat(time_s=last, phase="train_step")]
+            )
+            (tmp_path / "ranks" / f"rank_{rank:03d}.progress.jsonl").write_text(text)
+    (note,) = case_of_unfinished(tmp_path, make_spec(gpu="cpu", num_gpus=len(ends)), None, this_host()).notes
+    assert all(part in note for part in expected), note
 
 
 @pytest.mark.parametrize(
