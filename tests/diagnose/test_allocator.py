@@ -1,6 +1,7 @@
 """What other settings of torch's allocator would have done for a job that ran out of memory."""
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 
@@ -113,6 +114,19 @@ def test_a_job_with_settings_is_replayed_under_others(mbr_perf, tmp_path):
     own, expandable, *_ = (row["fits_bytes"] for row in answer["trials"])
     assert answer["available_bytes"] < expandable < own
     assert answer["missing_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_the_jobs_other_settings_of_the_allocator_stay_in_the_line_to_paste(mbr_perf, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(f"[rank3]: {FRAGMENTED}\n")
+    own, job = (
+        "roundup_power2_divisions:4,expandable_segments:False",
+        shlex.split("-mr llama3_8b -g h100 -c bf16 -ng 8"),
+    )
+    answer = mbr_perf("diagnose", log, *job, "--recompute", "none", "-E", f"PYTORCH_CUDA_ALLOC_CONF={own}")
+    settings = "roundup_power2_divisions:4,expandable_segments:True"
+    assert f"   export PYTORCH_CUDA_ALLOC_CONF={settings}" in answer.out.splitlines()
 
 
 @pytest.mark.parametrize("options", [(), ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")])

@@ -80,7 +80,7 @@ def test_an_empty_log_is_called_empty(mbr_perf, tmp_path, text):
 
 @pytest.mark.train
 @pytest.mark.parametrize(
-    ("text", "first"), [(FULL, "Recompute frees no memory here"), (FRAGMENTED, "1. First run the same job with exp")]
+    ("text", "first"), [(FULL, "Recompute frees no memory here"), (FRAGMENTED, "=expandable_segments:True")]
 )
 def test_out_of_memory_while_loading_a_checkpoint_is_not_answered_with_recompute(mbr_perf, tmp_path, text, first):
     log, frame = (
