@@ -42,6 +42,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
         if own in config.given:
             config.given[common] = _of_every_layer(config.given.pop(own))
     config.defaults = {key: each for key, each in config.keys.items() if not config.has(key)}
+    config.read.update(row.get("unread", "").split())
     model: dict[str, Setting] = {}
     for reader in row["readers"].split():
         model |= settings_in(config, rows_of_keys(reader), hf_fields)

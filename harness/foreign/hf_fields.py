@@ -235,11 +235,14 @@ def pre_softmax(config: HfConfig, name: str) -> bool:
 
 
 def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: str) -> Setting:
-    """Return which layers have experts: every n-th from the first to the last, but for those named."""
+    """Return which layers have experts: every n-th from the first to the last, but for those named.
+
+    Only some classes have a first and a last one.
+    """
     config.read.add("moe_layer_freq")
     layers, named, step = _layers(config), items(config, dense) or (), max(whole(config, every) or 1, 1)
-    begin, end = whole(config, first) or 0, whole(config, last)
-    among = range(begin, layers if end in (None, -1) else end + 1)
+    begin, end = (whole(config, name) if name in config.keys else None for name in (first, last))
+    among = range(begin or 0, layers if end in (None, -1) else end + 1)
     pattern = tuple(int(i in among and i not in named and (i + 1) % step == 0) for i in range(layers))
     return Setting(1 if all(pattern) else pattern, config.place(first, every, dense))
 

@@ -180,6 +180,54 @@ def test_experts_begin_and_end_at_the_layers_that_ernie_names(model):
     assert model(layers | {"moe_layer_interval": 2}).moe.moe_layer_freq == (0, 1, 0, 1, 0, 0)
 
 
+ERNIE = {
+    "architectures": ["Ernie4_5_MoeForCausalLM"], "moe_gate": "topk", "moe_capacity": [64, 64, 64], "moe_use_aux_free": True,
+    "num_nextn_predict_layers": 1, "use_rmsnorm": True, "use_bias": False, "is_quantized": False,
+}  # fmt: skip
+HUNYUAN = {
+    "architectures": ["HunYuanMoEV1ForCausalLM"], "num_hidden_layers": 4, "num_experts": 64, "moe_topk": [8] * 4,
+    "num_shared_expert": [1] * 4, "use_mixed_mlp_moe": True, "moe_layer_num_skipped": 0, "routed_scaling_factor": 1.0,
+    "moe_drop_tokens": False, "capacity_factor": 1.0, "use_cla": False, "cla_share_factor": 2, "norm_type": "hf_rms",
+    "use_rotary_pos_emb": True, "pad_id": 127961, "im_start_id": 4, "pool_type": "last", "moe_intermediate_size": 3072,
+}  # fmt: skip
+LING = {
+    "architectures": ["BailingMoeV2ForCausalLM"], "moe_shared_expert_intermediate_size": 512, "mtp_loss_scaling_factor": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [ERNIE, HUNYUAN, LING], ids=["ernie", "hunyuan", "ling"])
+def test_keys_of_published_files_that_change_nothing_are_known(model, values):
+    read = {
+        "architectures",
+        "num_hidden_layers",
+        "num_experts",
+        "moe_topk",
+        "num_shared_expert",
+        "moe_intermediate_size",
+    }
+    assert model(values) == model({key: value for key, value in values.items() if key in read})
+
+
+def test_hunyuans_first_layers_may_have_no_experts(model):
+    assert model(HUNYUAN | {"moe_layer_num_skipped": 1}).moe.moe_layer_freq == (0, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "names"),
+    [
+        (ERNIE, {"moe_gate": "top2_fused"}, ["moe_gate is top2_fused: "]),
+        (HUNYUAN, {"use_mixed_mlp_moe": False}, ["use_mixed_mlp_moe is false: "]),
+        (HUNYUAN, {"routed_scaling_factor": 2.5}, ["routed_scaling_factor is 2.5: "]),
+        (LING, {"moe_shared_expert_intermediate_size": 1024}, ["moe_shared_expert_intermediate_size is 1024: "]),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, {"first_k_dense_replace": 2}, ["first_k_dense_replace is 2: "]),
+        ({"architectures": ["Glm4MoeForCausalLM"], "head_dim": 128}, {"moe_layer_end_index": 2},
+         ["moe_layer_end_index is 2: "]),
+    ],
+)  # fmt: skip
+def test_values_that_the_class_does_not_build_are_refused(resolved, values, changes, names):
+    refused(lambda: resolved(values | changes), "config.json: ", *names)
+
+
 def test_windows_of_the_later_layers_only(model):
     values = LLAMA | {
         "architectures": ["Qwen2ForCausalLM"],
