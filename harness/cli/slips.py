@@ -43,6 +43,8 @@ def nearest_command(group: Any, ctx: Any, typed: str) -> str:
         for inner in getattr(command, "commands", ()):
             known.setdefault(inner, []).append(f"{name} {inner}")
     full = [words for match in closest(typed, known) for words in known[match]]
+    if not full and "show" in known and any(map(str.isdigit, typed)):  # no command has a digit, names of entries have
+        full = [f"show {typed}"]
     before = f"{group.name} " if ctx.parent else ""
     return f"Did you mean {' or '.join(repr(before + words) for words in full)}?" if full else ""
 

@@ -174,14 +174,20 @@ def promotions_page(found: PromotionsDocument) -> Page:
     refused = [(case.case, problem) for case in found.refused for problem in case.problems]
     skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
     left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
-    return Page((*sections, GAP, listing(written), left), answer=_answer(found))
+    caveats = (f"Caveat of {new.path.stem}: {each}" for new in found.promoted for each in new.golden.caveats)
+    return Page((*sections, GAP, listing(written), listing(caveats, style="doubt"), left), answer=_answer(found))
 
 
 def _answer(found: PromotionsDocument) -> Line:
-    done, names = "Promoted" if found.is_written else "Would promote", (new.path.stem for new in found.promoted)
-    said = [f"; {each}" for new in found.promoted for each in new.golden.caveats][:1]
-    left = len(found.refused) + len(found.left_out)
-    return answer_line(f"{done} {', '.join(names)}", *said, f"; {left} not promoted" * bool(left), keep=said)
+    done, num_left = "Promoted" if found.is_written else "Would promote", len(found.refused) + len(found.left_out)
+    left = f"; {num_left} not promoted" * bool(num_left)
+    first, *more = found.promoted
+    if more:
+        num_limited = sum(bool(new.golden.caveats) for new in found.promoted)
+        caveats = f", {num_limited} with caveats" * bool(num_limited)
+        return answer_line(f"{done} {len(found.promoted)} goldens{caveats}{left}")
+    said = [f"; {each}" for each in first.golden.caveats][:1]
+    return answer_line(f"{done} {first.path.stem}{left}", *said, keep=said)
 
 
 def _promotion(new: Prepared) -> Iterator[Block]:
@@ -197,7 +203,6 @@ def _promotion(new: Prepared) -> Iterator[Block]:
         if before
         else "This is the first golden of these settings."
     )
-    yield listing(f"Caveat: {each}" for each in golden.caveats)
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 

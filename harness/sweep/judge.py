@@ -10,7 +10,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import ToPaste, sayable, to_paste
 from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
-from harness.judge.statistics import half_width
+from harness.judge.statistics import MIN_RUNS, half_width
 from harness.measure.prediction import limits_of
 from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
@@ -88,7 +88,7 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
         use = _smallest(tied)
         is_slower = _cost(use)[0] > _cost(best)[0] * (1 + times.threshold)
         if is_slower and not limits_of((cell.spec for cell in cells), margin):
-            return Recommendation(None, _undecided(use, best), times.noise(tied).capitalize())
+            return _undecided(use, best, times.noise(tied))
         return _by_memory(tied, len(fitting) - len(tied), reference, times, among)
     why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
     return Recommendation(best.name, why)
@@ -99,11 +99,15 @@ def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str
     return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
 
 
-def _undecided(use: CellVerdict, best: CellVerdict) -> str:
-    """Say that less memory, whose limit is unknown, does not outweigh a time that was measured as longer."""
+def _undecided(use: CellVerdict, best: CellVerdict, noise: str) -> Recommendation:
+    """Recommend none: less memory, whose limit is unknown, does not outweigh a time that was measured as longer."""
     slower, saved = _cost(use)[0] / _cost(best)[0] - 1, _cost(best)[1] - _cost(use)[1]
-    by_memory = f"{use.name}, {format_bytes(saved)} less than {best.name} at {format_percent(slower)} time"
-    return f"No difference in time is established; by memory: {by_memory}. Decide with --repeats 3 or --memory_limit."
+    more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(best.costs_s)))
+    why = "No difference in time is established, and no memory limit is known."
+    by_memory = f"{use.name} takes {format_bytes(saved)} less than {best.name} at {format_percent(slower)} time"
+    return Recommendation(
+        None, f"{why} To decide: --repeats {more}, or --memory_limit.", f"By memory, {by_memory}; {noise}"
+    )
 
 
 def _by_memory(

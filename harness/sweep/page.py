@@ -32,11 +32,9 @@ from harness.show.page import (
 )
 from harness.show.provenance import command_text, machine_facts, run_table
 from harness.show.request_text import paste_lines, request_rows
-from harness.sweep.remarks import answer, change_text, closing_lines, headline, remarks
+from harness.sweep.remarks import answer, bad_lines, change_text, closing_lines, headline
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
-
-_MOST_REASONS = 6
 
 
 def origin_of(data: SweepData, folder: Path) -> tuple[Block, ...]:
@@ -71,8 +69,7 @@ _SETTINGS = ("Recipe", "Parallelism", "Batch")
 def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Sequence[Block] = ()) -> Page:
     """Return the judged sweep, finished or not: the picture of the choice, the cells, the other pictures."""
     started = verdict.plan.started_at[:16].replace("T", " ")
-    found = remarks(verdict)
-    shown = [remark for remark in found if remark.is_bad][:_MOST_REASONS]
+    shown, others = bad_lines(verdict)
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -84,14 +81,14 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
             cell_table(verdict),
             listing((f"Usable per rank: {each.text}" for each in verdict.limits), style="dim"),
             GAP,
-            Listing(tuple(Line(remark.line, "bad", 2) for remark in shown)),
+            Listing(tuple(Line(line, "bad", 2) for line in shown)),
             *(
                 [Section("The recommended cell (*), to paste into another program", paste_lines(pasted, 2))]
                 if (pasted := verdict.to_paste)
                 else []
             ),
             *pictures[1:],
-            details("remark", [*closing_lines(verdict), *(each.line for each in found if each not in shown)]),
+            details("remark", [*closing_lines(verdict), *others]),
             *origin,
         ),
         footer=f"{verdict.plan.sweep_id}, written by mbr-perf",

@@ -1,6 +1,6 @@
 """Collects the remarks about the cells of a sweep, each once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.judge.statistics import MIN_RUNS
@@ -10,10 +10,12 @@ from harness.show.figures import ABSENT, change, figure
 from harness.show.page import Line, answer_line
 from harness.sweep.cell import oom_text
 from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict, room_text
-from harness.units import format_bytes, format_percent, grouped, sentence
+from harness.units import counted, format_bytes, format_percent, grouped, sentence
 
 _MANY = 4
-_NO_FIGURES = ("failed", "pruned", "illegal", "interrupted")
+_MOST_BAD = 6
+_NOT_STARTED = ("pruned", "illegal")
+_NO_FIGURES = ("failed", "interrupted", *_NOT_STARTED)
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Remark:
     cells: tuple[str, ...]
     text: str
     is_bad: bool = False
+
+    @property
+    def not_started(self) -> str:
+        """Return ``pruned`` or ``illegal`` where the cells were not started for that; else an empty text."""
+        return next((status for status in _NOT_STARTED if self.text.startswith(status)), "")
 
     @property
     def line(self) -> str:
@@ -35,6 +42,30 @@ def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
     """Say why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
     shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell))
     return tuple(Remark(tuple(cells), text, is_bad) for (text, is_bad), cells in shared.items())
+
+
+def bad_lines(verdict: SweepVerdict) -> tuple[list[str], list[str]]:
+    """Return the remarks to look at, those of cells that started first, in a few lines; and all that these leave out.
+
+    Where they are many, pruned cells share a line, and illegal ones.
+    """
+    found = remarks(verdict)
+    shown = sorted((remark for remark in found if remark.is_bad), key=lambda remark: remark.not_started)
+    num_left = 0
+    if len(shown) > _MOST_BAD:
+        by_status = grouped((remark.not_started, remark) for remark in shown)
+        started = by_status.pop("", [])
+        first = started[: _MOST_BAD - len(by_status)]
+        num_left = len(started) - len(first)
+        shown = [*first, *(_together(status, each) for status, each in by_status.items())]
+    lines = [*(remark.line for remark in shown), *[f"{counted(num_left, 'more reason')}: -v"] * bool(num_left)]
+    return lines, [remark.line for remark in found if remark not in shown]
+
+
+def _together(status: str, found: Sequence[Remark]) -> Remark:
+    """Return one remark on cells that did not start; with their reason if they share it."""
+    cells = tuple(name for remark in found for name in remark.cells)
+    return found[0] if len(found) == 1 else Remark(cells, f"{status}, {len(found)} reasons: -v")
 
 
 def headline(verdict: SweepVerdict) -> str:
@@ -62,7 +93,7 @@ def answer(verdict: SweepVerdict) -> Line:
     """Return ``Use mlp: the fastest of 3 that fit, +20.1 % time (+18.0 to +22.1 %), ... Control none, 3 repeats``."""
     best = verdict.recommendation
     if verdict.num_runs_missing or best.cell is None:
-        prefix = "Unfinished: " if verdict.num_runs_missing else "" if best.tie else "No recommendation: "
+        prefix = "Unfinished: " if verdict.num_runs_missing else "No recommendation: "
         return answer_line(f"{prefix}{best.why}")
     cell, num_fit = (
         verdict.cell(best.cell),

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from harness.errors import BadRequestError
-from harness.golden.promotions import Signature, night_candidates, prepare
+from harness.golden.promotions import Signature, night_candidates, prepare, promotions_page
 from harness.judge.promotion import PromotionOptions
 from harness.launch.processes import claim
 from harness.records.night import (
@@ -18,7 +18,8 @@ from harness.records.night import (
     PlannedCase,
     RefusedCase,
 )
-from tests.commands import refused
+from harness.show.page import LONGEST_ANSWER, plain
+from tests.commands import piped, refused
 
 SIGNED = Signature("driver 570", "someone", datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC))
 STEADY = (2.49, 2.5, 2.51)
@@ -123,3 +124,16 @@ def test_a_reason_that_cases_share_is_given_once(tmp_path, case):
     candidates, _ = night_candidates(night_of(tmp_path, *night), (), PromotionOptions(), date(2026, 3, 4))
     prepared = prepare(candidates, tmp_path / "golden", unsigned)
     refused(lambda: prepared.require(keep_going=False), "every case: --reason ", "full: has 2 of 3 repeats", num=2)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_line_1_holds_any_number_of_goldens_and_caveats_are_named_below(tmp_path, case, count):
+    cases = [case(name, recompute=name) for name in ("core_attn", "mlp", "none", "layernorm", "full:uniform:1")[:count]]
+    found, _ = promotions(tmp_path, *cases)
+    caveats = {"caveats": (f"no time: {'too few steps ' * 12}",)}
+    limited = [new.model_copy(update={"golden": new.golden.model_copy(update=caveats)}) for new in found.promoted]
+    page = promotions_page(found.model_copy(update={"promoted": tuple(limited)}))
+    first = plain(page.answer.words)
+    assert len(first) <= LONGEST_ANSWER and ("no time" in first) == (count == 1)
+    lines = "\n".join(piped(page))
+    assert [lines.count(f"Caveat of {new.path.stem}: ") for new in limited] == [1] * count

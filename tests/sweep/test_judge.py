@@ -10,7 +10,7 @@ from harness.judge.saving import elsewhere
 from harness.show.page import plain
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import cell_table
-from harness.sweep.remarks import answer, closing_lines
+from harness.sweep.remarks import answer, bad_lines, closing_lines
 from harness.sweep.reports import sweep_csv
 from harness.sweep.values import SweepVerdict
 from harness.units import GIB
@@ -304,7 +304,29 @@ def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
     assert "2 cells that fit into 3.92 GiB to 5.88 GiB" in verdict.recommendation.why
 
 
-def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit(judged):
-    verdict = judged({"none": ([1.00, 1.40], 70, {"gpu": "cpu"}), "mlp": ([1.30, 1.70], 60, {"gpu": "cpu"})})
-    assert verdict.recommendation.cell is None
-    assert re.match(r"No difference .* mlp, 10.00 GiB .* \+25.0 %", plain(answer(verdict).words))
+@pytest.mark.parametrize(
+    ("none", "mlp", "repeats"), [((1.0, 1.4), (1.3, 1.7), 4), ((1.0, 1.2, 1.4), (1.3, 1.5, 1.7), 6)]
+)
+def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit(judged, none, mlp, repeats):
+    verdict = judged({"none": (none, 70, {"gpu": "cpu"}), "mlp": (mlp, 60, {"gpu": "cpu"})})
+    assert json_of(verdict)["recommended"] is None
+    first = plain(answer(verdict).words)
+    assert first.startswith("No recommendation: ") and f" --repeats {repeats}, " in first and "--memory_limit" in first
+    assert re.search(r" mlp .* 10.00 GiB .* \+25.0 %", closing_lines(verdict)[-1])
+
+
+def test_what_failed_stands_before_cells_that_did_not_start(judged):
+    pruned = {f"mbs{size}": {"fate": "pruned", "reason": f"{size} GiB"} for size in range(90, 96)}
+    suspect = {"mlp": ([0.5], 60, {"suspect": ("clocks were throttled",)})}
+    shown, others = bad_lines(judged(pruned | suspect | {"none": ([1.0], 70)}))
+
+    assert [line.partition(":")[0] for line in shown] == ["mlp", "mbs90; mbs91; and 4 more"]
+    assert all(any(f"{size} GiB" in line for line in others) for size in range(90, 96))
+
+
+def test_reasons_beyond_the_first_few_are_counted(judged):
+    doubtful = {f"mlp{n}": ([0.5], 60, {"recompute": "mlp", "suspect": (f"reason {n}",)}) for n in range(9)}
+    shown, others = bad_lines(judged({"none": ([1.0], 70), "a": {"fate": "pruned", "reason": "90 GiB"}} | doubtful))
+
+    assert [line.partition(":")[0] for line in shown] == [*(f"mlp{n}" for n in range(5)), "a", "4 more reasons"]
+    assert [n for n in range(9) if any(f"reason {n}" in line for line in others)] == [5, 6, 7, 8]
