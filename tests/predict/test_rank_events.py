@@ -4,6 +4,7 @@ import json
 import runpy
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 
@@ -109,7 +110,13 @@ def test_the_upper_end_reaches_ddps_stream_that_is_always_behind(composed, recip
 
 @pytest.mark.parametrize(
     ("stage", "recompute", "lost", "gained"),  # of native segments beyond the ledger, and by expandable ones
-    [(0, "none", 10**9, 5 * 10**8), (1, "full:uniform:2", 0, 0), (2, "mlp", 0, 0), (3, "full:block:1", 0, 0)],
+    [
+        *[(0, "none", 10**9, 5 * 10**8), (1, "full:uniform:2", 0, 0), (2, "mlp", 0, 0), (3, "full:block:1", 0, 0)],
+        *(
+            pytest.param(*pair, 0, 0, marks=pytest.mark.slow)
+            for pair in product(range(4), ("none", "mlp", "full:uniform:2", "full:block:1"))
+        ),
+    ],
 )
 def test_a_composed_stage_holds_what_the_ledger_says(composed, stage, recompute, lost, gained):
     memory, held = composed(point("llama3_70b", 32), stage, recompute, native=NATIVE, expandable=EXPANDABLE)
