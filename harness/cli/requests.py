@@ -132,6 +132,7 @@ def run_request(
         RunRequest,
         launch,
         asked=request,
+        starts=False,
         force=frozenset(asked.force or ()),
         gate=read(GateOptions, judge),
         launch=read(LaunchSettings, launch),

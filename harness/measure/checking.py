@@ -192,7 +192,8 @@ def check_request(
     answer is for another release.
     """
     settled = looked_over(request, host, assume, gpu_point=gpu_point)
-    spec, software, launcher = settled.spec, settled.software, job_launcher(request.asked)
+    spec, software = settled.spec, settled.software
+    launcher = None if request.starts else job_launcher(request.asked)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)
     findings += check(
         spec,
@@ -209,7 +210,7 @@ def check_request(
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    settled = with_exports(settled, request.asked)
+    settled = settled if request.starts else with_exports(settled, request.asked)
     return Checked(
         **with_note_on_steps(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env
     )

@@ -26,9 +26,13 @@ from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The experiment, how to launch it, and how to judge it. The machine settles an empty ``asked.gpu``."""
+    """The experiment, how to launch it, and how to judge it. The machine settles an empty ``asked.gpu``.
+
+    ``starts``: mbr-perf starts the job. It starts none that `plan`, `check` and `diagnose` read from a file.
+    """
 
     asked: Request
+    starts: bool = False
     force: frozenset[str] = frozenset()
     gate: GateOptions = field(default_factory=GateOptions)
     repeats: int = 1
@@ -77,7 +81,7 @@ def understand(
 
     ``dryrun``: fills in missing nodes. ``elsewhere``: ranks run on other machines. BadRequestError with all problems.
     """
-    settled = looked_over(request, host)
+    settled = looked_over(replace(request, starts=True), host)
     spec = settled.spec
     problems, launcher = Problems(), request.launch.launcher
     problems.found += [*settled.secrets, *launcher_problems(request.launch)]
@@ -124,7 +128,7 @@ def looked_over(
     elif not named:
         gpu, why = settled_gpu("", host)
         asked, notes = replace(given, gpu=gpu), (f"running on {gpu}: {why}",)
-    resolved, secrets = _resolved(asked, host)
+    resolved, secrets = _resolved(asked, host, starts=request.starts)
     spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not given.gpu and not from_point:
@@ -139,9 +143,7 @@ def looked_over(
 def _with_layers(settled: Settled) -> Settled:
     """Settle which layers run: transformer-engine's on a GPU where it is installed, else megatron-core's local ones."""
     spec, is_cpu, notes = settled.spec, settled.spec.gpu_type.is_cpu, settled.notes
-    layers = "transformer_engine"
-    if is_cpu or settled.software.transformer_engine is None:
-        layers = "local"
+    layers = "local" if is_cpu or settled.software.transformer_engine is None else "transformer_engine"
     if layers == "local" and not is_cpu:
         notes += ("transformer-engine is not installed: megatron-core's local layers run",)
     spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": layers})})
@@ -184,7 +186,7 @@ def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:
     return chosen, given, (note,)
 
 
-def _resolved(asked: Request, host: Host) -> tuple[Resolved, tuple[BadRequestError, ...]]:
+def _resolved(asked: Request, host: Host, *, starts: bool) -> tuple[Resolved, tuple[BadRequestError, ...]]:
     """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
     in_name = secrets_in_name(*asked.job_words)
     try:
@@ -193,7 +195,7 @@ def _resolved(asked: Request, host: Host) -> tuple[Resolved, tuple[BadRequestErr
 
             resolved = resolve_for_bridge(asked, host)
         else:
-            resolved = resolve(asked)
+            resolved = resolve(asked, starts=starts)
     except BadRequestError as error:
         raise_all([*error.problems, *in_name, *secrets_in(given_env(asked))])
         raise

@@ -60,6 +60,7 @@ class NightRequest:
         """Return the request of one case, as the checks of `mbr-perf run` take it."""
         return RunRequest(
             asked=replace(asked, engine=self.engine),
+            starts=True,
             launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env),
         )
 

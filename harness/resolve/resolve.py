@@ -50,10 +50,10 @@ class Resolved:
     notes: tuple[str, ...]
 
 
-def resolve(request: Request) -> Resolved:
+def resolve(request: Request, *, starts: bool = False) -> Resolved:
     """Merge default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
 
-    Raises BadRequestError with all problems.
+    ``starts``: mbr-perf starts the job, not a launcher of its own. Raises BadRequestError with all problems.
     """
     problems = Problems()
     recipe = problems.tried(lambda: recipe_of(request))
@@ -62,7 +62,7 @@ def resolve(request: Request) -> Resolved:
         options_layer(request, problems)
         problems.raise_if_any()
     assert recipe is not None  # otherwise there were problems
-    return resolve_recipe(recipe, request)
+    return resolve_recipe(recipe, request, starts=starts)
 
 
 def recipe_of(request: Request) -> Recipe:
@@ -93,7 +93,7 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
     return chosen, point
 
 
-def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
+def resolve_recipe(recipe: Recipe, request: Request, *, starts: bool = False) -> Resolved:
     """Do as :func:`resolve`, for a recipe that is already read."""
     problems = Problems()
     choice = problems.tried(lambda: choose_point(recipe, request))
@@ -102,7 +102,7 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
         problems.raise_if_any()
     assert choice is not None  # otherwise there were problems
     layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
-    layer = merge(_of_launcher(request, layer), layer)
+    layer = layer if starts else merge(_of_launcher(request, layer), layer)
     layer, notes = _follow_num_layers(layer)
     spec = problems.tried(lambda: build_spec(layer, choice.point.place))
     problems.raise_if_any()

@@ -180,6 +180,7 @@ class SweepRequest:
         """Return the request of one cell, as the checks of `mbr-perf run` take it."""
         return RunRequest(
             asked=asked,
+            starts=True,
             force=self.force,
             launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env),
         )

@@ -13,7 +13,8 @@ def resolved(tmp_path):
     def resolving(text, **asked):
         path = tmp_path / "train.sh"
         path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
-        request = {"gpu": "h100", "num_gpus": 8} | asked
-        return resolve(Request(model_recipe_name="", source=ForeignSource("megatron_args", str(path)), **request))
+        source = ForeignSource("megatron_args", str(path))
+        request = Request(**{"model_recipe_name": "", "source": source, "gpu": "h100", "num_gpus": 8} | asked)
+        return resolve(request, starts=True)
 
     return resolving

@@ -38,7 +38,7 @@ def test_the_environment_beside_a_captured_job_is_part_of_it(tmp_path):
     job.write_text(f"# Captured from: bash run.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALLEST}\n")
     job.with_suffix(".env").write_text("CUDA_DEVICE_MAX_CONNECTIONS=1\nNCCL_ALGO='^Tree Ring'\nHF_TOKEN='***'\n")
     request = Request(model_recipe_name="", source=ForeignSource("megatron_args", str(job)), gpu="h100")
-    found = resolve(request)
+    found = resolve(request, starts=True)
     assert found.spec.env == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_ALGO": "^Tree Ring"}
     assert found.sources["env.NCCL_ALGO"] == f"{job.with_suffix('.env')}: NCCL_ALGO"
 

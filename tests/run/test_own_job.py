@@ -1,4 +1,4 @@
-"""Commands on a job that a Megatron-Bridge configuration describes: what they print, record, and need later."""
+"""Commands on a job that a file of another program describes: what they print, record, and need later."""
 
 import json
 import re
@@ -95,3 +95,46 @@ def test_a_shrunken_job_trains_on_a_cpu_and_its_sweep_resumes_without_the_file(m
     assert sorted(run["spec"]["recompute"].get("modules", []) != [] for run in runs) == [False, True]
     assert {run["status"] for run in runs} == {"ok"}
     shutil.rmtree(sweep)
+
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@pytest.fixture
+def asked_of_script(mbr_perf, tmp_path):
+    """A function that asks a command about a script that sets no variable, and returns its document."""
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --bf16 "
+        "--seq-length 4096 --micro-batch-size 1 --vocab-size 128256 --tensor-model-parallel-size 2 --sequence-parallel "
+        "--transformer-impl transformer_engine --use-distributed-optimizer"
+    )
+
+    def ask(command, *more):
+        return json.loads(mbr_perf(command, "--megatron_args", script, "-g", "h100", *more, "--json").out)
+
+    return ask
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", [None, "max_split_size_mb:128"])
+def test_a_job_that_mbr_perf_starts_has_the_allocator_of_its_launcher_or_of_the_shell(
+    asked_of_script, monkeypatch, shell
+):
+    monkeypatch.delenv(ALLOCATOR, raising=False)
+    if shell:
+        monkeypatch.setenv(ALLOCATOR, shell)
+    cell, _ = asked_of_script("sweep", "--over", "recompute=none;mlp", "--dryrun")["cells"]
+    run = asked_of_script("run", "--dryrun")
+    assert (cell["fate"], cell["fingerprint"]) == ("run", run["fingerprint"])
+    assert cell["prediction"]["reserved_bytes"] == run["prediction"]["reserved_bytes"]
+    [found] = [each for each in run["plan"]["environment"] if each["name"] == ALLOCATOR]
+    known = (shell, "your shell") if shell else ("expandable_segments:True", "table")
+    assert (found["value"], found["source"]) == known
+
+
+@pytest.mark.slow
+def test_a_job_that_mbr_perf_does_not_start_has_torchs_default_in_plan_and_check(asked_of_script, monkeypatch):
+    monkeypatch.setenv(ALLOCATOR, "expandable_segments:True")
+    checked, [layout] = asked_of_script("check", "--no_megatron")["spec"], asked_of_script("plan")["layouts"]
+    assert (layout["spec"], checked["env"][ALLOCATOR]) == (checked, "")
