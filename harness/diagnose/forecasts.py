@@ -184,7 +184,7 @@ def tried(case: Case, host: Host) -> Trials | None:
         held = stage_held(composer, own_stage, costs, settings_of(text), traces)
         sources.add(held.source)
         needed = held.fits[1] + more
-        rows.append(Trial(settings=text, reserved_bytes=held.reserved[1], fits_bytes=needed, helps=needed <= available))
+        rows.append(Trial(settings=text, reserved_bytes=held.in_time[1], fits_bytes=needed, helps=needed <= available))
     is_known = bool(own) or case.expandable_segments is not None
     return Trials(tuple(rows), "estimated" if "estimated" in sources else "replayed", is_known)
 

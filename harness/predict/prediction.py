@@ -109,7 +109,7 @@ class Prediction:
     @property
     def reserved(self) -> tuple[int, int, int]:
         """Return the lower end, likely value and upper end of what torch's allocator takes from the fullest device."""
-        return self._ends([held.reserved for held in self.held])
+        return self._ends([(*held.in_time[:2], held.in_time[2] + held.behind()) for held in self.held])
 
     @property
     def reserved_bytes(self) -> int:

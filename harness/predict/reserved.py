@@ -6,7 +6,7 @@ The figures of classes are in `reserved.json`, which `scripts/accuracy --reserve
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import compress
 from pathlib import Path
 from statistics import median
@@ -45,9 +45,10 @@ class Drawn:
 class Held:
     """What torch's allocator takes for one stage, in bytes, each as lower end, likely value and upper end.
 
-    ``in_time``: what is reserved where side streams are never behind, and ``behind`` what those that always are add to
-    its upper end. ``fits``: the smallest device on which nothing fails; before it fails, the allocator waits for every
-    stream and gives cached segments back. ``drawn``: what sizes that vary took, where some were drawn.
+    ``in_time``: what is reserved where side streams are never behind. ``behind``: what those that always are add to its
+    upper end; it decides no verdict, so it is replayed only when it is called. ``fits``: the smallest device on which
+    nothing fails; before it fails, the allocator waits for every stream and gives cached segments back. ``drawn``: what
+    sizes that vary took, where some were drawn.
     """
 
     in_time: tuple[int, int, int]
@@ -55,12 +56,6 @@ class Held:
     source: Source
     drawn: Drawn | None = None
     behind: Callable[[], int] = field(default=int, compare=False, repr=False)
-
-    @cached_property
-    def reserved(self) -> tuple[int, int, int]:
-        """Return what a monitor shows. A replay finds its upper end, which decides no verdict, when it is asked for."""
-        low, likely, high = self.in_time
-        return low, likely, high + self.behind()
 
     def moved(self, num_bytes: int) -> "Held":
         """Return it for a peak that is so much higher."""
@@ -184,7 +179,7 @@ def replay(
         _widened(_ends(whole, fits), cut[1]),
         "replayed",
         _drawn(drawn, fits) if drawn else None,
-        lambda: round(behind_bytes(steps, settings, device, free) * reach),
+        cache(lambda: round(behind_bytes(steps, settings, device, free) * reach)),
     )
     return held.moved(rest)
 

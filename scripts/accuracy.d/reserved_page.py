@@ -127,7 +127,7 @@ def _of_setting(
         try:
             for how, settings in _SETTINGS.items():
                 held = reserved.replay(composer, stage, costs[row["stage"]], settings, read)
-                found[how] = {"reserved_bytes": held.reserved[1], "fits_bytes": held.fits[1]}
+                found[how] = {"reserved_bytes": held.in_time[1], "fits_bytes": held.fits[1]}
             if row["peak_reserved_late_bytes"]:
                 found["behind_bytes"] = _behind(composer, stage, costs[row["stage"]], read)
             if setting == point.spec.recompute.text and not row["stage"]:
@@ -154,7 +154,7 @@ def _uneven_rows(host: Host) -> Iterator[dict[str, Any]]:
         draws = read_varied(None, row["routing"]).draws(composer.spec)
         read, settings = _reader(point, host), _SETTINGS["expandable"]
         held = reserved.replay(composer, stage, costs[row["stage"]], settings, read, draws)
-        yield row | {"reserved_range_bytes": held.reserved}
+        yield row | {"reserved_range_bytes": (*held.in_time[:2], held.in_time[2] + held.behind())}
 
 
 def _uneven_table(rows: Sequence[dict[str, Any]]) -> list[str]:
