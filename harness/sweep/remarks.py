@@ -94,7 +94,7 @@ def answer(verdict: SweepVerdict) -> Line:
     best = verdict.recommendation
     if verdict.num_runs_missing or best.cell is None:
         prefix = "Unfinished: " if verdict.num_runs_missing else "No recommendation: "
-        return answer_line(f"{prefix}{best.why}")
+        return answer_line(f"{prefix}{best.why[:1].lower()}{best.why[1:]}")
     cell, num_fit = (
         verdict.cell(best.cell),
         sum(each.is_comparable and each.fits is not False for each in verdict.cells),
