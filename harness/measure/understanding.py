@@ -82,8 +82,7 @@ def understand(
     ``dryrun``: fills in missing nodes. ``elsewhere``: ranks run on other machines. BadRequestError with all problems.
     """
     settled = looked_over(replace(request, starts=True), host)
-    spec = settled.spec
-    problems, launcher = Problems(), request.launch.launcher
+    spec, problems, launcher = settled.spec, Problems(), request.launch.launcher
     problems.found += [*settled.secrets, *launcher_problems(request.launch)]
     problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
     nodes = without_asking(spec, request.nodes) if dryrun else request.nodes
