@@ -1,6 +1,6 @@
 """What torch's allocator takes of a device: replayed where a rank's requests are known, else by the class of the job.
 
-The figures of classes are in `reserved.json`, which `scripts/accuracy --reserved` writes from ranks on scripted GPUs.
+The figures of classes are in `reserved.json`, which `scripts/accuracy reserved` writes from ranks on scripted GPUs.
 """
 
 import json

@@ -13,7 +13,7 @@ import scripted_points
 import traces
 from cases import event_cases
 from packing import without_small
-from page import Page, plain, signed, table
+from page import Page, data_text, plain, signed, table
 
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import parse_recompute
@@ -54,7 +54,7 @@ def page(host: Host, replays: Path | None = None) -> Page:
     overlapped = [row for row in rows if row["class"] == _OVERLAPPED and row["peak_reserved_late_bytes"]]
     two_streams = _TWO_STREAMS | {"late": _most_late(overlapped), "rows": len(overlapped)}
     content = {"classes": {**classes, _OVERLAPPED: dict.fromkeys(_SETTINGS, two_streams)}}
-    write_atomically(reserved.DATA, json.dumps(content, indent=1) + "\n")
+    write_atomically(reserved.DATA, data_text(content))
     reserved._ratios.cache_clear()
     uneven += _uneven_rows(host)
     late = [row for row in compared if row["peak_reserved_late_bytes"]]
