@@ -128,32 +128,6 @@ class Pool:
         return [entry[2] for free in self.free.values() for entry in free[bisect.bisect_left(free, (num_bytes,)) :]]
 
 
-Pools = dict[int | None, tuple[Pool, Pool]]
-
-
-def copied(pools: Pools, allocated: dict[int, Block]) -> tuple[Pools, dict[int, Block]]:
-    """Return pools and allocated blocks, by address, with copies of all blocks; no block may be in use by an event."""
-    new: dict[int, Block] = {}
-    twins = {id(pool): Pool(pool.is_small, pool.num_calls) for both in pools.values() for pool in both}
-
-    def twin(block: Block) -> Block:
-        made = Block(twins[id(block.pool)], block.stream, block.address, block.num_bytes, block.expandable,
-                     block.is_mapped, block.is_allocated, block.before, block.after, age=block.age)  # fmt: skip
-        new[id(block)] = made
-        return made
-
-    blocks = {address: twin(block) for address, block in allocated.items()}
-    for pool in (pool for both in pools.values() for pool in both):
-        own = twins[id(pool)]
-        own.free = {
-            at: [(size, address, twin(block)) for size, address, block in free] for at, free in pool.free.items()
-        }
-        own.unmapped = {at: [*map(twin, unmapped)] for at, unmapped in pool.unmapped.items()}
-    for block in new.values():
-        block.before, block.after = new.get(id(block.before)), new.get(id(block.after))
-    return {name: (twins[id(small)], twins[id(large)]) for name, (small, large) in pools.items()}, blocks
-
-
 @dataclass
 class Device:
     """A device of ``total_bytes`` that gives at most ``limit_bytes``, at addresses that it never gives twice."""

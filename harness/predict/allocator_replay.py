@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.predict.allocator import Allocator
-from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, copied
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.units import GIB, MIB
 
@@ -62,10 +61,10 @@ class Outcome:
 
 
 class _Replay:
-    """The allocator's state before event ``at``: the address of each block by its key."""
+    """The allocator's state after some events: the address of each block by its key."""
 
     def __init__(self, allocator: Allocator) -> None:
-        self.allocator, self.addresses, self.at = allocator, dict[int, int](), 0
+        self.allocator, self.addresses = allocator, dict[int, int]()
         self.failed: int | None = None
         self.least = self._looked_at = 0
 
@@ -73,7 +72,6 @@ class _Replay:
         """Run a part of the events, until one fails."""
         allocator, addresses = self.allocator, self.addresses
         malloc, free = allocator.malloc, allocator.free
-        self.at = end
         for at, (key, num_bytes, stream) in enumerate(events[begin:end], begin):
             if num_bytes is None:
                 if allocator.allocated > self._looked_at:
@@ -83,14 +81,8 @@ class _Replay:
             try:
                 addresses[key] = malloc(num_bytes, stream)
             except OutOfDeviceMemoryError:
-                self.failed = self.at = at
+                self.failed = at
                 return
-
-    def on(self, allocator: Allocator) -> "_Replay":
-        """Return the same state with a copy of its allocator; the event that failed is the next one."""
-        twin = copy(self)
-        twin.allocator, twin.addresses, twin.failed = allocator, {**self.addresses}, None
-        return twin
 
     def look(self) -> None:
         """Note what no cached segment is, where memory is as full as never before."""
@@ -121,23 +113,16 @@ class _Replay:
 
 
 class _Growing(Allocator):
-    """Lets its device grow where a request fails after every retry, or ``stops`` there, or ``halts`` before it retries.
+    """Lets its device grow where a request fails after every retry, or ``stops`` there.
 
     ``enough_bytes``: what the device would have needed for the first one; 0 where none failed.
     """
 
-    stops, halts, enough_bytes = False, True, 0
-
-    def on(self, limit_bytes: float, *, stops: bool) -> "_Growing":
-        """Return the same state on a device of so many bytes."""
-        twin = copy(self)
-        twin.stops, twin.halts, twin.device = stops, False, replace(self.device, limit_bytes=limit_bytes)
-        twin.changes, (twin._pools, twin._allocated) = [*self.changes], copied(self._pools, self._allocated)
-        return twin
+    def __init__(self, settings: AllocatorSettings, device: Device, *, stops: bool) -> None:
+        super().__init__(settings, device)
+        self.stops, self.enough_bytes = stops, 0
 
     def _new_block(self, pool: Pool, stream: int, size: int) -> Block | None:
-        if self.halts and self.reserved + self.settings.segment_bytes(size) > self.device.limit_bytes:
-            return None
         block = super()._new_block(pool, stream, size)
         if block is None:
             self.device.limit_bytes = math.inf
@@ -155,11 +140,11 @@ def replayed(
     cycles: Sequence[Cycle] = (),
 ) -> Outcome:
     """Return what the sequence takes from an empty device of ``total_bytes`` that gives at most ``limit_bytes``."""
-    return _outcome(events, _Replay(Allocator(settings, Device(limit_bytes, total_bytes))), cycles)
+    return _outcome(events, Allocator(settings, Device(limit_bytes, total_bytes)), cycles)
 
 
-def _outcome(events: Sequence[Request], replay: _Replay, cycles: Sequence[Cycle]) -> Outcome:
-    allocator, at, is_exact = replay.allocator, replay.at, True
+def _outcome(events: Sequence[Request], allocator: Allocator, cycles: Sequence[Cycle]) -> Outcome:
+    replay, at, is_exact = _Replay(allocator), 0, True
     for cycle in cycles:
         replay.run(events, at, cycle.end)
         at = cycle.end
@@ -201,13 +186,10 @@ def fits_bytes(
         return None
     low, high, step, left = free.peak_allocated_bytes // MIB, 0, 1, _MOST_REQUESTS
     size = max(low, free.least_bytes // MIB if settings.expandable_segments else low)
-    start = _Growing(settings, Device(size * MIB, total_bytes))
-    begun = _Replay(start)
-    begun.run(events, 0, cycles[0].end if cycles else len(events))  # this far, no larger device makes a difference
     while not high or (low < high and left > 0):
         left -= len(events)
-        allocator = start.on(size * MIB, stops=high > 0)
-        found = _outcome(events, begun.on(allocator), cycles)
+        allocator = _Growing(settings, Device(size * MIB, total_bytes), stops=high > 0)
+        found = _outcome(events, allocator, cycles)
         if allocator.enough_bytes:
             low = max(size + 1, -(-allocator.enough_bytes // MIB))
             grown = allocator.device.limit_bytes if found.failed is None else free.peak_reserved_bytes
