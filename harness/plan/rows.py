@@ -24,7 +24,7 @@ from harness.predict.advice import (
 from harness.predict.device import DeviceNeeds
 from harness.predict.exact import ExactSetting
 from harness.predict.ledger import PeakName
-from harness.predict.prediction import Verdict
+from harness.predict.prediction import Verdict, reserved_of
 from harness.predict.reserved import Drawn
 from harness.predict.search import Plan, Row
 from harness.records.prediction import Source, StagePrediction
@@ -38,8 +38,8 @@ class StageRow(StagePrediction, Shown):
     """Peak of one pipeline stage with all candidates for it, in bytes."""
 
     peaks: dict[PeakName, int]
-    reserved_bytes: int | None = at("held", "reserved", 1)
-    reserved_range_bytes: Range = at("held", "reserved")
+    reserved_bytes: int | None = at("reserved", 1)
+    reserved_range_bytes: Range = at("reserved")
     fits_bytes: int | None = at("held", "fits", 1)
     fits_range_bytes: Range = at("held", "fits")
     reserved_source: Source | None = at("held", "source")
@@ -92,7 +92,7 @@ class SettingRow(Shown):
         return cls.of(
             row,
             layout=layout,
-            stages=[StageRow.of(stage, held=held) for stage, held in stages],
+            stages=[StageRow.of(stage, held=held, reserved=reserved_of(held)) for stage, held in stages],
             device=[end + needs.outside_bytes for end in found.reserved] if found else None,
             verdict_is_certain=row.is_certain if row.verdict else None,
         )

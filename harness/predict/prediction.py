@@ -82,6 +82,12 @@ def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = Non
 Verdict = Literal["FITS", "TIGHT", "OOM"]
 
 
+def reserved_of(held: Held) -> tuple[int, int, int]:
+    """Return the lower end, likely value and upper end of what a stage reserves; replays streams that are behind."""
+    low, likely, high = held.in_time
+    return low, likely, high + held.behind()
+
+
 @dataclass(frozen=True)
 class Prediction:
     """All bytes are of the worst rank of a stage; ``range_bytes`` holds nine of ten peaks of its class.
@@ -109,7 +115,7 @@ class Prediction:
     @property
     def reserved(self) -> tuple[int, int, int]:
         """Return the lower end, likely value and upper end of what torch's allocator takes from the fullest device."""
-        return self._ends([(*held.in_time[:2], held.in_time[2] + held.behind()) for held in self.held])
+        return self._ends([reserved_of(held) for held in self.held])
 
     @property
     def reserved_bytes(self) -> int:
