@@ -15,8 +15,8 @@ from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import ModelStates, StateBytes, owned_parts
-from harness.predict.rank_events import _Memory, _step, _weights
-from harness.predict.rank_parts import ChunkParts, MissingEventsError, Passes, Requests, Unit, _with_loss, chunk_parts
+from harness.predict.rank_events import _Memory, _step
+from harness.predict.rank_parts import MissingEventsError, chunk_parts
 from harness.predict.reserved import first_steps, not_composed, ratios_of, replay
 from harness.predict.shipped_events import ShippedEvents, events_file, events_made_here, find_events
 from harness.predict.shipped_traces import find_shipped
@@ -348,65 +348,3 @@ def test_native_reserves_what_a_rank_without_expandable_segments_does(composed, 
     """Measured with tests/scripted_cuda/one_rank.py: 58.84 and 42.32 GiB of tensors at most in a step."""
     held = composed(point("llama3_8b", 8), recompute=recompute, found=NATIVE)[1]["found"]
     assert held.in_time[1] / 2**30 == pytest.approx(measured_gib, rel=0.01)
-
-
-def _loss(forward: tuple[int, ...], backward: tuple[int, ...], *asked: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    unit = Unit((Passes.of(Part(forward=forward, backward=backward)),))
-    (passes,) = _with_loss(unit, *asked).passes
-    return passes.forward, passes.backward
-
-
-def test_the_first_of_two_own_gradients_waits_for_the_second():
-    """Two uses of an output layer under MTP: hidden gradients of 56 and 28 MiB, an own gradient of 892, logits of 510."""
-    own, mib = 892 << 20, 1 << 20
-    forward = (510 * mib, 510 * mib)
-    backward = (56 * mib, 28 * mib, freed(OWN, 2), freed(OWN, 1), 56 * mib, 28 * mib, freed(OWN, 4), freed(OWN, 0), own, freed(OWN, 6))  # fmt: skip
-    found = _loss(forward, backward, own, 510 * mib, 0, 2)
-    assert found == (forward, (56 * mib, 28 * mib, own, freed(OWN, 2), freed(OWN, 1),
-                               56 * mib, 28 * mib, own, freed(OWN, 5), freed(OWN, 0), freed(OWN, 7), freed(OWN, 4)))  # fmt: skip
-
-
-def test_an_own_gradient_has_the_gradient_of_the_logits_beside_it_and_no_fp32_logits():
-    """As a scripted rank of Qwen3-Next asks (tests/scripted_cuda/one_rank.py); exponentials go beside fp32 logits."""
-    mib = 1 << 20
-    logits, wide, own = 2374 * mib, 4748 * mib, 593 * mib
-    backward = (logits, wide, freed(OWN, 3), freed(OWN, 1), 64 * mib, freed(OWN, 2))
-    found = _loss((logits, wide, freed(OWN, 0)), backward, own, logits, wide, 1)
-    assert found == (
-        (logits, wide, wide, freed(OWN, 2), freed(OWN, 0)),
-        (logits, wide, freed(OWN, 4), freed(OWN, 1), 64 * mib, own, freed(OWN, 3), freed(OWN, 6)),
-    )
-
-
-def test_where_the_gradient_of_the_logits_is_not_known_nothing_is_composed():
-    with pytest.raises(MissingEventsError, match="gradient of the logits"):
-        _loss((8 << 20,), (4 << 20, freed(OWN, 1)), 16 << 20, 8 << 20, 0, 1)
-
-
-def test_a_dummy_gradient_is_made_once_for_each_shape():
-    end = Unit((), stay=(7, 7, 9, 11))
-    parts = ChunkParts((Unit((), stay=(9,)), end), (), (), (), has_loss=True)
-    assert parts.without((7, 9, 13)).units == (parts.units[0], Unit((), stay=(7, 11)))
-
-
-def test_what_is_quantised_expert_by_expert_is_one_request_for_each():
-    size, mib = 4 * (8 << 20) + 16, 1 << 20
-    unit = Unit((), label=("layers",), split=frozenset({size}), num_experts=4)
-    memory = _Memory(None)
-    memory.enter(unit, 0)
-    own = Requests()
-    memory.run((3 * mib, size, freed(OWN, 1)), own, Requests(), Requests())
-    events = memory.steps().events
-    assert [n for _, n, _ in events] == [3 * mib, *[size // 4] * 4, None, None, None, None]
-    assert [*memory.alive.values()] == [3 * mib]
-
-
-def test_experts_are_quantised_once_all_of_one_size_are_there():
-    whole, memory = 4 << 20, _Memory(None)
-    moved = _weights([whole + 8, whole + 8, 3 << 20], memory, grouped=True)
-    asked = [n and n >> 20 for _, n, _ in memory.steps().events]
-    assert asked == [4, 4, 2, 2, 2, 2, None, None, 3]
-    assert [memory.alive[key] >> 20 for key in moved] == [2, 2, 3]
-    single = _Memory(None)
-    _weights([whole + 8, whole + 8], single, grouped=False)
-    assert [n and n >> 20 for _, n, _ in single.steps().events] == [4, 2, 2, None, 4, 2, 2, None]
