@@ -1,7 +1,7 @@
 """Collects the remarks about the cells of a sweep, each once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.judge.statistics import MIN_RUNS
 from harness.measure.values import NotPredicted
@@ -20,16 +20,15 @@ _NO_FIGURES = ("failed", "interrupted", *_NOT_STARTED)
 
 @dataclass(frozen=True)
 class Remark:
-    """One sentence about one or several cells; ``is_bad``: the reader should look at it."""
+    """One sentence about one or several cells; ``is_bad``: the reader should look at it.
 
-    cells: tuple[str, ...]
+    ``not_started``: ``pruned`` or ``illegal`` where it says so of them; else an empty text.
+    """
+
     text: str
     is_bad: bool = False
-
-    @property
-    def not_started(self) -> str:
-        """Return ``pruned`` or ``illegal`` where the cells were not started for that; else an empty text."""
-        return next((status for status in _NOT_STARTED if self.text.startswith(status)), "")
+    not_started: str = ""
+    cells: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -41,7 +40,7 @@ class Remark:
 def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
     """Say why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
     shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell))
-    return tuple(Remark(tuple(cells), text, is_bad) for (text, is_bad), cells in shared.items())
+    return tuple(replace(remark, cells=tuple(cells)) for remark, cells in shared.items())
 
 
 def bad_lines(verdict: SweepVerdict) -> tuple[list[str], list[str]]:
@@ -65,7 +64,7 @@ def bad_lines(verdict: SweepVerdict) -> tuple[list[str], list[str]]:
 def _together(status: str, found: Sequence[Remark]) -> Remark:
     """Return one remark on cells that did not start; with their reason if they share it."""
     cells = tuple(name for remark in found for name in remark.cells)
-    return found[0] if len(found) == 1 else Remark(cells, f"{status}, {len(found)} reasons: -v")
+    return found[0] if len(found) == 1 else Remark(f"{status}, {len(found)} reasons: -v", cells=cells)
 
 
 def headline(verdict: SweepVerdict) -> str:
@@ -151,32 +150,34 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
         yield f"Time change: an interval needs {MIN_RUNS} runs of each cell (--repeats {MIN_RUNS}, or {MIN_RUNS} logs)"
 
 
-def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
+def _about(cell: CellVerdict) -> Iterable[Remark]:
     if cell.oom is not None:
-        yield oom_text(cell.oom), True
+        yield Remark(oom_text(cell.oom), is_bad=True)
     elif cell.status != "ok":
-        yield ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason))), cell.status in _NO_FIGURES
+        text = ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason)))
+        not_started = cell.status if cell.status in _NOT_STARTED else ""
+        yield Remark(text, cell.status in _NO_FIGURES, not_started)
     elif cell.reason:
-        yield cell.reason, False
+        yield Remark(cell.reason)
     for doubt in cell.doubts:
-        yield f"not judged: {doubt}", True
+        yield Remark(f"not judged: {doubt}", is_bad=True)
     if cell.not_compared and not cell.is_reference and cell.vs_reference is None:
-        yield f"not compared: {cell.not_compared}", True
+        yield Remark(f"not compared: {cell.not_compared}", is_bad=True)
     yield from _versus(cell)
     if isinstance(cell.prediction, NotPredicted):
-        yield f"not predicted: {cell.prediction.reason}", False
+        yield Remark(f"not predicted: {cell.prediction.reason}")
     if cell.golden is not None:
-        yield _golden(cell.golden), cell.golden.outcome == "regression"
+        yield Remark(_golden(cell.golden), cell.golden.outcome == "regression")
 
 
-def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
+def _versus(cell: CellVerdict) -> Iterable[Remark]:
     versus = cell.versus
     if versus is None or versus.time_change is None:
         return
     if versus.time_change_interval is None:
-        yield f"time {format_percent(versus.time_change)} from {versus.basis}", False
+        yield Remark(f"time {format_percent(versus.time_change)} from {versus.basis}")
     if versus.ms_per_gib_saved_undefined and versus.memory_saved_bytes is not None:
-        yield f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}", False
+        yield Remark(f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}")
 
 
 def _golden(golden: CellGolden) -> str:
