@@ -26,6 +26,7 @@ from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
 from harness.predict.draws import read_varied
 from harness.predict.ledger import StageMemory, stage_memory
+from harness.predict.prediction import reserved_of
 from harness.predict.ranges import class_of
 from harness.predict.rank_parts import MissingEventsError, Read
 from harness.predict.shipped_events import events_made_here, find_events
@@ -47,7 +48,7 @@ def page(host: Host, replays: Path | None = None) -> Page:
 
     ``replays``: an earlier page's document, whose replays are judged again.
     """
-    rows, uneven = json.loads(replays.read_text())["rows"] if replays else [*_rows(host)], list[dict[str, Any]]()
+    rows = json.loads(replays.read_text())["rows"] if replays else [*_rows(host)]
     compared = [row for row in rows if "expandable" in row]
     errors = [abs(_error(row)) for row in compared]
     classes = {name: _classed(compared, name) for name in sorted({row["class"] for row in compared})}
@@ -56,7 +57,7 @@ def page(host: Host, replays: Path | None = None) -> Page:
     content = {"classes": {**classes, _OVERLAPPED: dict.fromkeys(_SETTINGS, two_streams)}}
     write_atomically(reserved.DATA, data_text(content))
     reserved._ratios.cache_clear()
-    uneven += _uneven_rows(host)
+    uneven = [*_uneven_rows(host)]
     late = [row for row in compared if row["peak_reserved_late_bytes"]]
     num_held = sum(row["peak_reserved_late_bytes"] <= _upper_end(row) for row in late)
     return Page(
@@ -154,7 +155,7 @@ def _uneven_rows(host: Host) -> Iterator[dict[str, Any]]:
         draws = read_varied(None, row["routing"]).draws(composer.spec)
         read, settings = _reader(point, host), _SETTINGS["expandable"]
         held = reserved.replay(composer, stage, costs[row["stage"]], settings, read, draws)
-        yield row | {"reserved_range_bytes": (*held.in_time[:2], held.in_time[2] + held.behind())}
+        yield row | {"reserved_range_bytes": reserved_of(held)}
 
 
 def _uneven_table(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -14,7 +14,6 @@ def host_adam() -> Result:
     """Measure torch's fused AdamW in one thread, as a rank that torchrun started has; the best step counts."""
     import torch  # which no other benchmark imports here
 
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     weights = torch.zeros(_NUM, requires_grad=True)
     weights.grad = torch.ones(_NUM)
@@ -25,7 +24,6 @@ def host_adam() -> Result:
         begun = time.process_time()
         optimizer.step()
         seconds.append(time.process_time() - begun)
-    torch.set_num_threads(threads)
     value, planned = min(seconds) / _NUM * 1e9, 1e9 / HOST_ADAM_PER_S
     details = {"parameters": _NUM, "cpu_s": [round(each, 4) for each in seconds], "planned_cpu_s": round(planned, 3),
                "torch": torch.__version__}  # fmt: skip
