@@ -37,18 +37,13 @@ class Remark:
         return f"{'; '.join(named)}: {self.text}"
 
 
-def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
-    """Say why cells are not ok, their doubts and what is missing. Cells with the same remark share it."""
-    shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell))
-    return tuple(replace(remark, cells=tuple(cells)) for remark, cells in shared.items())
-
-
 def bad_lines(verdict: SweepVerdict) -> tuple[list[str], list[str]]:
     """Return the remarks to look at, those of cells that started first, in a few lines; and all that these leave out.
 
-    Where they are many, pruned cells share a line, and illegal ones.
+    Cells with the same remark share it. Where they are many, pruned cells share a line, and illegal ones.
     """
-    found = remarks(verdict)
+    shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell))
+    found = [replace(remark, cells=tuple(cells)) for remark, cells in shared.items()]
     shown = sorted((remark for remark in found if remark.is_bad), key=lambda remark: remark.not_started)
     num_left = 0
     if len(shown) > _MOST_BAD:
