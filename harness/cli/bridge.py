@@ -42,9 +42,9 @@ def spellings() -> Mapping[str, Spelling]:
     found: dict[str, Spelling] = {}
     for row in json.loads(Path(__file__).with_name("bridge_options.json").read_text())["options"]:
         name, *more = row.split()  # NAME ALIAS VALUES, the last if it is not 1
+        alias = next((word for word in more if word.startswith("-")), None)
         values = next((word for word in more if not word.startswith("-")), 1)
-        spelling = Spelling(name, next(iter({*more} - {values}), None), 0 if values == "0" else values)
-        found |= {text: spelling for text in (name, spelling.alias) if text}
+        found |= dict.fromkeys(filter(None, (name, alias)), Spelling(name, alias, 0 if values == "0" else values))
     return found
 
 

@@ -139,9 +139,7 @@ def _least_progress(folder: Path, run: RunRecord) -> str:
 
 
 def _by_life(life: Life) -> OomVerdict:
-    said = {
-        "alive": "the run has not ended",
-        "unknown": "no record, and mbr-perf may still be running",
-        "dead": "mbr-perf itself was killed, and wrote no record",
-    }[life.state]
-    return OomVerdict(*(("killed", "high") if life.state == "dead" else ("not_oom", "low")), f"{said}: {life.reason}")
+    if life.state == "dead":
+        return OomVerdict("killed", "high", f"mbr-perf itself was killed, and wrote no record: {life.reason}")
+    said = "the run has not ended" if life.state == "alive" else "no record, and mbr-perf may still be running"
+    return OomVerdict("not_oom", "low", f"{said}: {life.reason}")

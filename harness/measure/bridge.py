@@ -76,10 +76,10 @@ def _for_function_of_point(asked: Request) -> Request:
         raise BadRequestError(message, remedy="name one with --bridge_recipe, or choose another point")
     env = [(name, setting.value) for name, setting in choice.point.layer.items() if name.startswith("env.")]
     of_point = tuple(f"{name.removeprefix('env.')}={value}" for name, value in env if value is not None)
-    own = {"source": ForeignSource("bridge_recipe", found[0]), "num_gpus": choice.num_gpus}
-    decided = dict.fromkeys(("task", "compute_dtype", "variant", "point_gpu", "model_family_name", "recipes_dir"))
-    asked = replace(asked, model_recipe_name="", **own, **decided)  # type: ignore[arg-type]
-    return laid_over(Request(model_recipe_name="", gpu=asked.gpu, env=of_point), asked)
+    function = ForeignSource("bridge_recipe", found[0])
+    given = replace(asked, model_recipe_name="", model_family_name=None, recipes_dir=None, variant=None, point_gpu=None)
+    given = replace(given, source=function, num_gpus=choice.num_gpus, task=None, compute_dtype=None)
+    return laid_over(Request(model_recipe_name="", gpu=asked.gpu, env=of_point), given)
 
 
 @cache  # the cells of a sweep ask for the same configuration

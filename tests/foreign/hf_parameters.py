@@ -1,17 +1,17 @@
 """Counts the parameters of classes of transformers, for tests/data/hf_parameters.json.
 
-`python -m tests.foreign.hf_parameters [CLASS...]` needs torch and `pip install transformers==5.24.0`. The class of Ling 2 is in Megatron-Bridge 0.6.2, whose environment
-scripts/check-bridge makes. The models stay on the meta device, so that none takes memory.
+`python -m tests.foreign.hf_parameters [CLASS...]` needs torch and `pip install transformers==5.24.0`. The class of Ling 2
+is in Megatron-Bridge 0.6.2, whose environment scripts/check-bridge makes. The models stay on the meta device, so that none takes memory.
 """
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 KEPT = Path(__file__).parents[1] / "data" / "hf_parameters.json"
 OF_OTHERS = {"MiMoForCausalLM": "qwen2"}
 """Classes that transformers lacks, and the type of the class that they extend."""
-IN_BRIDGE = ("BailingMoeV2ForCausalLM",)
 
 
 def counted(name: str, model_type: str, config: dict[str, object]) -> int:
@@ -19,8 +19,8 @@ def counted(name: str, model_type: str, config: dict[str, object]) -> int:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if name in IN_BRIDGE:
-        import megatron.bridge  # noqa: F401 (registers the class)
+    if name == "BailingMoeV2ForCausalLM":
+        import_module("megatron.bridge")  # registers the class
     given = {key: value for key, value in config.items() if key != "architectures"}
     made = AutoConfig.for_model(OF_OTHERS.get(name, model_type), **given)
     with torch.device("meta"):

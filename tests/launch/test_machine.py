@@ -1,9 +1,9 @@
 """What this machine has is asked in a child process; it is compared with what a run needs."""
 
 import json
+import sys
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 
@@ -89,8 +89,8 @@ def test_ranks_need_as_many_gpus_of_the_type_that_was_asked_for(machine, make_sp
     refused(lambda: require_machine(make_spec(), machine(*[B200] * 8), 8), "--gpu h100, ", B200, "--point_gpu h100")
 
 
-@pytest.mark.skipif(find_spec("emerging_optimizers") is not None, reason="emerging-optimizers is here")
-def test_muon_is_refused_without_its_package(machine, make_spec):
+def test_muon_is_refused_without_its_package(machine, make_spec, monkeypatch):
+    monkeypatch.setitem(sys.modules, "emerging_optimizers", None)
     spec = make_spec(gpu="cpu", optimizer={"optimizer": "muon", "use_distributed_optimizer": False})
     refused(lambda: require_machine(spec, machine(), 2), "emerging-optimizers", "pip install 'emerging-optimizers")
 
