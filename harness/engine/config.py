@@ -91,6 +91,8 @@ def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
         "layernorm_epsilon": m.layernorm_epsilon,
         "layernorm_zero_centered_gamma": m.layernorm_zero_centered_gamma,
         "qk_layernorm": m.qk_layernorm,
+        "qk_l2_norm": m.qk_l2_norm,
+        "no_rope_freq": _pattern(m.no_rope_freq),
         "attention_output_gate": m.attention_output_gate,
         "softmax_type": m.softmax_type,
         "window_size": m.window_size,

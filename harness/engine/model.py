@@ -23,6 +23,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.torch_norm import L2Norm
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from harness.engine import adapters, gpu_setup
@@ -206,7 +207,7 @@ def _unfuse_own_layers(model: torch.nn.Module) -> None:
 
 def _block_specs(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None):
     te = spec.kernels.transformer_impl == "transformer_engine"
-    kwargs = {"use_transformer_engine": te, "normalization": config.normalization}
+    kwargs = {"use_transformer_engine": te, "normalization": config.normalization, "qk_l2_norm": config.qk_l2_norm}
     if te and spec.model.linear_attention:
         from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
 
@@ -249,7 +250,7 @@ def _use_local_parts(layer, attention: type[torch.nn.Module]) -> None:
     attention_parts = parts.self_attention.submodules
     attention_parts.core_attention = attention
     for name in ("q_layernorm", "k_layernorm", "kv_layernorm"):
-        if getattr(attention_parts, name, IdentityOp) not in (IdentityOp, None):
+        if getattr(attention_parts, name, IdentityOp) not in (IdentityOp, L2Norm, None):
             setattr(attention_parts, name, Norm)
 
 

@@ -32,11 +32,11 @@ def repeats_problem(num_repeats: int) -> str:
     return "" if 1 <= num_repeats <= most else f"--repeats {num_repeats} must be from 1 to {most:,}"
 
 
-LayerKind = Literal["dense", "moe", "window_dense", "window_moe", "delta_dense", "delta_moe"]
-"""Kinds of decoder layers: their attention (full, sliding window, gated delta net), and whether they have experts."""
-_KINDS: dict[tuple[int, int, int], LayerKind] = {
-    (0, 0, 0): "dense", (0, 0, 1): "moe", (1, 0, 0): "window_dense", (1, 0, 1): "window_moe",
-    (0, 1, 0): "delta_dense", (0, 1, 1): "delta_moe",
+LayerKind = Literal["dense", "moe", "nope_dense", "nope_moe", "window_dense", "window_moe", "delta_dense", "delta_moe"]
+"""Kinds of decoder layers: attention (full, no rotary embedding, sliding window, gated delta net), experts or none."""
+_KINDS: dict[str, tuple[LayerKind, LayerKind]] = {
+    "full": ("dense", "moe"), "nope": ("nope_dense", "nope_moe"), "window": ("window_dense", "window_moe"),
+    "delta": ("delta_dense", "delta_moe"),
 }  # fmt: skip
 
 
@@ -71,6 +71,7 @@ class MoeModel(Frozen):
     moe_router_dtype: Literal["fp32", "fp64"] | None = None
     moe_router_force_load_balancing: bool = False
     moe_grouped_gemm: bool = True
+    moe_apply_probs_on_input: bool = False
 
 
 class MlaModel(Frozen):
@@ -130,9 +131,15 @@ class YarnModel(Frozen):
 
 
 @cache  # a plan asks for the kinds of the same model thousands of times
-def _kinds_of(window: tuple[int, ...], delta: tuple[int, ...], moe: tuple[int, ...]) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer. A gated delta net has no window."""
-    return tuple(_KINDS[int(w and not d), d, m] for w, d, m in zip(window, delta, moe, strict=True))
+def _kinds_of(
+    window: tuple[int, ...], delta: tuple[int, ...], nope: tuple[int, ...], moe: tuple[int, ...]
+) -> tuple[LayerKind, ...]:
+    """Return the kind of each layer. A gated delta net has no window and no rotary embedding."""
+    attention = (
+        "delta" if d else "window" if w else "nope" if n else "full"
+        for w, d, n in zip(window, delta, nope, strict=True)
+    )
+    return tuple(_KINDS[kind][m] for kind, m in zip(attention, moe, strict=True))
 
 
 class ModelSpec(Frozen):
@@ -140,6 +147,7 @@ class ModelSpec(Frozen):
 
     ``window_size``: tokens that a query sees before and after itself, -1 for all. ``window_attn_skip_freq``: n leaves
     the window out of every n-th layer, a list has 1 for each layer with a window; None gives every layer the window.
+    ``no_rope_freq``: every n-th layer has no rotary embedding, a list has 1 for each such layer.
     """
 
     num_layers: Layers
@@ -161,6 +169,7 @@ class ModelSpec(Frozen):
     layernorm_epsilon: float = Field(default=1e-5, gt=0)
     layernorm_zero_centered_gamma: bool = False
     qk_layernorm: bool = False
+    qk_l2_norm: bool = False
     attention_output_gate: bool = False
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
     window_size: tuple[Window, Window] | None = None
@@ -168,6 +177,7 @@ class ModelSpec(Frozen):
     position_embedding_type: Literal["rope", "yarn", "learned_absolute", "none"] = "rope"
     rotary_base: Count = 10000
     rotary_percent: float = Field(default=1.0, gt=0, le=1)
+    no_rope_freq: Count | tuple[Literal[0, 1], ...] | None = None
     rope_scaling_factor: float | None = None
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -183,11 +193,16 @@ class ModelSpec(Frozen):
         patterns = {
             "moe_layer_freq": self.moe and self.moe.moe_layer_freq,
             "window_attn_skip_freq": self.window_attn_skip_freq,
+            "no_rope_freq": self.no_rope_freq,
             "linear_attention_freq": self.linear_attention and self.linear_attention.linear_attention_freq,
         }
         for name, freq in patterns.items():
             if isinstance(freq, tuple) and len(freq) != self.num_layers:
                 raise ValueError(f"{name} has {len(freq)} entries for num_layers {self.num_layers}")
+        if isinstance(self.no_rope_freq, int) and self.num_layers % self.no_rope_freq:
+            raise ValueError(f"no_rope_freq {self.no_rope_freq} does not divide num_layers {self.num_layers}")
+        if any(map(min, self.window_pattern, self.no_rope_pattern)):
+            raise ValueError("no_rope_freq and window_size in one layer: mbr-perf has no such layer")
         if (self.yarn is None) == (self.position_embedding_type == "yarn"):
             raise ValueError(
                 f"position_embedding_type {self.position_embedding_type} "
@@ -230,6 +245,14 @@ class ModelSpec(Frozen):
         return tuple(1 if freq is None or (i + 1) % freq else 0 for i in range(self.num_layers))
 
     @property
+    def no_rope_pattern(self) -> tuple[int, ...]:
+        """One 1 (no rotary embedding) or 0 per decoder layer, as megatron-core's `no_rope_freq`."""
+        freq = self.no_rope_freq
+        if isinstance(freq, tuple):
+            return freq
+        return tuple(int(freq is not None and (i + 1) % freq == 0) for i in range(self.num_layers))
+
+    @property
     def linear_attention_pattern(self) -> tuple[int, ...]:
         """One 1 (gated delta net) or 0 (attention) per decoder layer, as megatron-core's `linear_attention_freq`."""
         if self.linear_attention is None:
@@ -241,7 +264,9 @@ class ModelSpec(Frozen):
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        return _kinds_of(self.window_pattern, self.linear_attention_pattern, self.moe_layer_pattern)
+        return _kinds_of(
+            self.window_pattern, self.linear_attention_pattern, self.no_rope_pattern, self.moe_layer_pattern
+        )
 
     def of_kind(self, kind: LayerKind, num_layers: int) -> "ModelSpec":
         """Return the model with ``num_layers`` decoder layers, all of one kind."""
@@ -254,6 +279,8 @@ class ModelSpec(Frozen):
             changes["moe"] = self.moe.model_copy(update={"moe_layer_freq": pattern(has_it=has_experts(kind))})
         if self.window_size is not None:
             changes["window_attn_skip_freq"] = pattern(has_it=kind.startswith("window"))
+        if self.no_rope_freq is not None:
+            changes["no_rope_freq"] = pattern(has_it=kind.startswith("nope"))
         if self.linear_attention:
             freq = pattern(has_it=kind.startswith("delta"))
             changes["linear_attention"] = self.linear_attention.model_copy(update={"linear_attention_freq": freq})

@@ -65,6 +65,8 @@ def _of_parts(spec: ExperimentSpec) -> dict[str, object]:
     found: dict[str, object] = (
         {"model.window_attn_skip_freq": spec.model.window_pattern} if spec.model.window_size else {}
     )
+    if spec.model.no_rope_freq is not None:
+        found["model.no_rope_freq"] = spec.model.no_rope_pattern
     if spec.model.moe and not spec.kernels.has_flex_dispatcher:
         found["kernels.moe_flex_dispatcher_backend"] = None
     return found if spec.kernels.cross_entropy_loss_fusion else found | {"kernels.cross_entropy_fusion_impl": None}

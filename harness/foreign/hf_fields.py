@@ -205,6 +205,15 @@ def _windowed_layers(config: HfConfig, usual: tuple[int, ...]) -> tuple[int, ...
     return tuple(int(kind == "sliding_attention") for kind in kinds)
 
 
+def layers_without_rope(config: HfConfig, own: str, interval: str) -> Setting:
+    """Return which layers have no rotary embedding: those with a 0 in the list, without one every n-th."""
+    kinds, layers, step = items(config, own), _layers(config), size(config, interval)
+    pattern = tuple(int((i + 1) % step == 0) for i in range(layers))
+    asked = tuple(int(not kind) for kind in kinds[:layers]) if kinds else pattern
+    is_regular = asked == pattern and layers % step == 0
+    return Setting((step if is_regular else asked) if any(asked) else None, config.place(own if kinds else interval))
+
+
 def expert_count(config: HfConfig, *names: str) -> int:
     """Read the routed experts by the first name that the file, or else the class, has."""
     return size(config, next(name for held in (config.given, config.keys) for name in names if name in held))
@@ -234,13 +243,15 @@ def pre_softmax(config: HfConfig, name: str) -> bool:
     return name in config.keys and "scoring_func" not in config.keys and not normalises
 
 
-def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: str) -> Setting:
-    """Return which layers have experts: every n-th from the first to the last, but for those named.
+def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: str, sparse: str) -> Setting:
+    """Return which layers have experts: every n-th from the first to the last, but for those named as dense.
 
-    Only some classes have a first and a last one.
+    Only some classes have a first and a last one, or name the layers with experts.
     """
     config.read.add("moe_layer_freq")
     layers, named, step = _layers(config), items(config, dense) or (), max(whole(config, every) or 1, 1)
+    if (own := items(config, sparse)) is not None:
+        return Setting(tuple(int(i in own) for i in range(layers)), config.place(sparse))
     begin, end = (whole(config, name) if name in config.keys else None for name in (first, last))
     among = range(begin or 0, layers if end in (None, -1) else end + 1)
     pattern = tuple(int(i in among and i not in named and (i + 1) % step == 0) for i in range(layers))

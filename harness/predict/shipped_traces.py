@@ -238,7 +238,7 @@ def defaults_of(case: TraceCase) -> dict[str, object]:
 
 def _without_kind(model: dict[str, Any]) -> None:
     """Remove the settings that the kind of a layer decides."""
-    for name in ("mtp_num_layers", "window_attn_skip_freq"):
+    for name in ("mtp_num_layers", "window_attn_skip_freq", "no_rope_freq"):
         model.pop(name, None)
     for section, name in (("moe", "moe_layer_freq"), ("linear_attention", "linear_attention_freq")):
         (model.get(section) or {}).pop(name, None)

@@ -31,7 +31,7 @@ from harness.units import format_bytes
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
 _ALIGNED = "ddp.align_param_gather"  # needs virtual stages
 _FREQ = "model.moe.moe_layer_freq"
-_ATTENTION = ("model.window_attn_skip_freq", "model.linear_attention.linear_attention_freq")
+_ATTENTION = ("model.window_attn_skip_freq", "model.no_rope_freq", "model.linear_attention.linear_attention_freq")
 _GBS = "batch.global_batch_size"
 _PP, _VP = "parallelism.pipeline_model_parallel_size", "parallelism.virtual_pipeline_model_parallel_size"
 _TP, _CP = "parallelism.tensor_model_parallel_size", "parallelism.context_parallel_size"

@@ -57,6 +57,8 @@ MODEL_CHANGES = [
     ({"layernorm_epsilon": 1e-6}, {"layernorm_epsilon"}),
     ({"layernorm_zero_centered_gamma": True}, {"layernorm_zero_centered_gamma"}),
     ({"qk_layernorm": True}, {"qk_layernorm"}),
+    ({"qk_l2_norm": True}, {"qk_l2_norm"}),
+    ({"no_rope_freq": 2}, {"no_rope_freq"}),
     ({"attention_output_gate": True}, {"attention_output_gate"}),
     ({"softmax_type": "learnable"}, {"softmax_type"}),
     ({"window_size": (127, 0), "window_attn_skip_freq": 2}, {"window_size", "window_attn_skip_freq"}),

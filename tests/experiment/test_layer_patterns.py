@@ -26,6 +26,14 @@ def test_every_nth_layer_keeps_attention(freq, pattern):
     assert ModelSpec(**SIZES, linear_attention=linear).linear_attention_pattern == pattern
 
 
+def test_every_nth_layer_has_no_rotary_embedding():
+    assert ModelSpec(**SIZES, no_rope_freq=4).layer_kinds == ("dense", "dense", "dense", "nope_dense") * 2
+    with pytest.raises(ValidationError, match="no_rope_freq 3"):
+        ModelSpec(**SIZES, no_rope_freq=3)
+    with pytest.raises(ValidationError, match="window_size"):
+        ModelSpec(**SIZES, no_rope_freq=4, window_size=(127, 0))
+
+
 @pytest.mark.parametrize(
     "change",
     [{"window_attn_skip_freq": (1, 0)}, {"linear_attention": LinearAttentionModel(linear_attention_freq=(1,))}],

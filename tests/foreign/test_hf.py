@@ -228,6 +228,34 @@ def test_values_that_the_class_does_not_build_are_refused(resolved, values, chan
     refused(lambda: resolved(values | changes), "config.json: ", *names)
 
 
+LLAMA4 = {
+    "model_type": "llama4_text", "num_hidden_layers": 8, "attention_chunk_size": 8192, "attn_temperature_tuning": True,
+    "floor_scale": 8192, "attn_scale": 0.1, "for_llm_compression": False, "layer_types": None, "moe_layers": [1, 3, 5],
+}  # fmt: skip
+
+
+def test_llama_4_has_experts_in_some_layers_and_no_rotary_embedding_in_others(resolved):
+    found = resolved({"architectures": ["Llama4ForConditionalGeneration"], "vision_config": {}, "text_config": LLAMA4})
+    model, moe = found.spec.model, found.spec.model.moe
+    assert (moe.moe_layer_freq, moe.moe_ffn_hidden_size, model.ffn_hidden_size) == (
+        (0, 1, 0, 1, 0, 1, 0, 0),
+        8192,
+        16384,
+    )
+    assert (model.no_rope_freq, model.qk_l2_norm, moe.moe_apply_probs_on_input) == (4, True, True)
+    assert model.layer_kinds[:5] == ("dense", "moe", "dense", "nope_moe", "dense")
+
+
+@pytest.mark.parametrize(
+    ("changes", "freq"),
+    [({}, 3), ({"num_hidden_layers": 7}, (0, 0, 1, 0, 0, 1, 0)), ({"no_rope_layers": [1, 0, 0, 1, 1, 1, 0]}, (0, 1, 1, 0, 0, 0)),
+     ({"no_rope_layers": [1] * 6}, None), ({"no_rope_layers": []}, 3)],
+)  # fmt: skip
+def test_layers_without_rotary_embedding_are_those_of_the_list_or_every_nth(model, changes, freq):
+    values = {"architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 6, "no_rope_layer_interval": 3}
+    assert model(values | changes).no_rope_freq == freq
+
+
 def test_windows_of_the_later_layers_only(model):
     values = LLAMA | {
         "architectures": ["Qwen2ForCausalLM"],

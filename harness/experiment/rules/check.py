@@ -26,7 +26,7 @@ from harness.experiment.software import Software
 def _has_special_attention(s: Situation) -> bool:
     model = s.spec.model
     special = model.window_size or model.linear_attention or model.attention_output_gate
-    return bool(special) or model.softmax_type != "vanilla"
+    return bool(special or model.qk_l2_norm or model.no_rope_freq) or model.softmax_type != "vanilla"
 
 
 # The rows in the order of findings, each with the situations that some of them may fit.

@@ -50,6 +50,8 @@ CASES = [Case(*row) for row in (
     ("L03", "error", "gpt-oss", breaks(kernels__attention_backend="flash"), keeps(kernels__attention_backend="fused")),
     ("L04", "error", "gpt-oss", breaks(cp=2), keeps(cp=1)),
     ("P26", "error", "deepseek", breaks(model__attention_output_gate=True), keeps(model__attention_output_gate=False)),
+    ("P37", "error", "deepseek", breaks(model__qk_l2_norm=True), keeps(model__qk_l2_norm=False)),
+    ("P37", "error", "deepseek", breaks(model__no_rope_freq=1), keeps(model__no_rope_freq=None)),
     ("L05", "error", "qwen3-next", breaks(tp=8, sp=True, mcore="0.16.1", model__linear_attention__linear_num_key_heads=4),
      keeps(tp=4)),
     ("L16", "error", "qwen3-next", breaks(tp=2, sp=True, cp=4, mcore="0.19.2", model__linear_attention__linear_num_key_heads=4),
