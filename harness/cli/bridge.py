@@ -108,8 +108,9 @@ def _dispatcher(text: str) -> Words:
 
 
 _MUON = (
-    "optimizer.optimizer=dist_muon optimizer.use_distributed_optimizer=false ddp.overlap_param_gather=false "
-    "ddp.grad_reduce_in_fp32=true"
+    "optimizer.optimizer=dist_muon optimizer.use_distributed_optimizer=false "
+    "optimizer.use_precision_aware_optimizer=false optimizer.main_grads_dtype=fp32 optimizer.exp_avg_dtype=fp32 "
+    "optimizer.exp_avg_sq_dtype=fp32 ddp.overlap_param_gather=false ddp.grad_reduce_in_fp32=true"
 )
 
 

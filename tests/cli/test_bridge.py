@@ -96,6 +96,8 @@ def _guide_table():
         ("--num-moe-experts 64 --lr 1e-4", "--set model.moe.num_moe_experts=64 --set optimizer.lr=0.0001"),
         ("--optimizer_type adam", ""),
         ("--optimizer_type muon", "--set optimizer.optimizer=dist_muon --set optimizer.use_distributed_optimizer=false"
+         " --set optimizer.use_precision_aware_optimizer=false --set optimizer.main_grads_dtype=fp32"
+         " --set optimizer.exp_avg_dtype=fp32 --set optimizer.exp_avg_sq_dtype=fp32"
          " --set ddp.overlap_param_gather=false --set ddp.grad_reduce_in_fp32=true"),
         ("--lr 2e-10", "--set optimizer.lr=2.0e-10"),
         ("--use_recipes", "--variant library"),
