@@ -29,6 +29,9 @@ def main() -> int:
     config = function()
     if torch.cuda.is_available():
         runtime_config_update(config)
+    hooks = [each for each in ("pre_wrap_hook", "post_wrap_hook") if getattr(config.model, each, None)]
+    if hooks:
+        raise ValueError(f"{name} registers a {hooks[0]}, which the file for the ranks cannot hold: leave it out")
     temporary = path.with_suffix(".tmp")
     config.to_yaml(str(temporary))
     temporary.replace(path)

@@ -86,6 +86,11 @@ def test_a_recipe_function_makes_the_container(tmp_path):
     )
     assert wrong.returncode == 2
     assert " tiny_gtp_config; " in wrong.stderr and " tiny_gpt_config?" in wrong.stderr
+    hooked = subprocess.run(
+        [*typed, "hooked_config", *words], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert hooked.returncode == 2
+    assert "hooked_config registers a pre_wrap_hook" in hooked.stderr
 
 
 def test_the_cases_of_a_night_are_the_recipe_functions_that_their_points_are_from(tmp_path):
