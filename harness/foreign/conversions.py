@@ -113,6 +113,12 @@ def short_name(words: Words, name: str) -> Value:
     return value.rpartition(".")[2] if isinstance(value, str) else value
 
 
+_IMPLICIT = (
+    "recompute core_attn is also what a recipe without recompute_modules gets; 15 of Megatron-Bridge's recipes for gpt-oss, "
+    "Qwen3 and Nemotron state [] instead since September 2026 (#6003), which recomputes nothing"
+)
+
+
 def recompute(
     words: Words, granularity: str, method: str, layers: str, modules: str, distribute: str, *selective: str
 ) -> Setting | None:
@@ -127,7 +133,8 @@ def recompute(
     if kind == "selective":
         value, place = words.value(modules), words.place(modules, *selective, granularity)
         names = ("core_attn",) if value is None else listed(value)
-        return Setting(selective_policy(names, place) if names else NoRecompute(), place)
+        note = _IMPLICIT if names == ("core_attn",) and not selective else ""
+        return Setting(selective_policy(names, place) if names else NoRecompute(), place, note=note)
     own = {
         "granularity": granularity,
         "method": method,
