@@ -199,10 +199,6 @@ class ModelSpec(Frozen):
         for name, freq in patterns.items():
             if isinstance(freq, tuple) and len(freq) != self.num_layers:
                 raise ValueError(f"{name} has {len(freq)} entries for num_layers {self.num_layers}")
-        if isinstance(self.no_rope_freq, int) and self.num_layers % self.no_rope_freq:
-            raise ValueError(f"no_rope_freq {self.no_rope_freq} does not divide num_layers {self.num_layers}")
-        if any(map(min, self.window_pattern, self.no_rope_pattern)):
-            raise ValueError("no_rope_freq and window_size in one layer: mbr-perf has no such layer")
         if (self.yarn is None) == (self.position_embedding_type == "yarn"):
             raise ValueError(
                 f"position_embedding_type {self.position_embedding_type} "
@@ -213,6 +209,14 @@ class ModelSpec(Frozen):
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}; "
                 "set kv_channels"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rope_is_left_out_of_whole_layers(self) -> "ModelSpec":
+        if isinstance(self.no_rope_freq, int) and self.num_layers % self.no_rope_freq:
+            raise ValueError(f"no_rope_freq {self.no_rope_freq} does not divide num_layers {self.num_layers}")
+        if any(map(min, self.window_pattern, self.no_rope_pattern)):
+            raise ValueError("no_rope_freq and window_size in one layer: mbr-perf has no such layer")
         return self
 
     @property

@@ -114,8 +114,8 @@ def short_name(words: Words, name: str) -> Value:
 
 
 _IMPLICIT = (
-    "recompute core_attn is also what a recipe without recompute_modules gets; 15 of Megatron-Bridge's recipes for gpt-oss, "
-    "Qwen3 and Nemotron state [] instead since September 2026 (#6003), which recomputes nothing"
+    "recompute core_attn is also what a recipe without recompute_modules gets; 15 of Megatron-Bridge's recipes for "
+    "gpt-oss, Qwen3 and Nemotron state [] instead since September 2026 (#6003), which recomputes nothing"
 )
 
 
@@ -131,10 +131,8 @@ def recompute(
     if kind in (None, "none"):
         return Setting(NoRecompute(), place)
     if kind == "selective":
-        value, place = words.value(modules), words.place(modules, *selective, granularity)
-        names = ("core_attn",) if value is None else listed(value)
-        note = _IMPLICIT if names == ("core_attn",) and not selective else ""
-        return Setting(selective_policy(names, place) if names else NoRecompute(), place, note=note)
+        place = words.place(modules, *selective, granularity)
+        return _selective(words.value(modules), place, is_argument=bool(selective))
     own = {
         "granularity": granularity,
         "method": method,
@@ -157,6 +155,12 @@ def recompute(
             else:
                 words.refuse(name, fault.message, fault.remedy)
         return None
+
+
+def _selective(value: Value, place: str, *, is_argument: bool) -> Setting:
+    names = ("core_attn",) if value is None else listed(value)
+    note = "" if is_argument or names != ("core_attn",) else _IMPLICIT
+    return Setting(selective_policy(names, place) if names else NoRecompute(), place, note=note)
 
 
 def implementation(words: Words, name: str) -> Value:

@@ -250,12 +250,11 @@ def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: st
     """
     config.read.add("moe_layer_freq")
     layers, named, step = _layers(config), items(config, dense) or (), max(whole(config, every) or 1, 1)
-    if (own := items(config, sparse)) is not None:
-        return Setting(tuple(int(i in own) for i in range(layers)), config.place(sparse))
     begin, end = (whole(config, name) if name in config.keys else None for name in (first, last))
     among = range(begin or 0, layers if end in (None, -1) else end + 1)
-    pattern = tuple(int(i in among and i not in named and (i + 1) % step == 0) for i in range(layers))
-    return Setting(1 if all(pattern) else pattern, config.place(first, every, dense))
+    own = items(config, sparse) or tuple(i for i in among if i not in named and (i + 1) % step == 0)
+    pattern = tuple(int(i in own) for i in range(layers))
+    return Setting(1 if all(pattern) else pattern, config.place(first, every, dense, sparse))
 
 
 def unless_greedy(config: HfConfig, name: str, method: str) -> int | None:

@@ -12,7 +12,10 @@ from tiny_llama import tiny_llama_config
 from harness.engine import cpu_backend
 from harness.engine.read_back import read_back
 
-EXPECTED = ({"num_layers": 2, "modules": {}, "full_layers": 1}, {"num_layers": 2, "modules": {"mlp": 2}, "full_layers": 0})
+EXPECTED = (
+    {"num_layers": 2, "modules": {}, "full_layers": 1},
+    {"num_layers": 2, "modules": {"mlp": 2}, "full_layers": 0},
+)
 
 if __name__ == "__main__":
     cpu_backend.install()
