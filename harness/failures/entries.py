@@ -18,6 +18,7 @@ Retry = Literal["", "never", "after_repair", "at_once"]
 RETRIES: tuple[Retry, ...] = get_args(Retry)
 SRUN = 3  # srun also kills the other tasks after a failure, with the same messages
 _LEAST = 3  # characters of a word
+_COMMON = ("rror: ", "failed")  # words that begin a search in vain in most lines about errors
 _BEFORE, _AFTER = 1000, 4000  # characters around a word that are searched: no pattern takes long on a long line
 
 
@@ -72,14 +73,15 @@ _ANY = re.compile(r"\[[^]]*\](?:\?|\{[^}]*\})?|\\[A-Za-z](?:\?|\{[^}]*\})?|\.\{[
 
 @cache
 def word_of(pattern: str) -> str:
-    """Return the longest text that every match contains. ValueError: there is none, or something has no bound."""
+    """Return the longest rare text that every match contains. ValueError: there is none, or something has no bound."""
     if not _SPECIAL.intersection(pattern):
         return pattern
     bare = re.sub(r"\\(\W)", lambda match: chr(0xE000 + ord(match[1])), pattern)
     is_bounded = not re.search(r"[*+]|,\}", bare)
     while bare != (outer := _GROUP.sub("\0", bare)):
         bare = outer
-    word = max(re.split("\0", _ANY.sub("\0", bare)), key=len)
+    parts = re.split("\0", _ANY.sub("\0", bare))
+    word = max(parts, key=lambda part: (len(part) >= _LEAST and not part.endswith(_COMMON), len(part)))
     if not is_bounded or "|" in bare or len(word) < _LEAST:
         raise ValueError(f"{pattern!r}: needs bounds, no | outside of groups, and {_LEAST} characters in every match")
     return "".join(chr(ord(each) - 0xE000) if each >= "\ue000" else each for each in word)
@@ -122,16 +124,25 @@ def _owners() -> tuple[re.Pattern[bytes], dict[bytes, set[tuple[int, int]]]]:
     return search, owners
 
 
+@cache
+def _rows(found: frozenset[bytes], *, of_signs: bool) -> tuple[tuple[str, Entry, str], ...]:
+    """Return word, entry and pattern of what these matches of the search point to, in the order in which they count."""
+    owners = _owners()[1]
+    rows = sorted({row for word in found for row in owners.get(word, ())})
+    chosen = ((entries()[place], number) for place, number in rows)
+    return tuple((word_of(each.patterns[at]), each, each.patterns[at]) for each, at in chosen if each.sign or not of_signs)
+
+
 def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[str]] | None:
     """Return the first entry that matches, with its match; ``of_signs``: of those whose line alone shows a failure."""
-    search, owners = _owners()
-    written, at, found = text.encode(errors="replace"), 0, set[tuple[int, int]]()
-    while word := search.search(written, at):
-        found |= owners.get(word[0], set())
+    search, written, at, found = _owners()[0].search, text.encode(errors="replace"), 0, set[bytes]()
+    while word := search(written, at):
+        found.add(word[0])
         at = word.start() + 1
-    rows = ((entries()[place], number) for place, number in sorted(found))
-    chosen = ((each, each.patterns[number]) for each, number in rows if each.sign or not of_signs)
-    return next(((each, match) for each, pattern in chosen if (match := _search(pattern, text))), None)
+    for part, each, pattern in _rows(frozenset(found), of_signs=of_signs) if found else ():
+        if part in text and (match := _search(pattern, text)):
+            return each, match
+    return None
 
 
 def _entry(row: dict[str, Any]) -> Entry:

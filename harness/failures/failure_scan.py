@@ -215,6 +215,10 @@ class FailureScan:
         rank, host = line.rank if line.rank is not None else sign.rank, line.host
         if rank is None and state.in_traceback and self.entry:
             rank, host = self.entry.rank, self.entry.host
+        state.in_traceback, state.opened, state.takes_any = False, None, False
+        key = (line.source if rank is None else None, rank, sign.task, host, sign.kind, sign.weight)
+        if key in self.found:  # most lines of a log that repeats an error: the first one counts
+            return
         is_own = sign.weight == 0  # the rank's own error, which the traceback above explains
         is_assert = state.code and _BARE_ASSERT.match(line.text)
         failure = RankFailure(
@@ -231,12 +235,9 @@ class FailureScan:
             task=sign.task,
             entry=sign.entry,
         )
-        state.in_traceback = False
-        key = (line.source if rank is None else None, rank, sign.task, host, sign.kind, sign.weight)
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
-        is_open = state.takes_any or _NCCL_ERROR.search(line.text) is not None
-        state.opened = key if is_open and self.found.get(key) is failure else None
+        state.opened = key if state.takes_any or _NCCL_ERROR.search(line.text) else None
 
     def _moment(self, state: _Rank, *, is_own: bool) -> str | None:
         if is_own and state.moment:
@@ -254,15 +255,16 @@ class FailureScan:
 
     def _list(self, failure: RankFailure) -> None:
         self.entry = replace(failure, after_step=self.last_step)
-        self._keep((None, failure.rank, "torchrun", failure.kind, failure.weight), self.entry)
+        key = (None, failure.rank, "torchrun", failure.kind, failure.weight)
+        if key not in self.found:
+            self._keep(key, self.entry)
         self.listed.append(self.entry)
 
     def _keep(self, key: _Key, failure: RankFailure) -> None:
-        if key not in self.found:
-            self.found[key] = failure
-            # A program survives what it only printed. A traceback may be older than the iterations that follow it.
-            if failure.kind != "signal" and failure.exit_code is None and failure.entry not in _STAYS:
-                self.recent[key] = _SURVIVED if len(failure.evidence) == 1 else BUFFERED
+        self.found[key] = failure
+        # A program survives what it only printed. A traceback may be older than the iterations that follow it.
+        if failure.kind != "signal" and failure.exit_code is None and failure.entry not in _STAYS:
+            self.recent[key] = _SURVIVED if len(failure.evidence) == 1 else BUFFERED
 
 
 def _short(line: LogLine) -> LogLine:
