@@ -45,7 +45,6 @@ class BadRequestError(HarnessError):
 
     @property
     def problems(self) -> "list[BadRequestError]":
-        """Return the error itself, or the several that it stands for."""
         return [self]
 
 

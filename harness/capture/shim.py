@@ -64,7 +64,6 @@ def _replaced_by(command: list[str]) -> int:
 
 
 def _trains(words: list[str]) -> bool:
-    """Return whether the arguments of a Python start a program that trains."""
     rest = iter(words)
     for word in rest:
         if word in ("-c", "-"):

@@ -64,7 +64,6 @@ def _notes(notes: Iterable[str]) -> Details:
 
 
 def _has_reason(finding: Finding) -> bool:
-    """Return whether the reason says more than its row."""
     is_silent = finding.verdict is Verdict.PASS and not finding.current
     return bool(finding.reason) and finding.verdict is not Verdict.NOT_GATED and not is_silent
 
@@ -101,7 +100,6 @@ def _golden_line(judged: ForeignComparison) -> str:
 
 
 def _worst(log: ForeignLog) -> Iterable[str]:
-    """Return the largest report of every counter, if several ranks report it."""
     found = [(ROWS[name].title.lower(), log.worst(counter)) for name, counter in COUNTERS.items()]
     peaks = [
         f"{title} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"

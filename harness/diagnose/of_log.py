@@ -226,7 +226,6 @@ def stage_of(rank: int, spec: ExperimentSpec | None) -> int | None:
 
 
 def _late(values: list[float | None]) -> float | None:
-    """Return the median of the second half, after the warm-up."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     late = known[int(len(known) * _WARM_UP_SHARE) :]
     return median(late) if late else None

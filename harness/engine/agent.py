@@ -93,7 +93,6 @@ def _failed(error: Any) -> dict[str, Any]:
 
 
 def _text(message: Any) -> str:
-    """Return the text that torch keeps: a string, or ``message`` of a mapping."""
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)
 
 

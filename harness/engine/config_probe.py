@@ -119,7 +119,6 @@ def _answered_apart(question: Question) -> dict[str, Any]:
 
 
 def _answered_by_another(question: Question) -> dict[str, Any]:
-    """Return the answer of a probe that gets only this request."""
     command = (sys.executable, "-m", "harness.engine.config_probe")
     done = subprocess.run(command, input=question.model_dump_json().encode(), capture_output=True, check=False)
     return _read(done.returncode, done.stdout.decode(errors="replace"), done.stderr)

@@ -226,7 +226,6 @@ class _Watch:
         return f"the GPU is slowed down: {slow}" if slow else ""
 
     def found(self) -> dict[str, Any]:
-        """Return the device, its clocks, and the bytes that are outside torch's allocator."""
         used, _, _ = self.device.memory()
         return {
             "device": self.device.name,

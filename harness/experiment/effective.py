@@ -205,7 +205,6 @@ def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> Effe
 def _of_layer(
     spec: ExperimentSpec, kind: LayerKind, policy: RecomputePolicy, implementation: Implementation, software: Software
 ) -> EffectiveRecompute:
-    """Return the effect on a model of one layer."""
     if isinstance(policy, FullRecompute):
         policy = NoRecompute()
     one = spec.model.of_kind(kind, 1).model_copy(update={"mtp_num_layers": None})

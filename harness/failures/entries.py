@@ -130,7 +130,9 @@ def _rows(found: frozenset[bytes], *, of_signs: bool) -> tuple[tuple[str, Entry,
     owners = _owners()[1]
     rows = sorted({row for word in found for row in owners.get(word, ())})
     chosen = ((entries()[place], number) for place, number in rows)
-    return tuple((word_of(each.patterns[at]), each, each.patterns[at]) for each, at in chosen if each.sign or not of_signs)
+    return tuple(
+        (word_of(each.patterns[at]), each, each.patterns[at]) for each, at in chosen if each.sign or not of_signs
+    )
 
 
 def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[str]] | None:

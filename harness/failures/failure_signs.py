@@ -167,7 +167,6 @@ class RankFailure:
 
     @property
     def phase(self) -> Phase | None:
-        """Return the moment as records name it; None if they have no such phase."""
         name = "forward_backward" if self.moment in ("logits", "gradient_sync") else self.moment
         return cast(Phase, name) if name in get_args(Phase) else None
 

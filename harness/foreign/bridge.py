@@ -105,7 +105,6 @@ def _refuse_missing(container: Container) -> bool:
 
 
 def _precision_remarks(container: Container, layer: Layer) -> Iterator[str]:
-    """Yield the fields whose values are not those of the precision here."""
     name = layer["compute_dtype"].value if "compute_dtype" in layer else None
     if not isinstance(name, str) or name not in PRECISIONS:
         return

@@ -59,7 +59,6 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 
 def _of_every_layer(given: Given) -> Given:
-    """Return the one value that a list repeats for every layer."""
     values = given.value if isinstance(given.value, tuple) else ()
     return Given(values[0], given.source) if values and values.count(values[0]) == len(values) else given
 

@@ -50,7 +50,6 @@ def read_config(path: Path, label: str) -> HfConfig:
 
 
 def _language_model(values: dict[str, PlainValue]) -> tuple[dict[str, PlainValue], str]:
-    """Return the values of the language model, and ``part`` of it."""
     inner = next((key for key in _LANGUAGE if isinstance(values.get(key), dict)), None)
     if inner is None:
         return values, ""

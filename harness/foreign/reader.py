@@ -278,7 +278,6 @@ class _StepTime:
     number: int
 
     def agrees(self, seconds: float | None, *, within: float = _CLOCKS) -> bool:
-        """Return whether both can be the time of the same iteration."""
         return seconds is not None and abs(self.seconds - seconds) <= _ROUNDING_S + within * seconds
 
 

@@ -25,7 +25,6 @@ class Coverage:
 
     @property
     def device_name(self) -> str | None:
-        """Return the product name of the GPU, or of the processor for a CPU run."""
         where = self.record.provenance
         return where.processor if self.record.spec.gpu_type.is_cpu else where.device_name
 

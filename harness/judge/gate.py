@@ -40,7 +40,6 @@ class Verdict(StrEnum):
 
     @property
     def text(self) -> str:
-        """Return the verdict as people read it."""
         return "not judged" if self is Verdict.NOT_GATED else self.value
 
 

@@ -91,7 +91,6 @@ def _noise(runs: Sequence[RunRecord], peak: Peak) -> int:
 
 
 def _by_rank(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> tuple[RankSaving, ...]:
-    """Return the saving of each rank, if both sides shard the model in the same way."""
     cell, control = runs[0].spec, control_runs[0].spec
     if cell.num_gpus != control.num_gpus or cell.parallelism != control.parallelism:
         return ()

@@ -63,7 +63,6 @@ def _depends_on_gpus(gpu: str, installed: Software) -> bool:
 
 
 def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
-    """Return the installed software if the GPUs are here, else with the assumed versions."""
     if _has(gpu, found):
         return installed, ()
     unsure = unsure_of(found)

@@ -171,7 +171,6 @@ def _prepare(plan: LaunchPlan) -> None:
 
 
 def _folders(plan: LaunchPlan) -> tuple[Path, Path]:
-    """Return the folders that ranks write to; each may be a file system of its own."""
     return plan.run_dir / "ranks", plan.run_dir / "logs"
 
 

@@ -79,7 +79,6 @@ def logged_arguments(logs: Sequence[str]) -> Logged | None:
 
 
 def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
-    """Yield the block, and the lines behind it up to that of the tokenizer."""
     block, has_ended = dropwhile(lambda line: not begins_block(line.text), lines), False
     for line in islice(block, _MOST_ARGUMENTS):
         if has_ended and begins_block(line.text):
@@ -196,7 +195,6 @@ _OPTION_OF_LEAF = {path: option for option, path in LEAF_OF_OPTION.items()}
 
 
 def _filled(request: Request, settings: Mapping[str, Setting]) -> Request:
-    """Return the request with the settings as options, so that commands to copy name them."""
     changes: dict[str, object] = {}
     more: list[str] = []
     for path, setting in settings.items():

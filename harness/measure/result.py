@@ -171,7 +171,6 @@ def _run_line(run: RunDocument) -> Line:
 
 
 def _why(run: RunDocument) -> str:
-    """Return the changes beyond a threshold, or why nothing is concluded."""
     found = [finding for finding in run.compared.findings if finding.verdict == run.outcome != "pass"]
     if run.outcome == "inconclusive":
         return next(iter([*run.suspect, *(finding.reason for finding in found), run.compared.note]), "")
@@ -237,7 +236,6 @@ def compared_line(
 def _figures(
     comparison: Comparison, found: Mapping[str, Finding], step_s: float | None, shown: Mapping[str, Metric]
 ) -> list[str]:
-    """Return the figure that decides, the time and the peak, each with its change."""
     alone = step_s and "step_time_s" not in found
     decides = (name for name in found if found[name].verdict is comparison.outcome and name not in _IN_LINE)
     texts = [_in_line(found[name], shown) for name in decides if comparison.outcome in _CHANGES]
@@ -307,7 +305,6 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
 
 
 def _metrics_table(run: RunDocument, *, is_whole: bool) -> Table:
-    """Return the metrics. ``is_whole`` False: the run did not finish, so its peaks are lower bounds."""
     rows, metrics = [], run.metrics
     for metric in METRICS:
         value = metric.read(metrics)

@@ -171,7 +171,6 @@ def worst_accident(cases: Sequence[CaseMaterial], before: str | None) -> Acciden
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
-    """Return the case's own, else the GPU row's, as the plain gate has it."""
     assert metric.gate is not None
     row = default_thresholds(like.spec, min(num_runs, golden.num_runs)).of(metric.gate)
     return row if metric.gate == "exact" else case.planned.thresholds.get(metric.name, row)

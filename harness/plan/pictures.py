@@ -253,7 +253,6 @@ def _step(plan: Plan, row: Row, step: StepHistory) -> Picture:
 
 
 def _moments(step: StepHistory) -> list[tuple[int, Moment]]:
-    """Return the fullest moment of each of at most so many spans of the last step."""
     span, fullest = -(-(len(step.entries) - step.begin) // _MOST_MOMENTS), dict[int, tuple[int, Moment]]()
     for at, moment in enumerate(step.moments(), start=-step.begin):
         if at >= 0 and (at // span not in fullest or moment.allocated > fullest[at // span][1].allocated):

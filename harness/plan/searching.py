@@ -235,7 +235,6 @@ class _Run:
         return _Due(sizes, settings, replace(self.base, spec=spec))
 
     def _due_again(self, sizes: Sizes) -> "_Due | None":
-        """Return the layout for another prediction, with recompute; None if it is too slow without."""
         tried = self.known.tried[sizes]
         if tried.least_seconds > SLOWEST * self.known.fastest:
             return None

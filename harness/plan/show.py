@@ -255,7 +255,6 @@ def _marks(plan: Plan) -> Iterator[str]:
 
 
 def _left_out(plan: Plan) -> Iterator[str]:
-    """List the settings that are not in the table, each reason once."""
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     # The answer says why the setting of the request is missing.
     in_answer = plan.spec.recompute.text if plan.recommended else ""

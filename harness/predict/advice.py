@@ -301,7 +301,6 @@ def _why_unplanned(rows: tuple[Row, ...]) -> str:
 
 
 def _graphs(plan: Plan) -> tuple[Advice, ...]:
-    """Return the setting that fits without CUDA graphs, which forbid settings and widen ranges."""
     other = plan.without_graphs
     if other is None:
         return ()

@@ -138,7 +138,6 @@ class Prediction:
 
     @property
     def reserved_source(self) -> Source:
-        """Return whether the stage that needs the largest device was replayed."""
         return max(self.held, key=lambda held: held.fits[1]).source
 
     @property
@@ -163,7 +162,6 @@ class Prediction:
 
     @property
     def host_bytes(self) -> int:
-        """Return the most bytes of optimizer states in host memory on a node."""
         sizes = (stage.parameters for stage in self.stages)
         return max(host_state_bytes(self.spec, each.dense, each.expert) for each in sizes)
 

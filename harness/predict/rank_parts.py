@@ -199,7 +199,6 @@ class _Book:
         return head if begins else plain, tail if ends else plain
 
     def units(self, single: list[ChunkEvents], kinds: Sequence[LayerKind]) -> list[Unit]:
-        """Return the layers as they run: by themselves, or several under one checkpoint."""
         policy = self.composer.policy
         if not isinstance(policy, FullRecompute) or policy.method == "block" or policy.num_layers == 1:
             return [_layer(each.layer) for each in single]

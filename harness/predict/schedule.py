@@ -44,7 +44,6 @@ class Schedule:
 
     @property
     def num_passes(self) -> int:
-        """Return the number of forward passes of a step on this rank, over all its chunks."""
         return self.num_microbatches * self.vp_size
 
     @property

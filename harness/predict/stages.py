@@ -176,7 +176,6 @@ class Composer:
         return offloaded_piece(kept, single, double)
 
     def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: Book) -> Piece:
-        """Return the layer with some of its modules on the host."""
         single, double, triple = (book[self.make.offloaded(kind, policy, n)] for n in (1, 2, 3))
         plain = self.make.layers(kind, NoRecompute(), 1)
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))

@@ -350,7 +350,6 @@ class Clock:
         )
 
     def _exchanged(self, parameters: Parameters, bytes_each: int) -> float:
-        """Return the seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
         seconds = 0.0
         owners: dict[Group, int] = {"dp": parameters.dense, "edp": parameters.expert}
         for group, count in owners.items():

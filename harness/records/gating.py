@@ -37,7 +37,6 @@ class GateOptions(Frozen, allow_inf_nan=True):
 
     @property
     def from_root(self) -> "GateOptions":
-        """Return the options for a plan on disk, with an absolute golden path."""
         path = self.golden_values_path
         return self.model_copy(update={"golden_values_path": path.absolute()}) if path else self
 

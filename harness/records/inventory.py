@@ -59,7 +59,6 @@ class Stored:
 
     @property
     def is_committed(self) -> bool:
-        """Return whether the entry is complete, so that no process is still writing it."""
         return self.state in ("ok", "oom", "failed", "interrupted", "finished")
 
 

@@ -100,7 +100,6 @@ class _Reader:
             yield OperatingPoint(key, layer, self.file.place(keys))
 
     def identity(self, key: PointKey, keys: Keys) -> Layer:
-        """Return the leaves that the header and the key of the point set."""
         header, nodes = self.header, key.gpus_per_node
         names = ("task", "gpu", "compute_dtype", "num_gpus", *(("gpus_per_node",) if nodes else ()))
         return {

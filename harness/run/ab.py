@@ -92,7 +92,6 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
 
 
 def _axis(text: str) -> SweptAxis:
-    """Return the axis with the one value of B, which may contain commas."""
     try:
         over = split_over(text if ";" in text or "=" not in text else f"{text};")
         (axis,) = read_axes([over])

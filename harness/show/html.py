@@ -148,7 +148,6 @@ _COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |export |'?[a-z_]+\.
 
 
 def _copyable(line: Line) -> str:
-    """Return a line to copy as code, below the words that say what it is for; other lines as text."""
     found = _COMMAND.fullmatch(plain(line.words)) if line.whole else None
     if found is None:
         return _spans(line.words)

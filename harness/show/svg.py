@@ -60,7 +60,6 @@ def _safe(text: str) -> str:
 
 
 def _text(text: str, x: float, y: float, kind: str = "", *, anchor: str = "start", dx: float = 0) -> str:
-    """Return a text at ``x``, a share of the width."""
     more = (f' class="{kind}"' if kind else "") + (f' dx="{dx:g}"' if dx else "")
     return f'<text x="{_share(x)}" y="{y:.5g}" text-anchor="{anchor}"{more}>{_safe(text)}</text>'
 
@@ -110,7 +109,6 @@ def _ticks(low: float, high: float) -> Iterator[float]:
 
 
 def _axis(scale: _Scale, title: str, bottom: float) -> Iterator[str]:
-    """Yield the labels of the horizontal axis and its title, below ``bottom``."""
     for at, text in scale.ticks.items():
         edge = 0.011 * len(text)
         anchor = "start" if at < edge else "end" if at > 1 - edge else "middle"
@@ -141,7 +139,6 @@ def _inner(y: float, height: float, parts: Iterable[str]) -> str:
 
 
 def _plane(chart: Plane, top: float) -> tuple[list[str], float]:
-    """Return the parts, and the height."""
     x = _Scale(
         chart.x, [*_values(chart, 0), *(limit.at for limit in chart.across)], (_LABELS, 0.1 if chart.points else 0)
     )
@@ -240,7 +237,6 @@ def _reach(label: _Label) -> Place:
 
 
 def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
-    """Yield the line of a point in the key: its number and mark, its name, its figures."""
     number, name = (
         f'<tspan class="strong">{_safe(point.number)}</tspan>',
         _safe(shortened(point.name, _LONGEST_LINE - 3 - len(point.number + point.text))),
@@ -250,7 +246,6 @@ def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
 
 
 def _bars(chart: Bars, top: float) -> tuple[list[str], float]:
-    """Return the parts, and the height."""
     ends = (end for bar in chart.rows for end in (*(bar.span or ()), *_ends(bar)))
     x = _Scale(chart.axis, [*ends, *(limit.at for limit in chart.limits)], (0, 0.12 if chart.limits else 0.03))
     above, height = top + _LINE * len(chart.limits), _ROW * len(chart.rows) + 6

@@ -211,7 +211,6 @@ def _history(before: list[HeldBlock], entries: Entries) -> _History:
 
 
 def _recorded_peak(reserved: int, entries: Entries) -> int:
-    """Return the most reserved bytes in the history; ``reserved``: at its end."""
     peak = reserved
     for entry in reversed(entries):
         reserved -= RESERVING.get(entry["action"], 0) and RESERVING[entry["action"]] * size(entry, "size")

@@ -54,7 +54,6 @@ def origin_of(data: SweepData, folder: Path) -> tuple[Block, ...]:
 
 
 def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
-    """Return the folders of the cell's runs, in their order; a repeat that never ended has none."""
 
     def folder(repeat: int) -> Path:
         return run_dir_of(data.sweep_dir, cell.planned.index, repeat)

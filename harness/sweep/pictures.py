@@ -143,7 +143,6 @@ def _series(runs: Sequence[RunRecord]) -> MemorySeries | None:
 
 
 def _timeline(recorded: dict[str, MemorySeries | None]) -> Iterator[Picture]:
-    """Yield the memory of these cells over one step or over the run."""
     known = {name: series for name, series in recorded.items() if series}
     if not known:
         return

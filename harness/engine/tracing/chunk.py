@@ -152,7 +152,6 @@ class Chunk:
 
     @cached_property
     def _mask(self) -> torch.Tensor | None:
-        """Return the mask, made once for all micro-batches, as in the worker."""
         if not self.batch.needs_mask:
             return None
         length = self.batch.length

@@ -36,7 +36,6 @@ class StorageLedger:
 
     @property
     def live_bytes(self) -> int:
-        """Return the live bytes of this epoch."""
         return self._live[-1]
 
     def live_of(self, epoch: int) -> int:

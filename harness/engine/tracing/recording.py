@@ -52,7 +52,6 @@ class _Journal(StorageLedger):
 
     @property
     def is_in_backward(self) -> bool:
-        """Return whether any backward pass has begun."""
         return self._now.is_backward
 
     def pass_through(self, num_bytes: int) -> None:
@@ -212,7 +211,6 @@ _RELATIONS = {
 
 
 def _parameters(chunk: Chunk) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the stored bytes of the parameters of each part, those of routed experts apart."""
     layers = chunk.gpt.decoder.layers
     place_of = {id(parameter): place for place, layer in enumerate(layers, 1) for parameter in layer.parameters()}
     found = [([], []) for _ in range(len(layers) + 2)]

@@ -20,7 +20,6 @@ class Place:
 
     @property
     def is_real(self) -> bool:
-        """Return whether tensors have data."""
         return self.device.type == "cpu"
 
     @property

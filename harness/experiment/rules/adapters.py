@@ -23,7 +23,6 @@ def _adapts_feed_forward(s: Situation) -> bool:
 
 
 def _lacks_qkv(s: Situation) -> bool:
-    """Return whether the request adapts linear_qkv and no layer has one."""
     return "linear_qkv" in _targets(s) and (s.spec.model.mla is not None or all(s.spec.model.linear_attention_pattern))
 
 

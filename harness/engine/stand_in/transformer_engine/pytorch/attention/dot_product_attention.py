@@ -148,7 +148,6 @@ def fitted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple
 
 
 def _same_steps(key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Return whether the strides are equal except for the width of a head."""
     scaled = zip(key.stride()[:-1], value.stride()[:-1], strict=True)
     return all(k * value.shape[-1] == v * key.shape[-1] for k, v in scaled)
 
