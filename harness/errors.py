@@ -157,3 +157,9 @@ class Problems:
     def raise_if_any(self) -> None:
         """Raise the problems found so far, if any."""
         raise_all(self.found)
+
+    def having(self, made: Made | None) -> Made:
+        """Return ``made`` if there are no problems; raise them otherwise. There are some where it is None."""
+        self.raise_if_any()
+        assert made is not None
+        return made

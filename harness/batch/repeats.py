@@ -114,8 +114,7 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
     """Resolve the request for nodes other than this machine. BadRequestError with every problem."""
     problems = Problems()
     require_gpu_named(request.asked.gpu)
-    with problems.collecting():
-        require_one_folder(request)
+    problems.tried(lambda: require_one_folder(request))
     problems.found += option_problems(slurm.options, request.launch.pass_env)
     host, port = this_host(), request.nodes.master_port
     launch = request.launch.model_copy(update={"launcher": "torchrun"})

@@ -29,10 +29,7 @@ def checked_minutes(given: SlurmLaunchOptions, local: Mapping[str, object]) -> i
         problems.add(f"--slurm_gpus {given.gpus!r}: no such value", f"one of {', '.join(ways)}")
     if given.detach and given.no_submit:
         problems.add("--detach and --no_submit exclude each other", "leave one of them out")
-    minutes = problems.tried(lambda: limit_minutes(given.time_limit))
-    problems.raise_if_any()
-    assert minutes is not None  # otherwise there were problems
-    return minutes
+    return problems.having(problems.tried(lambda: limit_minutes(given.time_limit)))
 
 
 def limit_minutes(text: str | None) -> int:

@@ -157,11 +157,9 @@ def answer_of(
 def _require_files(request: ForeignRequest) -> None:
     """BadRequestError: logs do not exist, a golden beside them cannot be read, or the actuals would replace it."""
     problems, golden, actuals = Problems(), request.golden, request.actuals
-    with problems.collecting():
-        log_sources(request.ours.paths if request.ours.kind == "log" else ())
+    problems.tried(lambda: log_sources(request.ours.paths if request.ours.kind == "log" else ()))
     if problems.found and golden is not None:
-        with problems.collecting():
-            _golden(golden, None)
+        problems.tried(lambda: _golden(golden, None))
     if golden and actuals and (golden_file(golden.given) or Path(golden.given)).resolve() == actuals.resolve():
         problem = f"--actuals {actuals}: is the golden file, which the log's values would replace"
         problems.add(problem, "name another file")

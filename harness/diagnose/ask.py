@@ -111,9 +111,7 @@ def _require_gpu(request: "Request", what: DiagnoseOptions) -> None:
     problems = Problems()
     problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
     problems.add(problem, "add it, e.g. -g h100, or -g cpu")
-    with problems.collecting():
-        recipe_of(request)
+    problems.tried(lambda: recipe_of(request))
     options_layer(request, problems)
-    with problems.collecting():
-        sorted_inputs(what.paths, what.results_dir)
+    problems.tried(lambda: sorted_inputs(what.paths, what.results_dir))
     problems.raise_if_any()

@@ -38,13 +38,11 @@ def explain(what: ExplainOptions) -> None:
     from harness.records.run import RunRecord
     from harness.show.answer import answer
 
-    problems, ours, theirs = Problems(), None, None
-    with problems.collecting():
-        ours = named(what.run, what.results_dir, what.golden_dir)
-    with problems.collecting():
-        theirs = named(what.golden, what.results_dir, what.golden_dir) if what.golden is not None else None
-    problems.raise_if_any()
-    assert ours is not None  # otherwise a problem was raised
+    problems = Problems()
+    first = problems.tried(lambda: named(what.run, what.results_dir, what.golden_dir))
+    given = what.golden
+    theirs = None if given is None else problems.tried(lambda: named(given, what.results_dir, what.golden_dir))
+    ours = problems.having(first)
     if not isinstance(ours.record, RunRecord):
         raise BadRequestError(
             f"{what.run}: a golden, not a run", remedy="name the run first: mbr-perf explain RUN GOLDEN"

@@ -87,9 +87,7 @@ def understand(
     problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
     nodes = without_asking(spec, request.nodes) if dryrun else request.nodes
     launch = LaunchRequest(spec, run_dir, host, nodes, request.launch)
-    plan: Plan | None = None
-    with problems.collecting():
-        plan = LAUNCHERS[launcher](launch) if launcher in LAUNCHERS else None
+    plan: Plan | None = problems.tried(lambda: LAUNCHERS[launcher](launch)) if launcher in LAUNCHERS else None
     env = plan.variables if isinstance(plan, LaunchPlan) else None
     findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]

@@ -117,8 +117,7 @@ def _night_asked(
 
     problems, request = Problems(), None
     outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)
-    with problems.collecting():
-        require_outputs(outputs)
+    problems.tried(lambda: require_outputs(outputs))
     if what.resume is None:
         request = _request(what, judge, launch, slurm, problems)
     else:
@@ -126,8 +125,7 @@ def _night_asked(
             may = "--results_dir and the options of outputs"
             require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
     if problems.found and request is not None:
-        with problems.collecting():
-            chosen_suite(request)
+        problems.tried(lambda: chosen_suite(request))
     problems.raise_if_any()
     return request, outputs
 

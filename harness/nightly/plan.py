@@ -80,8 +80,7 @@ def chosen_suite(request: NightRequest) -> Suite:
     for name, (option, least, most, remedy) in _COUNTS.items():
         if not least <= (number := getattr(request, name)) <= most:
             problems.add(f"{option} {number} must be {least} to {most}", remedy)
-    with problems.collecting():
-        require_golden_dir(request.golden_dir)
+    problems.tried(lambda: require_golden_dir(request.golden_dir))
     problems.found += impossible_names(request.accept_differences)
     problems.found += _launch_problems(request.launch)
     if request.slurm is not None:
@@ -152,8 +151,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
         with problems.collecting():
             name, results = Path(request.suite).stem, request.results_dir
             against = find_against(request.against, request.num_pairs, name, results, host)
-    problems.raise_if_any()
-    assert suite is not None  # else there are problems
+    suite = problems.having(suite)
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
@@ -235,8 +233,7 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
     launch = plan.launch
     if nnodes > 1 and plan.slurm is not None:  # only the job knows its first node
         launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
-    with problems.collecting():
-        unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN"))
+    problems.tried(lambda: unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN")))
     if plan.launch.launcher == "torchrun" and plan.slurm is None:
         with problems.collecting():
             require_machine(case.spec, host, case.spec.ranks_per_node(1), plan.software.get(case.spec.gpu))

@@ -94,8 +94,7 @@ def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: boo
     several lines, a set is a mapping, and an alias repeats a value.
     """
     reader = _Reader(label, with_lines=with_lines, by_pyyaml=by_pyyaml)
-    with reader.problems.collecting():
-        reader.document(text)
+    reader.problems.tried(lambda: reader.document(text))
     reader.problems.raise_if_any()
     if () not in reader.lines:
         raise BadRequestError(f"{reader.place(1)}: empty document", remedy="write at least one key")

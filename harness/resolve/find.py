@@ -1,4 +1,4 @@
-"""Finds the file of a recipe, suite or sweep name, without parsing any file."""
+"""Finds the file of a recipe's name, without parsing any file."""
 
 import re
 from contextlib import suppress
@@ -53,7 +53,7 @@ def find_recipe_file(name: str, directory: Path | None = None) -> RecipeFile:
     Raises BadRequestError with the nearest name for an unknown recipe, and for a path that leaves the
     recipe directory through a link.
     """
-    if _is_path(name):
+    if is_path(name):
         if not Path(name).is_file():
             fix = "check the path, or give a name from `mbr-perf recipes list`"
             raise BadRequestError(f"-mr {name}: no such file", remedy=fix)
@@ -69,16 +69,18 @@ def find_recipe_file(name: str, directory: Path | None = None) -> RecipeFile:
                 fix = "`mbr-perf recipes list` names the models that it builds"
                 raise BadRequestError(f"recipe '{name}': {reason}", remedy=fix)
         raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, files))
-    _require_inside(directory, files[name].path, f"-mr {name}")
+    require_inside(directory, files[name].path, f"-mr {name}")
     return files[name]
 
 
-def _require_inside(root: Path, path: Path, asked: str) -> None:
+def require_inside(root: Path, path: Path, asked: str) -> None:
+    """Raise BadRequestError for a link that leaves ``root``; ``asked`` opens the message."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise BadRequestError(f"{asked}: {path} is a link that leaves {root}", remedy="copy the file instead")
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Tell a path from a name: it has a separator, or ends in .yaml or .yml."""
     return "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml"))
 
 
@@ -121,39 +123,3 @@ def check_names(recipe: Recipe, file: RecipeFile) -> None:
                 f"{file.label}: {field} is '{inside}', but its file or folder is named '{outside}'",
                 remedy="rename the file or folder, or change the field",
             )
-
-
-@dataclass(frozen=True)
-class NamedFiles:
-    """One kind of file. ``folder`` is its place below the recipe directory, ``noun`` and ``asked_by`` open messages."""
-
-    folder: str
-    noun: str
-    asked_by: str
-
-    def all(self, directory: Path | None = None) -> tuple[Path, ...]:
-        """List the files of this kind in the recipe directory, by name."""
-        return tuple(sorted((recipes_dir(directory) / self.folder).glob("*.yaml")))
-
-    def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
-        """Return the file of that name, or at that path, and its name in messages.
-
-        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
-        for a name that leaves the recipe directory through a link.
-        """
-        files = {path.stem: path for path in self.all(directory)}
-        if _is_path(name) or name not in files:
-            if Path(name).is_dir():
-                raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
-            if _is_path(name) and not Path(name).is_file():
-                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
-            if not _is_path(name):
-                fix = f"for the file, write ./{name}" if Path(name).is_file() else nearest(name, files)
-                raise self._wrong(name, f"no such {self.noun}", fix)
-            return Path(name), name
-        path, root = files[name], recipes_dir(directory)
-        _require_inside(root, path, f"{self.asked_by} {name}")
-        return path, f"{root.name}/{self.folder}/{path.name}"
-
-    def _wrong(self, name: str, message: str, fix: str) -> BadRequestError:
-        return BadRequestError(f"{self.asked_by} {name}: {message}", remedy=fix)

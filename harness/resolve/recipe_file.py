@@ -41,10 +41,7 @@ def load_recipe(path: Path, label: str) -> Recipe:
 def _loaded(path: Path, label: str, _stamp: str) -> Recipe:
     """Read a file once: the cells of a sweep share it. Another stamp of the file is another file."""
     file = read_yaml(path, label)
-    recipe = _Reader(file).recipe(path)
-    file.problems.raise_if_any()
-    assert recipe is not None  # a file without a recipe has problems
-    return recipe
+    return file.problems.having(_Reader(file).recipe(path))
 
 
 class _Reader:

@@ -86,10 +86,7 @@ class _PlanFile(FileModel):
 
 def _read_plan(path: Path) -> PlannedRecompute:
     file = read_yaml(path, str(path))
-    found = file.read(_PlanFile)
-    file.problems.raise_if_any()
-    assert found is not None  # a file without a plan has problems
-    rows = found.recompute_plan
+    rows = file.problems.having(file.read(_PlanFile)).recompute_plan
     groups = grouped(((row.stage, row.chunk), LayerGroup(layers=row.layers, setting=row.setting)) for row in rows)
     num_stages, num_chunks = (max(place[at] for place in groups) + 1 for at in (0, 1))
     stages = (

@@ -60,9 +60,7 @@ def resolve(request: Request, *, starts: bool = False) -> Resolved:
     if recipe is None:
         problems.tried(lambda: check_names(request))
         options_layer(request, problems)
-        problems.raise_if_any()
-    assert recipe is not None  # otherwise there were problems
-    return resolve_recipe(recipe, request, starts=starts)
+    return resolve_recipe(problems.having(recipe), request, starts=starts)
 
 
 def recipe_of(request: Request) -> Recipe:
@@ -84,10 +82,7 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
     problems.tried(lambda: check_names(replace(request, gpu="cpu")))
     if request.source is not None:
         raise BadRequestError(f"{request.source.label}: names no GPU type", remedy="add it, e.g. -g h100")
-    recipe = problems.tried(lambda: recipe_of(request))
-    problems.raise_if_any()
-    assert recipe is not None  # otherwise there were problems
-    point = only_gpu_point(recipe, request)
+    point = only_gpu_point(problems.having(problems.tried(lambda: recipe_of(request))), request)
     key = point.key
     chosen = replace(request, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, variant=key.variant)
     return chosen, point
@@ -104,9 +99,7 @@ def resolve_recipe(recipe: Recipe, request: Request, *, starts: bool = False) ->
     layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
     layer = layer if starts else merge(_of_launcher(request, layer), layer)
     layer, notes = _follow_num_layers(layer)
-    spec = problems.tried(lambda: build_spec(layer, choice.point.place))
-    problems.raise_if_any()
-    assert spec is not None  # otherwise there were problems
+    spec = problems.having(problems.tried(lambda: build_spec(layer, choice.point.place)))
     for follow in (_follow_stages, _follow_context, _follow_queues, _follow_num_gpus):
         changed, note = follow(layer, spec, choice)
         if changed:

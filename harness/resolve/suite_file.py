@@ -12,7 +12,7 @@ from harness.records.folders import SUITES
 from harness.records.reading import Document
 from harness.records.refusing import FileModel, Keys, RefusedError, one_of, refusing
 from harness.records.strict_yaml import read_yaml
-from harness.resolve.find import NamedFiles, find_recipe_file
+from harness.resolve.find import find_recipe_file
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
 from harness.resolve.suite import (
@@ -24,7 +24,15 @@ from harness.resolve.suite import (
     recompute_of,
     require_safe,
 )
-from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, FileWithRequest, Options, as_texts, laid_over, request_of
+from harness.resolve.sweep_file import (
+    RECOMPUTE_OPTIONS,
+    FileWithRequest,
+    NamedFiles,
+    Options,
+    as_texts,
+    laid_over,
+    request_of,
+)
 
 _FILES = NamedFiles(SUITES, "suite", "suite")
 _Metric = Annotated[str, one_of(THRESHOLD_METRICS, "no metric with a threshold:")]
@@ -117,8 +125,7 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
         if isinstance(name := file.at(keys), str):
             with file.collecting(keys):
                 find_recipe_file(name, directory)
-    file.problems.raise_if_any()
-    assert suite is not None  # a file without a suite has problems
+    suite = file.problems.having(suite)
     cases = tuple(_cases(suite, file, directory))
     file.problems.raise_if_any()
     return Suite(name=path.stem, title=suite.title, source=suite.source, cases=cases)

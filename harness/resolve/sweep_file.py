@@ -1,17 +1,18 @@
-"""Sweep files, the axes that a sweep can vary, and the `request` that sweep and suite files share."""
+"""Sweep files, the axes that a sweep can vary, and what sweep and suite files share: `request` and places."""
 
 import types
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
+from harness.errors import BadRequestError, nearest
 from harness.experiment.model import Repeats
 from harness.records.folders import SWEEPS
 from harness.records.refusing import FileModel, RefusedError, one_of
 from harness.records.strict_yaml import read_yaml
-from harness.resolve.find import NamedFiles
+from harness.resolve.find import is_path, recipes_dir, require_inside
 from harness.resolve.points import KNOWN_NAMES
 from harness.resolve.recipe import Request
 
@@ -156,6 +157,42 @@ def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ..
     return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
 
 
+@dataclass(frozen=True)
+class NamedFiles:
+    """One kind of file. ``folder`` is its place below the recipe directory, ``noun`` and ``asked_by`` open messages."""
+
+    folder: str
+    noun: str
+    asked_by: str
+
+    def all(self, directory: Path | None = None) -> tuple[Path, ...]:
+        """List the files of this kind in the recipe directory, by name."""
+        return tuple(sorted((recipes_dir(directory) / self.folder).glob("*.yaml")))
+
+    def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
+        """Return the file of that name, or at that path, and its name in messages.
+
+        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
+        for a name that leaves the recipe directory through a link.
+        """
+        files = {path.stem: path for path in self.all(directory)}
+        if is_path(name) or name not in files:
+            if Path(name).is_dir():
+                raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
+            if is_path(name) and not Path(name).is_file():
+                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
+            if not is_path(name):
+                fix = f"for the file, write ./{name}" if Path(name).is_file() else nearest(name, files)
+                raise self._wrong(name, f"no such {self.noun}", fix)
+            return Path(name), name
+        path, root = files[name], recipes_dir(directory)
+        require_inside(root, path, f"{self.asked_by} {name}")
+        return path, f"{root.name}/{self.folder}/{path.name}"
+
+    def _wrong(self, name: str, message: str, fix: str) -> BadRequestError:
+        return BadRequestError(f"{self.asked_by} {name}: {message}", remedy=fix)
+
+
 _FILES = NamedFiles(SWEEPS, "sweep file", "--file")
 
 
@@ -204,8 +241,7 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
     sweep = file.read(SweepFile)
     if "model_recipe_name" not in (sweep.request.given if sweep else {"model_recipe_name"}):
         file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
-    file.problems.raise_if_any()
-    assert sweep is not None  # a file without a sweep has problems
+    sweep = file.problems.having(sweep)
     sweep._places.update({name: file.place(("over", name)) for name in sweep.over})
     return sweep
 

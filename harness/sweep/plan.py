@@ -225,8 +225,7 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     if given and any(axis.target == RECOMPUTE for axis in axes):
         problems.add(f"--{given[0]} and --over recompute exclude each other", "give all settings to --over recompute")
     if problems.found:  # else the checks of every cell report them with all other problems
-        with problems.collecting():
-            raise_all(secrets_in(given_env(request.asked)))
+        problems.tried(lambda: raise_all(secrets_in(given_env(request.asked))))
     problems.raise_if_any()
     return axes
 
