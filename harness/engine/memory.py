@@ -240,14 +240,9 @@ def record_until_out_of_memory(path: Path, memory=torch.cuda.memory, attach: Cal
 def _start(memory) -> None:
     """Record Python stacks only: they show megatron-core's modules, and C++ frames are slow to resolve."""
     asked = {"max_entries": MAX_ENTRIES, "stacks": "python"}
-    if _records_annotations_when_asked(memory):
-        asked["global_record_annotations"] = True
+    if "global_record_annotations" in inspect.signature(memory._record_memory_history_impl).parameters:
+        asked["global_record_annotations"] = True  # releases without the option always do it
     memory._record_memory_history(**asked)
-
-
-def _records_annotations_when_asked(memory) -> bool:
-    """Pass the option only to releases that have it; older ones always do it."""
-    return "global_record_annotations" in inspect.signature(memory._record_memory_history_impl).parameters
 
 
 def _write(path: Path, memory) -> None:

@@ -54,7 +54,8 @@ class PlannedRecompute(Frozen):
     @property
     def text(self) -> str:
         """Return stages separated by ``;``, chunks by ``/`` and groups by ``+``: ``plan:1xfull+3xnone;4xmlp``."""
-        return PLAN + ";".join("/".join(map(_chunk_text, chunks)) for chunks in self.stages)
+        texts = [["+".join(f"{e.layers}x{e.setting}" for e in chunk) for chunk in chunks] for chunks in self.stages]
+        return PLAN + ";".join(map("/".join, texts))
 
     def settings(self, pp_rank: int, vp_stage: int) -> tuple[str, ...]:
         """Return the setting of every layer of a chunk."""
@@ -79,10 +80,6 @@ def parse_plan(text: str) -> PlannedRecompute:
     """Read :attr:`PlannedRecompute.text`; ValueError for anything else."""
     stages = [stage.split("/") for stage in text.removeprefix(PLAN).split(";")]
     return PlannedRecompute(stages=tuple(tuple(map(_parse_chunk, chunks)) for chunks in stages))
-
-
-def _chunk_text(chunk: PlannedChunk) -> str:
-    return "+".join(f"{group.layers}x{group.setting}" for group in chunk)
 
 
 def _parse_chunk(text: str) -> PlannedChunk:

@@ -96,7 +96,8 @@ def explain(ours: Side, theirs: Side) -> Explanation:
     compared, found = changes(ours, theirs), contrast(ours, theirs)
     changed = {change.metric: change for change in compared}
     each = [_cause(effect, here, (ours, theirs), changed) for effect, here in by_effect(found.differences)]
-    ordered = sorted(each, key=_likeliness)  # stable: the table's order within each
+    # Causes whose estimate explains all of a change, then those that can explain one; else the table's order.
+    ordered = sorted(each, key=lambda cause: (all(fit.fit != "all" for fit in cause.says), not cause.can_explain))
     causes = tuple(cause.model_copy(update={"rank": rank}) for rank, cause in enumerate(ordered, 1))
     return Explanation(
         run=ours,
@@ -108,11 +109,6 @@ def explain(ours: Side, theirs: Side) -> Explanation:
         not_recorded=found.not_recorded,
         advice=advice(compared, causes, is_published=theirs.kind == "published") if ours.kind == "run" else (),
     )
-
-
-def _likeliness(cause: Cause) -> tuple[bool, bool]:
-    """Return the key of the order: causes whose estimate explains all of a change, then those that can explain one."""
-    return not any(each.fit == "all" for each in cause.says), not cause.can_explain
 
 
 def _cause(

@@ -64,11 +64,8 @@ def changes(before: Night, after: Night) -> tuple[Difference, ...]:
     """Return the differences of two nights, software first, everyday ones last, of facts that both recorded."""
     found = differences(setup_of(before), setup_of(after))
     known = [each for each in found if _knows(before, each.name) and _knows(after, each.name)]
-    return tuple(sorted(known, key=lambda each: (*_place(each.name), each.name)))
-
-
-def _place(name: str) -> tuple[bool, bool, bool]:
-    return name in EVERYDAY, name.startswith("$"), name in ("driver", "device", "container")
+    last = ("driver", "device", "container")
+    return tuple(sorted(known, key=lambda e: (e.name in EVERYDAY, e.name.startswith("$"), e.name in last, e.name)))
 
 
 class ChangeRow(Shown):

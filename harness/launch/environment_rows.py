@@ -101,10 +101,6 @@ def _with_nccl_ub(value: str | None, otherwise: str | None = None) -> Callable[[
     return choose
 
 
-def _offload(asked: Asked) -> str | None:
-    return "1" if asked.on_gpu and asked.spec.offload.offload_modules else None
-
-
 def _of_hybrid_ep(value: Callable[[int, int], int]) -> Callable[[Asked], str | None]:
     """Return a value made of the expert-parallel ranks and the GPUs of an NVLink domain; unset without HybridEP."""
 
@@ -134,7 +130,8 @@ ROWS: tuple[Row, ...] = (
     Row("NVTE_BWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
     Row("NVTE_ALLOW_NONDETERMINISTIC_ALGO", on_gpu("1"),
         "transformer-engine's default; for reproducible results, set 0 in the recipe"),
-    Row("NVTE_CPU_OFFLOAD_V1", _offload, "keeps weights on the GPU with fine-grained offload (megatron arguments)"),
+    Row("NVTE_CPU_OFFLOAD_V1", lambda asked: "1" if asked.on_gpu and asked.spec.offload.offload_modules else None,
+        "keeps weights on the GPU with fine-grained offload (megatron arguments)"),
     Row("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", _of_hybrid_ep(min), "HybridEP's topology (Megatron-Bridge)"),
     Row("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", _of_hybrid_ep(lambda *_: 128), "HybridEP's chunks (Megatron-Bridge)"),
     Row("NVLINK_DOMAIN_SIZE", _of_hybrid_ep(lambda _, domain: domain), "HybridEP's topology (Megatron-Bridge)"),

@@ -36,7 +36,8 @@ def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadR
         ("--slurm_python", asked.python, _is_word, "leave it out"),
         *(("--container_mounts", mount, _is_mount, "pass SRC:DST or SRC:DST:FLAGS, e.g. /data:/data:ro")
           for mount in asked.container_mounts),
-        *(("--pass_env", name, _is_variable, "leave it out: sbatch gives this word a special meaning")
+        *(("--pass_env", name, lambda each: each.upper() not in _EXPORT_WORDS,
+           "leave it out: sbatch gives this word a special meaning")
           for name in pass_env),
     ]  # fmt: skip
     problems = _unfit(checked)
@@ -61,10 +62,6 @@ def _is_word(value: str) -> bool:
 
 def _is_mount(value: str) -> bool:
     return value.isprintable() and all(_MOUNT.fullmatch(part) for part in value.split(","))
-
-
-def _is_variable(name: str) -> bool:
-    return name.upper() not in _EXPORT_WORDS
 
 
 WARNING_S = 90  # before the time limit the job gets a signal, so that ranks end and keep their measurements

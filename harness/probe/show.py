@@ -33,7 +33,10 @@ def probe_page(probe: Probe, path: Path) -> Page:
         (name, _text(name, value), _text(name, getattr(built_in, name, BUILT_IN.outside_allocator_bytes)))
         for name, value in found.items()
     ]
-    of_rows = [(row.what, row.of, f"{row.seconds * 1e6:.1f} us", _rate(row.flops, row.seconds)) for row in probe.rows]
+    of_rows = [
+        (row.what, row.of, f"{row.seconds * 1e6:.1f} us", f"{row.flops / row.seconds / 1e12:.1f}" if row.flops else "")
+        for row in probe.rows
+    ]
     right = ("Measured", "Built in")
     return Page(
         (
@@ -49,7 +52,3 @@ def _text(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return format_bytes(round(value))
     return f"{value * 1e6:.1f} us" if name.endswith("_s") else f"{value:.3f}"
-
-
-def _rate(flops: float, seconds: float) -> str:
-    return f"{flops / seconds / 1e12:.1f}" if flops else ""

@@ -80,7 +80,7 @@ def stored(path: Path) -> Stored:
     """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
     name = _ID.fullmatch(path.name)
     try:
-        kind = _kind(path)
+        kind: Kind = next((k for k in MARKS if (path / MARKS[k]).exists() or path.parent.name == f"{k}s"), "run")
         state, detail, job_start, is_start_known = _state(path, kind)
         num_bytes = sum(size for _, size in file_sizes(path))
     except OSError as error:  # one folder that cannot be read, or that another machine deletes, ends no list
@@ -102,10 +102,6 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
 
 
 _NAMES: dict[str, Kind] = {f"{kind}s": kind for kind in MARKS}
-
-
-def _kind(path: Path) -> Kind:
-    return next((kind for kind in MARKS if (path / MARKS[kind]).exists() or path.parent.name == f"{kind}s"), "run")
 
 
 def _state(path: Path, kind: Kind) -> _Read:

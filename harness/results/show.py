@@ -105,7 +105,7 @@ def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
     columns = [
         (Column("Id"), lambda entry: entry.id),
         (Column("Kind", drop=1), lambda entry: entry.kind),
-        (Column("Started", drop=2), _when),
+        (Column("Started", drop=2), lambda entry: entry.when + "?" * (not entry.is_start_known)),
         (Column("State"), lambda entry: _state(entry.state)),
         (Column("Size", right=True, drop=3), lambda entry: format_bytes(entry.num_bytes)),
         (Column("Summary", long=True), lambda entry: first_line(entry.detail)),
@@ -155,11 +155,6 @@ def ailments_page(ailments: Sequence[Ailment], results: Path) -> Page:
         blocks.append(Facts(tuple(("", line) for line in dict.fromkeys(lines)), _INDENT))
     found = counted(len(ailments), "problem") if ailments else "no problems"
     return Page(tuple(blocks), answer=f"{results}: {found}")
-
-
-def _when(entry: Stored) -> str:
-    """Return the start; marked with ? if it is the time of an import, as in history."""
-    return entry.when if entry.is_start_known else f"{entry.when}?"
 
 
 def _state(state: str) -> Span:

@@ -68,10 +68,6 @@ def _uneven_ffn(s: Situation) -> int | None:
     return next((width for width in widths if width % s.tp), None)
 
 
-def _fuses_accumulation(s: Situation) -> bool:
-    return s.uses_te and s.spec.kernels.gradient_accumulation_fusion
-
-
 def _fused_latent_rope(s: Situation) -> Values | None:
     mla = s.spec.model.mla
     return {"rope_type": mla.rope_type} if mla and mla.apply_rope_fusion else None
@@ -185,7 +181,8 @@ RULES = (
          "model_parallel_config.py:425", "run",
          "Cannot defer embedding wgrad compute when pipeline"),
     Rule("P34b", "error",
-         lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.pp > 1 and not _fuses_accumulation(s),
+         lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.pp > 1
+         and not (s.uses_te and s.spec.kernels.gradient_accumulation_fusion),
          "defer_embedding_wgrad_compute needs gradient accumulation fusion",
          "set kernels.gradient_accumulation_fusion with transformer-engine layers, or drop the deferral",
          "model_parallel_config.py:430", "run",
