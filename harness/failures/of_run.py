@@ -1,6 +1,6 @@
 """Judges the failures in a run's record: one verdict for `run`, `sweep` and `diagnose`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.failures.classify import Ending, classify, expandable_segments
 from harness.failures.frames import moment_in
@@ -42,15 +42,7 @@ def verdict_on(failure: Failure, record: RunRecord) -> OomVerdict:
     return OomVerdict("capacity", "low", f"out of memory, by the rank's record: {said}", failure.request_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class RankOom:
-    """The verdict on the rank that ran out of memory first."""
-
-    rank: int
-    verdict: OomVerdict
-
-
-def oom_of_run(record: RunRecord) -> RankOom | None:
-    """Return the verdict on a run that ran out of memory; None for other runs, and if no rank left a message."""
+def oom_of_run(record: RunRecord) -> OomVerdict | None:
+    """Return the verdict on `record.first_oom`; None for a run of which no rank left a message about memory."""
     rank = record.first_oom
-    return RankOom(rank.rank, verdict_on(rank.failure, record)) if rank and rank.failure else None
+    return verdict_on(rank.failure, record) if rank and rank.failure else None

@@ -241,11 +241,11 @@ class OutOfMemory(Shown):
     """Why memory ran out on one rank, as far as its message shows."""
 
     rank: int
-    oom_class: OomClass = at("verdict", "oom_class", serialization_alias="class")
-    confidence: Confidence = at("verdict", "confidence")
-    reason: str = at("verdict", "reason")
-    next_experiment: str = at("verdict", "next_experiment")
-    figures: AllocatorFigures | None = at("verdict", "figures")
+    oom_class: OomClass = at("oom_class", serialization_alias="class")
+    confidence: Confidence
+    reason: str
+    next_experiment: str
+    figures: AllocatorFigures | None
 
 
 class Imported(ImportedLog):
@@ -287,7 +287,8 @@ def run_document(
     run_ids: Sequence[str],
 ) -> RunDocument:
     """Figures and verdict of all runs in ``run_ids``. ``record`` is the last run."""
-    own, log = own_throughput(record, metrics), record.imported
+    own, log, oom = own_throughput(record, metrics), record.imported, record.first_oom
+    verdict_on_oom = oom_of_run(record) if record.status == "oom" else None
     return RunDocument.of(
         record,
         record=record,
@@ -297,7 +298,7 @@ def run_document(
         exit_code=verdict[1],
         run_dir=run_dir,
         prediction=prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics)),
-        out_of_memory=oom_of_run(record) if record.status == "oom" else None,
+        out_of_memory=OutOfMemory.of(verdict_on_oom, rank=oom.rank) if oom and verdict_on_oom else None,
         imported=Imported(**dict(log), own_throughput=own) if log else None,
         suspect=doubts_of(record, metrics),
         own_time=own_time(record, metrics),

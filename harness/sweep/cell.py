@@ -65,7 +65,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
         when=run.when_failed(rank.failure),
         request_bytes=rank.failure.request_bytes,
         limit_bytes=limit,
-        verdict=f"{class_name(found.verdict.oom_class)} ({found.verdict.confidence}): {found.verdict.reason}",
+        verdict=f"{class_name(found.oom_class)} ({found.confidence}): {found.reason}",
         peak_allocated_bytes=peak_bytes,
     )
 

@@ -26,15 +26,16 @@ def _failed(make_spec, make_rank, make_record):
 
 
 def test_the_lowest_rank_that_ran_out_of_memory_tells_the_class(failed):
-    oom = oom_of_run(failed(Failure(kind="error", message="NCCL"), Failure(kind="oom", message=FRAGMENTED)))
-    assert (oom.rank, oom.verdict.oom_class, oom.verdict.confidence) == (1, "fragmentation", "high")
+    record = failed(Failure(kind="error", message="NCCL"), Failure(kind="oom", message=FRAGMENTED))
+    oom = oom_of_run(record)
+    assert (record.first_oom.rank, oom.oom_class, oom.confidence) == (1, "fragmentation", "high")
 
 
 def test_expandable_segments_of_the_run_make_fragmentation_doubtful(failed):
     record = failed(
         Failure(kind="oom", message=FRAGMENTED), environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     )
-    assert oom_of_run(record).verdict.confidence == "low"
+    assert oom_of_run(record).confidence == "low"
 
 
 def test_a_run_in_which_no_rank_ran_out_of_memory_has_no_class(failed):
