@@ -101,13 +101,11 @@ def software_here(gpu: str, host: Host) -> Software:
     return _seen_from(found, gpu, software)[0]
 
 
-def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
-    """The GPU type to run on, and the reason in one line: the requested type, else the type that NVML names, else cpu.
+def settled_gpu(host: Host) -> tuple[str, str]:
+    """Return the GPU type that NVML names, else cpu, and the reason in one line.
 
     BadRequestError for an unknown GPU, for GPUs of several types, and for GPUs that do not answer.
     """
-    if asked:
-        return asked.lower(), "--gpu"
     found = detect_gpus(host)
     names = sorted({gpu.name for gpu in found.gpus if gpu.name})
     unsure = unsure_of(found)

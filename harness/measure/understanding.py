@@ -123,7 +123,7 @@ def looked_over(
     if not named and gpu_point:
         asked, from_point, notes = _on_assumed_gpu(given, host)
     elif not named:
-        gpu, why = settled_gpu("", host)
+        gpu, why = settled_gpu(host)
         asked, notes = replace(given, gpu=gpu), (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host, starts=request.starts)
     spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
@@ -166,7 +166,7 @@ def assumed_gpu(logs: Sequence[str], host: Host) -> tuple[str, str]:
 
         gpu, why = gpu_of_log(logs)
     if not gpu:
-        gpu, why = settled_gpu("", host)
+        gpu, why = settled_gpu(host)
     return gpu, f"{ASSUMED}: {gpu}, because {why}; change with -g"
 
 

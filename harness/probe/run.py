@@ -44,7 +44,7 @@ def probe(host: Host, progress: Counting, *, rehearse: bool) -> Probe:
 def _gpu_here(host: Host) -> GpuType:
     remedy = "run it where your jobs run, for example with srun --gpus=1"
     try:
-        name, why = settled_gpu("", host)
+        name, why = settled_gpu(host)
     except BadRequestError as error:
         raise BadRequestError(f"probe measures a GPU of a known type: {error.message}", remedy=remedy) from error
     if name == "cpu":

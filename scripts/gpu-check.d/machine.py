@@ -67,7 +67,7 @@ def find_target(host: Host, programs: Path, *, rehearse: bool) -> Target:
             f"no NVIDIA GPU on this machine ({found.error or 'NVML lists none'})",
             remedy="run it where the GPU is, or add --rehearse to run the same stages on the CPU",
         )
-    gpu, _ = settled_gpu("", host)
+    gpu, _ = settled_gpu(host)
     asked = host.shell.get("CUDA_VISIBLE_DEVICES", "").strip()
     visible = [_named(present, name.strip()) for name in asked.split(",")] if asked else present
     first, uuids = visible[0], tuple(each.uuid or f"GPU {each.index}" for each in visible)

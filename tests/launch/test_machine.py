@@ -71,15 +71,14 @@ def test_a_folder_of_the_same_name_does_not_answer_for_us_and_a_missing_library_
 
 
 def test_the_gpu_of_this_machine_is_taken_when_none_is_asked_for(machine):
-    gpu, why = settled_gpu("", machine(H100, H100))
+    gpu, why = settled_gpu(machine(H100, H100))
     assert gpu == "h100" and f" {H100} (NVML)" in why
-    assert settled_gpu("", machine())[0] == "cpu"
-    assert settled_gpu("GB200", machine(H100)) == ("gb200", "--gpu")
+    assert settled_gpu(machine())[0] == "cpu"
 
 
 @pytest.mark.parametrize("names", [("NVIDIA Quadro P400",), (H100, B200), (H100, "NVIDIA Quadro P400")])
 def test_a_gpu_that_is_not_known_is_not_guessed_at(machine, names):
-    refused(lambda: settled_gpu("", machine(*names)), *names)
+    refused(lambda: settled_gpu(machine(*names)), *names)
 
 
 def test_ranks_need_as_many_gpus_of_the_type_that_was_asked_for(machine, make_spec):
