@@ -1,7 +1,7 @@
 """Shows the verdict on a request."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
@@ -49,8 +49,7 @@ def check_page(
 ) -> Page:
     """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
     problems = [finding for finding in findings if finding.severity != "note"]
-    words = Counter("forced error" if each.overridden else each.severity for each in problems)
-    counts = ", ".join(counted(n, word) for word, n in words.items())
+    counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
     legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
     worst = _first(problems)
     about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
@@ -84,6 +83,10 @@ def _first(problems: Sequence[Finding]) -> Finding | None:
     return next(
         (each for each in errors if len(each.message) < _ROOM - len("2 errors, 1 warning. MCORE")), [*errors, None][0]
     )
+
+
+def _counts(findings: Iterable[Finding]) -> Counter[str]:
+    return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
 
 
 def _finding_blocks(finding: Finding, *, is_said: bool) -> Iterator[Block]:
