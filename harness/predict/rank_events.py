@@ -8,6 +8,7 @@ first step; optimizer states come at its end and settle in segments of activatio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,7 @@ _WORKSPACE_BYTES = 32 * MIB
 _SCALES_BYTES = 8  # of an FP8 weight in a trace
 ROUNDS = 2  # micro-batches of a step that are composed, in multiples of the pipeline's
 _LAST = 3  # micro-batches that end and repeat a step; the very last may run in another way
+_owner_of = cache(owner_of)  # of the few rows that every micro-batch has
 _NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
 
 
@@ -42,7 +44,8 @@ class Steps(NamedTuple):
 
     ``marks``: the first event of each phase, with the number of its step and its name. ``num_left``: micro-batches of a
     step that are neither composed nor repeated by ``cycles``. ``gradients``: keys of what DDP's stream reads last.
-    ``waits``: the events before which the host waits for all streams.
+    ``waits``: the events before which the host waits for all streams. ``peak_bytes``: the most that is asked
+    for at once; ``rest``: of these what :meth:`beside` added.
     """
 
     events: tuple[Request, ...]
@@ -52,6 +55,23 @@ class Steps(NamedTuple):
     num_left: int = 0
     gradients: frozenset[int] = frozenset()
     waits: tuple[int, ...] = ()
+    peak_bytes: int = 0
+    rest: int = 0
+
+    def beside(self, num_bytes: int) -> "Steps":
+        """Return the same steps after a block that stays, where it has any bytes."""
+        if num_bytes <= 0:
+            return self
+        key = min(self.labels, default=0) - 1
+        return self._replace(
+            events=((key, num_bytes, 0), *self.events),
+            labels={**self.labels, key: ("overhead", "beside the requests")},
+            marks=tuple((at and at + 1, *phase) for at, *phase in self.marks),
+            cycles=tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in self.cycles),
+            waits=tuple(at + 1 for at in self.waits),
+            peak_bytes=self.peak_bytes + num_bytes,
+            rest=num_bytes,
+        )
 
     def late(self) -> tuple[Request, ...]:
         """Return the events where DDP's stream is always behind: what it reads ends when the host waits for it."""
@@ -168,12 +188,12 @@ class _Memory:
     def run(self, rows: tuple[int, ...], own: Requests, before: Requests, behind: Requests) -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
-        is_plain = not (self._draw or self._unit.aside or self._unit.split or self._late_sizes)
+        special, is_drawn = self._unit.aside | self._unit.split | self._late_sizes, self._draw is not None
         for row in rows:
             if row > 0:
-                own.keys.append(self.take(row) if is_plain else self._ask(row))
+                own.keys.append(self._ask(row) if is_drawn or row in special else self.take(row))
                 continue
-            owner, what = owner_of(row)
+            owner, what = _owner_of(row)
             if owner == OWN:
                 self.free(own.keys[what])
             else:

@@ -11,8 +11,6 @@ from harness.predict.allocator_settings import settings_of
 from harness.predict.rank_events import Steps
 from harness.predict.rank_parts import Label
 
-# Of what the ledger counts and no request shows; below all addresses of the replay.
-_REST_ADDRESS = 1 << 44
 _SEGMENTS = {False: ("segment_alloc", "segment_free"), True: ("segment_map", "segment_unmap")}
 _CHANGES = {"alloc": 1, "free_completed": -1}
 _CHANGES_OF_SEGMENTS = {word: sign for words in _SEGMENTS.values() for word, sign in zip(words, (1, -1), strict=True)}
@@ -66,12 +64,8 @@ class StepHistory:
             yield Moment(reserved, allocated, groups)
 
 
-def step_history(steps: Steps, conf: str, total_bytes: int, peak_bytes: int) -> StepHistory:
-    """Replay the steps. OutOfDeviceMemoryError where a memory fraction refuses a request.
-
-    What ``peak_bytes`` of the ledger exceed the peak of the requests by is a block of its own, as in
-    `harness.predict.reserved.replay`.
-    """
+def step_history(steps: Steps, conf: str, total_bytes: int) -> StepHistory:
+    """Replay the steps. OutOfDeviceMemoryError where a memory fraction refuses a request."""
     settings = settings_of(conf)
     allocator = Allocator(settings, Device(total_bytes=total_bytes))
     entries, firsts, there = list[Entry](), list[int](), dict[int, Entry]()
@@ -89,12 +83,6 @@ def step_history(steps: Steps, conf: str, total_bytes: int, peak_bytes: int) -> 
         there[key] = Entry("alloc", address, allocator.allocated - allocated, stream, steps.labels[key], num_bytes)
         entries.append(there[key])
     firsts.append(len(entries))
-    segments, rest = allocator.segments(), peak_bytes - allocator.peak_allocated
-    if rest > 0:
-        row = Entry("alloc", _REST_ADDRESS, rest, 0, ("overhead", "beside the requests"), rest)
-        entries[:0] = [row._replace(action="segment_alloc"), row]
-        firsts = [first + 2 for first in firsts]
-        segments.insert(0, (row.address, rest, [(row.address, rest, True)]))
-        there[min(there, default=0) - 1] = row
     marks = tuple((at and firsts[at], step, phase) for at, step, phase in steps.marks)
-    return StepHistory(tuple(entries), marks, tuple(segments), {row.address: row for row in there.values()}, conf)
+    alive = {row.address: row for row in there.values()}
+    return StepHistory(tuple(entries), marks, tuple(allocator.segments()), alive, conf)

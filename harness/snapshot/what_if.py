@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.modules import MODULES
-from harness.predict.allocator_replay import Event, fits_bytes, replayed
+from harness.predict.allocator_replay import Event, replayed, sought
 from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings, settings_of
 from harness.snapshot.blocks import HeldBlock, held_blocks
 from harness.snapshot.fields import SnapshotFormatError, size, text, torchs_layout
@@ -222,12 +222,12 @@ def _row(history: _History, entries: Entries, asked: str, device_bytes: int | No
     settings, total = settings_of(asked), max(_ASSUMED_DEVICE_BYTES, device_bytes or 0)
     if device_bytes is not None and settings.memory_fraction is not None:
         total = device_bytes
-    free = replayed(history.events, settings, total_bytes=total)
+    free, fits = sought(history.events, settings, total)
     return WhatIfRow(
         settings=asked,
         allocated_bytes=free.peak_allocated_bytes,
         reserved_bytes=free.peak_reserved_bytes,
-        fits_bytes=fits_bytes(history.events, settings, free, total),
+        fits_bytes=fits,
         failure=None if device_bytes is None else _failure(history, entries, settings, device_bytes),
     )
 
