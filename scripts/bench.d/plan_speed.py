@@ -29,7 +29,9 @@ CACHED_GOAL_S = 1.5
 # The last commit without the replay of torch's allocator. CPU seconds: they change least with other work.
 WITHOUT_REPLAY, MOST_TIMES, PAIRS = "511f679cb704c9741e95f37be58f72ed8e28729d^", 1.3, 7
 PLAIN = {
+    "llama3_8b": ("-m", "llama", "-mr", "llama3_8b", "-g", "h100"),
     "llama3_70b": (*LLAMA3_70B, *EAGER[:2]),
+    "llama3_70b with CUDA graphs": LLAMA3_70B,
     "deepseek_v3": DEEPSEEK_V3,
     "qwen3_30b_a3b": ("-m", "qwen", "-mr", "qwen3_30b_a3b", "-g", "h100"),
 }
