@@ -267,7 +267,7 @@ def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, 
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock = clock_rank(log, spec.num_gpus)
     imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, times.source, ended)
-    prediction = cached_prediction(spec, software, host)
+    prediction = cached_prediction(spec, software, host, starts=False)
     return RunRecord(
         run_id=run_id,
         status=ended.status,
