@@ -66,7 +66,7 @@ class Steps(NamedTuple):
         return self._replace(
             events=((key, num_bytes, 0), *self.events),
             labels={**self.labels, key: ("overhead", "beside the requests")},
-            marks=tuple((at and at + 1, *phase) for at, *phase in self.marks),
+            marks=tuple((at and at + 1, step, phase) for at, step, phase in self.marks),
             cycles=tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in self.cycles),
             waits=tuple(at + 1 for at in self.waits),
             peak_bytes=self.peak_bytes + num_bytes,
