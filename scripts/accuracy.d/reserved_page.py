@@ -164,7 +164,11 @@ def _rows_apart(host: Host, file: Path, how: str) -> Iterator[dict[str, Any]]:
         composer, costs = _composed(point, row["setting"], host)
         stage = stage_memory(composer.spec, row["stage"], costs[row["stage"]])
         draws = read_varied(None, row["routing"]).draws(composer.spec) if "routing" in row else ()
-        held = reserved.replay(composer, stage, costs[row["stage"]], _SETTINGS[how], _reader(point, host), draws)
+        asked = stage, costs[row["stage"]], _SETTINGS[how]
+        try:
+            held = reserved.replay(composer, *asked, _reader(point, host), draws)
+        except MissingEventsError:
+            held = reserved.estimated(composer.spec, stage, _SETTINGS[how])
         yield row | {"reserved_range_bytes": reserved_of(held)}
 
 

@@ -61,7 +61,7 @@ UNEVEN_FILE = FOLDER / "uneven" / "routing.json"
 # Ranks without expandable segments: point and stage.
 NATIVE = (
     ("llama3_8b_pretrain_bf16_8", 0), ("llama3_70b_sft_bf16_32", 0), ("llama3_70b_sft_bf16_32", 3),
-    ("llama3_8b_pretrain_fp8_cs_8", 0), ("qwen3_30b_a3b_sft_bf16_16_library", 0),
+    ("llama3_8b_pretrain_fp8_cs_8", 0),
     ("moonlight_16b_pretrain_bf16_16_library", 0), ("llama31_405b_pretrain_bf16_512", 7),
     ("qwen25_7b_pretrain_bf16_2_library", 0),
 )  # fmt: skip
