@@ -19,10 +19,11 @@ from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import Steps, rank_steps
+from harness.predict.rank_events import rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
+from harness.predict.step_history import Steps
 from harness.records.prediction import Source
 from harness.units import GIB
 

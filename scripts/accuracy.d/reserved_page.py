@@ -31,6 +31,7 @@ from harness.predict.ranges import class_of
 from harness.predict.rank_parts import MissingEventsError, Read
 from harness.predict.shipped_events import events_made_here, find_events
 from harness.predict.stages import Composer
+from harness.predict.step_history import Steps
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.store import write_atomically
 
@@ -230,7 +231,7 @@ def _longer(
     batch = composer.spec.batch
     many = batch.model_copy(update={"global_batch_size": batch.global_batch_size * 3 * _TIMES})
     spec, usual = composer.spec.model_copy(update={"batch": many}), rank_events.ROUNDS
-    steps, found = list[rank_events.Steps](), dict[str, dict[str, float]]()
+    steps, found = list[Steps](), dict[str, dict[str, float]]()
     for rounds in (usual, usual * _TIMES):
         rank_events.ROUNDS = rounds
         own = replace(composer, spec=spec, shared=type(composer.shared)())
