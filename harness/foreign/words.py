@@ -178,10 +178,8 @@ def judge(
     the note says.
     """
     noted, small, known = [*also], list[str](), {*rows, *words.read}
-    for name, given in words.given.items():
-        value = given.value
-        if name in words.repaired:
-            continue
+    for name in (each for each in words.given if each not in words.repaired):
+        value = words.given[name].value
         if value not in OFF and name not in known and name.partition(".")[0] not in sections:
             _add(words, name, value, unknown, suggested(name, rows))
         row = next((row for row in rows.get(name, ()) if _is_broken(row, words, name, value)), None)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, Problems
+from harness.errors import Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, uneven_layout
