@@ -39,8 +39,8 @@ def _as_command(call: _Command, options: list[inspect.Parameter], command: Calla
     return call
 
 
-def answers_first(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command whose page has an answer, so that it takes -q and -v. BadRequestError for both or --json."""
+def _answering(command: _Command) -> _Command:
+    """Return the command with -q and -v. BadRequestError for both, or for one of them with --json."""
 
     def call(*, quiet: bool, verbose: bool, **options: Any) -> None:
         if quiet + verbose + options.get("as_json", False) > 1:
@@ -54,7 +54,7 @@ def answers_first(command: Callable[..., None]) -> Callable[..., None]:
         finally:
             AMOUNT.reset(before)
 
-    return _as_command(call, [*inspect.signature(command).parameters.values(), *_AMOUNTS], command)
+    return _as_command(call, [*inspect.signature(command).parameters.values(), *_AMOUNTS], command)  # type: ignore[return-value]
 
 
 def _amount(name: str, help: str) -> inspect.Parameter:
@@ -292,7 +292,13 @@ class App(typer.Typer):
         super().__init__(cls=cls, rich_markup_mode=None, **settings)
 
     def command(
-        self, name: str | None = None, *, cls: type[typer.core.TyperCommand] | None = HelpedCommand, **settings: Any
+        self,
+        name: str | None = None,
+        *,
+        cls: type[typer.core.TyperCommand] | None = HelpedCommand,
+        has_answer: bool = True,
+        **settings: Any,
     ) -> Callable[[_Command], _Command]:
-        """Do what typer's method does."""
-        return super().command(name, cls=cls, **settings)
+        """Do what typer's method does. A command that has an answer takes -q and -v."""
+        add = super().command(name, cls=cls, **settings)
+        return lambda command: add(_answering(command) if has_answer else command)

@@ -82,21 +82,27 @@ def _of_file(path: Path) -> Side:
     if "schema_version" not in document:
         by = "Megatron-LM" if looks_like_megatron_lm(document) else "Megatron-Bridge" * looks_like_bridge(document)
         return Side("foreign", (given,), given, f"a golden of {by}" if by else "a JSON file")
-    last, log = Path(str(document.get("run_dir", ""))), document.get("log")
-    ids = _texts(document.get("run_ids")) or _texts([document.get("run_id")] if "run_id" in document else ())
+    return _of_answer(path, document)
+
+
+def _of_answer(path: Path, document: dict[str, object]) -> Side:
+    """Return the runs or the logs that a --json document is about. Runs that were moved are found by their ids."""
+    last, ids = document.get("run_dir"), _texts(document.get("run_ids")) or _texts([document.get("run_id")])
     folders = [Path(each) for each in _texts(document.get("run_dirs"))]
-    if "run_dir" in document:
-        folders = [last.parent / name for name in ids] if len(ids) > 1 else [last]
-    logs = _texts(log.get("sources")) if isinstance(log, dict) else ()
-    if not (folders or logs):
+    if isinstance(last, str):
+        folders = [Path(last).parent / name for name in ids] if len(ids) > 1 else [Path(last)]
+    if folders:
+        is_there = any((each / RECORD).is_file() for each in folders)
+        found = tuple(map(str, folders)) if is_there else ids
+    else:
+        log = document.get("log")
+        logs = _texts(log.get("sources")) if isinstance(log, dict) else ()
+        found = tuple(each if Path(each).exists() else str(path.parent / each) for each in logs)
+    if not found:
         raise BadRequestError(
             f"{path}: a JSON document of mbr-perf that names neither the runs of one setting nor a log",
             remedy="name a run, a log, golden values, or a --json document of run, import or compare",
         )
-    is_there = any((each / RECORD).is_file() for each in folders)
-    found = tuple(map(str, folders)) if is_there else ids  # moved runs are found by their ids
-    if not folders:
-        found = tuple(each if Path(each).exists() else str(path.parent / each) for each in logs)
     return Side("run" if folders else "log", found, found[0], "a --json document of mbr-perf")
 
 

@@ -85,7 +85,6 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
                 timer.start()
             run.coarse()
             run.fine()
-            run.last()
         except KeyboardInterrupt:
             stop.set()
             run.known.interrupted = True
@@ -152,28 +151,26 @@ class _Run:
                 self._too_slow(sizes)
 
     def fine(self) -> None:
-        """Predict all settings of the layouts that are fastest without recompute but do not fit then."""
-        self._pipelined(self._promising(), self._everything)
+        """Plan the best layouts as a plan of one layout does, so that both show the same figures.
 
-    def _promising(self) -> "Iterator[list[_Due]]":
-        tried = ((each, each.plan.control) for each in self.known.tried.values())
-        gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
-        due = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE]
-        for at in range(0, len(due), _FINE_AT_ONCE):
-            batch = [each for each in due[at : at + _FINE_AT_ONCE] if each.least_seconds < self.known.worst_of_best]
-            if batch:
-                yield [_Due(each.sizes, each.settings, each.settled) for each in batch]
-
-    def last(self) -> None:
-        """Plan the best layouts and replay the Pareto set as a plan of one layout does: both show the same figures."""
-        while due := [each for each in self.known.best if each.sizes not in self.known.planned]:
-            for each in due:
-                self.known.planned.add(each.sizes)
-            self._pipelined(iter([[_Due(each.sizes, each.settings, each.settled) for each in due]]), self._everything)
+        Plan also the layouts that do not fit without recompute, and may be faster. Replay the Pareto set.
+        """
+        while due := {
+            each.sizes: each for each in (*self._promising(), *self.known.best) if each.sizes not in self.known.planned
+        }:
+            some = [*due.values()][:_FINE_AT_ONCE]
+            self.known.planned.update(each.sizes for each in some)
+            self._pipelined(iter([[_Due(each.sizes, each.settings, each.settled) for each in some]]), self._everything)
         while rows := [(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed]:
             for sizes, text in rows:
                 self._end_if_stopped()
                 self.known.add(replayed(self.known.tried[sizes], self.request, [text]))
+
+    def _promising(self) -> list[Tried]:
+        tried = ((each, each.plan.control) for each in self.known.tried.values())
+        gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
+        first = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE]
+        return [each for each in first if each.least_seconds < self.known.worst_of_best]
 
     def _settings(self, due: "_Due", policies: tuple[RecomputePolicy, ...]) -> Candidates:
         spec, software = due.settled.spec, due.settled.software
