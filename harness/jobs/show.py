@@ -104,6 +104,19 @@ def _where(run: JobRun) -> str:
     if not beats:
         return ""
     steps = [beat.step for beat in beats if beat.step is not None and beat.seconds is not None]
+    done = f" {steps[-1] + 1}/{run.spec.measure.max_steps}" if steps else ""
+    return f"{beats[-1].phase}{done}"
+
+
+def job_page(job: JobDocument) -> Page:
+    """Return the state of the job, what it is, and a row per run."""
+    facts = [
+        ("Job", job.job_dir),
+        *([("Slurm", f"{job.job_id}, submitted {job.submitted_at}")] if job.job_id else []),
+        ("For", job.what if job.what == "run" else f"{job.what} {job.subject}"),
+    ]
+    columns = (Column("Run", whole=True), Column("State", long=True))
+    runs = Table(columns, tuple((run.run_id, _text(run)) for run in job.runs))
     done = f"{sum(run.status is not None for run in job.runs)} of {counted(len(job.runs), 'run')} done"
     blocks = (Facts(tuple(facts), 7), *((GAP, runs) if job.runs else ()))
     return Page(blocks, answer=f"Job {job.job_id or 'not submitted'}: {job.state}; {done}.")
