@@ -172,9 +172,9 @@ app.add_typer(results.app, name="results", rich_help_panel=_KEEP)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_KEEP)
 app.add_typer(catalogue.recipes, name="recipes", rich_help_panel=_LOOK_UP)
 app.add_typer(catalogue.rules, name="rules", rich_help_panel=_LOOK_UP)
-app.command("schema", has_answer=False, rich_help_panel=_LOOK_UP)(schema.schema)
+app.command("schema", is_plain=True, rich_help_panel=_LOOK_UP)(schema.schema)
 app.command("doctor", rich_help_panel=_LOOK_UP)(results.machine)
-app.command("help", has_answer=False, rich_help_panel=_LOOK_UP)(show_help)
+app.command("help", is_plain=True, rich_help_panel=_LOOK_UP)(show_help)
 
 
 @cache

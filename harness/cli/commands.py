@@ -39,7 +39,7 @@ def _as_command(call: _Command, options: list[inspect.Parameter], command: Calla
     return call
 
 
-def _answering(command: _Command) -> _Command:
+def _answering(command: _Command) -> Any:
     """Return the command with -q and -v. BadRequestError for both, or for one of them with --json."""
 
     def call(*, quiet: bool, verbose: bool, **options: Any) -> None:
@@ -54,7 +54,7 @@ def _answering(command: _Command) -> _Command:
         finally:
             AMOUNT.reset(before)
 
-    return _as_command(call, [*inspect.signature(command).parameters.values(), *_AMOUNTS], command)  # type: ignore[return-value]
+    return _as_command(call, [*inspect.signature(command).parameters.values(), *_AMOUNTS], command)
 
 
 def _amount(name: str, help: str) -> inspect.Parameter:
@@ -292,13 +292,8 @@ class App(typer.Typer):
         super().__init__(cls=cls, rich_markup_mode=None, **settings)
 
     def command(
-        self,
-        name: str | None = None,
-        *,
-        cls: type[typer.core.TyperCommand] | None = HelpedCommand,
-        has_answer: bool = True,
-        **settings: Any,
+        self, name: str | None = None, *, cls: type[typer.core.TyperCommand] | None = HelpedCommand, **settings: Any
     ) -> Callable[[_Command], _Command]:
         """Do what typer's method does. A command that has an answer takes -q and -v."""
-        add = super().command(name, cls=cls, **settings)
-        return lambda command: add(_answering(command) if has_answer else command)
+        is_plain, add = settings.pop("is_plain", False), super().command(name, cls=cls, **settings)
+        return lambda command: add(command if is_plain else _answering(command))

@@ -15,8 +15,6 @@ from harness.show.answer import answer
 def export(
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.runs_and_goldens,
         help="A golden (file, or name as `golden list` prints it), or a run.")],
-    form: Annotated[str, typer.Option("--format", metavar="FORMAT",
-        help="bridge: Megatron-Bridge's golden JSON.")] = "bridge",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE",
         help="Write to this file. Default: stdout.")] = None,
     golden_dir: GoldenDir = None,
@@ -27,14 +25,11 @@ def export(
 
     The export of a run has its steps and losses. A golden has medians only, so every exported step carries the median.
     """
-    from harness.errors import BadRequestError
     from harness.golden.export import export_bridge, write_export
     from harness.show import json
     from harness.show.page import Code, Line
     from harness.show.terminal import narrate, show_blocks
 
-    if form != "bridge":
-        raise BadRequestError(f"--format {form!r}: no such format", remedy="--format bridge")
     exported = export_bridge(name, results_dir, golden_dir)
     if output is not None:
         write_export(output, exported)
