@@ -68,11 +68,8 @@ def checked_page(checked: Iterable[CheckedFile]) -> Page:
             f"{where}: {title}: cannot run, because the published sizes do not divide" for title in file.inconsistent
         ]
         lines += [f"{where}: {row.point}: refused by rule {row.rule}: {row.message}" for row in file.refused]
-    points = counted(sum(file.points for file in files), "operating point")
-    return Page(
-        (listing(lines),),
-        answer=f"OK: {counted(len(files), 'recipe file')}, {points}, {len(lines)} of which cannot run.",
-    )
+    points, refused = counted(sum(file.points for file in files), "operating point"), f"; {len(lines)} cannot run"
+    return Page((listing(lines),), answer=f"OK: {counted(len(files), 'recipe file')}, {points}{refused * bool(lines)}.")
 
 
 def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
