@@ -26,6 +26,8 @@ from harness.units import MIB
 MOST_LISTED = 400_000
 # By how much a relaxation may be off, as a share of the seconds.
 _TOLERANCE = 1e-7
+# Seconds that differ by less, as a share of the longest, are as long: sums of the same mixes in another order.
+_SAME_SHARE = 1e-11
 
 
 class TooManyError(Exception):
@@ -90,7 +92,10 @@ class StageSearch:
         return None
 
     def up_to(self, most_s: float, least_s: float = 0.0) -> Plans:
-        """Return all plans that fit and take at most, and at least, so many seconds. TooManyError."""
+        """Return the plans that fit and take at most, and at least, so many seconds. TooManyError.
+
+        Of plans that take as long, those are left out that hold at no moment less than another one.
+        """
         if self._relaxed is None:
             return self._nothing
         least, prices = self._relaxed
@@ -116,6 +121,9 @@ class StageSearch:
             peaks, fits = self._fits(sums, largest, chunk + 1)
             found, cost, largest = found._replace(peaks=peaks).where(fits), cost[fits], largest[fits]
             sums = [each[fits] for each in sums]
+            best = _undominated(found, np.column_stack([*sums, largest]))
+            found, cost, largest = found.where(best), cost[best], largest[best]
+            sums = [each[best] for each in sums]
         return found.where(found.seconds >= least_s * (1 - _TOLERANCE))
 
     def _fits(self, sums: Sequence[Any], largest: Any, done: int) -> tuple[Any, Any]:
@@ -206,6 +214,24 @@ class StageSearch:
 def _require_few(number: int) -> None:
     if number > MOST_LISTED:
         raise TooManyError
+
+
+def _undominated(plans: Plans, held: Any) -> Any:
+    """Return the numbers of the plans beside which no other takes as long and ``held[plan]`` nowhere more.
+
+    Chunks with equal layers make most plans: one of them recomputes somewhere, in whichever of them.
+    """
+    if not len(held):
+        return np.arange(0)
+    times = np.column_stack([plans.seconds, plans.returning])
+    _, kinds = np.unique(np.round(times / (times.max() * _SAME_SHARE)), axis=0, return_inverse=True)
+    order = np.lexsort((held.sum(axis=1), kinds.ravel()))
+    kept = []
+    for group in np.split(order, np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
+        while len(group):
+            kept.append(group[0])
+            group = group[1:][np.any(held[group[1:]] < held[group[0]], axis=1)]
+    return np.sort(np.array(kept, int))
 
 
 def _kind(found: list[Row]) -> Kind:
