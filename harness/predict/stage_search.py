@@ -227,10 +227,11 @@ def _undominated(plans: Plans, held: Any) -> Any:
     _, kinds = np.unique(np.round(times / (times.max() * _SAME_SHARE)), axis=0, return_inverse=True)
     order = np.lexsort((held.sum(axis=1), kinds.ravel()))
     kept = []
-    for group in np.split(order, np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
-        while len(group):
-            kept.append(group[0])
-            group = group[1:][np.any(held[group[1:]] < held[group[0]], axis=1)]
+    for left in np.split(order, np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
+        among = left
+        while len(among):
+            kept.append(among[0])
+            among = among[1:][np.any(held[among[1:]] < held[among[0]], axis=1)]
     return np.sort(np.array(kept, int))
 
 
