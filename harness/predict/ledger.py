@@ -225,9 +225,9 @@ def _moments(
     kinds = [chunks[i] for i in dict.fromkeys(alike)]
     saved, with_loss = [kind.body.saved for kind in kinds], [kind.sizes.saved for kind in kinds]
     outputs = [int(keeps_outputs(spec) and not kind.has_loss) for kind in kinds]
-    graphs = [(kind.captured, kind.pool, kind.static) for kind in kinds]
-    has_graphs, has_latest = any(map(any, graphs)), any(kind.latest for kind in kinds)
-    latest = [kind.latest for kind in kinds]
+    # Empty where all are zero: this is done for every moment of every layout of a search.
+    graphs = [(kind.captured, kind.pool, kind.static) for kind in kinds if any(each.captured for each in kinds)]
+    latest = [kind.latest for kind in kinds if any(each.latest for each in kinds)]
 
     def moment(load: Load) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
@@ -239,17 +239,12 @@ def _moments(
         # What backward passes of idle chunks left. Of layers that are not run again it belongs to the micro-batch that
         # came last, which is then the last to finish.
         left = sum(chunks[i].sizes.replaced if busy else chunks[i].sizes.lingering for i, busy in load.idle)
-        # routing of all micro-batches but the latest of each chunk
-        replaced = sum(map(mul, load.earlier, latest)) if has_latest else 0
+        replaced = sum(map(mul, load.earlier, latest))  # routing of all micro-batches but the latest of each chunk
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
-        in_graphs = (
-            [
-                sum(map(mul, load.in_flight, of_kinds)) + begins * of_running
-                for *of_kinds, of_running in zip(*graphs, (running.captured, running.pool, running.static), strict=True)
-            ]
-            if has_graphs
-            else (0, 0, 0)
-        )
+        in_graphs = [
+            sum(map(mul, load.in_flight, of_kinds)) + begins * of_running
+            for *of_kinds, of_running in zip(*graphs, (running.captured, running.pool, running.static), strict=True)
+        ]
         logits = of_loss + max(0, sizes - body) + load.deferred * waiting
         in_layers = states.fetched + (0 if begins else states.queued)
         in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs

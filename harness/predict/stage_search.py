@@ -119,10 +119,8 @@ class StageSearch:
                 np.zeros(len(parts)),
             )
             peaks, fits = self._fits(sums, largest, chunk + 1)
-            found, cost, largest = found._replace(peaks=peaks).where(fits), cost[fits], largest[fits]
-            sums = [each[fits] for each in sums]
-            best = _undominated(found, np.column_stack([*sums, largest]))
-            found, cost, largest = found.where(best), cost[best], largest[best]
+            best = _undominated(found, np.column_stack([*sums, largest]), np.flatnonzero(fits))
+            found, cost, largest = found._replace(peaks=peaks).where(best), cost[best], largest[best]
             sums = [each[best] for each in sums]
         return found.where(found.seconds >= least_s * (1 - _TOLERANCE))
 
@@ -216,22 +214,19 @@ def _require_few(number: int) -> None:
         raise TooManyError
 
 
-def _undominated(plans: Plans, held: Any) -> Any:
-    """Return the numbers of the plans beside which no other takes as long and ``held[plan]`` nowhere more.
+def _undominated(plans: Plans, held: Any, among: Any) -> Any:
+    """Return those of the plans ``among`` beside which no other takes as long and ``held[plan]`` nowhere more.
 
-    Chunks with equal layers make most plans: one of them recomputes somewhere, in whichever of them.
+    Of chunks with equal layers, some recompute; most plans differ only in which.
     """
-    if not len(held):
-        return np.arange(0)
-    times = np.column_stack([plans.seconds, plans.returning])
-    _, kinds = np.unique(np.round(times / (times.max() * _SAME_SHARE)), axis=0, return_inverse=True)
-    order = np.lexsort((held.sum(axis=1), kinds.ravel()))
-    kept = []
-    for left in np.split(order, np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
-        among = left
-        while len(among):
-            kept.append(among[0])
-            among = among[1:][np.any(held[among[1:]] < held[among[0]], axis=1)]
+    times = np.column_stack([plans.seconds, plans.returning])[among]
+    _, kinds = np.unique(np.round(times / (times.max(initial=0.0) * _SAME_SHARE)), axis=0, return_inverse=True)
+    order, kept = np.lexsort((held[among].sum(axis=1), kinds.ravel())), list[int]()
+    for left in np.split(among[order], np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
+        equal = left
+        while len(equal):
+            kept.append(equal[0])
+            equal = equal[1:][np.any(held[equal[1:]] < held[equal[0]], axis=1)]
     return np.sort(np.array(kept, int))
 
 
