@@ -45,7 +45,7 @@ def _table() -> dict[str, Any]:
 def arguments() -> Mapping[str, Argument]:
     """Return every argument of Megatron-LM by its name in the namespace."""
     rows = {
-        name: {"options": {f"--{name.replace('_', '-')}": group["takes"]}} | group
+        name: {"options": _options(name.replace("_", "-"), group)} | group
         for group in _table()["alike"]
         for name in group["names"].split()
     } | _table()["spelled"]
@@ -53,6 +53,11 @@ def arguments() -> Mapping[str, Argument]:
         name: Argument(name, row["options"], plain(row.get("default", ())), "default" not in row)
         for name, row in sorted(rows.items())
     }
+
+
+def _options(name: str, group: Mapping[str, Any]) -> dict[str, Takes]:
+    on: dict[str, Takes] = {f"--{name}": group["takes"]} if "takes" in group else {}
+    return on | {f"{word}-{name}": "off" for word in group.get("negated", "").split()}
 
 
 @cache
