@@ -20,7 +20,7 @@ from harness.records.reading import PlainValue
 from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
 
-Takes = Literal["flag", "off", "one", "many"]
+Takes = Literal["flag", "off", "one", "many", "any"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,19 @@ def options() -> Mapping[str, Argument]:
     return {option: each for each in arguments().values() for option in each.options}
 
 
+def argument_of(option: str) -> Argument | None:
+    """Return the argument that an option sets, which may be known by the beginning of its name only."""
+    match = re.fullmatch(r"--(no-|disable-)?(\w[\w-]*)", option)
+    if option in options() or match is None or not is_harmless(name := match[2].replace("-", "_")):
+        return options().get(option)
+    return Argument(name, {option: "off" if match[1] else "any"}, harmless=True)
+
+
+def is_harmless(name: str) -> bool:
+    """Return whether the beginning of a name shows that no argument of this kind changes memory or time of a step."""
+    return name.startswith(tuple(_table()["harmless"].split()))
+
+
 @cache
 def _defaults() -> Mapping[str, PlainValue]:
     return {name: row.defaults[0] for name, row in arguments().items() if row.defaults}
@@ -133,7 +146,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
     while rest:
         word = rest.pop(0)
         name, equals, inner = word.text.partition("=")
-        argument = options().get(name)
+        argument = argument_of(name)
         place = f"{label}:{word.line}: {name}"
         if argument is None:
             _refuse_word(found, word, name)
@@ -151,7 +164,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
             found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
-            value = _joined([each.text for each in values], takes) if values else takes == "flag"
+            value = _joined([each.text for each in values], takes) if values else takes in ("flag", "any")
             found.given[argument.name] = Given(value, place)
     return found
 
