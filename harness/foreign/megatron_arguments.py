@@ -1,8 +1,7 @@
-"""Reads arguments of Megatron-LM's launcher: command-line words or the block that a job prints, under one name each.
+"""Reads arguments of Megatron-LM's launcher, from words or the block that a job prints, by the names of its namespace.
 
-The names are those of the launcher's namespace (`num_layers`, `add_bias_linear`), whichever form they were read from.
-`megatron_arguments.yaml` lists every argument of nine versions: its options, how many words each takes, its defaults,
-and what mbr-perf does with it.
+`megatron_arguments.yaml` lists the arguments of nine versions: options, how many words each takes, defaults, and what
+mbr-perf does with them.
 """
 
 import ast
@@ -93,15 +92,14 @@ def options() -> Mapping[str, Argument]:
 
 def argument_of(option: str) -> Argument | None:
     """Return the argument that an option sets, which may be known by the beginning of its name only."""
-    match = re.fullmatch(r"--(no-|disable-)?(\w[\w-]*)", option)
-    if option in options() or match is None or not is_harmless(name := match[2].replace("-", "_")):
-        return options().get(option)
-    return Argument(name, {option: "off" if match[1] else "any"}, harmless=True)
+    name = option.removeprefix("--").replace("-", "_")
+    is_known = option.startswith("--") and is_harmless(name)
+    return options().get(option, Argument(name, {option: "any"}, harmless=True) if is_known else None)
 
 
 def is_harmless(name: str) -> bool:
     """Return whether the beginning of a name shows that no argument of this kind changes memory or time of a step."""
-    return name.startswith(tuple(_table()["harmless"].split()))
+    return re.sub("^(no|disable)_", "", name).startswith(tuple(_table()["harmless"].split()))
 
 
 @cache
@@ -155,10 +153,8 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             continue
         takes = argument.options[name]
         count = {"flag": 0, "off": 0, "one": 1}.get(takes, _num_values(rest))
-        values = rest[: 0 if equals else count]
-        rest = rest[len(values) :]
-        if equals and count:
-            values = [Word(inner, word.line)]
+        values = [Word(inner, word.line)][:count] if equals else rest[:count]
+        rest = rest[0 if equals else count :]
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
         elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
@@ -213,17 +209,12 @@ def literal(text: str) -> PlainValue:
 
 _BLOCK_LINE = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,80}) \.{2,120}(?: (.*))?$")
 _PADDED = re.compile(r"\bpadded vocab \(size: (\d{1,9})\)")
-_BEGINS, _ENDS = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
+_BEGINS, BLOCK_ENDS = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
 
 
 def begins_block(text: str) -> bool:
     """Return whether a line begins the arguments that a job prints."""
     return "arguments ---" in text and _BEGINS.search(text) is not None
-
-
-def ends_block(text: str) -> bool:
-    """Return whether a line ends those arguments."""
-    return _ENDS.search(text) is not None
 
 
 def tokens_in(text: str) -> int | None:
@@ -243,7 +234,7 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
     for text, place in lines:
         if begins_block(text):
             found, inside = Arguments(label, is_whole=True), True
-        elif inside and ends_block(text):
+        elif inside and BLOCK_ENDS.search(text):
             inside = False
         elif found is not None and (tokens := tokens_in(text)):
             if found.peek("vocab_size") is None:
@@ -260,7 +251,7 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
 
 def _world_size(found: Arguments) -> Given | None:
     given = found.given.get("world_size")
-    if given and (isinstance(given.value, bool) or not isinstance(given.value, int)):
-        found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
-        return None
-    return given
+    if given is None or type(given.value) is int:
+        return given
+    found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
+    return None

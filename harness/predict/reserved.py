@@ -164,11 +164,11 @@ def replay(
     whole, *fits = map(partial(_sought, settings, rest, device), (steps, *others), (free, *drawn))
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     known = ratios_of(spec, stage.total, settings)
-    least, most_cut, *fits_cut = (1.0,) * 4 if free.is_exact and not steps.num_left else known.cut
-    reach = known.late_replayed * most_cut
+    cut = (1.0,) * 4 if free.is_exact and not steps.num_left else known.cut
+    reach, (fewest, likely, greatest) = known.late_replayed * cut[1], _ends(whole, fits)
     held = Held(
-        (round(low * least), reserved, round(most * reach)),
-        _widened(_ends(whole, fits), fits_cut),
+        (round(low * cut[0]), reserved, round(most * reach)),
+        (round(fewest * cut[2]), likely, round(greatest * cut[3])),
         "replayed",
         _drawn(drawn, fits) if drawn else None,
         cache(lambda: round(behind_bytes(steps, settings, device, free) * reach)),
@@ -203,10 +203,6 @@ def _drawn(found: list[Outcome], fits: list[int]) -> Drawn:
     sizes = [(each.peak_allocated_bytes, each.peak_reserved_bytes) for each in found]
     peaks, reserved = ((min(each), max(each)) for each in zip(*sizes, strict=True))
     return Drawn(peaks, (min(fits), max(fits)), reserved)
-
-
-def _widened(held: tuple[int, int, int], shares: Sequence[float]) -> tuple[int, int, int]:
-    return round(held[0] * shares[0]), held[1], round(held[2] * shares[1])
 
 
 def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:

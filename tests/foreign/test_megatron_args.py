@@ -327,7 +327,7 @@ def test_an_argument_is_harmless_by_the_beginning_of_its_name_in_every_version()
     words = ["--inference-of-2030", "a", "b", "--no-rl-of-2030", "--ckpt-of-2030", "--num-layers", "8"]
     found = from_words([Word(word, 1) for word in words], "train.sh")
     assert {name: given.value for name, given in found.given.items()} == {
-        "inference_of_2030": ("a", "b"), "rl_of_2030": False, "ckpt_of_2030": True, "num_layers": 8,
+        "inference_of_2030": ("a", "b"), "no_rl_of_2030": True, "ckpt_of_2030": True, "num_layers": 8,
     }  # fmt: skip
     found.problems.raise_if_any()
     assert not [name for name in arguments() if is_harmless(name) and not arguments()[name].harmless]
