@@ -93,8 +93,8 @@ def options() -> Mapping[str, Argument]:
 def argument_of(option: str) -> Argument | None:
     """Return the argument that an option sets, which may be known by the beginning of its name only."""
     name = option.removeprefix("--").replace("-", "_")
-    is_known = option.startswith("--") and is_harmless(name)
-    return options().get(option, Argument(name, {option: "any"}, harmless=True) if is_known else None)
+    new = Argument(name, {option: "any"}, harmless=True) if option[:2] == "--" and is_harmless(name) else None
+    return options().get(option, new)
 
 
 def is_harmless(name: str) -> bool:
@@ -251,7 +251,6 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
 
 def _world_size(found: Arguments) -> Given | None:
     given = found.given.get("world_size")
-    if given is None or type(given.value) is int:
-        return given
-    found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
-    return None
+    if given and type(given.value) is not int:
+        found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
+    return given if given and type(given.value) is int else None
