@@ -9,8 +9,6 @@ from shapes import acts, legal_settings
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.resolve.find import all_recipe_files, recipes_dir
-from harness.resolve.recipe_file import load_recipe
 
 FULL = ("full:uniform:1", "full:block:1")
 NO_TE = {"megatron_core": "0.16.1", "transformer_engine": None}
@@ -58,14 +56,6 @@ def test_two_layers_are_trained_at_real_widths(machine, shape, name, total_gb):
     assert (spec.gpu, spec.num_gpus, spec.compute_dtype, spec.model.num_layers) == ("h200", 1, "bf16", 2)
     assert spec.model.hidden_size == (7168 if name == "mla" else 4096)
     assert spec.batch.seq_length == (4096 if total_gb > 24 else 2048)
-
-
-def test_shapes_are_no_recipes_of_the_listing(shape):
-    listed = {file.path.resolve() for file in all_recipe_files(recipes_dir())}
-    for name in ("dense", "moe", "mla"):
-        recipe = load_recipe(shape(name).recipe, "x")
-        assert recipe.header.name == name
-        assert shape(name).recipe.resolve() not in listed
 
 
 def test_a_machine_without_gpu_gets_a_remedy(tmp_path):
