@@ -81,9 +81,8 @@ CASES = {
 
 # One of each kind.
 ON_EVERY_CHANGE = {
-    "dense, interleaved, two deferred", "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
-    "dense, two stages, outputs kept", "dense, interleaved, outputs kept",
-    "dense, interleaved by a layout",
+    "dense, interleaved, two deferred", "dense without pipelining, offloaded", "dense, four stages interleaved, full",
+    "dense, interleaved, outputs kept", "dense, interleaved by a layout",
     "experts, two stages, offloaded", "experts, interleaved, recomputed",
 }  # fmt: skip
 
