@@ -259,20 +259,20 @@ def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
         assert re.search(rf"\btp={tp}: .*\b{rule}: ", answer.err)
 
 
-def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
-    answer = mbr_perf(
-        "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "pp=1,3", "--launcher", "replay", "--dryrun", "--json"
-    )
-    cells = {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+def dry(mbr_perf, over):
+    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", over, "--launcher", "replay", "--dryrun", "--json")
     assert answer.code == 0
+    return {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+
+
+def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
+    cells = dry(mbr_perf, "pp=1,3")
     assert {name: cell["fate"] for name, cell in cells.items()} == {"pp=2": "run", "pp=1": "run", "pp=3": "illegal"}
     assert cells["pp=3"]["reason"]
 
 
 def test_a_setting_equal_in_effect_to_another_is_skipped_and_names_it(mbr_perf):
-    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=mlp,core_attn;core_attn,mlp;moe,mlp",
-                      "--launcher", "replay", "--dryrun", "--json")  # fmt: skip
-    cells = {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+    cells = dry(mbr_perf, "recompute=mlp,core_attn;core_attn,mlp;moe,mlp")
     assert {name: (cell["fate"], cell["same_as"]) for name, cell in cells.items()} == {
         "none": ("run", None),
         "mlp,core_attn": ("run", None),
