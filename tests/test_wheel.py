@@ -90,7 +90,6 @@ def test_it_lists_what_it_ships(elsewhere):
     assert "llama3_70b" in elsewhere("recipes", "list").out
     assert "dense.none" in elsewhere("recipes", "suites", "cpu_smoke").out
     assert "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn" in elsewhere("golden", "list").out
-    assert elsewhere("results", "list").code == 0
     assert json.loads(elsewhere("schema", "plan").out)["title"] == "mbr-perf plan"
 
 
