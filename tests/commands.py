@@ -4,7 +4,6 @@ import io
 import json
 import os
 import resource
-import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -134,6 +133,19 @@ def cpu_seconds():
     return measure
 
 
+@pytest.fixture(name="program")
+def _program(tmp_path):
+    """Write an executable script, of a shell unless another program is to read it. Returns its path."""
+
+    def write(body, by="/bin/sh", name="python"):
+        path = tmp_path / name
+        path.write_text(f"#!{by}\n{body}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return write
+
+
 class FakeSlurm:
     """Scripts in a folder that stands first on PATH; every call is noted with its arguments."""
 
@@ -147,7 +159,7 @@ class FakeSlurm:
     def answers(self, command, script):
         path = self.folder / command
         path.write_text(f'#!/bin/sh\necho {command} "$@" >> {self.folder}/calls\n{script}\n')
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        path.chmod(0o755)
 
     def reports(self, recorded):
         self.answers("scontrol", f"cat {SLURM_OUTPUT}/{recorded}.scontrol")

@@ -184,27 +184,21 @@ def trained(
     return allocator
 
 
-def fragmented(request: int = 2 * GIB) -> Allocator:
+def fragmented(request: int = 2 * GIB, num: int = 400, large: int = 22, small: int = 2, every: int = 2) -> Allocator:
     """Nearly half of what is reserved lies free in pieces of 22 MiB, and a request larger than each of them fails."""
     allocator = Allocator()
-    for whole in [allocator.alloc(24 * MIB, MLP) for _ in range(400)]:
+    for whole in [allocator.alloc((large + small) * MIB, MLP) for _ in range(num)]:
         allocator.free(whole)
-    pairs = [(allocator.alloc(22 * MIB, MLP), allocator.alloc(2 * MIB, CORE_ATTN)) for _ in range(400)]
-    for large, _ in pairs[::2]:
-        allocator.free(large)
+    pairs = [(allocator.alloc(large * MIB, MLP), allocator.alloc(small * MIB, CORE_ATTN)) for _ in range(num)]
+    for piece, _ in pairs[::every]:
+        allocator.free(piece)
     allocator.oom(request, 512 * MIB, MLP)
     return allocator
 
 
 def holes() -> Allocator:
     """40 segments of 100 MiB with 60 free in each; then 2 GiB are asked for in vain."""
-    allocator = Allocator()
-    for whole in [allocator.alloc(100 * MIB, MLP) for _ in range(40)]:
-        allocator.free(whole)
-    for large, _ in [(allocator.alloc(60 * MIB, MLP), allocator.alloc(40 * MIB, CORE_ATTN)) for _ in range(40)]:
-        allocator.free(large)
-    allocator.oom(2 * GIB, 512 * MIB, MLP)
-    return allocator
+    return fragmented(num=40, large=60, small=40, every=1)
 
 
 def written(path: Path, snapshot: object, protocol: int = 4) -> Path:

@@ -22,7 +22,10 @@ _TABLE = table_in(Path(__file__).with_name("hf_architectures.yaml"))
 _KNOWN = unread(_TABLE["known"])
 _UNKNOWN = "mbr-perf does not know the effect of this key"
 
-ARCHITECTURES: Mapping[str, Mapping[str, Any]] = _TABLE["architectures"]
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    name: {"config_class": f"{name.removesuffix('ForCausalLM')}Config", "readers": "core heads rope"} | row
+    for name, row in _TABLE["architectures"].items()
+}
 """The model classes that mbr-perf can train, as `architectures` of a file names them; the table describes its keys."""
 
 _MISSING: Mapping[str, str] = _TABLE["missing"]

@@ -1,8 +1,7 @@
-"""Reads arguments of Megatron-LM's launcher: command-line words or the block that a job prints, under one name each.
+"""Reads arguments of Megatron-LM's launcher, from words or the block that a job prints, by the names of its namespace.
 
-The names are those of the launcher's namespace (`num_layers`, `add_bias_linear`), whichever form they were read from.
-`megatron_arguments.yaml` lists every argument of nine versions: its options, how many words each takes, its defaults,
-and what mbr-perf does with it.
+`megatron_arguments.yaml` lists the arguments of nine versions: options, how many words each takes, defaults, and what
+mbr-perf does with them.
 """
 
 import ast
@@ -20,7 +19,7 @@ from harness.records.reading import PlainValue
 from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
 
-Takes = Literal["flag", "off", "one", "many"]
+Takes = Literal["flag", "off", "one", "many", "any"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def _table() -> dict[str, Any]:
 def arguments() -> Mapping[str, Argument]:
     """Return every argument of Megatron-LM by its name in the namespace."""
     rows = {
-        name: {"options": {f"--{name.replace('_', '-')}": group["takes"]}} | group
+        name: {"options": _options(name.replace("_", "-"), group)} | group
         for group in _table()["alike"]
         for name in group["names"].split()
     } | _table()["spelled"]
@@ -53,6 +52,11 @@ def arguments() -> Mapping[str, Argument]:
         name: Argument(name, row["options"], plain(row.get("default", ())), "default" not in row)
         for name, row in sorted(rows.items())
     }
+
+
+def _options(name: str, group: Mapping[str, Any]) -> dict[str, Takes]:
+    on: dict[str, Takes] = {f"--{name}": group["takes"]} if "takes" in group else {}
+    return on | {f"{word}-{name}": "off" for word in group.get("negated", "").split()}
 
 
 @cache
@@ -84,6 +88,18 @@ def usual(name: str) -> tuple[PlainValue, ...]:
 def options() -> Mapping[str, Argument]:
     """List arguments by option; an argument may have several, also ones that turn it off."""
     return {option: each for each in arguments().values() for option in each.options}
+
+
+def argument_of(option: str) -> Argument | None:
+    """Return the argument that an option sets, which may be known by the beginning of its name only."""
+    name = option.removeprefix("--").replace("-", "_")
+    new = Argument(name, {option: "any"}, harmless=True) if option[:2] == "--" and is_harmless(name) else None
+    return options().get(option, new)
+
+
+def is_harmless(name: str) -> bool:
+    """Return whether the beginning of a name shows that no argument of this kind changes memory or time of a step."""
+    return re.sub("^(no|disable)_", "", name).startswith(tuple(_table()["harmless"].split()))
 
 
 @cache
@@ -128,7 +144,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
     while rest:
         word = rest.pop(0)
         name, equals, inner = word.text.partition("=")
-        argument = options().get(name)
+        argument = argument_of(name)
         place = f"{label}:{word.line}: {name}"
         if argument is None:
             _refuse_word(found, word, name)
@@ -137,16 +153,14 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             continue
         takes = argument.options[name]
         count = {"flag": 0, "off": 0, "one": 1}.get(takes, _num_values(rest))
-        values = rest[: 0 if equals else count]
-        rest = rest[len(values) :]
-        if equals and count:
-            values = [Word(inner, word.line)]
+        values = [Word(inner, word.line)][:count] if equals else rest[:count]
+        rest = rest[0 if equals else count :]
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
         elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
             found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
-            value = _joined([each.text for each in values], takes) if values else takes == "flag"
+            value = _joined([each.text for each in values], takes) if values else takes in ("flag", "any")
             found.given[argument.name] = Given(value, place)
     return found
 
@@ -195,17 +209,12 @@ def literal(text: str) -> PlainValue:
 
 _BLOCK_LINE = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,80}) \.{2,120}(?: (.*))?$")
 _PADDED = re.compile(r"\bpadded vocab \(size: (\d{1,9})\)")
-_BEGINS, _ENDS = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
+_BEGINS, BLOCK_ENDS = re.compile(r"-{3,} arguments -{3,}"), re.compile(r"-{3,} end of arguments -{3,}")
 
 
 def begins_block(text: str) -> bool:
     """Return whether a line begins the arguments that a job prints."""
     return "arguments ---" in text and _BEGINS.search(text) is not None
-
-
-def ends_block(text: str) -> bool:
-    """Return whether a line ends those arguments."""
-    return _ENDS.search(text) is not None
 
 
 def tokens_in(text: str) -> int | None:
@@ -225,7 +234,7 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
     for text, place in lines:
         if begins_block(text):
             found, inside = Arguments(label, is_whole=True), True
-        elif inside and ends_block(text):
+        elif inside and BLOCK_ENDS.search(text):
             inside = False
         elif found is not None and (tokens := tokens_in(text)):
             if found.peek("vocab_size") is None:
@@ -242,7 +251,6 @@ def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None
 
 def _world_size(found: Arguments) -> Given | None:
     given = found.given.get("world_size")
-    if given and (isinstance(given.value, bool) or not isinstance(given.value, int)):
+    if given and type(given.value) is not int:
         found.refuse("world_size", f"{shortened(str(given.value))}: no number of GPUs", "give the whole log")
-        return None
-    return given
+    return given if given and type(given.value) is int else None

@@ -11,7 +11,7 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRe
 from harness.foreign.logs.lines import LogLine, log_lines
 from harness.foreign.logs.sieve import Wanted
 from harness.foreign.logs.sources import is_stream
-from harness.foreign.megatron_arguments import Arguments, begins_block, ends_block, from_block, tokens_in
+from harness.foreign.megatron_arguments import BLOCK_ENDS, Arguments, begins_block, from_block, tokens_in
 from harness.foreign.settings import rows_of, settings_in
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, settle
@@ -84,7 +84,7 @@ def _first_block(lines: Iterable[LogLine]) -> Iterator[tuple[str, str]]:
         if has_ended and begins_block(line.text):
             return
         yield line.text, line.where
-        has_ended = has_ended or ends_block(line.text)
+        has_ended = has_ended or BLOCK_ENDS.search(line.text) is not None
         if tokens_in(line.text):
             return
 

@@ -65,28 +65,20 @@ class Ratios:
 
     ``late``: what side streams that are always behind reserve, as a share of what others do, and ``late_replayed`` of
     what a replay reserves. ``cut``: of what the replayed micro-batches take, the ends of what four times as many do:
-    reserved, fits.
+    both of reserved, both of fits.
     """
 
     reserved: tuple[float, float, float]
     fits: tuple[float, float, float]
     late: float
     late_replayed: float
-    cut: tuple[tuple[float, float], tuple[float, float]]
+    cut: tuple[float, float, float, float]
 
 
 @cache
 def _ratios() -> dict[str, dict[str, Ratios]]:
     rows = json.loads(DATA.read_text())["classes"]
-    return {
-        name: {
-            how: Ratios(
-                **{key: row[key] for key in ("reserved", "fits", "late", "late_replayed")}, cut=(*row["cut"].values(),)
-            )
-            for how, row in settings.items()
-        }
-        for name, settings in rows.items()
-    }
+    return {name: {how: Ratios(**row) for how, row in settings.items()} for name, settings in rows.items()}
 
 
 def ratios_of(spec: ExperimentSpec, peak_bytes: int, settings: AllocatorSettings) -> Ratios:
@@ -163,11 +155,11 @@ def replay(
     (free, *drawn), (whole, *fits) = (each for each, _ in found), needed
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     known = ratios_of(spec, stage.total, settings)
-    cut = ((1.0, 1.0), (1.0, 1.0)) if free.is_exact and not steps.num_left else known.cut
-    reach = known.late_replayed * cut[0][1]
+    cut = (1.0,) * 4 if free.is_exact and not steps.num_left else known.cut
+    reach, (fewest, likely, greatest) = known.late_replayed * cut[1], _ends(whole, fits)
     return Held(
-        (round(low * cut[0][0]), reserved, round(most * reach)),
-        _widened(_ends(whole, fits), cut[1]),
+        (round(low * cut[0]), reserved, round(most * reach)),
+        (round(fewest * cut[2]), likely, round(greatest * cut[3])),
         "replayed",
         _drawn(drawn, fits) if drawn else None,
         cache(lambda: round(behind_bytes(steps, settings, device, free) * reach)),
@@ -186,10 +178,6 @@ def _drawn(found: list[Outcome], fits: list[int]) -> Drawn:
     sizes = [(each.peak_allocated_bytes, each.peak_reserved_bytes) for each in found]
     peaks, reserved = ((min(each), max(each)) for each in zip(*sizes, strict=True))
     return Drawn(peaks, (min(fits), max(fits)), reserved)
-
-
-def _widened(held: tuple[int, int, int], shares: tuple[float, float]) -> tuple[int, int, int]:
-    return round(held[0] * shares[0]), held[1], round(held[2] * shares[1])
 
 
 def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import bridge_configs
 import cpu_runs
-import estimators
 import korthikanti
 import llama3_70b
 import optimal_plans
@@ -52,7 +51,6 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "llama3_70b_sft": lambda host: llama3_70b.page(INPUTS / "llama3_70b_sft.json", host),
     "korthikanti": lambda host: korthikanti.page(INPUTS / "korthikanti2022.json", host),
     "time": time,
-    "estimators": lambda host: estimators.page(INPUTS / "estimators.json", host),
     "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,
     "scripted_gpu": lambda _host: scripted_page.page(scripted_points.FOLDER),

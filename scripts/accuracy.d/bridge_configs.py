@@ -70,34 +70,24 @@ def page(host: Host) -> Page:
     return Page("Plans of Megatron-Bridge's files beside plans of our recipes", headline, document, _table(rows), notes)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """One point and the settled experiments of both, or why there is none."""
-
-    point: str
-    file: str
-    ours: ExperimentSpec | None
-    theirs: ExperimentSpec | None
-    why: str = ""
-
-
 def _rows(host: Host) -> Iterator[Row]:
     pairs, kept = list(_pairs()), _of_audit("compare").read_kept()
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=7200.0)
-    specs = (spec for pair in pairs for spec in (pair.ours, pair.theirs) if spec is not None)
+    specs = (spec for _, _, pair in pairs if not isinstance(pair, str) for spec in pair)
     tracing.by_kind(
         ((_LAYERS, imbalance_of(spec)), Composer(spec, _LAYERS).cases()) for spec in specs
     )  # into the cache
-    for pair in pairs:
-        if pair.ours is None or pair.theirs is None:
-            yield Row(pair.point, pair.file, None, None, (), pair.why)
+    for point, file, pair in pairs:
+        if isinstance(pair, str):
+            yield Row(point, file, None, None, (), pair)
             continue
-        software, _ = software_for(pair.ours.gpu, host)
-        left, right = (predict_with(tracing, spec, software) for spec in (pair.ours, pair.theirs))
-        found = {path: each for path, each in other_effects(pair.ours, pair.theirs).items() if path not in _NO_EFFECT}
-        reasons = [row.reason for row in kept for path in found if row.covers(path, pair.point)]
-        differs = (*(f"{path}: {theirs}, ours {ours}" for path, (ours, theirs) in found.items()), *reasons)
-        yield Row(pair.point, pair.file, _figures(left), _figures(right), differs, right.reason or left.reason)
+        ours, theirs = pair
+        software, _ = software_for(ours.gpu, host)
+        left, right = (predict_with(tracing, spec, software) for spec in pair)
+        found = {path: each for path, each in other_effects(ours, theirs).items() if path not in _NO_EFFECT}
+        reasons = [row.reason for row in kept for path in found if row.covers(path, point)]
+        differs = (*(f"{path}: {value}, ours {own}" for path, (own, value) in found.items()), *reasons)
+        yield Row(point, file, _figures(left), _figures(right), differs, right.reason or left.reason)
 
 
 def _of_audit(name: str) -> Any:
@@ -108,7 +98,8 @@ def _of_audit(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _pairs() -> Iterator[_Pair]:
+def _pairs() -> Iterator[tuple[str, str, tuple[ExperimentSpec, ExperimentSpec] | str]]:
+    """Yield each point with its file and the settled experiments of both, ours first, or why there are none."""
     with tempfile.TemporaryDirectory() as name, tarfile.open(ARCHIVE) as archive:
         archive.extractall(name, filter="data")
         for each in _of_audit("ask").bridge_points():
@@ -121,9 +112,9 @@ def _pairs() -> Iterator[_Pair]:
                 theirs = on_te(resolve(Request(model_recipe_name="", source=source, **asked)).spec)
                 ours = on_te(resolve(Request(model_recipe_name=recipe, **asked, **of_point)).spec)
             except BadRequestError as error:
-                yield _Pair(each.name, each.file, None, None, in_one_sentence(error).replace(f"{name}/", ""))
+                yield each.name, each.file, in_one_sentence(error).replace(f"{name}/", "")
             else:
-                yield _Pair(each.name, each.file, ours, theirs)
+                yield each.name, each.file, (ours, theirs)
 
 
 def _figures(made: KeptPrediction) -> tuple[int, float] | None:

@@ -16,6 +16,7 @@ from harness.launch.machine import installed_software
 from harness.measure.prediction import predict_with, tracing
 from harness.records.quoting import quoted_error
 from harness.records.run import RunRecord
+from harness.show.terminal import narrate
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,18 @@ def _kept(
 
 
 def _document(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:
-    command = (
-        host.python, "-m", "harness.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
-        "--recompute", recompute, "--max_steps", "2", *more, "--json",
-    )  # fmt: skip
-    done = subprocess.run(
-        command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, timeout=600, check=False
-    )
-    if done.returncode not in (0, 6):
-        raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {quoted_error(done.stderr)}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    words = ("-mr", variant.recipe, "-g", "cpu", *variant.options, "--recompute", recompute, "--max_steps", "2", *more)
+    return answer(host, "run", *words, codes=(0, 6))
+
+
+def answer(host: Host, *words: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    """Return the JSON that a command of mbr-perf prints; RuntimeError with its error where it ends with another code."""
+    narrate(" ".join(("mbr-perf", *words)))
+    command = (host.python, "-m", "harness.app", *words, "--json")
+    done = subprocess.run(command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, check=False)
+    if done.returncode not in codes:
+        raise RuntimeError(f"{' '.join(words)}: exit {done.returncode}: {quoted_error(done.stderr)}")
+    return dict(json.loads(done.stdout))
 
 
 def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -6,17 +6,16 @@ step takes what the work of all stages takes.
 
 import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from cpu_runs import answer
 from page import signed, table
 
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host
 from harness.records.folders import results_dir
 from harness.records.store import write_atomically
-from harness.show.terminal import narrate
 from harness.units import MIB
 
 FILE = results_dir() / "optimal" / "time.json"
@@ -30,10 +29,10 @@ def measure(host: Host) -> None:
     """Plan, sweep both settings, and write what was found."""
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.yaml"
-        found = _answer(host, "plan", *JOB, "--optimal", "--fit_into", LIMIT_GIB, "--plan_file", str(plan))["optimal"]
+        found = answer(host, "plan", *JOB, "--optimal", "--fit_into", LIMIT_GIB, "--plan_file", str(plan))["optimal"]
         uniform, load = found["best_uniform"], os.getloadavg()[1]
         both = ("--over", f"recompute={uniform}; {plan}", "--control", f"recompute={uniform}")
-        swept = _answer(host, "sweep", *JOB, *both, *_RUNS, "--results_dir", folder)
+        swept = answer(host, "sweep", *JOB, *both, *_RUNS, "--results_dir", folder)
     document = {
         "job": " ".join(JOB),
         "limit_gib": float(LIMIT_GIB),
@@ -45,15 +44,6 @@ def measure(host: Host) -> None:
         "cells": [_cell(cell) for cell in swept["cells"]],
     }
     write_atomically(FILE, json.dumps(document, indent=1) + "\n")
-
-
-def _answer(host: Host, *words: str) -> dict[str, Any]:
-    narrate(" ".join(("mbr-perf", *words)))
-    command = (host.python, "-m", "harness.app", *words, "--json")
-    done = subprocess.run(command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"exit {done.returncode}: {done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout))
 
 
 def _cell(cell: dict[str, Any]) -> dict[str, Any]:

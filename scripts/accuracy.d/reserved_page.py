@@ -55,8 +55,9 @@ def page(host: Host, replays: Path | None = None) -> Page:
     classes = {name: _classed(compared, name) for name in sorted({row["class"] for row in compared})}
     overlapped = [row for row in rows if row["class"] == _OVERLAPPED and row["peak_reserved_late_bytes"]]
     two_streams = _TWO_STREAMS | {"late": _most_late(overlapped), "rows": len(overlapped)}
-    content = {"classes": {**classes, _OVERLAPPED: dict.fromkeys(_SETTINGS, two_streams)}}
-    write_atomically(reserved.DATA, data_text(content))
+    classes |= {_OVERLAPPED: dict.fromkeys(_SETTINGS, two_streams)}
+    kept = {name: {how: _read(row) for how, row in settings.items()} for name, settings in classes.items()}
+    write_atomically(reserved.DATA, data_text({"classes": kept}))
     reserved._ratios.cache_clear()
     uneven = [*_rows_apart(host, scripted_points.UNEVEN_FILE, "expandable")]
     native = [*_rows_apart(host, scripted_points.NATIVE_FILE, "native")]
@@ -69,7 +70,7 @@ def page(host: Host, replays: Path | None = None) -> Page:
         f"{sum(error <= 0.01 for error in errors)} by at most 1 %. With streams that are always behind, {num_held} of "
         f"{len(late)} reserve at most the upper end of the range.",
         {"rows": rows, "uneven": uneven, "native": native},
-        [*_NOTES, "", *_ratios(content["classes"])],
+        [*_NOTES, "", *_ratios(classes)],
         [
             "## All rows",
             "",
@@ -106,6 +107,12 @@ _NOTES = (
     "need once cached segments are given back. Late: DDP's stream is always behind, and blocks that it reads are free when the "
     "host waits for the device; predicted late is a replay of that. Native figures are predictions, but for the ranks below that were measured without expandable segments.",
 )
+
+
+def _read(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what the planner reads of a row."""
+    own = {name: value for name, value in row.items() if name != "rows"}
+    return own | {"cut": [share for ends in row["cut"].values() for share in ends]}
 
 
 def _rows(host: Host) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,7 @@
 """Compares predicted with published seconds. Ratios between settings are more reliable than seconds and come first."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -10,9 +9,8 @@ from statistics import mean
 import times_page
 from korthikanti import Predictor, Row, alone, spec_of
 from page import Page, signed, table
-from times_fit import Fit
+from times_fit import Compared, Fit
 
-from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.predict.prediction import Prediction
 
@@ -27,7 +25,7 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
     predictor.prepare([*single, *(spec_of(row) for row in rows if row["id"].startswith("kor-t5"))])
     layers = _layers([row for row in rows if row["id"].startswith("kor-t4")], predictor)
     models = _models([row for row in rows if row["id"].startswith("kor-t5")], predictor)
-    layouts = layout_pairs(_largest(_published(measured[0])))
+    layouts = layout_pairs(measured[0].compared)
     settings = _settings(sft)
     costs = [abs(row["cost_error"]) for row in (*layers, *models, *settings)]
     headline = (
@@ -58,51 +56,21 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
     ])  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Timed:
-    """One measured step beside its prediction."""
+def layout_pairs(rows: Iterable[Compared]) -> list[Row]:
+    """Return every pair of published layouts of one kind, with the predicted and the measured ratio of their times per sample.
 
-    name: str
-    spec: ExperimentSpec
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Return what rows must share before their layouts are compared."""
-        s = self.spec
-        return s.model, s.gpu, s.num_gpus, s.compute_dtype, s.batch.seq_length
-
-    @property
-    def layout(self) -> tuple[object, ...]:
-        """Return what `plan --over` and `--search` vary."""
-        return self.spec.parallelism, self.spec.batch.micro_batch_size
-
-
-def layout_pairs(rows: Sequence[Timed]) -> list[Row]:
-    """Return every pair of different layouts of one kind, with the predicted and the measured ratio of their times."""
-    found = []
-    for first, second in combinations(rows, 2):
-        if first.kind == second.kind and first.layout != second.layout:
-            samples = second.spec.batch.global_batch_size / first.spec.batch.global_batch_size
-            predicted, measured = first.predicted_s / second.predicted_s, first.measured_s / second.measured_s
-            found.append({"first": first.name, "second": second.name, "predicted": predicted * samples,
-                          "measured": measured * samples, "error": predicted / measured - 1})  # fmt: skip
-    return found
-
-
-def _largest(rows: Iterable[Timed]) -> list[Timed]:
-    """Return for each layout the row with the largest batch: the others repeat its error."""
-    found: dict[object, Timed] = {}
-    for row in sorted(rows, key=lambda row: row.spec.batch.global_batch_size):
-        found[row.kind, row.layout] = row
-    return [*found.values()]
-
-
-def _published(found: Fit) -> list[Timed]:
-    """Return published steps; of equal settings one."""
-    rows = {row.step.spec.fingerprint: row for row in found.compared if row.step.origin == "published"}
-    return [Timed(row.step.name, row.step.spec, row.time.likely_s, row.step.seconds) for row in rows.values()]
+    A layout is what `plan --over` and `--search` vary. Of each layout the row with the largest batch counts: the others repeat its error.
+    """
+    largest: dict[object, Compared] = {}
+    for row in sorted(times_page.published(rows), key=lambda row: row.step.spec.batch.global_batch_size):
+        spec = row.step.spec
+        largest[times_page.kind(row), spec.parallelism, spec.batch.micro_batch_size] = row
+    every = (times_page.Pair(*both) for both in combinations(largest.values(), 2))
+    return [
+        {"first": pair.left.step.name, "second": pair.right.step.name, "predicted": 1 + pair.predicted,
+         "measured": 1 + pair.measured, "error": (1 + pair.predicted) / (1 + pair.measured) - 1}
+        for pair in every if times_page.kind(pair.left) == times_page.kind(pair.right)
+    ]  # fmt: skip
 
 
 def _layers(rows: list[Row], predictor: Predictor) -> list[Row]:

@@ -1,6 +1,6 @@
 """Measured steps in the page of times: each beside its prediction, pairs of settings, constants, ranges."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import geometric_mean, mean
@@ -44,17 +44,22 @@ def _per_sample(row: Compared, seconds: float) -> float:
     return seconds / row.step.spec.batch.global_batch_size
 
 
-def pairs(rows: Sequence[Compared]) -> list[Pair]:
+def kind(row: Compared) -> tuple[object, ...]:
+    """Return what settings must share before they are compared."""
+    s = row.step.spec
+    return s.model, s.gpu, s.num_gpus, s.compute_dtype, s.batch.seq_length
+
+
+def published(rows: Iterable[Compared]) -> list[Compared]:
+    """Return published steps; of equal settings the last."""
+    return [*{row.step.spec.fingerprint: row for row in rows if row.step.origin == "published"}.values()]
+
+
+def pairs(rows: Iterable[Compared]) -> list[Pair]:
     """Return pairs of published settings that differ, and whose measured times do."""
-    latest = {row.step.spec.fingerprint: row for row in rows if row.step.origin == "published"}
-    found = []
-    for left, right in combinations(latest.values(), 2):
-        same = [(row.step.model, row.step.spec.gpu, row.step.spec.num_gpus, row.step.spec.compute_dtype, row.step.spec.batch.seq_length,
-                 row.step.spec.model) for row in (left, right)]  # fmt: skip
-        pair = Pair(left, right)
-        if same[0] == same[1] and abs(pair.measured) > LEAST_DIFFERENCE:
-            found.append(pair)
-    return found
+    every = (Pair(*both) for both in combinations(published(rows), 2))
+    alike = (pair for pair in every if pair.left.step.model == pair.right.step.model)
+    return [pair for pair in alike if kind(pair.left) == kind(pair.right) and abs(pair.measured) > LEAST_DIFFERENCE]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -15,6 +16,11 @@ _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _BRANCH = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.Assert | ast.match_case
 # Fields of tables that a user reads.
 _READ = ("cause", "next", "advice", "doing", "why", "sections", "symptom", "confirm", "fix")
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def tracked(folder: str, *suffixes: str) -> tuple[Path, ...]:
@@ -43,7 +49,7 @@ def long_lines(folder: str) -> int:
 
 def words_of_text(folder: str) -> int:
     """Words of literals with a space, of docstrings that are a command's help, and of tables."""
-    sources = (text for path in tracked(folder, ".py") for text in _texts(ast.parse(path.read_text())))
+    sources = (text for path in tracked(folder, ".py") for text in _texts(_parsed(path)))
     tables = (text for path in tracked(folder, ".yaml") for text in _read(yaml.safe_load(path.read_text())))
     return sum(len(_WORD.findall(text)) for text in (*sources, *tables))
 
@@ -82,7 +88,7 @@ def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def functions(folder: str) -> Iterator[tuple[str, int, int]]:
     """Yield each function's place, its lines and its complexity, nested functions within the outer one, too."""
     for path in tracked(folder, ".py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, _FUNCTION):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
                 yield f"{path}:{node.lineno} {node.name}", size, complexity(node)

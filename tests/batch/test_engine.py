@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.batch.batch import BatchDisplay, _refused_by, drafted, run_of
+from harness.batch.batch import BatchDisplay, _refused_by, ask_megatron, drafted, run_of
 from harness.batch.engine import LocalRuns, TimeLimit, play
 from harness.errors import BadRequestError
 from harness.experiment.rules.rule import Finding
@@ -168,3 +168,5 @@ def test_a_draft_that_megatron_core_refuses_may_not_run_and_one_that_it_notes_ma
 def test_megatron_core_is_asked_about_what_may_run_on_gpus():
     drafts = [draft("h100"), draft("cpu"), replace(draft("h100"), problem="no"), draft("unknown")]
     assert [each.asks_megatron for each in drafts] == [True, False, False, False]
+    found, notes = ask_megatron([draft("cpu")], replace(this_host(), python="/no/python"))
+    assert ([each.may_run for each in found], notes) == ([True], ())

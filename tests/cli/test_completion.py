@@ -95,11 +95,9 @@ def test_an_answer_opens_no_stage_of_a_run(line):
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
-def test_bash_completes_with_the_script_that_is_shown(tmp_path):
+def test_bash_completes_with_the_script_that_is_shown(tmp_path, program):
     """The script, loaded by bash, answers as at a prompt."""
-    program = tmp_path / "mbr-perf"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from harness.app import main; main()" "$@"\n')
-    program.chmod(0o755)
+    program(f'exec {sys.executable} -c "from harness.app import main; main()" "$@"', name="mbr-perf")
     show = os.environ | {"_MBR_PERF_COMPLETE": "source_bash"}
     script = subprocess.run(PROGRAM, env=show, capture_output=True, text=True, check=True).stdout
     prompt = (

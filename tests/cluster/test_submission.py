@@ -24,7 +24,7 @@ def _job(tmp_path):
 
 
 @pytest.fixture(name="answers")
-def _answers(tmp_path):
+def _answers(tmp_path, program):
     """Slurm as scripts: what each call of sbatch and squeue says, the last for all that follow."""
     (tmp_path / "bin").mkdir()
 
@@ -32,12 +32,9 @@ def _answers(tmp_path):
         for command, texts in outputs.items():
             (tmp_path / f"{command}.calls").write_text("")
             cases = [f"{place}) {text} ;;" for place, text in enumerate(texts[:-1], start=1)]
-            script = tmp_path / "bin" / command
-            script.write_text(
-                f"#!/bin/sh\necho $* >> {tmp_path}/{command}.calls\n"
-                f"case $(wc -l < {tmp_path}/{command}.calls) in {' '.join(cases)} *) {texts[-1]} ;; esac\n"
-            )
-            script.chmod(0o755)
+            noted = f"{tmp_path}/{command}.calls"
+            chosen = f"case $(wc -l < {noted}) in {' '.join(cases)} *) {texts[-1]} ;; esac"
+            program(f"echo $* >> {noted}\n{chosen}", name=f"bin/{command}")
         return Slurm({"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, look_after_s=(0.0, 0.0))
 
     return answers

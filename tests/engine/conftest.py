@@ -13,6 +13,20 @@ from tests.engine.prepared import ALONE, ROOT, SETTINGS, run_forked
 RANKS = ROOT / "tests" / "engine" / "ranks"
 
 
+@pytest.fixture(name="engine", scope="module")
+def _engine():
+    """The mapping of a spec, imported where transformer-engine is blocked; megatron-core's traces in os.environ go."""
+    from harness.engine import cpu_backend
+
+    before = dict(os.environ)
+    cpu_backend.block_transformer_engine()
+    from harness.engine import config
+
+    yield config
+    os.environ.clear()
+    os.environ.update(before)
+
+
 def run_python(*arguments, **environment):
     """A program of the interpreter of these tests, to its end; variables that are None are unset."""
     variables = {name: value for name, value in (os.environ | SETTINGS | environment).items() if value is not None}

@@ -1,6 +1,5 @@
 """A spec becomes megatron-core's configuration: everything that was asked arrives, nothing else does."""
 
-import os
 from dataclasses import dataclass, fields
 
 import pytest
@@ -8,20 +7,6 @@ import pytest
 from tests.engine import shapes
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]  # torch and megatron warn on import
-
-
-@pytest.fixture(name="engine", scope="module")
-def _engine():
-    """The mapping under test, imported where transformer-engine is blocked; megatron-core's traces in os.environ go."""
-    from harness.engine import cpu_backend
-
-    before = dict(os.environ)
-    cpu_backend.block_transformer_engine()
-    from harness.engine import config
-
-    yield config
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def as_values(config):

@@ -1,7 +1,5 @@
 """Traps of megatron-core that cannot be stepped into: the configuration or the type closes them."""
 
-import os
-
 import pytest
 from pydantic import ValidationError
 
@@ -14,46 +12,31 @@ INTERLEAVED = {"num_gpus": 2, "pipeline_model_parallel_size": 2, "virtual_pipeli
 PIPELINE = {"num_gpus": 2, "pipeline_model_parallel_size": 2}
 
 
-@pytest.fixture(name="transformer_config", scope="module")
-def _transformer_config():
-    from harness.engine import cpu_backend
-
-    before = dict(os.environ)
-    cpu_backend.block_transformer_engine()
-    from harness.engine.config import transformer_config
-
-    yield transformer_config
-    os.environ.clear()
-    os.environ.update(before)
-
-
 @pytest.mark.train
 @pytest.mark.parametrize("gpu", ["cpu", "h100"])
 @pytest.mark.parametrize(
     ("layout", "overlaps"),
     [(INTERLEAVED, True), (PIPELINE | {"pipeline_model_parallel_layout": "Et|t|t|tL"}, True), (PIPELINE, False)],
 )
-def test_interleaving_never_uses_batched_messages_and_other_pipelines_always_do(
-    transformer_config, gpu, layout, overlaps
-):
+def test_interleaving_never_uses_batched_messages_and_other_pipelines_always_do(engine, gpu, layout, overlaps):
     """Batched p2p pairs messages of model chunks wrongly on gloo; the 1F1B schedule refuses overlapped p2p.
 
     megatron-core derives the number of chunks from a layout, too; who only looks at VP sends batched messages.
     """
-    config = transformer_config(shapes.experiment(shapes.DENSE, **layout).model_copy(update={"gpu": gpu}))
+    config = engine.transformer_config(shapes.experiment(shapes.DENSE, **layout).model_copy(update={"gpu": gpu}))
     assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (overlaps, not overlaps)
     assert (config.virtual_pipeline_model_parallel_size == 2) is overlaps
 
 
 @pytest.mark.train
-def test_outputs_in_flight_are_not_freed_on_cpu(transformer_config):
+def test_outputs_in_flight_are_not_freed_on_cpu(engine):
     """gloo sends asynchronously from the tensor that deallocation would empty; NCCL's streams keep it alive."""
     spec = shapes.experiment(shapes.DENSE, **INTERLEAVED)
-    assert transformer_config(spec).deallocate_pipeline_outputs is False
-    assert transformer_config(spec.model_copy(update={"gpu": "h100"})).deallocate_pipeline_outputs is True
-    assert transformer_config(shapes.experiment(shapes.DENSE, **PIPELINE)).deallocate_pipeline_outputs is True
+    assert engine.transformer_config(spec).deallocate_pipeline_outputs is False
+    assert engine.transformer_config(spec.model_copy(update={"gpu": "h100"})).deallocate_pipeline_outputs is True
+    assert engine.transformer_config(shapes.experiment(shapes.DENSE, **PIPELINE)).deallocate_pipeline_outputs is True
     kept = shapes.experiment(shapes.DENSE, **PIPELINE, deallocate_pipeline_outputs=False)
-    assert transformer_config(kept).deallocate_pipeline_outputs is False
+    assert engine.transformer_config(kept).deallocate_pipeline_outputs is False
 
 
 @pytest.mark.parametrize("method", ["uniform", "block"])

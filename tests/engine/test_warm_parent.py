@@ -115,7 +115,9 @@ def test_a_rank_that_runs_out_of_memory_leaves_what_a_fresh_one_leaves(trained, 
 
 @pytest.mark.train
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [DENSE, GROUPED], ids=["dense", "moe"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(DENSE, marks=pytest.mark.long, id="dense"), pytest.param(GROUPED, id="moe")]
+)
 def test_a_rank_imports_nothing_that_its_parent_could_have_imported_once(trained, parents, model, tmp_path):
     script = tmp_path / "listing.py"
     script.write_text(
@@ -154,7 +156,7 @@ def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
 
 
 @pytest.mark.train
-@pytest.mark.slow
+@pytest.mark.long
 def test_garbage_of_imports_is_collected_before_a_step_is_measured():
     warm = "from harness.engine.warm_parent import import_everything; import_everything('cpu')"
     spec = shape(DENSE, "none").model_dump_json()

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from harness.experiment.experiment import MeasureSpec
+from harness.judge.coverage import Coverage
 from harness.judge.derive import combine, derive, summarize
 from harness.predict.flops import model_flops_per_step, recompute_flops_per_step
 from harness.records.metrics import BY_NAME, Peak
@@ -168,3 +169,10 @@ def test_repeats_that_counted_different_work_are_a_problem(make_spec, make_rank,
 def test_one_step_has_no_spread():
     assert summarize([2.0], (0, 1)).stdev is None
     assert summarize([], (0, 1)) is None
+
+
+def test_a_run_is_whole_with_every_rank_and_each_of_them_finished(make_spec, make_rank, make_record):
+    spec = tiny(make_spec)
+    ranks = [make_rank(spec, 0), make_rank(spec, 1), make_rank(spec, 1, finished=False)]
+    chosen = (ranks[:2], ranks[:1], [ranks[0], ranks[2]], [ranks[2]])
+    assert [Coverage(make_record(spec, ranks=tuple(each))).is_whole for each in chosen] == [True, False, False, False]

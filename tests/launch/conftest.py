@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -77,14 +76,12 @@ def make_plan(tmp_path):
 
 
 @pytest.fixture
-def scripted(make_plan, tmp_path):
+def scripted(make_plan, program):
     """Plans whose two ranks do what the arguments say, under the scripted agent instead of torchrun: in a tenth of a second."""
-    python = tmp_path / "fake_python"
-    python.write_text(f"#!{sys.executable}\n{(FOLDER / 'scripted_agent.py').read_text()}")
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    python = program((FOLDER / "scripted_agent.py").read_text(), sys.executable, "fake_python")
 
     def make(*behaviour, **changes):
-        plan = make_plan(python=str(python), **changes)
+        plan = make_plan(python=python, **changes)
         return replace(plan, worker=(RANK, str(plan.run_dir), *behaviour))
 
     return make

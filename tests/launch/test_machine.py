@@ -17,16 +17,10 @@ H100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA B200"
 
 
 @pytest.fixture
-def answering(tmp_path):
+def answering(program):
     """A machine whose interpreter is a shell script of this body."""
-
-    def build(body):
-        path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
-        return Host(python=str(path), hostname="node0", num_cores=8, shell={"PATH": "/usr/bin:/bin"})
-
-    return build
+    shell = {"PATH": "/usr/bin:/bin"}
+    return lambda body: Host(python=program(body), hostname="node0", num_cores=8, shell=shell)
 
 
 @pytest.fixture

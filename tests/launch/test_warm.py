@@ -159,7 +159,9 @@ UNFIT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("custom", "num_kept", "reason"), UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize(("custom", "num_kept", "reason"), [
+    pytest.param(*row, id=name, marks=pytest.mark.long if "in the parent" in name else ()) for name, row in UNFIT.items()
+])  # fmt: skip
 def test_a_parent_that_cannot_serve_gives_way_to_a_fresh_torchrun_with_a_note(two, tmp_path, custom, num_kept, reason):
     (tmp_path / "sitecustomize.py").write_text(custom)
     with WarmParents() as kept:

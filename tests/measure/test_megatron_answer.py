@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -19,16 +20,10 @@ WITHOUT_TE = "fused permutation is not available. Please install TE >= 2.1.0."
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(program):
     """A machine whose interpreter is a script with the given body."""
-
-    def scripted(body):
-        path = tmp_path / "python"
-        path.write_text(f"#!{sys.executable}\nimport os, signal, sys, time\n{body}\n")
-        path.chmod(0o755)
-        return Host(python=str(path), hostname="node", num_cores=1, shell={"PATH": "/usr/bin:/bin", "SET": "by shell"})
-
-    return scripted
+    machine = Host(python="", hostname="node", num_cores=1, shell={"PATH": "/usr/bin:/bin", "SET": "by shell"})
+    return lambda body: replace(machine, python=program(f"import os, signal, sys, time\n{body}", sys.executable))
 
 
 @pytest.fixture

@@ -10,16 +10,9 @@ from tests.commands import refused
 
 
 @pytest.fixture(name="answering")
-def _answering(tmp_path):
+def _answering(program):
     """This machine, with a shell script in the place of the interpreter that asks NVML."""
-
-    def build(body):
-        script = tmp_path / "python"
-        script.write_text(f"#!/bin/sh\n{body}\n")
-        script.chmod(0o755)
-        return replace(this_host(), python=str(script))
-
-    return build
+    return lambda body: replace(this_host(), python=program(body))
 
 
 @pytest.mark.parametrize(

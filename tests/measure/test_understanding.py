@@ -36,12 +36,9 @@ def test_what_the_machine_decides_is_settled_with_its_source(host):
     ("answer", "gpu"),
     [('{"error": "no driver"}', "h100"), ('{"gpus": [{"index": 0, "name": "NVIDIA H200", "total_bytes": 1}]}', "h200")],
 )
-def test_only_a_machine_without_gpu_leaves_the_gpu_to_the_recipe(host, tmp_path, answer, gpu):
-    script = tmp_path / "python"
-    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
-    script.chmod(0o755)
+def test_only_a_machine_without_gpu_leaves_the_gpu_to_the_recipe(host, program, answer, gpu):
     asked = request_for(gpu="", point_gpu="h100")
-    settled = settle(asked, replace(host, python=str(script)), gpu_point=True)
+    settled = settle(asked, replace(host, python=program(f"echo '{answer}'")), gpu_point=True)
     assert settled.spec.gpu == gpu
     assert settled.from_point == ({"gpu": "h100", "task": "pretrain", "compute_dtype": "bf16"} if gpu == "h100" else {})
     again = settle(request_for(gpu="", point_gpu="h100", num_layers=4), host, known=settled)
@@ -97,16 +94,14 @@ def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):
         understand(request_for(gpu="h100", env=conflicting, set_values=("ddp.nccl_ub=true",)), host, tmp_path)
 
 
-def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path):
+def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path, program):
     asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, enable_nsys=True)
     absent = replace(host, shell={**host.shell, "PATH": str(tmp_path)})
     with pytest.raises(BadRequestError, match=r"nsys .*PATH"):
         understand(RunRequest(asked=asked), absent, tmp_path)
     assert understand(RunRequest(asked=asked), absent, tmp_path, dryrun=True).spec.measure.profiler == "nsys"
     assert understand(RunRequest(asked=asked), absent, tmp_path, elsewhere=True).spec.measure.profiler == "nsys"
-    program = tmp_path / "nsys"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    program("", name="nsys")
     assert understand(RunRequest(asked=asked), absent, tmp_path).spec.measure.profiler == "nsys"
 
 

@@ -11,8 +11,9 @@ import pytest
 from harness.errors import ExitCode
 from harness.history.record import HistoryFigure, Occasion, history_record
 from harness.judge.derive import derive
-from harness.nightly.case import judge_case, suspected, worst_accident
-from harness.nightly.values import CaseMaterial, CaseRun, NightRules
+from harness.judge.gate import Verdict
+from harness.nightly.case import _looks_worse, judge_case, suspected, worst_accident
+from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, NightRules
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.rank import Failure, MemoryRecord
@@ -284,3 +285,16 @@ def test_the_gate_and_the_figures_of_the_case_are_the_median_of_the_runs(case):
     verdict = judge_case(case((1.0, 1.2, 1.1, 1.4, 1.0)), RULES)
     assert verdict.metrics.step_time_s.median == pytest.approx(1.1)
     assert finding(verdict).current == pytest.approx(verdict.metrics.tflops_per_gpu.median)
+
+
+def test_a_regression_of_memory_is_suspected_and_one_of_time_only_with_evidence():
+    rows = (
+        ("peak_allocated_bytes", Verdict.REGRESSION),
+        ("peak_allocated_bytes", Verdict.PASS),
+        ("tflops_per_gpu", Verdict.REGRESSION),
+    )
+    assert [_looks_worse(CaseFinding(name, 1.0, 1.0, 0.1, 0.05, verdict)) for name, verdict in rows] == [
+        True,
+        False,
+        False,
+    ]

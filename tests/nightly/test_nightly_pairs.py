@@ -119,15 +119,11 @@ def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly,
     assert (changed.code, "torch 1.0, now" in changed.err) == (2, True)
 
 
-def test_every_wrong_environment_is_a_wrong_request(recorded, nightly, tmp_path):
+def test_every_wrong_environment_is_a_wrong_request(recorded, nightly, tmp_path, program):
     stage = recorded()
     before = len(list(stage.nights.iterdir()))
-    empty, lies, broken = tmp_path / "empty", tmp_path / "lies", tmp_path / "broken"
-    empty.mkdir()
-    lies.write_text("#!/bin/sh\necho yes\n")
-    broken.write_text("#!/bin/sh\necho 'ImportError: no' >&2; exit 1\n")
-    for path in (lies, broken):
-        path.chmod(0o755)
+    lies, broken = program("echo yes", name="lies"), program("echo 'ImportError: no' >&2; exit 1", name="broken")
+    (empty := tmp_path / "empty").mkdir()
     for arguments, *expected in (
         *((("--against", path), "--against", str(path)) for path in (tmp_path / "none", empty, stage.suite, lies)),
         (("--against", broken), "ImportError: no"),

@@ -264,7 +264,7 @@ SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-ng", "32", "--fit_i
     ("compute_dtype", "conf", "own"),
     [
         ("bf16", "max_split_size_mb:128", "TIGHT"),
-        ("bf16", "expandable_segments:True,roundup_power2_divisions:4", "OOM"),
+        pytest.param("bf16", "expandable_segments:True,roundup_power2_divisions:4", "OOM", marks=pytest.mark.long),
         ("fp8_cs", "expandable_segments:False", "TIGHT"),
     ],
 )

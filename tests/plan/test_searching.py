@@ -14,10 +14,12 @@ from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command
-from harness.plan.searching import search
+from harness.plan.searching import _halves, _own, search
 from harness.plan.show_layouts import search_page, thinned
+from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
 from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.resolve import resolve
 from harness.show.terminal import Console, print_page
 
 SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
@@ -40,6 +42,7 @@ def test_every_layout_is_accounted_for(found):
 def test_the_best_are_the_fastest_that_fit_and_none_is_faster(found):
     best = found.best
     assert 1 < len(best) <= NUM_BEST
+    assert [each.computing for each in best] == [each.plan.control.prediction.time.compute_s for each in best]
     safe = [each.seconds for each in best if each.row.verdict == "FITS"]
     assert safe == sorted(safe)
     others = [row.prediction.time.likely_s for each in found.tried.values() if each not in best
@@ -162,6 +165,14 @@ def test_a_command_asks_for_the_recompute_that_was_found_alone(found):
     words = command(found.best[0], found.best[0].row, PlanRequest(asked=asked)).split()
     assert words[-2:] == ["--recompute", found.best[0].row.text]
     assert [word for word in words if word in ("--recompute_modules", "--distribute_saved_activations", "False")] == []
+
+
+def test_a_layout_is_halved_only_where_it_is_split():
+    assert list(_halves(Sizes(1, 2, None, 1, None, None, 1))) == []
+    both = Sizes(4, 2, None, 2, 8, 4, 1)
+    assert list(_halves(both)) == [both._replace(tp=2, et=2), both._replace(cp=1)]
+    for recipe, ep in (("qwen3_30b_a3b", 16), ("llama3_8b", None)):
+        assert _own(resolve(Request(model_recipe_name=recipe, gpu="h100")).spec).ep == ep
 
 
 def test_a_command_names_the_file_of_ones_own_job(found):

@@ -98,16 +98,16 @@ def test_a_rank_gets_the_mean_of_its_experts_and_a_capacity_drops_the_rest():
 @pytest.mark.train
 @pytest.mark.slow
 def test_half_the_tokens_ask_for_half_the_bytes_but_for_the_gradients_of_the_ends():
-    chunks = []
+    cases = []
     for tokens in (4096, 2048):
         spec = resolve(LLAMA).spec
         spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"seq_length": tokens})})
         make = CaseMaker(spec, "transformer_engine")
-        case = make.last(spec.model.layer_kinds[0], NoRecompute(), pre=True, mtp=False)
-        recorder = TracerProcess(this_host(), 600.0, module="harness.engine.trace_events")
-        request = TraceRequest(cases=(case,), implementation="transformer_engine").model_dump_json()
-        chunks.append(EventsFile.model_validate_json(recorder.answer(request)).chunks[case.key])
-    whole, half = chunks
+        cases.append(make.last(spec.model.layer_kinds[0], NoRecompute(), pre=True, mtp=False))
+    recorder = TracerProcess(this_host(), 600.0, module="harness.engine.trace_events")
+    request = TraceRequest(cases=tuple(cases), implementation="transformer_engine").model_dump_json()
+    found = EventsFile.model_validate_json(recorder.answer(request)).chunks
+    whole, half = (found[case.key] for case in cases)
     for part, other in zip(
         (whole.before, whole.layer, whole.behind), (half.before, half.layer, half.behind), strict=True
     ):

@@ -155,7 +155,7 @@ def test_repeated_micro_batches_are_skipped_without_a_difference(composed, monke
 
 def test_what_the_left_out_micro_batches_may_add_widens_the_range(composed, monkeypatch):
     spec, classed = point("deepseek_v3", 1024), ratios_of
-    shares = ((0.9, 1.5), (0.8, 1.25))
+    shares = (0.9, 1.5, 0.8, 1.25)
     plain = composed(spec, found=EXPANDABLE)[1]["found"]
     monkeypatch.setattr("harness.predict.reserved.ratios_of", lambda *job: replace(classed(*job), cut=shares))
     wide = composed(spec, found=EXPANDABLE)[1]["found"]

@@ -46,12 +46,9 @@ def test_a_stopped_request_ends_and_leaves_no_process(cases):
     ("exit 7", TracerDiedError, r"\(exit 7\)"),
     ("cat > /dev/null", TracerLateError, r"0\.2 s"),
 ])  # fmt: skip
-def test_a_process_that_dies_or_hangs_is_named(cases, tmp_path, python, error, why):
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{python}\n")
-    program.chmod(0o755)
+def test_a_process_that_dies_or_hangs_is_named(cases, program, python, error, why):
     limit = 0.2 if error is TracerLateError else 100.0
-    host = replace(this_host(), python=str(program))
+    host = replace(this_host(), python=program(python))
     with WarmTracers(host, limit, Event()) as warm, pytest.raises(error, match=why):
         warm.answer(TraceRequest(cases=cases, implementation="local"), lambda _: None)
 

@@ -18,8 +18,7 @@ from harness.records.trace import TraceCase
 from tests.waiting import runs, wait_until
 
 # Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
-SCRIPTED = """#!{python}
-import atexit, json, sys
+SCRIPTED = """import atexit, json, sys
 open(__file__ + ".starts", "a").write(".")
 cases = [case["key"] for case in json.load(open(sys.argv[sys.argv.index("--request") + 1]))["cases"]]
 open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "a")
@@ -38,14 +37,12 @@ def cases(make_spec):
 
 
 @pytest.fixture
-def tracing(tmp_path):
+def tracing(tmp_path, program):
     """``tracing("k0")``: two tracers, where the tracer that gets k0 dies."""
 
     def make(*fatal: str) -> Tracing:
-        python = tmp_path / "python"
-        python.write_text(SCRIPTED.format(python=sys.executable, fatal=fatal))
-        python.chmod(0o755)
-        host = replace(this_host(), python=str(python), num_cores=2)
+        python = program(SCRIPTED.format(fatal=fatal), sys.executable)
+        host = replace(this_host(), python=python, num_cores=2)
         return Tracing(host, TraceCache(tmp_path / "traces"), timeout_s=100.0)
 
     return make

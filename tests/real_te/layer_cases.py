@@ -72,7 +72,10 @@ _OTHERS_IN = {"bf16", "fp8_mx"}
 
 
 def sample(cases):
-    """For kinds and precisions: no recompute, the most modules that are legal together, and whole layers."""
+    """For kinds and precisions: no recompute, the most modules that are legal together, and of some kinds whole layers.
+
+    A whole layer keeps its input, of whatever kind it is.
+    """
     groups: dict[tuple[str, ...], list[TraceCase]] = {}
     for case in cases:
         kind, precision, _ = case.key.split("/")
@@ -81,5 +84,6 @@ def sample(cases):
     chosen = []
     for group in groups.values():
         forms = {type(case.spec.recompute): case for case in group}  # the last of each, which names most
-        chosen += forms.values()
+        is_whole = group[0].key.split("/")[0] in _IN_ALL_PRECISIONS
+        chosen += [case for form, case in forms.items() if is_whole or form is not FullRecompute]
     return chosen

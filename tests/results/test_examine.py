@@ -129,11 +129,8 @@ H200 = Detection(gpus=(DetectedGpu(index=0, name="NVIDIA H200"),))
          "torch, transformer_engine.pytorch: ImportError: libcudnn_graph.so.9: HF_TOKEN=***"),
     ],
 )  # fmt: skip
-def test_what_ranks_import_is_imported_where_there_are_gpus(tmp_path, says, te, state, found):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{says}\n")
-    python.chmod(0o700)
-    host = replace(this_host(), python=str(python))
+def test_what_ranks_import_is_imported_where_there_are_gpus(program, says, te, state, found):
+    host = replace(this_host(), python=program(says))
     line = only(doctor.import_line(host, Software(torch="2.11.0", transformer_engine=te), H200))
     assert (line.state, line.found) == (state, found)
 

@@ -12,7 +12,7 @@ from harness.records.night import run_dir_of as night_run_dir
 from harness.records.rank import OWNER
 from harness.records.store import new_run_dir, write_record
 from harness.records.strict_json import read_document
-from harness.records.sweep import PlannedCell, SweepPlan, run_dir_of
+from harness.records.sweep import SweepPlan, run_dir_of
 from harness.results.housekeeping import examine_results
 
 
@@ -96,18 +96,12 @@ def test_an_incomplete_file_of_a_killed_process_is_temporary(results, make_recor
 
 
 @pytest.fixture(name="sweep")
-def _sweep(results, make_spec):
+def _sweep(results, make_spec, make_cell, make_sweep):
     """A sweep of two cells, two repeats each, whose process ended before the first run."""
-    cells = tuple(
-        PlannedCell(index=i, name=text, changes={"recompute": text}, recompute=text, fate="run",
-                    spec=make_spec(gpu="cpu", recompute=text))
-        for i, text in enumerate(("none", "mlp"))
-    )  # fmt: skip
+    cells = [make_cell(text, [], spec=make_spec(gpu="cpu", recompute=text), fate="not_run") for text in ("none", "mlp")]
     folder = SWEEP_FOLDERS.new_dir(results, "llama3_8b")
-    plan = SweepPlan(sweep_id=folder.name, title="t", recipe="llama3_8b", gpu="cpu", control="none", axes=(),
-                     grid=False, repeats=2, cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z",
-                     mbr_perf="0.1.0")  # fmt: skip
-    SWEEP_FOLDERS.write_plan(folder, plan)
+    made = make_sweep(cells, sweep_id=folder.name, recipe="llama3_8b", gpu="cpu", repeats=2, capacity_bytes=None)
+    SWEEP_FOLDERS.write_plan(folder, made.plan)
     return killed(folder)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from harness.records.rank import Failure
+from harness.records.store import read_run
 from tests.diagnose.test_diagnose import iteration, traceback
 from tests.jobs.test_slurm import RECIPE, ROOT
 from tests.nightly.night_recordings import Stage
@@ -114,9 +115,9 @@ def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, rep
     results = tmp_path / "results"
     silent(replay("ok"))
     silent(replay("oom", "--json"), code=4)
-    for run_dir in (results / "runs").iterdir():
-        silent(mbr_perf("history", "add", run_dir, "--results_dir", results))
-        silent(mbr_perf("diagnose", run_dir, "--json"))
+    silent(mbr_perf("history", "add", *(results / "runs").iterdir(), "--results_dir", results))
+    (failed,) = (path for path in (results / "runs").iterdir() if read_run(path).status == "oom")
+    silent(mbr_perf("diagnose", failed, "--json"))
     signed = ("--reason", FAILURE_TEXT, "--golden_dir", results / "golden")
     silent(mbr_perf("golden", "promote", run("measured"), *signed))
     assert "Authorization: Bearer ***" in next((results / "golden").rglob("*.json")).read_text()

@@ -72,6 +72,7 @@ def test_the_prediction_stands_beside_the_measurement(trained):
     assert "(predicted " in done.stdout.splitlines()[0]
 
 
+@pytest.mark.long
 def test_adapters_train_in_the_memory_that_was_predicted_and_other_weights_have_no_gradients(tmp_path):
     adapters = ("--set", "peft.dim=4", "--set", "peft.target_modules=[linear_qkv, linear_fc2]")
     done, run_dir = train(tmp_path, "--task", "peft", *adapters, "--recompute_modules", "mlp", "-ng", "1", "-pp", "1")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
@@ -82,15 +84,27 @@ def names_in(archive):
 @pytest.mark.train
 def test_a_sitting_that_is_stopped_packs_what_it_has(tmp_path):
     packed = tmp_path / "results.tar.gz"
-    asked = ("--rehearse", "--only", "train", "--shapes", "dense", "--out", tmp_path / "out", "--archive", packed)
+    asked = (
+        "--rehearse",
+        "--only",
+        "snapshot,kill",
+        "--shapes",
+        "dense",
+        "--out",
+        tmp_path / "out",
+        "--archive",
+        packed,
+    )
     command = [sys.executable, ROOT / "scripts" / "gpu-check.d", *asked]
     environment = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as sitting:
-        assert any(line.startswith("pass     dense.none") for line in sitting.stderr)
+        runs = next(line.rpartition(" ")[2].strip() for line in sitting.stderr if "its runs are in " in line)
+        assert any(line.startswith("skipped  dense.snapshot_on_oom") for line in sitting.stderr)
+        assert wait_until(lambda: [*Path(runs).glob("*/spec.json")], 60.0)
         sitting.terminate()
         sitting.stderr.read()
     assert sitting.returncode == 130
-    assert {"dense.none.json", "record.json"} <= names_in(packed)
+    assert {"dense.snapshot.json", "spec.json"} <= names_in(packed)
 
 
 def test_a_later_sitting_adds_to_the_earlier_ones(tmp_path):

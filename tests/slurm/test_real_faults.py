@@ -104,10 +104,8 @@ def test_whoever_stops_waiting_collects_it_later_from_another_process(slurm, res
     assert (read_run(run_dir).status, slurm.ended(results.job_id())["JobState"]) == ("ok", "COMPLETED")
 
 
-def test_a_node_that_cannot_start_python_ends_the_job_and_the_other_node(slurm, results, tmp_path):
-    spy = tmp_path / "python"
-    spy.write_text(f'#!/bin/sh\n[ "$SLURM_NODEID" = 0 ] || exit 7\nexec {slurm.command()[0]} "$@"\n')
-    spy.chmod(0o755)
+def test_a_node_that_cannot_start_python_ends_the_job_and_the_other_node(slurm, results, program):
+    spy = program(f'[ "$SLURM_NODEID" = 0 ] || exit 7\nexec {slurm.command()[0]} "$@"')
     began = time.monotonic()
     done = slurm.mbr_perf(*results.run(*FOREVER, "--slurm_python", spy))
     [run_dir] = results.runs

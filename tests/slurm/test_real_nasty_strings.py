@@ -39,11 +39,10 @@ NASTY = nasty_strings()
 
 
 @pytest.mark.slow
-def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, results, tmp_path):
+def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, results, tmp_path, program):
     """In variables of the shell, which the batch file exports; in ``-E``, a path and passed values, which it does not."""
-    spy = tmp_path / 'it\'s a "spy" $(touch canary)'
-    spy.write_text(f"#!/bin/sh\nenv -0 > {tmp_path}/env.$SLURM_NODEID\nprintf '%s\\0' \"$@\" > {tmp_path}/words\n")
-    spy.chmod(0o755)
+    noting = f"env -0 > {tmp_path}/env.$SLURM_NODEID\nprintf '%s\\0' \"$@\" > {tmp_path}/words"
+    spy = program(noting, name='it\'s a "spy" $(touch canary)')
     shell = {f"NCCL_NASTY_{number}": value for number, value in enumerate(NASTY) if DOS not in value}
     passed = {f"PASSED_{number}": value for number, value in enumerate(NASTY[:60])}
     asked = [word for number, value in enumerate(NASTY) for word in ("-E", f"NASTY_{number}={value}")]

@@ -42,12 +42,9 @@ def asked(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def host(tmp_path: Path, asked: Path) -> Host:
-    python = tmp_path / "python"
-    python.write_text(f"#!{sys.executable}\n{SCRIPT}")
-    python.chmod(0o755)
+def host(tmp_path: Path, asked: Path, program) -> Host:
     shell = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "ASKED": str(asked)}
-    return Host(python=str(python), hostname="node", num_cores=1, shell=shell)
+    return Host(python=program(SCRIPT, sys.executable), hostname="node", num_cores=1, shell=shell)
 
 
 @pytest.mark.slow

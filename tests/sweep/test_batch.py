@@ -1,13 +1,15 @@
 """What is to become of a cell: pruned when even the lower end does not fit, and what an OOM teaches."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from harness.experiment.gpu import GPUS
+from harness.launch.environment import this_host
 from harness.records.rank import Failure
 from harness.records.sweep import PlannedCell
-from harness.sweep.batch import lessons
+from harness.sweep.batch import SweepBatch, lessons
 from harness.units import GIB
 from tests.sweep.conftest import predicted
 
@@ -45,6 +47,15 @@ def test_an_oom_rules_out_what_needs_as_much_on_the_stage_that_ran_out(oom, make
     ((ruled_out, why),) = lessons(taught_by, record, (taught_by, larger, smaller_there))
     assert ruled_out == larger
     assert re.search(r"\b6.00 GiB .*stage 1, .*0 mlp \(.* 5.00 GiB", why)
+
+
+def test_a_lesson_closes_no_cell_that_ran_or_was_closed_before(oom, make_spec, tmp_path):
+    taught_by, record = oom(1, prediction=predicted(9 * GIB, 5 * GIB))
+    rows = [other(make_spec, n, "none", predicted(9 * GIB, 6 * GIB)) for n in (1, 2, 3)]
+    plan = SimpleNamespace(planned=(taught_by, *rows), prune=True)
+    batch = SweepBatch(tmp_path, this_host(), plan, {(0, 0): "oom", (1, 0): "ok"}, {rows[1].name})
+    assert [name for name, _ in batch._learn(taught_by, record)] == [rows[2].name]
+    assert batch._learn(taught_by, record.model_copy(update={"status": "ok"})) == ()
 
 
 def test_an_oom_says_nothing_about_another_layout_or_an_unpredicted_cell(oom, make_spec):

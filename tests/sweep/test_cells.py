@@ -1,9 +1,12 @@
 """Which cells a sweep has: one change at a time, every combination, every setting, each once."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from harness.resolve.recipe import Request
-from harness.sweep.axes import Expansion, control_values, name_of
+from harness.sweep.axes import Expansion, as_text, control_values, name_of
+from harness.sweep.plan import _with_values
 from harness.sweep.request import read_axes, split_over
 from tests.commands import refused
 
@@ -57,6 +60,14 @@ def test_more_cells_than_anybody_can_run_are_refused_with_the_bound(more, grid, 
         refused(lambda: cells(*axes, grid=grid), "1,100", "1,000")
     else:
         assert len(cells(*axes, grid=grid)) == count
+
+
+def test_a_leaf_is_shown_as_it_is_typed_and_auto_as_the_settings_of_its_cells():
+    values = (None, True, 0.5, (), ("mlp", "moe"), "mlp", 8)
+    assert list(map(as_text, values)) == ["none", "true", "0.5", "none", "mlp,moe", "mlp", "8"]
+    auto, sizes = read_axes(map(split_over, ("recompute=auto", "tp=2,8")))
+    found = [SimpleNamespace(changes={"recompute": text, "tp": "2"}) for text in ("none", "mlp", "none")]
+    assert (_with_values(auto, found).values, _with_values(sizes, found).values) == (("none", "mlp"), ("2", "8"))
 
 
 def test_auto_asks_for_the_settings_of_each_layout():

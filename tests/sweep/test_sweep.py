@@ -215,16 +215,14 @@ def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, swee
     assert re.search("--resume .*; --model_recipe_name, --over, --repeats, --no_prune", answer.err)
 
 
-@pytest.mark.slow
-def test_other_software_than_the_sweep_began_with_is_refused(recorded, sweep, mbr_perf, tmp_path):
-    sweep(recorded())
-    folder = only_sweep(tmp_path)
+def test_other_software_than_the_sweep_began_with_is_refused(mbr_perf, tmp_path):
+    folder = shutil.copytree(RECIPE.parents[1] / "results" / "sweeps" / "sweep-1", tmp_path / "sweep-1")
     text = (folder / "sweep.json").read_text()
     version = read_sweep(folder).plan.software.megatron_core
     (folder / "sweep.json").write_text(text.replace(f'"megatron_core": "{version}"', '"megatron_core": "0.15.0"'))
     answer = mbr_perf("sweep", "--resume", folder)
     assert answer.code == 2
-    assert f" megatron_core 0.15.0, now {version}" in answer.err
+    assert " megatron_core 0.15.0, now " in answer.err
 
 
 def test_a_recording_that_lacks_a_cell_is_reported_before_anything_runs(recorded, mbr_perf, tmp_path):
@@ -259,20 +257,20 @@ def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
         assert re.search(rf"\btp={tp}: .*\b{rule}: ", answer.err)
 
 
-def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
-    answer = mbr_perf(
-        "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "pp=1,3", "--launcher", "replay", "--dryrun", "--json"
-    )
-    cells = {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+def dry(mbr_perf, over):
+    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", over, "--launcher", "replay", "--dryrun", "--json")
     assert answer.code == 0
+    return {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+
+
+def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
+    cells = dry(mbr_perf, "pp=1,3")
     assert {name: cell["fate"] for name, cell in cells.items()} == {"pp=2": "run", "pp=1": "run", "pp=3": "illegal"}
     assert cells["pp=3"]["reason"]
 
 
 def test_a_setting_equal_in_effect_to_another_is_skipped_and_names_it(mbr_perf):
-    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=mlp,core_attn;core_attn,mlp;moe,mlp",
-                      "--launcher", "replay", "--dryrun", "--json")  # fmt: skip
-    cells = {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+    cells = dry(mbr_perf, "recompute=mlp,core_attn;core_attn,mlp;moe,mlp")
     assert {name: (cell["fate"], cell["same_as"]) for name, cell in cells.items()} == {
         "none": ("run", None),
         "mlp,core_attn": ("run", None),

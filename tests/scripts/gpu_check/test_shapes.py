@@ -9,8 +9,6 @@ from shapes import acts, legal_settings
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.resolve.find import all_recipe_files, recipes_dir
-from harness.resolve.recipe_file import load_recipe
 
 FULL = ("full:uniform:1", "full:block:1")
 NO_TE = {"megatron_core": "0.16.1", "transformer_engine": None}
@@ -60,19 +58,9 @@ def test_two_layers_are_trained_at_real_widths(machine, shape, name, total_gb):
     assert spec.batch.seq_length == (4096 if total_gb > 24 else 2048)
 
 
-def test_shapes_are_no_recipes_of_the_listing(shape):
-    listed = {file.path.resolve() for file in all_recipe_files(recipes_dir())}
-    for name in ("dense", "moe", "mla"):
-        recipe = load_recipe(shape(name).recipe, "x")
-        assert recipe.header.name == name
-        assert shape(name).recipe.resolve() not in listed
-
-
-def test_a_machine_without_gpu_gets_a_remedy(tmp_path):
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho \'{"error": "Driver Not Loaded (NVML 9)"}\'\n')
-    python.chmod(0o755)
-    host = Host(python=str(python), hostname="here", num_cores=1, shell={})
+def test_a_machine_without_gpu_gets_a_remedy(tmp_path, program):
+    python = program("""echo '{"error": "Driver Not Loaded (NVML 9)"}'""")
+    host = Host(python=python, hostname="here", num_cores=1, shell={})
     with pytest.raises(BadRequestError, match=r"no NVIDIA GPU .*NVML 9.*\n.*--rehearse"):
         find_target(host, tmp_path, rehearse=False)
     assert find_target(host, tmp_path, rehearse=True).is_rehearsal
