@@ -11,7 +11,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
-from harness.experiment.software import ASSUMED_MEGATRON_CORE
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.machine import installed_software
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
@@ -138,14 +138,17 @@ def _meant(text: str) -> str:
 
 def source_notes(release: str | None, spec: ExperimentSpec) -> tuple[str, ...]:
     """Say of a plan for ``release`` where its layers and requests for memory are not those of that release."""
-    requests = "" if spec.gpu_type.is_cpu else _requests_note(release)
-    return tuple(filter(None, (_traces_note(release), requests)))
-
-
-def _traces_note(release: str | None) -> str:
-    """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
     installed = installed_software()
-    source, wanted = source_of(release, installed), release_of(release, installed)
+    wanted, requests = release_of(release, installed), ""
+    if not spec.gpu_type.is_cpu and not find_events(wanted, installed):
+        known = f"Reserved and Fits take the ratios of jobs with megatron-core {ASSUMED_MEGATRON_CORE}"
+        requests = f"mbr-perf brings no requests for memory that hold for megatron-core {wanted}: {known}"
+    return tuple(filter(None, (_traces_note(release, wanted, installed), requests)))
+
+
+def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
+    """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
+    source = source_of(release, installed)
     if source.shipped and source.cannot_trace:
         here = "" if source.is_other else "torch and megatron-core are not installed: "
         other = next((each for each in shipped_releases() if each != wanted), None)
@@ -155,13 +158,3 @@ def _traces_note(release: str | None) -> str:
         have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
         return f"{have}; mbr-perf brings no traces for {wanted}"
     return ""
-
-
-def _requests_note(release: str | None) -> str:
-    """A note if no requests for memory hold for ``release``: reserved bytes then are those of another release."""
-    installed = installed_software()
-    wanted = release_of(release, installed)
-    if find_events(wanted, installed):
-        return ""
-    known = f"Reserved and Fits take the ratios of jobs with megatron-core {ASSUMED_MEGATRON_CORE}"
-    return f"mbr-perf brings no requests for memory that hold for megatron-core {wanted}: {known}"
