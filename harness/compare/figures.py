@@ -45,6 +45,8 @@ class Window:
     @property
     def text(self) -> str:
         """Return the iterations, counted from 1 as in logs."""
+        if len(self.iterations) == 1:
+            return f"iteration {self.iterations[0]}"
         return "none" if not self.iterations else f"iterations {self.iterations[0]} to {self.iterations[-1]}"
 
 
@@ -73,7 +75,7 @@ def judge_log(
     """Return all findings and the outcome, with ``checks_loss`` also those of the loss curves.
 
     Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
-    that has not finished is judged up to its last iteration; the verdict is then provisional.
+    that ends before the window does is judged up to its last iteration; the verdict is then provisional.
     """
     last = log.iterations[-1].number if log.iterations else None
     steps = window_of(golden, window, last)
@@ -85,7 +87,7 @@ def judge_log(
     judged += judge_losses(log, golden) if checks_loss else ()
     theirs = golden.log.truncated if golden.log else None
     short = f"the log ends at iteration {last}, the reference at {golden.timed[-1]}"
-    is_short = last is not None and last < golden.timed[-1] and not log.truncated
+    is_short = last is not None and not log.truncated and last < max(window_of(golden, window).iterations, default=0)
     ends = filter(None, (log.truncated, short * is_short, (theirs or "").replace("the log", "the reference", 1)))
     comparison = Comparison(judged, overall(judged), provisional=tuple(ends))
     return ForeignComparison(log, golden, steps, comparison, every, tuple(notes))

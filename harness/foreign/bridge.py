@@ -1,7 +1,7 @@
 """Reads a job from a Megatron-Bridge `ConfigContainer` file: each field is a setting, harmless, or refused."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -13,7 +13,7 @@ from harness.records.strict_yaml import table_in
 from harness.resolve.recipe import ForeignSource, Layer, Request, Setting, build_spec, merge
 
 _TABLE = table_in(Path(__file__).with_name("container_known.yaml"))
-SECTIONS = frozenset(_TABLE["sections"].split())
+SECTIONS: Mapping[str, str] = _TABLE["sections"]
 """Sections that may have any further field, and why."""
 
 KNOWN = {

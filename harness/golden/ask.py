@@ -49,7 +49,7 @@ app = App(
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.goldens,
     help="A golden file, or its name as `golden list` prints it.")]  # fmt: skip
 app.command("promote")(promote)
-app.command("export")(export)
+app.command("export", is_plain=True)(export)
 
 
 @app.command("list")

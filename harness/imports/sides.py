@@ -107,7 +107,7 @@ def _of_answer(path: Path, document: dict[str, object]) -> Side:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
 
 def _document(path: Path) -> dict[str, object] | None:

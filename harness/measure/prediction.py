@@ -1,17 +1,19 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from harness.errors import HarnessError
+from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.launch.environment import Host, child_environment
 from harness.launch.environment_rows import ALLOCATOR
+from harness.predict.allocator_settings import settings_of
 from harness.predict.exact import why_of_another_planner
 from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
@@ -82,9 +84,13 @@ def predictions(
 
 
 def _as_started(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
+    """Return the request with the shell's settings of the allocator, if these can be replayed."""
     own = (each for each in child_environment(spec, host.shell, (), 1) if each.source == "your shell")
     env = {each.name: each.value for each in own if each.name == ALLOCATOR}
-    return spec.model_copy(update={"env": {**spec.env, **env}}) if env else spec
+    with suppress(BadRequestError):
+        env = {name: value for name, value in env.items() if settings_of(value)}
+        return spec.model_copy(update={"env": {**spec.env, **env}}) if env else spec
+    return spec
 
 
 def predicted_with(

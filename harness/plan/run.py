@@ -213,10 +213,11 @@ _OneLayout = TypeVar("_OneLayout", bound=Layout)
 
 
 def replayed(layout: _OneLayout, request: PlanRequest, named: Sequence[str] = ()) -> _OneLayout:
-    """Replay the settings of a layout that decide, those of `--only`, and the ``named`` ones."""
-    only = [canonical_text(parse_recompute(text)) for text in request.only]
-    made = with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, [*only, *named])
-    return replace(layout, plan=made)
+    """Replay the settings of a layout that decide, and the ``named`` ones or else those of `--only`."""
+    texts = [canonical_text(parse_recompute(text)) for text in named or request.only]
+    return replace(
+        layout, plan=with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, texts)
+    )
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:

@@ -161,10 +161,12 @@ class _Run:
             some = [*due.values()][:_FINE_AT_ONCE]
             self.known.planned.update(each.sizes for each in some)
             self._pipelined(iter([[_Due(each.sizes, each.settings, each.settled) for each in some]]), self._everything)
-        while rows := [(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed]:
+        done = set[tuple[Sizes, str]]()
+        while rows := {(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed} - done:
             for sizes, text in rows:
                 self._end_if_stopped()
                 self.known.add(replayed(self.known.tried[sizes], self.request, [text]))
+            done |= rows
 
     def _promising(self) -> list[Tried]:
         tried = ((each, each.plan.control) for each in self.known.tried.values())

@@ -117,7 +117,7 @@ class ExportOptions:
     as_json: Json = False
 
 
-@recipes.command("export", cls=JobCommand)
+@recipes.command("export", cls=JobCommand, is_plain=True)
 @takes(ExperimentOptions, ExportOptions)
 def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     """Print a point, or any job, as overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe file.
