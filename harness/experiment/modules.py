@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from harness.units import Version, parse_version
@@ -19,16 +20,16 @@ class Layers:
     implementation: Literal["transformer_engine", "local"]
     version: Version
 
-    @property
+    @cached_property
     def kinds(self) -> tuple["LayerKind", ...]:
         kinds = self.spec.model.layer_kinds
         return kinds + kinds[-1:] * (self.spec.model.mtp_num_layers or 0)
 
-    @property
+    @cached_property
     def moe(self) -> int:
         return sum(kind.endswith("moe") for kind in self.kinds)
 
-    @property
+    @cached_property
     def delta_nets(self) -> int:
         return sum(kind.startswith("delta") for kind in self.kinds)
 

@@ -102,7 +102,7 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
         uses = 1 + bool(chunk.mtp_layers)
         ends = _with_loss(_without(ends, (gradient,)), gradient, composer.logits_bytes, composer.loss_scratch, uses)
         ends = replace(ends, waits=composer.fused_loss == "te")  # 2.11 `cross_entropy_backward` compares on the device
-    if chunk.mtp_layers and has_experts(composer.spec.model.layer_kinds[-1]):
+    if chunk.mtp_layers and has_experts(composer.layer_kinds[-1]):
         ends = replace(ends, routed=_of_experts(composer.spec)[1], layer=len(composer.layer_kinds))
     return ChunkParts(
         units=(begins, *_placed(composer.spec, book.units(single, kinds), chunk.layers), ends),
@@ -189,11 +189,11 @@ class _Book:
 
     def ends(self, chunk: Chunk) -> tuple[ChunkEvents, ChunkEvents]:
         """Return the chunks that begin and end as this one. MTP layers have an embedding, and run under a setting."""
-        make, model, mtp = self.composer.make, self.composer.spec.model, bool(chunk.mtp_layers)
-        plain = self._found(make.layers(kind_of(model, chunk, 0), NoRecompute(), 3))
+        make, kinds, mtp = self.composer.make, self.composer.layer_kinds, bool(chunk.mtp_layers)
+        plain = self._found(make.layers(kind_of(kinds, chunk, 0), NoRecompute(), 3))
         if not (chunk.has_embedding or chunk.has_loss or mtp):
             return plain, plain
-        kind, policy = model.layer_kinds[-1], self.composer.settings(chunk)[-1] if mtp else NoRecompute()
+        kind, policy = kinds[-1], self.composer.settings(chunk)[-1] if mtp else NoRecompute()
         head = self._found(make.last(kind, NoRecompute(), pre=chunk.has_embedding, mtp=mtp))
         is_kept = isinstance(policy, NoRecompute)
         tail = head if is_kept else self._found(make.last(kind, policy, pre=False, mtp=True))

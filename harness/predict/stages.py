@@ -126,7 +126,7 @@ class Composer:
         return frozenset(self.layer_kinds[i] for chunk in stage for i in chunk.layers)
 
     def _cost(self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], book: Book) -> ChunkCost:
-        kind = kind_of(self.spec.model, chunk, 0)
+        kind = kind_of(self.layer_kinds, chunk, 0)
         single, frame = self._frame(kind, book)
         if len({*map(has_experts, of_stage)}) > 1:  # one dummy per shape of a weight
             sparse = kind if has_experts(kind) else min(filter(has_experts, of_stage))
@@ -291,7 +291,7 @@ class Composer:
     def _first(self, chunk: Chunk, settings: Settings, book: Book) -> Piece:
         """Return the embedding's piece: the less memory a layer kept, the more the embedding's gradient adds."""
         policy = settings[0] if chunk.layers else NoRecompute()
-        kind = kind_of(self.spec.model, chunk, 0)
+        kind = kind_of(self.layer_kinds, chunk, 0)
 
         def made() -> Piece:
             piece = added_piece(book[self.make.first(kind, policy)], book[self.make.layers(kind, policy, 1)])
@@ -302,7 +302,7 @@ class Composer:
     def _last(self, chunk: Chunk, settings: Settings, book: Book) -> Piece:
         """Output layer and loss run before any recompute. An embedding in the same chunk may share their weights."""
         mtp = bool(chunk.mtp_layers)
-        kind, policy = kind_of(self.spec.model, chunk, -1), settings[-1] if mtp else NoRecompute()
+        kind, policy = kind_of(self.layer_kinds, chunk, -1), settings[-1] if mtp else NoRecompute()
 
         def made() -> Piece:
             alone = book[self.make.last(kind, policy, pre=False, mtp=mtp)]

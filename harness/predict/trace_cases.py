@@ -1,7 +1,7 @@
 """Which traces a prediction needs, and the cache that keeps them."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.layout_text import Chunk
-from harness.experiment.model import BatchSpec, LayerKind, ModelSpec, ParallelismSpec
+from harness.experiment.model import BatchSpec, LayerKind, ParallelismSpec
 from harness.experiment.recompute import (
     FullRecompute,
     NoRecompute,
@@ -103,9 +103,8 @@ def single(policy: FullRecompute) -> FullRecompute:
     )
 
 
-def kind_of(model: ModelSpec, chunk: Chunk, layer: int) -> LayerKind:
+def kind_of(kinds: Sequence[LayerKind], chunk: Chunk, layer: int) -> LayerKind:
     """Return the kind of the chunk's ``layer``-th layer; of the model's last one for a chunk without layers."""
-    kinds = model.layer_kinds
     return kinds[chunk.layers[layer] if chunk.layers else -1]
 
 

@@ -43,7 +43,10 @@ def with_replays(
         due = [row for row in left if row is made.recommended or _is_in_doubt(row, made, named, always=bool(draws))]
         if not due:
             break
-        made = _with_rows(made, {row.text: _weighed(row, made.limits, composer, traces, draws) for row in due})
+        made = _with_rows(made, {row.text: _replayed(row, made.limits, composer, traces, draws) for row in due})
+    if made.recommended and made.recommended.is_weighed:
+        best = _beside_native(made.recommended, made.limits, composer, traces, draws)
+        made = _with_rows(made, {best.text: best})
     return _with_cure(made, traces, software, composer, draws)
 
 
@@ -55,7 +58,7 @@ def _with_cure(made: Plan, traces: Traces, software: Software, composer: Compose
             break
         if cured := _with_segments(row, made, software, composer.implementation):
             cures.append(_replayed(cured, made.limits, composer, traces, draws))
-            own = row if row.is_weighed else _weighed(row, made.limits, composer, traces, draws)
+            own = row if row.is_weighed else _replayed(row, made.limits, composer, traces, draws)
             made = _with_rows(made, {row.text: replace(own, otherwise=cures[-1].prediction)})
     best = recommended((*filter(None, [made.recommended]), *cures), made.limits)
     return made if best is made.recommended else replace(made, cure=best)
@@ -126,9 +129,8 @@ def _is_in_doubt(row: Row, made: Plan, named: Sequence[str], *, always: bool) ->
     return always or is_asked or may_decide
 
 
-def _weighed(row: Row, limits: Limits, composer: Composer, traces: Traces, draws: tuple[Draw, ...]) -> Row:
-    """Replay a setting, also without its expandable segments where that may decide."""
-    row = _replayed(row, limits, composer, traces, draws)
+def _beside_native(row: Row, limits: Limits, composer: Composer, traces: Traces, draws: tuple[Draw, ...]) -> Row:
+    """Replay a setting without its expandable segments as well, where that may decide."""
     found, budget = row.prediction, limits.budget_bytes
     assert found
     settings, _ = asked_settings(found.spec)
