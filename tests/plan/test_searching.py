@@ -154,8 +154,8 @@ def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf, place):
     known = each.row.prediction
     assert (row["verdict"], row["fits_bytes"], tuple(row["fits_range_bytes"])) == (
         each.row.verdict,
-        found.fits[1],
-        found.fits[::2],
+        known.fits[1],
+        known.fits[::2],
     )
     assert (row["peak_bytes"], row["step_time_s"]) == (known.peak_bytes, known.time.likely_s)
 
