@@ -24,7 +24,6 @@ from harness.cli.commands import (
     PlanCommand,
     SweepCommand,
     WholeShortOptions,
-    answers_first,
 )
 from harness.cli.help import LENGTH, tasks_text
 from harness.compare import ask as compare
@@ -153,31 +152,29 @@ def show_help(
         LENGTH.reset(before)
 
 
-app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(answers_first(plan.plan))
-app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(answers_first(check.check))
-app.command("capture", rich_help_panel=_PREDICT)(answers_first(capture.capture))
-app.command("probe", rich_help_panel=_MEASURE)(answers_first(probe.probe))
-app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(answers_first(run.run))
-app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(answers_first(sweep.sweep))
-app.command("report", rich_help_panel=_MEASURE)(answers_first(sweep.report))
-app.command("nightly", rich_help_panel=_MEASURE)(answers_first(nightly.nightly))
-app.command("bisect", rich_help_panel=_MEASURE)(answers_first(bisect.bisect))
+app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(plan.plan)
+app.command("check", cls=JobCommand, rich_help_panel=_PREDICT)(check.check)
+app.command("capture", rich_help_panel=_PREDICT)(capture.capture)
+app.command("probe", rich_help_panel=_MEASURE)(probe.probe)
+app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(run.run)
+app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(sweep.sweep)
+app.command("report", rich_help_panel=_MEASURE)(sweep.report)
+app.command("nightly", rich_help_panel=_MEASURE)(nightly.nightly)
+app.command("bisect", rich_help_panel=_MEASURE)(bisect.bisect)
 app.add_typer(history.app, name="history", rich_help_panel=_MEASURE)
-app.command("diagnose", cls=WholeShortOptions, rich_help_panel=_EXPLAIN)(answers_first(diagnose.diagnose))
-app.command("compare", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(answers_first(compare.compare))
-app.command("explain", rich_help_panel=_EXPLAIN)(answers_first(explain.explain))
-app.command("import", cls=import_command.ImportCommand, rich_help_panel=_EXPLAIN)(
-    answers_first(import_command.import_log)
-)
-app.command("snapshot", rich_help_panel=_EXPLAIN)(answers_first(snapshot.snapshot))
+app.command("diagnose", cls=WholeShortOptions, rich_help_panel=_EXPLAIN)(diagnose.diagnose)
+app.command("compare", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(compare.compare)
+app.command("explain", rich_help_panel=_EXPLAIN)(explain.explain)
+app.command("import", cls=import_command.ImportCommand, rich_help_panel=_EXPLAIN)(import_command.import_log)
+app.command("snapshot", rich_help_panel=_EXPLAIN)(snapshot.snapshot)
 app.add_typer(golden.app, name="golden", rich_help_panel=_KEEP)
 app.add_typer(results.app, name="results", rich_help_panel=_KEEP)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_KEEP)
 app.add_typer(catalogue.recipes, name="recipes", rich_help_panel=_LOOK_UP)
 app.add_typer(catalogue.rules, name="rules", rich_help_panel=_LOOK_UP)
-app.command("schema", rich_help_panel=_LOOK_UP)(schema.schema)
+app.command("schema", is_plain=True, rich_help_panel=_LOOK_UP)(schema.schema)
 app.command("doctor", rich_help_panel=_LOOK_UP)(results.machine)
-app.command("help", rich_help_panel=_LOOK_UP)(show_help)
+app.command("help", is_plain=True, rich_help_panel=_LOOK_UP)(show_help)
 
 
 @cache

@@ -77,7 +77,7 @@ def format_seconds(value: float) -> str:
 
 def format_percent(fraction: float) -> str:
     """Format a signed fraction as percent: ``-3.1 %``."""
-    return f"{fraction * 100:+.1f} %"
+    return f"{fraction * 100 + 0.0:+.1f} %"
 
 
 def format_share(fraction: float) -> str:

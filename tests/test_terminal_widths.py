@@ -97,7 +97,9 @@ def result(seconds, tflops):
 
 def comparison(seconds, tflops):
     record, metrics, compared = judged(seconds, tflops)
-    return compare_page(compare_document([record], metrics, compared, comparison_outcome(compared)))
+    return compare_page(
+        compare_document({Path(record.run_id): record}, metrics, compared, comparison_outcome(compared))
+    )
 
 
 def gpu_sweep():

@@ -39,8 +39,8 @@ def _as_command(call: _Command, options: list[inspect.Parameter], command: Calla
     return call
 
 
-def answers_first(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command whose page has an answer, so that it takes -q and -v. BadRequestError for both or --json."""
+def _answering(command: _Command) -> Any:
+    """Return the command with -q and -v. BadRequestError for both, or for one of them with --json."""
 
     def call(*, quiet: bool, verbose: bool, **options: Any) -> None:
         if quiet + verbose + options.get("as_json", False) > 1:
@@ -294,5 +294,6 @@ class App(typer.Typer):
     def command(
         self, name: str | None = None, *, cls: type[typer.core.TyperCommand] | None = HelpedCommand, **settings: Any
     ) -> Callable[[_Command], _Command]:
-        """Do what typer's method does."""
-        return super().command(name, cls=cls, **settings)
+        """Do what typer's method does. A command that has an answer takes -q and -v."""
+        is_plain, add = settings.pop("is_plain", False), super().command(name, cls=cls, **settings)
+        return lambda command: add(command if is_plain else _answering(command))

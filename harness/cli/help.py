@@ -31,6 +31,9 @@ _OFTEN = {
     "compare": ("log", "golden", "timing_threshold", "memory_threshold", "accept_differences", "check_loss",
                 "fail_on_improvement", "actuals", "results_dir"),
     "import": (*_JOB, "log", "started_at", "results_dir"),
+    "recipes export": (*_JOB, "bridge_config", "megatron_args", "form"),
+    "recipes new": (*_JOB, "hf", "bridge_config", "megatron_args", "output"),
+    "golden promote": ("what", "reason", "case", "every", "only", "author", "dryrun", "golden_dir", "results_dir"),
 }  # fmt: skip
 """What people use, by the names of parameters; every command with answers also has -q, -v and --json."""
 _TWINS = ("recompute_granularity", "recompute_method", "distribute_saved_activations", "point_gpu")
@@ -65,7 +68,8 @@ def write_command(command: Any, ctx: Any, formatter: Any) -> None:
     Options of no panel come last. Examples are never wrapped.
     """
     command.format_usage(ctx, formatter)
-    length, often = LENGTH.get(), _OFTEN.get(command.name or "")
+    length, path = LENGTH.get(), ctx.command_path.removeprefix(f"{_PROGRAM} ")
+    often = _OFTEN.get(path)
     if length == "short" and often:
         _write_often(command, ctx, formatter, often)
     else:
@@ -77,7 +81,10 @@ def write_command(command: Any, ctx: Any, formatter: Any) -> None:
 
             options += [("As in Megatron-Bridge", row) for row in help_rows()]
         _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
-    lines = examples().get(ctx.command_path.removeprefix(f"{_PROGRAM} "), ())
+    _write_examples(formatter, examples().get(path, ()))
+
+
+def _write_examples(formatter: Any, lines: Sequence[str]) -> None:
     formatter.write("\nExamples:\n" + "".join(f"  {_PROGRAM} {line}\n" for line in lines) if lines else "")
 
 
@@ -93,7 +100,7 @@ def _write_often(command: Any, ctx: Any, formatter: Any, often: Collection[str])
         if "--help" not in name
     ]
     _write_panels(formatter, rows)
-    formatter.write(f"\nAll options: {_PROGRAM} {command.name} --help\n")
+    formatter.write(f"\nAll options: {ctx.command_path} --help\n")
 
 
 def _sentence(text: str) -> str:
@@ -114,6 +121,8 @@ def write_group(group: Any, ctx: Any, formatter: Any) -> None:
     order = {panel: place for place, panel in enumerate(group.panels)}
     _write_panels(formatter, sorted(rows, key=lambda row: order.get(row[0], 0)))
     _write_panels(formatter, _records(group, ctx, "option"))
+    of_each = (examples().get(f"{group.name} {name}", ())[:1] for name in group.list_commands(ctx))
+    _write_examples(formatter, [line for lines in of_each for line in lines][:3])
 
 
 def tasks_text() -> str:

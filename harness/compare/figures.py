@@ -42,6 +42,11 @@ class Window:
     end: int
     iterations: tuple[int, ...]
 
+    @property
+    def text(self) -> str:
+        """Return the iterations, counted from 1 as in logs."""
+        return "none" if not self.iterations else f"iterations {self.iterations[0]} to {self.iterations[-1]}"
+
 
 @dataclass(frozen=True)
 class ForeignComparison:
@@ -70,7 +75,8 @@ def judge_log(
     Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
     that has not finished is judged up to its last iteration; the verdict is then provisional.
     """
-    steps = window_of(golden, window, log.iterations[-1].number if log.truncated else None)
+    last = log.iterations[-1].number if log.iterations else None
+    steps = window_of(golden, window, last)
     every = (*doubts, *_doubts(log, golden, steps))
     withheld = (Verdict.INCONCLUSIVE, "; ".join(every)) if every else None
     notes = dict.fromkeys((*log.notes, *golden.notes, *_batches_of_ramp(log, steps)))
@@ -78,7 +84,9 @@ def judge_log(
     judged = (*(judge_figure(*row, allowed, withheld) for row in rows if _is_shown(*row)), *judge_gradients(log))
     judged += judge_losses(log, golden) if checks_loss else ()
     theirs = golden.log.truncated if golden.log else None
-    ends = filter(None, (log.truncated, (theirs or "").replace("the log", "the reference", 1)))
+    short = f"the log ends at iteration {last}, the reference at {golden.timed[-1]}"
+    is_short = last is not None and last < golden.timed[-1] and not log.truncated
+    ends = filter(None, (log.truncated, short * is_short, (theirs or "").replace("the log", "the reference", 1)))
     comparison = Comparison(judged, overall(judged), provisional=tuple(ends))
     return ForeignComparison(log, golden, steps, comparison, every, tuple(notes))
 
@@ -86,8 +94,8 @@ def judge_log(
 def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = None) -> Window:
     """Return the golden's iterations in the window. Steps count from 0; a share is a share of the golden's steps.
 
-    The first step counts only if its number is given, as in Megatron-Bridge. ``last``: the last iteration of a log that
-    has not finished; none after it counts. BadRequestError: a value is out of range.
+    The first step counts only if its number is given, as in Megatron-Bridge. ``last``: the last iteration of the log;
+    none after it counts. BadRequestError: a value is out of range.
     """
     asked = options.over(MeasureSpec(max_steps=max(1, golden.timed[-1])))
     numbers = tuple(number for number in golden.timed if last is None or number <= last) or golden.timed
@@ -141,7 +149,7 @@ def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
     elif problem:
         problem = log.truncated or problem + f"; the log has every {log.interval}th iteration" * (log.interval > 1)
     elif count < MIN_STEPS:
-        problem = f"{counted(count, 'compared step')} ({window.start} to {window.end - 1}), not {MIN_STEPS}"
+        problem = f"{counted(count, 'compared step')} ({window.text}), not {MIN_STEPS}"
     return replace(read, problem=problem)
 
 
@@ -160,8 +168,10 @@ def _memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds, notes: 
             continue
         is_whole = golden.of_whole_run or golden.format == "megatron-lm"
         report = bridge_report(log, counter, of_whole_run=is_whole)
-        value: int | None = getattr(report, counter, None)
         stored, worst = golden.memory.get(counter), log.worst(counter)
+        value: int | None = getattr(report, counter, None)
+        if worst and stored is None:
+            value = worst.value
         if counter in OF_THE_FIRST_REPORT and stored and worst and worst.value > (value or 0) * (1 + allowed.memory):
             notes[
                 f"{ROWS[name].title}: the reference holds a log's first report; rank {worst.rank} has "

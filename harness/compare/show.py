@@ -47,7 +47,7 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
     return Page(
         (
-            comparison_table(shown, SHOWN, "Log", "Reference" if judged.golden.log else "Golden"),
+            comparison_table(shown, SHOWN, _kind(log), "Reference" if judged.golden.log else "Golden"),
             *reasons(why),
             listing(differing[:_MOST_SETTINGS]),
             details("difference", differing[_MOST_SETTINGS:]),
@@ -80,14 +80,18 @@ def foreign_line(answer: ForeignAnswer) -> Line:
     )
 
 
+def _kind(log: ForeignLog) -> str:
+    return "Run" if log.of_run else "Log"
+
+
 def _log_line(log: ForeignLog) -> str:
     shown = ", ".join(log.sources[:_MOST_SOURCES])
     more = f" and {len(log.sources) - _MOST_SOURCES} more" if len(log.sources) > _MOST_SOURCES else ""
     if not log.iterations:
-        return f"Log {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
-    first, last = log.iterations[0].number, log.iterations[-1].number
-    total = f" of {log.total}" if log.total else ""
-    return f"Log {shown}{more}: {_NAMES[log.format]}, iterations {first} to {last}{total}"
+        return f"{_kind(log)} {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
+    by, total = "mbr-perf" if log.of_run else _NAMES[log.format], f" of {log.total}" if log.total else ""
+    numbers = f"{log.iterations[0].number} to {log.iterations[-1].number}"
+    return f"{_kind(log)} {shown}{more}: {by}, iterations {numbers}{total}"
 
 
 def _golden_line(judged: ForeignComparison) -> str:
@@ -95,7 +99,7 @@ def _golden_line(judged: ForeignComparison) -> str:
     count, (what, of) = len(window.iterations), ("Reference", "") if golden.log else ("Golden", f", {golden.layout}")
     return (
         f"{what} {golden.path}: {_NAMES[golden.format]}{of}, {counted(len(golden.steps), 'step')}; "
-        f"compared: {counted(count, 'step')} ({window.start} to {window.end - 1})"
+        f"compared: {counted(count, 'step')} ({window.text})"
     )
 
 

@@ -28,7 +28,7 @@ from harness.predict.limits import Limits
 from harness.predict.prediction import predict
 from harness.predict.search import Plan, Row, candidates, plan, required_cases
 from harness.predict.tracer import Tracing, trace_cache
-from harness.predict.weighing import composer_of, stage_held
+from harness.predict.weighing import composer_of, stage_held, with_replays
 from harness.records.gating import LaunchSettings
 from harness.records.prediction import Source, StagePrediction
 from harness.units import first_line
@@ -53,7 +53,8 @@ class Planner:
         cases = required_cases(found, implementation, software)
         traces = tracing.traces(cases, implementation, imbalance=imbalance_of(spec))
         limits = replace(Limits.of(spec), capacity_bytes=self.capacity_bytes)
-        return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
+        made = plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
+        return with_replays(made, traces, software)  # as `plan` shows it
 
     def variants(self, spec: ExperimentSpec, stage: StagePrediction | None) -> Iterator[tuple[Settings, Row]]:
         """Yield each variant that can be cut and fits, with its cheapest setting. ``stage``: which failed."""

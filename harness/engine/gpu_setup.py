@@ -24,7 +24,8 @@ def building_ddp(spec: ExperimentSpec) -> Iterator[None]:
 
     DDP keeps AccumulateGrad nodes, which belong to the stream that created them. On the default stream a graph's
     capture would depend on work outside of it. From torch 2.11 on, the first backward pass warns of the two streams, as
-    it does under Megatron-LM. What torch reserves is the same on either stream (on scripted GPUs, without graphs).
+    it does under Megatron-LM. Where the side stream lags, torch reserves more than it would on the default stream; else
+    the same (on scripted GPUs, without graphs; DECISIONS.md, 34).
     """
     if spec.gpu_type.is_cpu:
         yield

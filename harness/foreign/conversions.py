@@ -210,7 +210,7 @@ def world_size(words: Words, *names: str) -> Value:
 def layout_of_lists(words: Words, name: str) -> Value:
     """Return the layers per chunk as megatron-core's letters; Bridge also writes one list of layer names per chunk."""
     value: Value = words.value(f"{name}.layout", f"{name}.input_data", name)
-    if isinstance(value, str) and "." in value:
+    if isinstance(value, dict) or (isinstance(value, str) and "." in value):
         remedy = "add --set 'parallelism.pipeline_model_parallel_layout=Et*3|(tt|)*2L', as the job has it"
         words.refuse(name, "Megatron-Bridge wrote an object without its layout", remedy)
         return None

@@ -80,6 +80,7 @@ class ForeignLog:
     iterations that the job announced. ``ended``: a line says that training ended. ``world_size``: None unless a line
     has it. ``first_time`` and ``last_time``: as in the log, of iterations if these have times. ``notes``: for the user,
     such as restarts and unmatched lines. ``has_other_losses``: a line has a loss that is not ``lm loss``.
+    ``of_run``: read from a run of mbr-perf.
     """
 
     format: LogFormat | None
@@ -89,6 +90,7 @@ class ForeignLog:
     total: int | None = None
     world_size: int | None = None
     ended: bool = False
+    of_run: bool = False
     restarts: tuple[int, ...] = ()
     num_lines: int = 0
     first_time: str | None = None

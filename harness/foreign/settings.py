@@ -105,6 +105,7 @@ def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conve
                 layer[row.path] = Setting(_of_kind(value, row.path), words.place(*own))
         if row.path in words.settled:  # another value counts
             del words.problems.found[num_problems:]
+            words.repaired.update(own)
     return layer
 
 

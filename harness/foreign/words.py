@@ -28,7 +28,7 @@ class Words:
 
     ``around``: sections of the file, and parts of values. ``defaults``: values of absent names; ``absent``: their
     source. ``read`` collects the names that a reader asked for, so that no name is ignored by accident. ``settled``:
-    leaves of an ExperimentSpec that `--set` gives, whatever the file says.
+    leaves of an ExperimentSpec that `--set` gives, whatever the file says under the names in ``repaired``.
     """
 
     label: str
@@ -39,6 +39,7 @@ class Words:
     problems: Problems = field(default_factory=Problems)
     read: set[str] = field(default_factory=set)
     settled: frozenset[str] = frozenset()
+    repaired: set[str] = field(default_factory=set)
 
     def _found(self, names: Iterable[str]) -> list[Given]:
         found = [given for name in names if (given := self.given.get(name) or self.around.get(name))]
@@ -177,8 +178,8 @@ def judge(
     the note says.
     """
     noted, small, known = [*also], list[str](), {*rows, *words.read}
-    for name, given in words.given.items():
-        value = given.value
+    for name in (each for each in words.given if each not in words.repaired):
+        value = words.given[name].value
         if value not in OFF and name not in known and name.partition(".")[0] not in sections:
             _add(words, name, value, unknown, suggested(name, rows))
         row = next((row for row in rows.get(name, ()) if _is_broken(row, words, name, value)), None)

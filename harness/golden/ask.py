@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, answers_first
+from harness.cli.commands import App
 from harness.cli.options import GoldenDir, Json, Results
 from harness.golden.promote import Author, promote
 from harness.show.answer import answer
@@ -15,8 +15,6 @@ from harness.show.answer import answer
 def export(
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.runs_and_goldens,
         help="A golden (file, or name as `golden list` prints it), or a run.")],
-    form: Annotated[str, typer.Option("--format", metavar="FORMAT",
-        help="bridge: Megatron-Bridge's golden JSON.")] = "bridge",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE",
         help="Write to this file. Default: stdout.")] = None,
     golden_dir: GoldenDir = None,
@@ -27,14 +25,11 @@ def export(
 
     The export of a run has its steps and losses. A golden has medians only, so every exported step carries the median.
     """
-    import sys
-
-    from harness.errors import BadRequestError
     from harness.golden.export import export_bridge, write_export
     from harness.show import json
+    from harness.show.page import Code, Line
+    from harness.show.terminal import narrate, show_blocks
 
-    if form != "bridge":
-        raise BadRequestError(f"--format {form!r}: no such format", remedy="--format bridge")
     exported = export_bridge(name, results_dir, golden_dir)
     if output is not None:
         write_export(output, exported)
@@ -42,8 +37,8 @@ def export(
         json.answer(exported.model_copy(update={"path": output}))
         return
     for note in exported.notes:
-        print(f"note: {note}", file=sys.stderr)
-    print(f"Written: {output}" if output is not None else exported.text, end="\n" if output is not None else "")
+        narrate(f"note: {note}")
+    show_blocks(Line(f"Written: {output}", whole=True) if output else Code(exported.text.rstrip()))
 
 
 app = App(
@@ -58,7 +53,6 @@ app.command("export")(export)
 
 
 @app.command("list")
-@answers_first
 def list_goldens(
     retired: Annotated[bool, typer.Option("--retired", help="List retired goldens instead.")] = False,
     golden_dir: GoldenDir = None,
@@ -88,7 +82,6 @@ def list_goldens(
 
 
 @app.command()
-@answers_first
 def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> None:
     """Show a golden: its values, where they were measured, who promoted them and why."""
     from harness.golden.show import GoldenDocument, golden_page
@@ -99,7 +92,6 @@ def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> Non
 
 
 @app.command()
-@answers_first
 def diff(
     before: Annotated[str, typer.Argument(metavar="BEFORE", autocompletion=completion.runs_and_goldens,
         help="A golden (file or name), or a run.")],
@@ -131,7 +123,6 @@ def diff(
 
 
 @app.command()
-@answers_first
 def retire(
     name: Name,
     reason: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import answers_first, takes
+from harness.cli.commands import takes
 from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class PromoteOptions:
 # fmt: on
 
 
-@answers_first
 @takes(PromoteOptions)
 def promote(asked: PromoteOptions) -> None:
     """Write golden values from runs, or from a night's cases, and print what changes.

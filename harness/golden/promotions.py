@@ -96,7 +96,7 @@ class PromotionsDocument(Document):
         if not self.refused and not self.promoted:
             problems.append(BadRequestError("no case to promote", remedy="mbr-perf results show NIGHT lists them"))
         if problems and self.promoted:
-            remedy = f"--keep_going writes the other {len(self.promoted)} without these"
+            remedy = "--keep_going writes the rest without these"
             problems.append(BadRequestError("nothing was written", remedy=remedy))
         raise_all(problems)
 

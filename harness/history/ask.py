@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, HelpedGroup, answers_first, takes
+from harness.cli.commands import App, HelpedGroup, takes
 from harness.cli.options import GoldenDir, Json, Results, option, options
 from harness.show.answer import answer
 
@@ -46,7 +46,6 @@ class HistoryOptions:
 
 
 @app.command()
-@answers_first
 @takes(HistoryOptions)
 def show(asked: HistoryOptions) -> None:
     """List all cases. For one case, show every night and its level changes.

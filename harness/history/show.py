@@ -166,16 +166,15 @@ def _listed(found: Iterable[Difference | ChangeRow]) -> str:
 
 
 def added_page(rows: Sequence[Addition]) -> Page:
-    """Return a line per run, and how many are new."""
+    """Return how many runs are new, and a line per run."""
     columns: list[tuple[Column, Callable[[Addition], Words]]] = [
         (Column("Run", whole=True), lambda addition: addition.run_id),
         (Column("Case", drop=1), lambda addition: addition.case),
         (Column("Status"), lambda each: each.status + ", suspect" * bool(each.suspect)),
         (Column("In history"), lambda addition: "added" if addition.added else "already there"),
     ]
-    return Page(
-        (tabled(rows, columns), f"{sum(addition.added for addition in rows)} of {counted(len(rows), 'run')} added")
-    )
+    num_new = sum(addition.added for addition in rows)
+    return Page((tabled(rows, columns),), answer=f"{num_new} of {counted(len(rows), 'run')} added.")
 
 
 class HistoryDocument(Document):

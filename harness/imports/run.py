@@ -226,12 +226,13 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 def read(logs: tuple[str, ...]) -> tuple[ForeignLog, FirstFailure | None]:
     """Read the log of one job, and its failure. BadRequestError: a file cannot be read, or no line is of training."""
     problems = Problems()
-    for side in map(side_of, logs):
-        if is_stream(side.given):
+    for given in logs:
+        side = side_of(given)
+        if is_stream(given):
             problem = "import cannot read standard input or a pipe, because the run keeps the log's checksum"
-            problems.add(f"{side.given}: {problem}", "save the log, and name the file")
+            problems.add(f"{given}: {problem}", "save the log, and name the file")
         elif side.what:
-            problems.add(f"{side.given}: {side.what}, not a log", "name the log of a training job")
+            problems.add(f"{given}: {side.what}, not a log", "name the log of a training job")
     problems.raise_if_any()
     log, failure = read_side(Side("log", logs, logs[0]))
     if not log.iterations and failure is None:
@@ -267,7 +268,7 @@ def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, 
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock = clock_rank(log, spec.num_gpus)
     imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, times.source, ended)
-    prediction = cached_prediction(spec, software, host)
+    prediction = cached_prediction(spec, software, host, starts=False)
     return RunRecord(
         run_id=run_id,
         status=ended.status,

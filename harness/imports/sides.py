@@ -82,21 +82,32 @@ def _of_file(path: Path) -> Side:
     if "schema_version" not in document:
         by = "Megatron-LM" if looks_like_megatron_lm(document) else "Megatron-Bridge" * looks_like_bridge(document)
         return Side("foreign", (given,), given, f"a golden of {by}" if by else "a JSON file")
-    run_dir, log, runs = document.get("run_dir"), document.get("log"), document.get("run_ids", document.get("run_id"))
-    if isinstance(run_dir, str) and (Path(run_dir) / RECORD).is_file() and len(_texts(runs)) < 2:
-        runs = run_dir
-    logs = log.get("sources") if isinstance(log, dict) else None
-    if not (runs or logs):
+    return _of_answer(path, document)
+
+
+def _of_answer(path: Path, document: dict[str, object]) -> Side:
+    """Return the runs or the logs that a --json document is about. Runs that were moved are found by their ids."""
+    last, ids = document.get("run_dir"), _texts(document.get("run_ids")) or _texts([document.get("run_id")])
+    folders = [Path(each) for each in _texts(document.get("run_dirs"))]
+    if isinstance(last, str):
+        folders = [Path(last).parent / name for name in ids] if len(ids) > 1 else [Path(last)]
+    if folders:
+        is_there = any((each / RECORD).is_file() for each in folders)
+        found = tuple(map(str, folders)) if is_there else ids
+    else:
+        log = document.get("log")
+        logs = _texts(log.get("sources")) if isinstance(log, dict) else ()
+        found = tuple(each if Path(each).exists() else str(path.parent / each) for each in logs)
+    if not found:
         raise BadRequestError(
-            f"{path}: a JSON document of mbr-perf that names neither a run nor a log",
+            f"{path}: a JSON document of mbr-perf that names neither the runs of one setting nor a log",
             remedy="name a run, a log, golden values, or a --json document of run, import or compare",
         )
-    found = _texts(runs or logs)
-    return Side("run" if runs else "log", found, found[0], "a --json document of mbr-perf")
+    return Side("run" if folders else "log", found, found[0], "a --json document of mbr-perf")
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _document(path: Path) -> dict[str, object] | None:
@@ -164,6 +175,7 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
         tuple(memory),
         total=max(_announced(record) for record in records),
         world_size=spec.num_gpus,
+        of_run=True,
         ended=all(record.status == "ok" and _announced(record) == spec.measure.max_steps for record in records),
     )
 
@@ -186,7 +198,7 @@ def golden_of(log: ForeignLog) -> ForeignGolden:
     sizes = {row.global_batch_size for row in log.iterations}
     return ForeignGolden(
         Path(log.sources[0]),
-        log.format or "bridge",
+        "mbr-perf" if log.of_run else log.format or "bridge",
         "log",
         {row.number: GoldenStep(row.step_time_s, row.tflops_per_gpu, row.loss) for row in log.iterations},
         memory={name: worst.value for name in counters if (worst := log.worst(name))},

@@ -13,6 +13,7 @@ from harness.records.job import JobRun, SubmittedRecord, read_job, read_submitte
 from harness.records.run import RunRecord, Status
 from harness.show.json import Document, Shown
 from harness.show.page import GAP, Column, Facts, Page, Table
+from harness.units import counted
 
 
 class RunRow(Shown):
@@ -108,16 +109,17 @@ def _where(run: JobRun) -> str:
 
 
 def job_page(job: JobDocument) -> Page:
-    """Return the job, its state, and a row per run."""
+    """Return the state of the job, what it is, and a row per run."""
     facts = [
         ("Job", job.job_dir),
         *([("Slurm", f"{job.job_id}, submitted {job.submitted_at}")] if job.job_id else []),
         ("For", job.what if job.what == "run" else f"{job.what} {job.subject}"),
-        ("State", job.state),
     ]
     columns = (Column("Run", whole=True), Column("State", long=True))
     runs = Table(columns, tuple((run.run_id, _text(run)) for run in job.runs))
-    return Page((Facts(tuple(facts), 7), *((GAP, runs) if job.runs else ())))
+    done = f"{sum(run.status is not None for run in job.runs)} of {counted(len(job.runs), 'run')} done"
+    blocks = (Facts(tuple(facts), 7), *((GAP, runs) if job.runs else ()))
+    return Page(blocks, answer=f"Job {job.job_id or 'not submitted'}: {job.state}; {done}.")
 
 
 def _text(run: RunRow) -> str:

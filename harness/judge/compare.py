@@ -20,7 +20,7 @@ from harness.records.goldens import GoldenSearch, find_golden, golden_file
 from harness.records.metrics import Metrics, RunClocks
 from harness.records.references import refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.store import read_run
+from harness.records.store import read_record, read_run, record_path
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,10 @@ def compare_runs(
 
 def compare_stored(
     runs: Sequence[str], golden: str | None, options: GateOptions, window: WindowOptions, results: Path | None
-) -> tuple[tuple[RunRecord, ...], Metrics, Comparison, tuple[Outcome, ExitCode]]:
+) -> tuple[dict[Path, RunRecord], Metrics, Comparison, tuple[Outcome, ExitCode]]:
     """Compare stored runs with the same settings, named by folder or id, with the result of `find_reference`.
+
+    Return the runs by folder, their figures, the comparison and the verdict.
 
     BadRequestError if a run cannot be read, if two goldens are given, or if the runs are not repeats.
     """
@@ -135,10 +137,12 @@ def compare_stored(
             f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} both name a golden; give only one"
         )
     options = options.model_copy(update={"require_golden": options.require_golden or golden is not None})
-    records = tuple(read_run(reference, results) for reference in runs)
+    found = [*dict.fromkeys(record_path(reference, results).absolute() for reference in runs)]
+    records = [read_record(path) for path in found]
     search = find_reference(golden, records[0], options, results)
     metrics, comparison = compare_runs(records, search, options, window)
-    return records, metrics, comparison, comparison_outcome(comparison, fail_on_improvement=options.fail_on_improvement)
+    stored = dict(zip((path.parent for path in found), records, strict=True))
+    return stored, metrics, comparison, comparison_outcome(comparison, fail_on_improvement=options.fail_on_improvement)
 
 
 def _of_each(

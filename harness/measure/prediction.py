@@ -10,7 +10,8 @@ from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
-from harness.launch.environment import Host
+from harness.launch.environment import Host, child_environment
+from harness.launch.environment_rows import ALLOCATOR
 from harness.predict.exact import why_of_another_planner
 from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
@@ -41,9 +42,9 @@ class KeptPrediction:
     reason: str = ""
 
 
-def cached_prediction(spec: ExperimentSpec, software: Software, host: Host) -> KeptPrediction:
+def cached_prediction(spec: ExperimentSpec, software: Software, host: Host, *, starts: bool = True) -> KeptPrediction:
     """Return the prediction of a settled request from cached traces, without starting a tracer."""
-    return predict_with(tracing(host, cached_only=True), spec, software)
+    return predictions((spec,), software, tracing(host, cached_only=True), starts=starts)[0]
 
 
 def predict_with(
@@ -54,12 +55,19 @@ def predict_with(
 
 
 def predictions(
-    specs: Sequence[ExperimentSpec], software: Software, tracing: Tracing, *, use_calibration: bool = True
+    specs: Sequence[ExperimentSpec],
+    software: Software,
+    tracing: Tracing,
+    *,
+    use_calibration: bool = True,
+    starts: bool = True,
 ) -> tuple[KeptPrediction, ...]:
     """Predict settled requests with the kept calibrations of their GPU types. Makes each trace once.
 
+    ``starts``: mbr-perf starts the jobs, with the shell's settings of the allocator where they have none.
     Never raises for a request that may run: a run must not fail because of its prediction.
     """
+    specs = [_as_started(spec, tracing.host) for spec in specs] if starts else specs
     traced: dict[TraceKind, Traces | str] = {}
     for kind, own in grouped((trace_kind(spec), spec) for spec in specs if spec.is_described).items():
         try:
@@ -71,6 +79,12 @@ def predictions(
     return tuple(
         predicted_with(*each, software, use_calibration=use_calibration) for each in zip(specs, known, strict=True)
     )
+
+
+def _as_started(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
+    own = (each for each in child_environment(spec, host.shell, (), 1) if each.source == "your shell")
+    env = {each.name: each.value for each in own if each.name == ALLOCATOR}
+    return spec.model_copy(update={"env": {**spec.env, **env}}) if env else spec
 
 
 def predicted_with(

@@ -20,6 +20,7 @@ from harness.show import figures
 from harness.show.figures import ABSENT, cap_figure, clock_figure
 from harness.show.page import (
     GAP,
+    LONGEST_ANSWER,
     Block,
     Column,
     Details,
@@ -36,7 +37,7 @@ from harness.show.page import (
     tabled,
 )
 from harness.show.request_text import record_facts
-from harness.units import format_bytes, format_seconds, grouped, sentence
+from harness.units import format_bytes, format_seconds, grouped, sentence, shortened
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
@@ -227,10 +228,12 @@ def compared_line(
     if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
         del found["tflops_per_gpu"]
     texts = _figures(comparison, found, step_s, shown)
-    reasons = [*filter(None, why)][:1] if comparison.outcome is Verdict.INCONCLUSIVE else []
-    more = "".join(f" {sentence(text)}." for text in _ends(comparison))
-    word = comparison.outcome.value
-    return answer_line((Span(word.upper(), style_of(word)), f": {'; '.join((*reasons, *texts))}.{more}"))
+    is_open, word = comparison.outcome is Verdict.INCONCLUSIVE, comparison.outcome.value
+    said = f"{'; '.join(texts)}.{''.join(f' {sentence(text)}.' for text in _ends(comparison) if not is_open)}"
+    room = LONGEST_ANSWER - len(f"{word}: ; {said}")
+    reason = next(filter(None, why), "") if is_open else ""
+    first = reason if len(reason) <= room else shortened(reason.partition("; ")[0], max(40, room))
+    return answer_line((Span(word.upper(), style_of(word)), f": {first}{'; ' * bool(first)}{said}"))
 
 
 def _figures(

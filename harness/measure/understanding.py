@@ -13,11 +13,11 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
-from harness.launch.environment_rows import EXPORTS, exports
+from harness.launch.environment_rows import ALLOCATOR, EXPORTS, exports
 from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
-from harness.predict.allocator_settings import notes_of
+from harness.predict.allocator_settings import notes_of, settings_of
 from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact
 from harness.resolve.recipe import ASSUMED, Request
@@ -89,6 +89,9 @@ def understand(
     launch = LaunchRequest(spec, run_dir, host, nodes, request.launch)
     plan: Plan | None = problems.tried(lambda: LAUNCHERS[launcher](launch)) if launcher in LAUNCHERS else None
     env = plan.variables if isinstance(plan, LaunchPlan) else None
+    if env and ALLOCATOR in env and not spec.gpu_type.is_cpu:
+        with problems.collecting():
+            settings_of(env[ALLOCATOR], where=ALLOCATOR)  # it may be the shell's, which nothing has read yet
     findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
     problems.raise_if_any()

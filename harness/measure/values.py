@@ -311,6 +311,7 @@ class CompareDocument(Compared):
     """``mbr-perf compare RUN --json``."""
 
     run_ids: tuple[str, ...]
+    run_dirs: tuple[Path, ...]
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row for each metric."""
@@ -318,10 +319,10 @@ class CompareDocument(Compared):
 
 
 def compare_document(
-    records: Sequence[RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
+    runs: Mapping[Path, RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
 ) -> CompareDocument:
-    """Compare the runs of one setting with a golden."""
-    first, ids = records[0], [record.run_id for record in records]
+    """Compare the runs of one setting, by folder, with a golden."""
+    first, ids = next(iter(runs.values())), [record.run_id for record in runs.values()]
     return CompareDocument.of(
         first,
         metrics=metrics,
@@ -329,6 +330,7 @@ def compare_document(
         outcome=verdict[0],
         exit_code=verdict[1],
         run_ids=ids,
+        run_dirs=tuple(runs),
         prediction=prediction_document(first.prediction, first.no_prediction, whole_run(first, metrics)),
     )
 

@@ -150,7 +150,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     from harness.plan.request import end_of_log
     from harness.plan.show import exact_section, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
-    from harness.show.page import GAP, Block, Line
+    from harness.show.page import AMOUNT, GAP, Block, Line
     from harness.show.request_text import explanation
 
     first = planned.made[0]
@@ -161,7 +161,8 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     else:
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose,
                          own=_own_setting(request, first) if is_asked else "",
-                         is_beaten=bool(planned.optimal and planned.optimal.is_faster))  # fmt: skip
+                         is_beaten=bool(planned.optimal and planned.optimal.is_faster),
+                         in_full=AMOUNT.get() == "all" or bool(_files(how)))  # fmt: skip
     if planned.optimal:
         from harness.plan.optimal import with_optimal
 

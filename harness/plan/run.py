@@ -1,8 +1,8 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import Field
 
@@ -192,24 +192,30 @@ def _optimal(request: PlanRequest, planned: Planned) -> "Optimal":
 
 
 def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
-    """Replay the first steps of the best layout; of the first one planned where there is no best.
+    """Replay the first steps of every layout, so that each has the figures that it has alone.
 
     BadRequestError for sizes that vary where the requests of no setting are known.
     """
+    layouts = tuple(replayed(each, request) if isinstance(each, Layout) else each for each in planned.layouts)
+    planned = replace(planned, layouts=layouts)
     best, varied = planned.judged, request.varied
     assert best
-    known = _replayed(best, request)
-    if varied.options and not any(row.prediction and row.prediction.drawn for row in known.plan.rows):
-        raise not_known(varied.options[0], known.plan.spec)
-    if request.step_trace and known.stepped:
-        written = with_replayed(known.plan, known.stepped, known.traces, known.settled.software, varied)
-        known = replace(known, plan=written)
-    return replace(planned, layouts=tuple(known if layout is best else layout for layout in planned.layouts))
+    if varied.options and not any(row.prediction and row.prediction.drawn for row in best.plan.rows):
+        raise not_known(varied.options[0], best.plan.spec)
+    if not (request.step_trace and best.stepped):
+        return planned
+    written = with_replayed(best.plan, best.stepped, best.traces, best.settled.software, varied)
+    known = replace(best, plan=written)
+    return replace(planned, layouts=tuple(known if layout is best else layout for layout in layouts))
 
 
-def _replayed(layout: Layout, request: PlanRequest) -> Layout:
-    named = [canonical_text(parse_recompute(text)) for text in request.only]
-    made = with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, named)
+_OneLayout = TypeVar("_OneLayout", bound=Layout)
+
+
+def replayed(layout: _OneLayout, request: PlanRequest, named: Sequence[str] = ()) -> _OneLayout:
+    """Replay the settings of a layout that decide, those of `--only`, and the ``named`` ones."""
+    only = [canonical_text(parse_recompute(text)) for text in request.only]
+    made = with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, [*only, *named])
     return replace(layout, plan=made)
 
 
@@ -316,7 +322,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
         return layout
     if isinstance(found, Unplanned):
         return layout
-    other = _replayed(_planned(request, found, tracing.by_kind([found.needed])), request)
+    other = replayed(_planned(request, found, tracing.by_kind([found.needed])), request)
     return replace(layout, plan=replace(made, without_graphs=other.plan))
 
 

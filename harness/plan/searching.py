@@ -16,11 +16,12 @@ from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.request import PlanRequest, check_plan
+from harness.plan.run import replayed
 from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
-from harness.predict.search import Candidates, Traces, candidate_of, candidates, plan, required_cases
+from harness.predict.search import NO_TRACES, Candidates, Traces, candidate_of, candidates, plan, required_cases
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, source_notes, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
@@ -150,17 +151,26 @@ class _Run:
                 self._too_slow(sizes)
 
     def fine(self) -> None:
-        """Predict all settings of the layouts that are fastest without recompute but do not fit then."""
-        self._pipelined(self._promising(), self._everything)
+        """Plan the best layouts as a plan of one layout does, so that both show the same figures.
 
-    def _promising(self) -> "Iterator[list[_Due]]":
+        Plan also the layouts that do not fit without recompute, and may be faster. Replay the Pareto set.
+        """
+        while due := {
+            each.sizes: each for each in (*self._promising(), *self.known.best) if each.sizes not in self.known.planned
+        }:
+            some = [*due.values()][:_FINE_AT_ONCE]
+            self.known.planned.update(each.sizes for each in some)
+            self._pipelined(iter([[_Due(each.sizes, each.settings, each.settled) for each in some]]), self._everything)
+        while rows := [(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed]:
+            for sizes, text in rows:
+                self._end_if_stopped()
+                self.known.add(replayed(self.known.tried[sizes], self.request, [text]))
+
+    def _promising(self) -> list[Tried]:
         tried = ((each, each.plan.control) for each in self.known.tried.values())
         gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
-        due = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE]
-        for at in range(0, len(due), _FINE_AT_ONCE):
-            batch = [each for each in due[at : at + _FINE_AT_ONCE] if each.least_seconds < self.known.worst_of_best]
-            if batch:
-                yield [_Due(each.sizes, each.settings, each.settled) for each in batch]
+        first = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE]
+        return [each for each in first if each.least_seconds < self.known.worst_of_best]
 
     def _settings(self, due: "_Due", policies: tuple[RecomputePolicy, ...]) -> Candidates:
         spec, software = due.settled.spec, due.settled.software
@@ -257,11 +267,13 @@ class _Run:
         even: dict[str, ChunkTrace] = {}
         uneven: dict[str, ChunkTrace] = {}
         refused: dict[str, str] = {}
+        find_requests = NO_TRACES.find_requests
         for traced in self.tracing.by_kind(_needed(settings)).values():
             even |= traced.even
             uneven |= traced.uneven or {}
             refused |= traced.refused
-        return Traces(even, {**even, **uneven} if uneven else None, refused)
+            find_requests = traced.find_requests
+        return Traces(even, {**even, **uneven} if uneven else None, refused, find_requests)
 
     def _take(self, settings: "list[tuple[_Due, Candidates]]", traced: "Future[Traces]") -> None:
         try:
@@ -281,7 +293,8 @@ class _Run:
                 due.settled.software,
                 self.constants,
             )
-            self._keep(Tried(due.sizes.name, due.settled, made, sizes=due.sizes, settings=due.settings))
+            tried = Tried(due.sizes.name, due.settled, made, traces, sizes=due.sizes, settings=due.settings)
+            self._keep(replayed(tried, self.request) if due.sizes in self.known.planned else tried)
         self.news(self.known)
 
     def _end_if_stopped(self) -> None:

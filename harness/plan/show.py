@@ -77,11 +77,12 @@ def plan_page(
     whose: str = "the recipe's",
     own: str = "",
     is_beaten: bool = False,
+    in_full: bool = True,
 ) -> Page:
     """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting.
 
     ``own``: the setting of the recipe, where the request has another one. ``is_beaten``: by a plan by layer, so none of
-    the settings is recommended.
+    the settings is recommended. ``in_full``: details are shown, also those that take a replay.
     """
     predicted = plan.predicted
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
@@ -102,7 +103,7 @@ def plan_page(
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*other_notes(notes), *_marks(plan), *_left_out(plan)]),
+            details("note", [*other_notes(notes), *_marks(plan, in_full=in_full), *_left_out(plan)]),
             *([Details(2, "override", tuple(pasted(plan.riskier, plan.spec)))] if plan.riskier else []),
             Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
@@ -239,14 +240,14 @@ def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     return [*limits, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
 
 
-def _marks(plan: Plan) -> Iterator[str]:
+def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:
     predicted = [row.prediction for row in plan.rows if row.prediction]
     yield _LEGEND
     if same := same_time_text(plan):
         yield sentence(same)
     yield from dict.fromkeys(found.range_basis for found in predicted)
     if plan.limits.needs.outside_bytes:
-        yield allocator_note(plan)
+        yield allocator_note(plan, with_late=in_full)
         yield f"Outside torch's allocator the device holds {plan.limits.needs.text}"
     if not all(found.is_point_known for found in predicted):
         yield "~: the prediction does not model everything; rely on the range"

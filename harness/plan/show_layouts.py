@@ -154,7 +154,8 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     best = [(each, each.row) for each in found.best if each.row]
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
     of, fewest = _extent(found)
-    notes = [*other_notes(found.base.notes), *found.sources, *_counts(found)]
+    early = ["Ended early: `plan` of one of these layouts may show other figures, because it replays its steps"]
+    notes = [*early * found.interrupted, *other_notes(found.base.notes), *found.sources, *_counts(found)]
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")

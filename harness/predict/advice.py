@@ -179,8 +179,11 @@ def cure_text(plan: Plan) -> str:
     return f"; as set +{more}{most} ({own.verdict}){then}"
 
 
-def allocator_note(plan: Plan) -> str:
-    """Say what reserved bytes are made of, and which settings of the allocator they assume."""
+def allocator_note(plan: Plan, *, with_late: bool) -> str:
+    """Say what reserved bytes are made of, and which settings of the allocator they assume.
+
+    ``with_late``: also what streams that run late reserve, which takes a replay.
+    """
     text = asked_settings(plan.spec)[1]
     names = [row.label for row in plan.rows if row.prediction and row.prediction.reserved_source == "replayed"]
     cause = not_composed(plan.spec)
@@ -189,7 +192,7 @@ def allocator_note(plan: Plan) -> str:
     settings = f"with {_ALLOCATOR}={text}" if text else "without settings of torch's allocator"
     row = plan.recommended or plan.control
     late = ""
-    if row and row.prediction and row.prediction.reserved[2] > row.prediction.reserved[1]:
+    if with_late and row and row.prediction and row.prediction.reserved[2] > row.prediction.reserved[1]:
         most = format_bytes(row.prediction.reserved[2])
         late = f"; where side streams run late, as that of Megatron-LM's DDP can, up to {most} with `{row.label}`"
     return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}{late}"

@@ -5,8 +5,8 @@ torch that it follows. Equal to torch 2.11's allocator block by block (tests/scr
 the source of 2.6 to 2.10 was read, not run (:func:`harness.predict.allocator_settings.is_known`).
 """
 
-import bisect
 import math
+from bisect import bisect_left
 from collections import deque
 
 from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, link, segments_of
@@ -30,7 +30,7 @@ class Allocator:
 
     def __init__(self, settings: AllocatorSettings | None = None, device: Device | None = None) -> None:
         self.settings, self.device = settings or AllocatorSettings(), device or Device()
-        self.reserved = self.allocated = self.active = 0
+        self.reserved = self.allocated = 0
         self.peak_reserved = self.peak_allocated = self.num_retries = self.num_events = 0
         self.changes: list[tuple[int, int]] = []  # of mapped memory, in order: address, bytes, negative if given back
         self._pools: dict[int | None, tuple[Pool, Pool]] = {_DEFAULT_POOL: (Pool(is_small=True), Pool(is_small=False))}
@@ -41,6 +41,8 @@ class Allocator:
         self._events: dict[int, deque[tuple[int, Block]]] = {}
         self._num_done: float = math.inf
         self._sizes: dict[int, int] = {}  # of blocks, by bytes asked for: few sizes come again and again
+        self._is_expandable = self.settings.expandable_segments
+        self._max_split_bytes = self.settings.max_split_bytes
         self._collects, fraction = self.settings.collects, self.settings.memory_fraction
         self._allowed_bytes = math.inf if fraction is None else int(fraction * self.device.total_bytes)
 
@@ -56,13 +58,14 @@ class Allocator:
         if block is None:
             held = f"{format_bytes(self.reserved)} reserved, {format_bytes(self.allocated)} allocated"
             raise OutOfDeviceMemoryError(f"a request of {format_bytes(num_bytes)} failed: {held}")
-        self._split(block, size)
+        if block.num_bytes != size:
+            self._split(block, size)
         block.is_allocated = True
-        self._allocated[block.address] = block
-        self.allocated += block.num_bytes
-        self.active += block.num_bytes
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
-        return block.address
+        self._allocated[address := block.address] = block
+        if (allocated := self.allocated + block.num_bytes) > self.peak_allocated:
+            self.peak_allocated = allocated
+        self.allocated = allocated
+        return address
 
     def free(self, address: int) -> None:
         """Free the block at this address (`free`); other streams may keep it for a while."""
@@ -75,6 +78,12 @@ class Allocator:
             self._deferred.append(block)
         else:
             self._insert_events(block)
+
+    @property
+    def active(self) -> int:
+        """Bytes that are allocated, or freed while another stream may still use them."""
+        waiting = {block.address: block.num_bytes for events in self._events.values() for _, block in events}
+        return self.allocated + sum((waiting | {block.address: block.num_bytes for block in self._deferred}).values())
 
     def record_stream(self, address: int, stream: int) -> None:
         """Note that another stream uses the block (`recordStream`)."""
@@ -157,42 +166,36 @@ class Allocator:
         return next((name for name, streams in self._captures if streams is None or stream in streams), _DEFAULT_POOL)
 
     def _put(self, block: Block) -> None:
-        """`free_block`."""
-        self.active -= block.num_bytes
-        self._merge(block)
-        block.pool.put(block)
-
-    def _merge(self, block: Block) -> None:
-        """`try_merge_blocks`: with free neighbours that are mapped if it is, and unmapped if it is."""
-        is_mapped = block.is_mapped
-        for other in (block.before, block.after):
-            if other is None or other.is_allocated or other.is_mapped != is_mapped or other.num_events or other.uses:
-                continue
-            if is_mapped:
-                other.pool.take(other)
-            else:
-                other.pool.unmapped[other.stream].remove(other)
-            if other is block.before:
-                block.address = other.address
-                link(other.before, block)
-            else:
-                link(block, other.after)
-            block.num_bytes += other.num_bytes
+        """`free_block`, `try_merge_blocks`: with free neighbours that are mapped if it is, and unmapped if it is."""
+        pool, before, after = block.pool, block.before, block.after
+        if before and not before.is_allocated and before.may_join(block):
+            pool.take(before)
+            block.address = before.address
+            block.num_bytes += before.num_bytes
+            link(before.before, block)
+        if after and not after.is_allocated and after.may_join(block):
+            pool.take(after)
+            block.num_bytes += after.num_bytes
+            link(block, after.after)
+        pool.put(block)
 
     def _free_block(self, pool: Pool, stream: int, size: int) -> Block | None:
         """`get_free_block`: the smallest that is large enough, then the lowest address."""
-        pool.num_calls += self._collects
+        if self._collects:
+            pool.num_calls += 1
         free = pool.free.get(stream)
-        if not free or (at := bisect.bisect_left(free, (size, -1))) == len(free):
+        if not free or (at := bisect_left(free, (size, -1))) == len(free):
             return None
-        if self.settings.expandable_segments:
-            reach, last = free[at][2].reach_bytes, len(free) - 1
+        found, _, block = free[at]
+        if self._is_expandable and (after := block.after) and not after.is_mapped:
+            reach, last = found + after.num_bytes, len(free) - 1
             while at < last and free[at + 1][0] < reach and (further := free[at + 1][2].reach_bytes) < reach:
                 at, reach = at + 1, further
-        block, most = free[at][2], self.settings.max_split_bytes
-        if size < most <= block.num_bytes:
+            found, _, block = free[at]
+        most = self._max_split_bytes
+        if size < most <= found:
             return None
-        if size >= most and block.num_bytes >= size + self.settings.max_non_split_rounding_bytes:
+        if size >= most and found >= size + self.settings.max_non_split_rounding_bytes:
             return None
         del free[at]
         return block
@@ -200,15 +203,18 @@ class Allocator:
     def _split(self, block: Block, size: int) -> None:
         """`should_split`: what is not split off counts as allocated."""
         rest = block.num_bytes - size
-        if block.pool.is_small or self.settings.expandable_segments:
+        if self._is_expandable or block.pool.is_small:
             if rest < MIN_BLOCK_BYTES:
                 return
-        elif size >= self.settings.max_split_bytes or rest <= SMALL_BYTES:
+        elif size >= self._max_split_bytes or rest <= SMALL_BYTES:
             return
-        tail = Block(block.pool, block.stream, block.address + size, rest, block.expandable)
+        pool, after = block.pool, block.after
         block.num_bytes = size
-        tail.insert(block, block.after)
-        block.pool.put(tail)
+        tail = Block(pool, block.stream, block.address + size, rest, block.expandable, True, False, block, after)
+        block.after = tail
+        if after:
+            after.before = tail
+        pool.put(tail)
 
     # ---- new memory
 
@@ -303,8 +309,7 @@ class Allocator:
             rest.insert(block, block.after)
             pool.put_unmapped(rest)
         self._count(block.address, wanted)
-        self._merge(block)
-        pool.put(block)
+        self._put(block)
         return True
 
     # ---- memory given back
@@ -337,9 +342,7 @@ class Allocator:
         block.address, block.num_bytes, block.is_mapped = first, last - first, False
         self.device.give_back(block.num_bytes)
         self._count(block.address, -block.num_bytes)
-        self._merge(block)
-        if not block.is_whole:
-            pool.put_unmapped(block)
+        self._put(block)
 
     def _collect(self) -> None:
         """`garbage_collect_cached_blocks`: whole large blocks of the default pool, unless younger than the mean."""
@@ -365,7 +368,7 @@ class Allocator:
         if math.isinf(self.settings.max_split_bytes):
             return False
         wanted, free = max(size, self.settings.max_split_bytes), pool.free.get(stream, [])
-        at = bisect.bisect_left(free, (wanted, -1))
+        at = bisect_left(free, (wanted, -1))
         released = 0
         for block in [free[at][2]] if at < len(free) else [entry[2] for entry in reversed(free)]:
             if released >= wanted or block.num_bytes < self.settings.max_split_bytes:

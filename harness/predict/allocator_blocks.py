@@ -3,8 +3,9 @@
 Names of c10/cuda/CUDACachingAllocator.cpp: `Block`, `BlockPool`, `ExpandableSegment`.
 """
 
-import bisect
 import math
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -51,6 +52,10 @@ class Block:
         """Return the bytes that a free block can grow to: what is unmapped behind it belongs to it."""
         after = self.after
         return self.num_bytes + (after.num_bytes if after and not after.is_mapped else 0)
+
+    def may_join(self, other: "Block") -> bool:
+        """Return whether this block, which is not allocated, and a neighbour become one."""
+        return self.is_mapped == other.is_mapped and not self.num_events and not self.uses
 
     def range(self) -> tuple[int, int]:
         """Return first address and page of its expandable segment."""
@@ -102,29 +107,59 @@ class Pool:
 
     is_small: bool
     num_calls: int = 0
-    free: dict[int, list[tuple[int, int, Block]]] = field(default_factory=dict)
+    free: defaultdict[int, list[tuple[int, int, Block]]] = field(default_factory=lambda: defaultdict(list))
     unmapped: dict[int, list[Block]] = field(default_factory=dict)
 
     def put(self, block: Block) -> None:
-        """Add a free block."""
-        block.age = self.num_calls
-        free = self.free.get(block.stream)
-        if free is None:
-            free = self.free[block.stream] = []
-        bisect.insort(free, (block.num_bytes, block.address, block))
+        """Add a free block, or an unmapped range: a whole one is the driver's again."""
+        if block.is_mapped:
+            block.age = self.num_calls
+            insort(self.free[block.stream], (block.num_bytes, block.address, block))
+        elif not block.is_whole:
+            self.put_unmapped(block)
 
     def take(self, block: Block) -> None:
-        """Remove a free block."""
-        free = self.free[block.stream]
-        del free[bisect.bisect_left(free, (block.num_bytes, block.address))]
+        """Remove a free block, or an unmapped range."""
+        if block.is_mapped:
+            free = self.free[block.stream]
+            del free[bisect_left(free, (block.num_bytes, block.address))]
+        else:
+            self.unmapped[block.stream].remove(block)
 
     def put_unmapped(self, block: Block) -> None:
         """Add an unmapped range."""
-        bisect.insort(self.unmapped.setdefault(block.stream, []), block, key=_address)
+        insort(self.unmapped.setdefault(block.stream, []), block, key=_address)
 
     def blocks(self, num_bytes: int = 0) -> list[Block]:
         """Return the free blocks of at least so many bytes."""
-        return [entry[2] for free in self.free.values() for entry in free[bisect.bisect_left(free, (num_bytes,)) :]]
+        return [entry[2] for free in self.free.values() for entry in free[bisect_left(free, (num_bytes,)) :]]
+
+
+Pools = dict[int | None, tuple[Pool, Pool]]
+
+
+def copied(pools: Pools, allocated: dict[int, Block]) -> tuple[Pools, dict[int, Block]]:
+    """Return pools and allocated blocks, by address, with copies of all blocks. No other stream may use a block."""
+    new: dict[int, Block] = {}
+    twins = {id(pool): Pool(pool.is_small, pool.num_calls) for both in pools.values() for pool in both}
+
+    def twin(block: Block) -> Block:
+        new[id(block)] = made = Block(
+            twins[id(block.pool)], block.stream, block.address, block.num_bytes, block.expandable, block.is_mapped,
+            block.is_allocated, block.before, block.after, age=block.age,
+        )  # fmt: skip
+        return made
+
+    blocks = {address: twin(block) for address, block in allocated.items()}
+    for pool in (pool for both in pools.values() for pool in both):
+        own = twins[id(pool)]
+        own.free.update(
+            {at: [(size, address, twin(block)) for size, address, block in free] for at, free in pool.free.items()}
+        )
+        own.unmapped = {at: [*map(twin, unmapped)] for at, unmapped in pool.unmapped.items()}
+    for block in new.values():
+        block.before, block.after = new.get(id(block.before)), new.get(id(block.after))
+    return {name: (twins[id(small)], twins[id(large)]) for name, (small, large) in pools.items()}, blocks
 
 
 @dataclass

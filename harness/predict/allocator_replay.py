@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from harness.predict.allocator import Allocator
-from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment
-from harness.predict.allocator_settings import AllocatorSettings
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, copied
+from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings
 from harness.units import GIB, MIB
 
 
@@ -112,24 +114,50 @@ class _Replay:
         return self.addresses.copy(), self.allocator.segments()
 
 
-class _Growing(Allocator):
-    """Lets its device grow where a request fails after every retry, or ``stops`` there.
+class _Limited(Allocator):
+    """Fails before a request that its device may not hold; once it ``retries``, where torch would fail.
 
-    ``enough_bytes``: what the device would have needed for the first one; 0 where none failed.
+    ``enough_bytes``: what the device would have needed for the request that failed.
     """
 
-    def __init__(self, settings: AllocatorSettings, device: Device, *, stops: bool) -> None:
-        super().__init__(settings, device)
-        self.stops, self.enough_bytes = stops, 0
+    retries, enough_bytes = False, 0
 
     def _new_block(self, pool: Pool, stream: int, size: int) -> Block | None:
+        if not self.retries:
+            most = self.reserved + size + 2 * self.settings.large_segment_bytes  # pages of both ends
+            return None if most > self.device.limit_bytes else super()._new_block(pool, stream, size)
         block = super()._new_block(pool, stream, size)
         if block is None:
             self.device.limit_bytes = math.inf
-            block = self._grow(pool, stream, size)
-            self.device.limit_bytes = self.device.used_bytes
-            self.enough_bytes = self.enough_bytes or self.device.used_bytes
-        return None if self.enough_bytes and self.stops else block
+            self._grow(pool, stream, size)
+            self.enough_bytes = self.device.used_bytes
+        return block
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The state before event ``at``, up to which a device of ``num_bytes`` or more makes no difference."""
+
+    at: int
+    replay: _Replay
+    allocator: _Limited
+
+    @staticmethod
+    def of(events: Sequence[Request], cycles: Sequence[Cycle], settings: AllocatorSettings, device: Device) -> "_Start":
+        """Find the state; it is before all cycles."""
+        replay = _Replay(allocator := _Limited(settings, device))
+        end = cycles[0].begin if cycles else len(events)
+        replay.run(events, 0, end)
+        return _Start(end if replay.failed is None else replay.failed, replay, allocator)
+
+    def on(self, limit_bytes: float) -> tuple[_Replay, _Limited]:
+        """Return the same state on a device that gives so many bytes."""
+        replay, allocator = copy(self.replay), copy(self.allocator)
+        allocator.retries, allocator.changes = True, []
+        allocator.device = replace(allocator.device, limit_bytes=limit_bytes)
+        allocator._pools, allocator._allocated = copied(allocator._pools, allocator._allocated)
+        replay.allocator, replay.addresses, replay.failed = allocator, {**replay.addresses}, None
+        return replay, allocator
 
 
 def replayed(
@@ -140,11 +168,12 @@ def replayed(
     cycles: Sequence[Cycle] = (),
 ) -> Outcome:
     """Return what the sequence takes from an empty device of ``total_bytes`` that gives at most ``limit_bytes``."""
-    return _outcome(events, Allocator(settings, Device(limit_bytes, total_bytes)), cycles)
+    return _outcome(events, _Replay(Allocator(settings, Device(limit_bytes, total_bytes))), cycles)
 
 
-def _outcome(events: Sequence[Request], allocator: Allocator, cycles: Sequence[Cycle]) -> Outcome:
-    replay, at, is_exact = _Replay(allocator), 0, True
+def _outcome(events: Sequence[Request], replay: _Replay, cycles: Sequence[Cycle], at: int = 0) -> Outcome:
+    """Replay the events from ``at`` on."""
+    allocator, is_exact = replay.allocator, True
     for cycle in cycles:
         replay.run(events, at, cycle.end)
         at = cycle.end
@@ -168,35 +197,43 @@ def _outcome(events: Sequence[Request], allocator: Allocator, cycles: Sequence[C
     )
 
 
-def fits_bytes(
+def sought(
     events: Sequence[Request],
     settings: AllocatorSettings,
-    free: Outcome,
-    total_bytes: int,
+    total_bytes: int = 80 * GIB,
     cycles: Sequence[Cycle] = (),
-) -> int | None:
-    """Return the smallest device, to 2 MiB, that the sequence fits on; ``free``: its outcome without a limit.
+    peak_bytes: int | None = None,
+) -> tuple[Outcome, int | None]:
+    """Return what the sequence takes without a limit, and the smallest device that it fits on, in whole MiB.
 
-    Reserved is not needed: before torch fails, it gives cached segments back. None: a memory fraction forbids it.
-    Where a request fails, the device grows by what it lacks; the next one begins with all of that. Once nothing fails,
-    smaller ones are tried, unless the sequence is so long that this takes seconds. That takes for granted that more
-    memory never hurts.
+    ``peak_bytes``: its :func:`peak_of`, where that is known.
+
+    A smaller device than is reserved may do, as torch gives cached segments back before it fails. None: a memory
+    fraction forbids it. Trials go on from where a device makes a difference. They take for granted that more memory
+    never hurts, and end early where a long sequence would take seconds.
     """
+    start = _Start.of(
+        events, cycles, settings, Device(peak_of(events) if peak_bytes is None else peak_bytes, total_bytes)
+    )
+    free = _outcome(events, start.on(math.inf)[0], cycles, start.at)
     if free.failed is not None:
-        return None
-    low, high, step, left = free.peak_allocated_bytes // MIB, 0, 1, _MOST_REQUESTS
-    size = max(low, free.least_bytes // MIB if settings.expandable_segments else low)
-    while not high or (low < high and left > 0):
-        left -= len(events)
-        allocator = _Growing(settings, Device(size * MIB, total_bytes), stops=high > 0)
-        found = _outcome(events, allocator, cycles)
-        if allocator.enough_bytes:
-            low = max(size + 1, -(-allocator.enough_bytes // MIB))
-            grown = allocator.device.limit_bytes if found.failed is None else free.peak_reserved_bytes
-            size = (low + high) // 2 if high else max(low, -(-int(grown) // MIB))
-        elif found.failed is not None:
-            return None
-        else:
+        return free, None
+    low, high = free.peak_allocated_bytes // MIB, -(-free.peak_reserved_bytes // MIB)
+    size, step, left = free.least_bytes // MIB, 1, _MOST_REQUESTS
+    while low < high and left > 0:
+        size = max(low, min(size, high - 1))
+        replay, allocator = start.on(size * MIB)
+        found, left = _outcome(events, replay, cycles, start.at), left - len(events) + start.at
+        if found.failed is None:
             high = -(-found.peak_reserved_bytes // MIB)
-            size, step = max(low, high - step), step * 8
-    return high * MIB
+            size, step = high - step, step * 8
+        else:
+            low = max(size + 1, -(-allocator.enough_bytes // MIB))
+            size = (low + high) // 2
+    return free, high * MIB
+
+
+def peak_of(events: Sequence[Request]) -> int:
+    """Return the most bytes that are asked for at once: the least that any allocator has allocated then."""
+    sizes = {key: -(-num_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES for key, num_bytes, _ in events if num_bytes}
+    return max(accumulate(sizes.get(key, 0) * (1 if num_bytes else -1) for key, num_bytes, _ in events), default=0)

@@ -116,13 +116,14 @@ class ExactTracing:
         """Trace the stages with the highest composed peaks first, because time may run out."""
         spec = row.candidate.spec
         software = self.software.model_copy(update={"apex": None})  # the tracer has Apex
-        costs = Composer(exact_spec(spec, self.implementation), self.implementation, software).chunk_costs(traces.even)
+        own = exact_spec(spec, self.implementation)
+        costs = Composer(own, self.implementation, software, as_traced=True).chunk_costs(traces.even)
         assert row.prediction is not None
         order = [stage.pp_rank for stage in sorted(row.prediction.stages, key=lambda stage: -stage.total)]
         num = max(1, min(self.host.num_cores, len(order)))
         requests = [
             ExactRequest(
-                spec=exact_spec(spec, self.implementation),
+                spec=own,
                 implementation=self.implementation,
                 pp_ranks=tuple(order[i::num]),
             )

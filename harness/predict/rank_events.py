@@ -8,8 +8,9 @@ first step; optimizer states come at its end and settle in segments of activatio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from itertools import chain, groupby
+from typing import TYPE_CHECKING
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.optimizer_states import shards_of
@@ -20,6 +21,7 @@ from harness.predict.ledger import StageMemory, deferred_bytes, gathered_inputs_
 from harness.predict.model_states import ModelStates, StateBytes, model_states, owned_parts, state_bytes, state_parts
 from harness.predict.rank_parts import ChunkParts, Keys, Label, Requests, Unit, shared_by
 from harness.predict.schedule import Schedule, keeps_outputs, schedule_of
+from harness.predict.step_history import Steps
 from harness.records.events import BEFORE, BEHIND, BEHIND_BACKWARD, OWN, owner_of
 from harness.units import MIB
 
@@ -34,32 +36,8 @@ _WORKSPACE_BYTES = 32 * MIB
 _SCALES_BYTES = 8  # of an FP8 weight in a trace
 ROUNDS = 2  # micro-batches of a step that are composed, in multiples of the pipeline's
 _LAST = 3  # micro-batches that end and repeat a step; the very last may run in another way
+_owner_of = cache(owner_of)  # of the few rows that every micro-batch has
 _NUM_STEPS = 2  # the first makes the states; the second has them, and later ones are alike
-
-
-class Steps(NamedTuple):
-    """A rank's first steps. ``labels``: who makes each request, by its key: part or module, layer, micro-batch.
-
-    ``marks``: the first event of each phase, with the number of its step and its name. ``num_left``: micro-batches of a
-    step that are neither composed nor repeated by ``cycles``. ``gradients``: keys of what DDP's stream reads last.
-    ``waits``: the events before which the host waits for all streams.
-    """
-
-    events: tuple[Request, ...]
-    labels: dict[int, Label]
-    marks: tuple[tuple[int, int, str], ...]
-    cycles: tuple[Cycle, ...] = ()
-    num_left: int = 0
-    gradients: frozenset[int] = frozenset()
-    waits: tuple[int, ...] = ()
-
-    def late(self) -> tuple[Request, ...]:
-        """Return the events where DDP's stream is always behind: what it reads ends when the host waits for it."""
-        done, events, gradients = list[Request](), self.events, self.gradients
-        for begin, end in pairwise((0, *self.waits, len(events)) if gradients else (0, len(events))):
-            behind = [event for event in events[begin:end] if event[1] is None and event[0] in gradients]
-            done += [event for event in events[begin:end] if event[1] or event[0] not in gradients] + behind
-        return tuple(done)
 
 
 class _Memory:
@@ -168,12 +146,12 @@ class _Memory:
     def run(self, rows: tuple[int, ...], own: Requests, before: Requests, behind: Requests) -> None:
         """Run a pass of a part, whose requests are added to ``own``."""
         neighbours = {BEFORE: before, BEHIND: behind, BEHIND_BACKWARD: behind}
-        is_plain = not (self._draw or self._unit.aside or self._unit.split or self._late_sizes)
+        special, is_drawn = self._unit.aside | self._unit.split | self._late_sizes, self._draw is not None
         for row in rows:
             if row > 0:
-                own.keys.append(self.take(row) if is_plain else self._ask(row))
+                own.keys.append(self._ask(row) if is_drawn or row in special else self.take(row))
                 continue
-            owner, what = owner_of(row)
+            owner, what = _owner_of(row)
             if owner == OWN:
                 self.free(own.keys[what])
             else:

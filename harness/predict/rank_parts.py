@@ -102,6 +102,8 @@ def chunk_parts(composer: Composer, chunk: Chunk, read: Read) -> ChunkParts:
         uses = 1 + bool(chunk.mtp_layers)
         ends = _with_loss(_without(ends, (gradient,)), gradient, composer.logits_bytes, composer.loss_scratch, uses)
         ends = replace(ends, waits=composer.fused_loss == "te")  # 2.11 `cross_entropy_backward` compares on the device
+    if chunk.mtp_layers and has_experts(composer.spec.model.layer_kinds[-1]):
+        ends = replace(ends, routed=_of_experts(composer.spec)[1], layer=len(composer.layer_kinds))
     return ChunkParts(
         units=(begins, *_placed(composer.spec, book.units(single, kinds), chunk.layers), ends),
         parameters=tuple(chain.from_iterable(part.parameters for part in parts)),

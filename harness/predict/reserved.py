@@ -6,7 +6,7 @@ The figures of classes are in `reserved.json`, which `scripts/accuracy reserved`
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import compress
 from pathlib import Path
 from statistics import median
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.allocator_replay import Outcome, fits_bytes, replayed
+from harness.predict.allocator_replay import Outcome, peak_of, replayed, sought
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory
 from harness.predict.ranges import CLASSES, class_of
-from harness.predict.rank_events import Steps, rank_steps
+from harness.predict.rank_events import rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
 from harness.predict.schedule import schedule_of
 from harness.predict.stages import Composer
+from harness.predict.step_history import Steps
 from harness.records.prediction import Source
 from harness.units import GIB
 
@@ -56,16 +57,6 @@ class Held:
     source: Source
     drawn: Drawn | None = None
     behind: Callable[[], int] = field(default=int, compare=False, repr=False)
-
-    def moved(self, num_bytes: int) -> "Held":
-        """Return it for a peak that is so much higher."""
-        (a, b, c), (d, e, f) = self.in_time, self.fits
-        return replace(
-            self,
-            in_time=(a + num_bytes, b + num_bytes, c + num_bytes),
-            fits=(d + num_bytes, e + num_bytes, f + num_bytes),
-            drawn=self.drawn and Drawn(*((a + num_bytes, b + num_bytes) for a, b in vars(self.drawn).values())),
-        )
 
 
 @dataclass(frozen=True)
@@ -155,29 +146,24 @@ def replay(
     """
     spec, device = composer.spec, device_bytes(composer.spec)
     steps = first_steps(composer, stage, chunks, read)
-    others = [first_steps(composer, stage, chunks, read, draw) for draw in draws]
-    free, *drawn = _replayed((steps, *others), settings, device)
-    if settings.memory_fraction is not None and any(each.failed is not None for each in (free, *drawn)):
+    every = (steps, *(first_steps(composer, stage, chunks, read, draw) for draw in draws))
+    found = [sought(each.events, settings, device, each.cycles, each.peak_bytes) for each in every]
+    if settings.memory_fraction is not None and any(fits is None for _, fits in found):
         settings = replace(settings, memory_fraction=None)  # the question is what the steps need
-        free, *drawn = _replayed((steps, *others), settings, device)
-    rest = max(0, stage.total - free.peak_allocated_bytes)
-    whole, *fits = map(partial(_sought, settings, rest, device), (steps, *others), (free, *drawn))
+        found = [sought(each.events, settings, device, each.cycles, each.peak_bytes) for each in every]
+    needed = [min(each.peak_reserved_bytes, fits or each.peak_reserved_bytes) for each, fits in found]
+    (free, *drawn), (whole, *fits) = (each for each, _ in found), needed
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
     known = ratios_of(spec, stage.total, settings)
     cut = (1.0,) * 4 if free.is_exact and not steps.num_left else known.cut
     reach, (fewest, likely, greatest) = known.late_replayed * cut[1], _ends(whole, fits)
-    held = Held(
+    return Held(
         (round(low * cut[0]), reserved, round(most * reach)),
         (round(fewest * cut[2]), likely, round(greatest * cut[3])),
         "replayed",
         _drawn(drawn, fits) if drawn else None,
         cache(lambda: round(behind_bytes(steps, settings, device, free) * reach)),
     )
-    return held.moved(rest)
-
-
-def _replayed(steps: Sequence[Steps], settings: AllocatorSettings, device: int) -> list[Outcome]:
-    return [replayed(each.events, settings, total_bytes=device, cycles=each.cycles) for each in steps]
 
 
 def behind_bytes(steps: Steps, settings: AllocatorSettings, device: int, free: Outcome) -> int:
@@ -186,17 +172,6 @@ def behind_bytes(steps: Steps, settings: AllocatorSettings, device: int, free: O
     if late == steps.events:
         return 0
     return max(0, replayed(late, settings, total_bytes=device).peak_reserved_bytes - free.peak_reserved_bytes)
-
-
-def _sought(settings: AllocatorSettings, rest: int, device: int, steps: Steps, free: Outcome) -> int:
-    """Return the smallest device less ``rest``: the first block of a written step, which the replay ``free`` lacks."""
-    events, cycles = steps.events, steps.cycles
-    if rest:
-        events = ((-len(events), rest, 0), *events)
-        cycles = tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in cycles)
-    least = replace(free, peak_allocated_bytes=free.peak_allocated_bytes + rest, least_bytes=free.least_bytes + rest)
-    found = fits_bytes(events, settings, least, device, cycles)
-    return free.peak_reserved_bytes if found is None else min(free.peak_reserved_bytes, found - rest)
 
 
 def _drawn(found: list[Outcome], fits: list[int]) -> Drawn:
@@ -217,7 +192,10 @@ def first_steps(
     read: Read,
     draw: "Draw | None" = None,
 ) -> Steps:
-    """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`."""
+    """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`.
+
+    What the ledger's peak exceeds that of the requests by stands before them, as much beside every draw.
+    """
     if cause := not_composed(composer.spec):
         raise MissingEventsError(cause)
     seed = draw.seed if draw else None
@@ -225,7 +203,10 @@ def first_steps(
     name = (composer.spec.recompute.text, stage.pp_rank, seed)
     if name not in known:
         parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
-        known[name] = rank_steps(composer.spec, stage, chunks, parts, draw)
+        made = rank_steps(composer.spec, stage, chunks, parts, draw)
+        constant = first_steps(composer, stage, chunks, read) if draw else None
+        made = made._replace(peak_bytes=peak_of(made.events))
+        known[name] = made.beside(constant.rest if constant else stage.total - made.peak_bytes)
     return known[name]
 
 

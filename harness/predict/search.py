@@ -1,7 +1,7 @@
 """Plan a request: predict every distinct recompute setting, judge it by the GPU's memory, choose the cheapest."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from harness.experiment.effective import Implementation, computation, effective_recompute
@@ -69,6 +69,12 @@ class Candidates:
     rows: tuple[Candidate, ...]
     inert: dict[str, str]
     skipped: tuple[str, ...] = ()
+    _composers: dict[object, Composer] = field(default_factory=dict, repr=False, compare=False)
+
+    def composer(self, implementation: Implementation, software: Software) -> Composer:
+        """Return what composes the settings, the same at every call: it keeps the cases that it makes."""
+        made = Composer(self.rows[0].spec, implementation, software)
+        return self._composers.setdefault((implementation, software), made)
 
 
 def candidates(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidates:
@@ -256,7 +262,7 @@ class Plan:
 
 def required_cases(found: Candidates, implementation: Implementation, software: Software) -> tuple[TraceCase, ...]:
     """Return all traces that the legal settings need, each once."""
-    composer = Composer(found.rows[0].spec, implementation, software)
+    composer = found.composer(implementation, software)
     legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
     return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
 
@@ -304,7 +310,7 @@ def plan(
 ) -> Plan:
     """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
     limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
-    composer = Composer(spec, implementation, software)
+    composer = found.composer(implementation, software)
     rows = tuple(row_of(row, composer, traces, software, constants, limits) for row in found.rows)
     control = next((row.prediction for row in rows if row.prediction and row.text == NoRecompute().text), None)
     rows = tuple(row.compared_with(control) for row in rows)

@@ -26,6 +26,8 @@ from harness.units import MIB
 MOST_LISTED = 400_000
 # By how much a relaxation may be off, as a share of the seconds.
 _TOLERANCE = 1e-7
+# Seconds that differ by less, as a share of the longest, are as long: sums of the same mixes in another order.
+_SAME_SHARE = 1e-11
 
 
 class TooManyError(Exception):
@@ -90,7 +92,10 @@ class StageSearch:
         return None
 
     def up_to(self, most_s: float, least_s: float = 0.0) -> Plans:
-        """Return all plans that fit and take at most, and at least, so many seconds. TooManyError."""
+        """Return the plans that fit and take at most, and at least, so many seconds. TooManyError.
+
+        Of plans that take as long, those are left out that hold at no moment less than another one.
+        """
         if self._relaxed is None:
             return self._nothing
         least, prices = self._relaxed
@@ -114,8 +119,9 @@ class StageSearch:
                 np.zeros(len(parts)),
             )
             peaks, fits = self._fits(sums, largest, chunk + 1)
-            found, cost, largest = found._replace(peaks=peaks).where(fits), cost[fits], largest[fits]
-            sums = [each[fits] for each in sums]
+            best = _undominated(found, np.column_stack([*sums, largest]), np.flatnonzero(fits))
+            found, cost, largest = found._replace(peaks=peaks).where(best), cost[best], largest[best]
+            sums = [each[best] for each in sums]
         return found.where(found.seconds >= least_s * (1 - _TOLERANCE))
 
     def _fits(self, sums: Sequence[Any], largest: Any, done: int) -> tuple[Any, Any]:
@@ -206,6 +212,22 @@ class StageSearch:
 def _require_few(number: int) -> None:
     if number > MOST_LISTED:
         raise TooManyError
+
+
+def _undominated(plans: Plans, held: Any, among: Any) -> Any:
+    """Return those of the plans ``among`` beside which no other takes as long and ``held[plan]`` nowhere more.
+
+    Of chunks with equal layers, some recompute; most plans differ only in which.
+    """
+    times = np.column_stack([plans.seconds, plans.returning])[among]
+    _, kinds = np.unique(np.round(times / (times.max(initial=0.0) * _SAME_SHARE)), axis=0, return_inverse=True)
+    order, kept = np.lexsort((held[among].sum(axis=1), kinds.ravel())), list[int]()
+    for left in np.split(among[order], np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
+        equal = left
+        while len(equal):
+            kept.append(equal[0])
+            equal = equal[1:][np.any(held[equal[1:]] < held[equal[0]], axis=1)]
+    return np.sort(np.array(kept, int))
 
 
 def _kind(found: list[Row]) -> Kind:

@@ -57,11 +57,13 @@ class Composer:
 
     Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
     transformer-engine's dummy of its size. Without Apex its backward pass allocates the gradient; no dummy stays.
+    ``as_traced``: without what kernels allocate and no trace shows, to compare with a traced step.
     """
 
     spec: ExperimentSpec
     implementation: Implementation
     software: Software = NO_SOFTWARE
+    as_traced: bool = False
     shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
@@ -352,7 +354,7 @@ class Composer:
     @property
     def loss_scratch(self) -> int:
         """Return the bytes of the exponentials that Inductor writes beside fp32 logits in megatron-core's loss."""
-        is_there = self.fused_loss == "native" and not self.spec.gpu_type.is_cpu
+        is_there = self.fused_loss == "native" and not self.spec.gpu_type.is_cpu and not self.as_traced
         return 4 * self.logits_bytes // self.spec.precision.params_bytes * is_there
 
     @property
@@ -363,7 +365,7 @@ class Composer:
         4,096 tokens over 32,064 rows of 8,192 take (409 + 4,096) * 8,192 * 4 = 147,619,840.
         """
         tp, tokens = self.spec.parallelism.tensor_model_parallel_size, tokens_of_rank(self.spec)
-        if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu or self.spec.peft:
+        if tokens <= _FEW_TOKENS or self.spec.gpu_type.is_cpu or self.spec.peft or self.as_traced:
             return 0
         own = min(tokens, self.spec.model.padded_vocab_size(tp) // tp)
         return (tokens // _TOKENS_PER_SUM + own) * self.spec.model.hidden_size * 4

@@ -3,16 +3,59 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from harness.predict.allocator import Allocator
 from harness.predict.allocator_blocks import Device, Segment
+from harness.predict.allocator_replay import Cycle, Request
 from harness.predict.allocator_settings import settings_of
-from harness.predict.rank_events import Steps
 from harness.predict.rank_parts import Label
 
-# Of what the ledger counts and no request shows; below all addresses of the replay.
-_REST_ADDRESS = 1 << 44
+
+class Steps(NamedTuple):
+    """A rank's first steps. ``labels``: who makes each request, by its key: part or module, layer, micro-batch.
+
+    ``marks``: the first event of each phase, with the number of its step and its name. ``num_left``: micro-batches of a
+    step that are neither composed nor repeated by ``cycles``. ``gradients``: keys of what DDP's stream reads last.
+    ``waits``: the events before which the host waits for all streams. ``peak_bytes``: the most that is asked
+    for at once; ``rest``: of these what :meth:`beside` added.
+    """
+
+    events: tuple[Request, ...]
+    labels: dict[int, Label]
+    marks: tuple[tuple[int, int, str], ...]
+    cycles: tuple[Cycle, ...] = ()
+    num_left: int = 0
+    gradients: frozenset[int] = frozenset()
+    waits: tuple[int, ...] = ()
+    peak_bytes: int = 0
+    rest: int = 0
+
+    def beside(self, num_bytes: int) -> "Steps":
+        """Return the same steps after a block that stays, where it has any bytes."""
+        if num_bytes <= 0:
+            return self
+        key = min(self.labels, default=0) - 1
+        return self._replace(
+            events=((key, num_bytes, 0), *self.events),
+            labels={**self.labels, key: ("overhead", "beside the requests")},
+            marks=tuple((at and at + 1, step, phase) for at, step, phase in self.marks),
+            cycles=tuple(each._replace(begin=each.begin + 1, end=each.end + 1) for each in self.cycles),
+            waits=tuple(at + 1 for at in self.waits),
+            peak_bytes=self.peak_bytes + num_bytes,
+            rest=num_bytes,
+        )
+
+    def late(self) -> tuple[Request, ...]:
+        """Return the events where DDP's stream is always behind: what it reads ends when the host waits for it."""
+        done, events, gradients = list[Request](), self.events, self.gradients
+        for begin, end in pairwise((0, *self.waits, len(events)) if gradients else (0, len(events))):
+            behind = [event for event in events[begin:end] if event[1] is None and event[0] in gradients]
+            done += [event for event in events[begin:end] if event[1] or event[0] not in gradients] + behind
+        return tuple(done)
+
+
 _SEGMENTS = {False: ("segment_alloc", "segment_free"), True: ("segment_map", "segment_unmap")}
 _CHANGES = {"alloc": 1, "free_completed": -1}
 _CHANGES_OF_SEGMENTS = {word: sign for words in _SEGMENTS.values() for word, sign in zip(words, (1, -1), strict=True)}
@@ -66,12 +109,8 @@ class StepHistory:
             yield Moment(reserved, allocated, groups)
 
 
-def step_history(steps: Steps, conf: str, total_bytes: int, peak_bytes: int) -> StepHistory:
-    """Replay the steps. OutOfDeviceMemoryError where a memory fraction refuses a request.
-
-    What ``peak_bytes`` of the ledger exceed the peak of the requests by is a block of its own, as in
-    `harness.predict.reserved.replay`.
-    """
+def step_history(steps: Steps, conf: str, total_bytes: int) -> StepHistory:
+    """Replay the steps. OutOfDeviceMemoryError where a memory fraction refuses a request."""
     settings = settings_of(conf)
     allocator = Allocator(settings, Device(total_bytes=total_bytes))
     entries, firsts, there = list[Entry](), list[int](), dict[int, Entry]()
@@ -89,12 +128,6 @@ def step_history(steps: Steps, conf: str, total_bytes: int, peak_bytes: int) -> 
         there[key] = Entry("alloc", address, allocator.allocated - allocated, stream, steps.labels[key], num_bytes)
         entries.append(there[key])
     firsts.append(len(entries))
-    segments, rest = allocator.segments(), peak_bytes - allocator.peak_allocated
-    if rest > 0:
-        row = Entry("alloc", _REST_ADDRESS, rest, 0, ("overhead", "beside the requests"), rest)
-        entries[:0] = [row._replace(action="segment_alloc"), row]
-        firsts = [first + 2 for first in firsts]
-        segments.insert(0, (row.address, rest, [(row.address, rest, True)]))
-        there[min(there, default=0) - 1] = row
     marks = tuple((at and firsts[at], step, phase) for at, step, phase in steps.marks)
-    return StepHistory(tuple(entries), marks, tuple(segments), {row.address: row for row in there.values()}, conf)
+    alive = {row.address: row for row in there.values()}
+    return StepHistory(tuple(entries), marks, tuple(allocator.segments()), alive, conf)

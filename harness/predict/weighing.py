@@ -111,7 +111,7 @@ def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | N
     try:
         steps = first_steps(own, found.worst, own.chunk_costs(traces.even)[place], traces.requests)
         steps = steps._replace(labels=by_module(steps.labels, own, found.worst.pp_rank, traces.requests))
-        return step_history(steps, asked_settings(found.spec)[1], device_bytes(found.spec), found.worst.total)
+        return step_history(steps, asked_settings(found.spec)[1], device_bytes(found.spec))
     except (MissingEventsError, OutOfDeviceMemoryError):
         return None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, JobCommand, WholeShortOptions, answers_first, takes
+from harness.cli.commands import App, JobCommand, WholeShortOptions, takes
 from harness.cli.options import ExperimentOptions, Json, option
 from harness.show.answer import answer
 
@@ -20,7 +20,6 @@ Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", 
 
 
 @recipes.command("list")
-@answers_first
 def list_recipes(
     gpu: Annotated[
         str | None,
@@ -38,7 +37,6 @@ def list_recipes(
 
 
 @recipes.command("show")
-@answers_first
 def show_recipe(
     name: Annotated[
         str,
@@ -207,7 +205,6 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
 
 
 @rules.command("list")
-@answers_first
 def list_rules(
     severity: Annotated[
         str | None, typer.Option("--severity", metavar="NAME", help="List only error, warning or note.")
@@ -231,7 +228,6 @@ def _rule_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 @rules.command("show")
-@answers_first
 def show_rule(
     rule: Annotated[str, typer.Argument(metavar="ID", autocompletion=_rule_ids, help="A rule id, e.g. T08.")],
     as_json: Json = False,

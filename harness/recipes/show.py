@@ -60,7 +60,7 @@ def recipe_page(recipe: Recipe) -> Page:
 
 
 def checked_page(checked: Iterable[CheckedFile]) -> Page:
-    """Return the points that cannot run, and a summary."""
+    """Return a summary, and the points that cannot run."""
     files, lines = list(checked), []
     for file in files:
         where = file.file
@@ -68,8 +68,8 @@ def checked_page(checked: Iterable[CheckedFile]) -> Page:
             f"{where}: {title}: cannot run, because the published sizes do not divide" for title in file.inconsistent
         ]
         lines += [f"{where}: {row.point}: refused by rule {row.rule}: {row.message}" for row in file.refused]
-    points = sum(file.points for file in files)
-    return Page((listing(lines), f"ok: {counted(len(files), 'recipe file')}, {counted(points, 'operating point')}"))
+    points, refused = counted(sum(file.points for file in files), "operating point"), f"; {len(lines)} cannot run"
+    return Page((listing(lines),), answer=f"OK: {counted(len(files), 'recipe file')}, {points}{refused * bool(lines)}.")
 
 
 def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
@@ -83,7 +83,10 @@ def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
 def suites_page(rows: Iterable[SuiteRow]) -> Page:
     """Return one row per suite."""
     lines = [(row.suite, str(row.num_cases), " ".join(row.gpus) or ABSENT, row.title) for row in rows]
-    return Page((table(("suite", "cases", "GPU", Column("about", long=True)), lines, right=("cases",)),))
+    return Page(
+        (table(("suite", "cases", "GPU", Column("about", long=True)), lines, right=("cases",)),),
+        answer=f"{counted(len(lines), 'suite')}; `mbr-perf recipes suites NAME` lists the cases of one.",
+    )
 
 
 def suite_page(suite: SuiteDocument) -> Page:

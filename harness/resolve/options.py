@@ -1,16 +1,18 @@
 """Command-line options as the last layer of settings, `--set` and `--env` among them; an absent option adds nothing."""
 
+import ast
 import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.model import MOST
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setting, Value, merge, settable_paths
 from harness.resolve.recompute import policy_from_text, recompute_setting
-from harness.units import GIB
+from harness.units import GIB, shortened
 
 _READ_BELOW = "measure.profiling_ranks"
 LEAF_OF_OPTION = {
@@ -146,25 +148,37 @@ def _consequences(direct: Layer, assigned: Layer) -> Layer:
     return settings
 
 
-_TERM = re.compile(r"\[([01])\]\*([1-9][0-9]{0,3})")
-
-
 def read_layer_freq(text: str) -> tuple[int, ...]:
-    """Expand a pattern to one 0 or 1 per layer; BadRequestError for other text.
+    """Expand a pattern, as Megatron-LM writes it in Python, to one 0 or 1 per layer; BadRequestError for other text.
 
-    >>> read_layer_freq("[0]*1+[1]*3")
-    (0, 1, 1, 1)
+    >>> read_layer_freq("[0]*1+([0,1]*2)")
+    (0, 0, 1, 0, 1)
     """
-    pattern: tuple[int, ...] = ()
-    for term in text.replace(" ", "").strip("()").split("+"):
-        match = _TERM.fullmatch(term)
-        if match is None:
-            raise BadRequestError(
-                f"{text!r} is not a layer pattern such as [0]*3+[1]*58",
-                remedy="write an integer, a list of 0 and 1, or [0]*3+[1]*58",
-            )
-        pattern += (int(match[1]),) * int(match[2])
-    return pattern
+    try:
+        return _layers_of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise BadRequestError(
+            f"{shortened(repr(text))} is not a layer pattern such as [0]*3+[1]*58",
+            remedy="write an integer, a list of 0 and 1, or [0]*3+[1]*58",
+        ) from None
+
+
+def _layers_of(node: ast.expr) -> tuple[int, ...]:
+    found: tuple[object, ...]
+    match node:
+        case ast.List(elts=items):
+            found = tuple(each.value if isinstance(each, ast.Constant) else None for each in items)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            found = _layers_of(left) + _layers_of(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))):
+            layers = _layers_of(left)
+            found = layers * min(times, MOST["layers"] // max(len(layers), 1) + 1)
+        case _:
+            found = ()
+    known = tuple(each for each in found if type(each) is int and each in (0, 1))
+    if not known or len(known) < len(found) or len(known) > MOST["layers"]:
+        raise ValueError
+    return known
 
 
 def with_num_layers(pattern: tuple[int, ...], num_layers: int) -> tuple[int, ...]:

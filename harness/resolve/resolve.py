@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, Problems
+from harness.errors import Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, uneven_layout
@@ -81,7 +81,9 @@ def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
     options_layer(request, problems)
     problems.tried(lambda: check_names(replace(request, gpu="cpu")))
     if request.source is not None:
-        raise BadRequestError(f"{request.source.label}: names no GPU type", remedy="add it, e.g. -g h100")
+        problems.tried(lambda: recipe_of(replace(request, gpu="h100")))  # what else is wrong with the file
+        problems.add(f"{request.source.label}: names no GPU type", "add it, e.g. -g h100")
+        problems.raise_if_any()
     point = only_gpu_point(problems.having(problems.tried(lambda: recipe_of(request))), request)
     key = point.key
     chosen = replace(request, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, variant=key.variant)

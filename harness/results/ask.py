@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from harness.cli import completion
-from harness.cli.commands import App, answers_first
+from harness.cli.commands import App
 from harness.cli.options import Json, Results
 from harness.show.answer import answer
 from harness.units import counted
 
 
-@answers_first
 def machine(results_dir: Results = None, as_json: Json = False) -> None:
     """Check this machine: software, GPUs, compiler, results folder, shared memory.
 
@@ -39,7 +38,6 @@ Reference = Annotated[
 
 
 @app.command("list")
-@answers_first
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """List every run, sweep and night with id, start, outcome and size, also incomplete and damaged ones."""
     from functools import partial
@@ -57,7 +55,6 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 
 @app.command()
-@answers_first
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
     """Show a run, sweep or night: outcome, metrics or process, and files, cells or cases."""
     from harness.records import folders
@@ -76,7 +73,6 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
 
 
 @app.command()
-@answers_first
 def doctor(results_dir: Results = None, as_json: Json = False) -> None:
     """Find problems: damaged or missing records, and incomplete files.
 

@@ -1,12 +1,13 @@
 """Replays the history of a snapshot under other settings of torch's allocator, or with modules recomputed."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from harness.errors import BadRequestError, nearest
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.modules import MODULES
-from harness.predict.allocator_replay import Event, fits_bytes, replayed
+from harness.predict.allocator_replay import Event, replayed, sought
 from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings, settings_of
 from harness.snapshot.blocks import HeldBlock, held_blocks
 from harness.snapshot.fields import SnapshotFormatError, size, text, torchs_layout
@@ -37,12 +38,15 @@ def question_of(settings: Sequence[str], device_gib: float | None, without: Sequ
     """Return what is asked, None for nothing. BadRequestError for what torch or megatron-core refuse."""
     if not settings and device_gib is None and not without:
         return None
-    for each in settings:
-        settings_of(each, where="--what_if")
-    for each in without:
-        modules_of(each)
+    problems = Problems()
+    reads: list[Callable[[], object]] = [partial(settings_of, each, "--what_if") for each in settings]
+    reads += [partial(modules_of, each) for each in without]
+    for read in reads:
+        with problems.collecting():
+            read()
     if device_gib is not None and not 0 < device_gib < _MOST_GIB:
-        raise BadRequestError(f"--device_gib {device_gib:g}: no size of a device in GiB", remedy="e.g. --device_gib 80")
+        problems.add(f"--device_gib {device_gib:g}: no size of a device in GiB", "e.g. --device_gib 80")
+    problems.raise_if_any()
     return Question(
         settings=tuple(settings),
         device_bytes=None if device_gib is None else int(device_gib * GIB),
@@ -222,12 +226,12 @@ def _row(history: _History, entries: Entries, asked: str, device_bytes: int | No
     settings, total = settings_of(asked), max(_ASSUMED_DEVICE_BYTES, device_bytes or 0)
     if device_bytes is not None and settings.memory_fraction is not None:
         total = device_bytes
-    free = replayed(history.events, settings, total_bytes=total)
+    free, fits = sought(history.events, settings, total)
     return WhatIfRow(
         settings=asked,
         allocated_bytes=free.peak_allocated_bytes,
         reserved_bytes=free.peak_reserved_bytes,
-        fits_bytes=fits_bytes(history.events, settings, free, total),
+        fits_bytes=fits,
         failure=None if device_bytes is None else _failure(history, entries, settings, device_bytes),
     )
 

@@ -178,4 +178,5 @@ def _versus(cell: CellVerdict) -> Iterable[Remark]:
 def _golden(golden: CellGolden) -> str:
     gated = [f for f in golden.comparison if f.change is not None]
     text = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
-    return f"compared with golden {golden.path or ''}: {golden.outcome.value}{f': {text}' if text else ''}"
+    name = "/".join((golden.path or "").removesuffix(".json").split("/")[-2:])  # as `golden list` prints it
+    return f"compared with golden {name}: {golden.outcome.value}{f': {text}' if text else ''}"

@@ -94,7 +94,7 @@ def main() -> int:
         "--scripted",
         nargs="*",
         metavar="POINT",
-        help="run ranks of these H100 points (default: all; uneven: those of uneven routing) on scripted GPUs, into "
+        help="run ranks of these H100 points (default: all; uneven, native: those apart) on scripted GPUs, into "
         "results/scripted_gpu; compares nothing",
     )
     parser.add_argument(

@@ -58,6 +58,15 @@ BY_LAYER = {
     "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/4xnone"
 }
 UNEVEN_FILE = FOLDER / "uneven" / "routing.json"
+# Ranks without expandable segments: point and stage.
+NATIVE = (
+    ("llama3_8b_pretrain_bf16_8", 0), ("llama3_70b_sft_bf16_32", 0), ("llama3_70b_sft_bf16_32", 3),
+    ("llama3_8b_pretrain_fp8_cs_8", 0),
+    ("moonlight_16b_pretrain_bf16_16_library", 0), ("llama31_405b_pretrain_bf16_512", 7),
+    ("qwen25_7b_pretrain_bf16_2_library", 0),
+)  # fmt: skip
+NATIVE_FILE = FOLDER / "native" / "streams.json"
+_WITHOUT_SEGMENTS = "allocator=expandable_segments:False"
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
 _DEVICE_BYTES = 1 << 39  # more than an H100 has, so that all ranks can be measured
@@ -180,7 +189,7 @@ def measured(point: Point, row: Row, *more: str, busy: bool = True) -> Row:
     }
     words = [f"{name}={value}" for name, value in asked.items()]
     words += [f"set={' '.join(point.asked['set_values'])}"] if point.asked["set_values"] else []
-    words += ["balanced=1", *more] if point.spec.model.moe else []
+    words += [*(["balanced=1"] if point.spec.model.moe else []), *more]
     start, found = time.monotonic(), []
     for is_busy in (False, True) if busy and row.setting == point.spec.recompute.text else (False,):
         with tempfile.TemporaryDirectory() as folder:
@@ -203,33 +212,26 @@ def measured(point: Point, row: Row, *more: str, busy: bool = True) -> Row:
     )  # fmt: skip
 
 
-def read_uneven() -> list[dict[str, Any]]:
-    """Return the rows of :data:`UNEVEN` that were measured."""
-    return list(json.loads(UNEVEN_FILE.read_text())["rows"]) if UNEVEN_FILE.exists() else []
+def read_apart(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of :data:`UNEVEN` or :data:`NATIVE` that were measured."""
+    return list(json.loads(file.read_text())["rows"]) if file.exists() else []
 
 
-def _measure_uneven(host: Host) -> None:
-    """Measure what is missing of :data:`UNEVEN`, each with its point's own setting."""
-    rows = read_uneven()
-    for name, stage, routing in UNEVEN:
-        if any((row["point"], row["stage"], row["routing"]) == (name, stage, routing) for row in rows):
+def _measure_apart(host: Host, file: Path, due: Iterable[tuple[str, int, str]]) -> None:
+    """Measure what is missing of point, stage and option of the rank, each with its point's own setting."""
+    rows = read_apart(file)
+    for name, stage, option in due:
+        key, value = option.split("=", 1)
+        if any((row["point"], row["stage"], row[key]) == (name, stage, value) for row in rows):
             continue
         point = next(points(host, [name]))
-        row = measured(point, Row(name, point.spec.recompute.text, stage, 0), f"routing={routing}", busy=False)
-        narrate(f"{name} stage {stage}, routing {routing}: {row.failure or row.peak_reserved_bytes}")
-        kept = (
-            "point",
-            "setting",
-            "stage",
-            "peak_allocated_bytes",
-            "peak_reserved_bytes",
-            "failure",
-            "seconds",
-            "versions",
-        )
-        rows.append({each: asdict(row)[each] for each in kept} | {"routing": routing})
-        UNEVEN_FILE.parent.mkdir(exist_ok=True)
-        write_atomically(UNEVEN_FILE, json.dumps({"rows": rows}, indent=1) + "\n")
+        row = measured(point, Row(name, point.spec.recompute.text, stage, 0), option, busy=file == NATIVE_FILE)
+        narrate(f"{name} stage {stage}, {option}: {row.failure or row.peak_reserved_bytes}")
+        kept = ("point", "setting", "stage", "peak_allocated_bytes", "peak_reserved_bytes", "peak_reserved_late_bytes",
+                "failure", "seconds", "versions")  # fmt: skip
+        rows.append({each: asdict(row)[each] for each in kept} | {key: value})
+        file.parent.mkdir(exist_ok=True)
+        write_atomically(file, json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 def read(name: str) -> dict[tuple[str, int], dict[str, Any]]:
@@ -240,11 +242,13 @@ def read(name: str) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def measure(host: Host, names: Sequence[str]) -> None:
-    """Measure what is missing, two ranks at once; every row is kept as it comes. ``uneven`` names those of uneven routing."""
+    """Measure what is missing, two ranks at once; every row is kept as it comes. ``uneven`` and ``native`` name those apart."""
     sys.path.append(str(Path(__file__).parents[2]))
     FOLDER.mkdir(parents=True, exist_ok=True)
     if not names or "uneven" in names:
-        _measure_uneven(host)
+        _measure_apart(host, UNEVEN_FILE, ((name, stage, f"routing={tokens}") for name, stage, tokens in UNEVEN))
+    if not names or "native" in names:
+        _measure_apart(host, NATIVE_FILE, ((name, stage, _WITHOUT_SEGMENTS) for name, stage in NATIVE))
     chosen = list(points(host, names))
     for point, only_own in [
         *((each, True) for each in chosen),

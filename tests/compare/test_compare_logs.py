@@ -90,6 +90,12 @@ def test_figures_that_cannot_be_true_get_no_verdict(compare, log, golden, doubt)
     assert re.search(doubt, findings(answer)["tflops_per_gpu"]["reason"])
 
 
+def test_a_log_shorter_than_its_reference_is_judged_up_to_its_end(compare):
+    answer = compare(bridge_log([30.0] + [600.0] * 29), bridge_golden(), "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["window"]["end"], len(document["provisional"])) == (5, 30, 1)
+
+
 def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_named(compare):
     golden = bridge_golden(alloc=25.5, max_alloc=45.0, max_reserved=64.2)
     answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden, "-v")

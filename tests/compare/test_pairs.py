@@ -169,7 +169,7 @@ def test_a_document_of_a_run_or_of_a_comparison_stands_for_its_run_or_its_log(mb
     )  # fmt: skip
     assert mbr_perf("compare", slower, tmp_path / "ran.json").code == 5
     answer = mbr_perf("compare", slower, tmp_path / "other.json")
-    assert (answer.code, "names neither a run nor a log" in answer.err) == (2, True)
+    assert (answer.code, "names neither the runs of one setting nor a log" in answer.err) == (2, True)
 
 
 def test_a_folder_of_runs_stands_for_repeats_on_either_side(mbr_perf, make_record, tmp_path):

@@ -1,7 +1,8 @@
 """Counts the parameters of classes of transformers, for tests/data/hf_parameters.json.
 
-`python -m tests.foreign.hf_parameters [CLASS...]` needs torch and `pip install transformers==5.24.0`. The class of Ling 2
-is in Megatron-Bridge 0.6.2, whose environment scripts/check-bridge makes. The models stay on the meta device, so that none takes memory.
+`python -m tests.foreign.hf_parameters [CLASS...]` needs torch and `pip install -r tests/foreign/requirements.txt`. The class
+of Ling 2 is in Megatron-Bridge 0.6.2, whose environment scripts/check-bridge makes. The models stay on the meta device, so
+that none takes memory.
 """
 
 import json

@@ -191,7 +191,7 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
         (LLAMA, [("fp32_residual_connection", "true"), ("qk_clip", "true"), ("rampup_batch_size", "[16, 16, 100]")],
          ["model.fp32_residual_connection is true", "model.qk_clip is true", "train.rampup_batch_size is (16, 16, 100)"]),
         (LLAMA, [("optimizer", "lion"), ("use_layer_wise_distributed_optimizer", "true")],
-         ["optimizer.optimizer is lion", "dist_muon", "optimizer.use_layer_wise_distributed_optimizer is true"]),
+         ["is 'lion'", "dist_muon", "optimizer.use_layer_wise_distributed_optimizer is true"]),
         (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a"]),
         (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["model.new_field_of_2027 is 3"]),
         (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],
@@ -219,6 +219,9 @@ def test_a_wrong_type_is_named_at_its_line_with_what_to_do(files, tmp_path):
     path = changed(files, tmp_path, LLAMA, ("num_layers", "many"))
     refused(path, f"{path}:720: model.num_layers: ", "'many'", "--set")
     assert resolved(path, set_values=("model.num_layers=40",)).spec.model.num_layers == 40
+    path.write_text(re.sub(r"(?m)^  optimizer: adam", "  optimizer: lion", (files / LLAMA).read_text()))
+    refused(path, "is 'lion'")
+    assert resolved(path, set_values=("optimizer.optimizer=sgd",)).spec.optimizer.optimizer == "sgd"
 
 
 def test_weights_are_of_the_precision_that_the_file_trains_in(files, tmp_path):

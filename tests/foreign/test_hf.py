@@ -352,9 +352,21 @@ def test_of_a_model_of_several_modalities_the_language_model_is_read_and_the_res
     "name", [name if i < 1 else pytest.param(name, marks=pytest.mark.long) for i, name in enumerate(PARAMETERS)]
 )
 def test_a_model_has_the_parameters_of_its_class_in_transformers(name, mbr_perf, tmp_path):
-    """The counts are those of `python -m tests.foreign.hf_parameters`, which needs transformers 5.24.0."""
+    """The counts are those of `python -m tests.foreign.hf_parameters`."""
     kept = PARAMETERS[name]
     (tmp_path / "config.json").write_text(json.dumps(kept["config"]))
     options = ("-g", "h100", "-ng", "1", "-c", "bf16", "-sl", "256", "-gb", "1", "--only", "none", "--json")
     weights = json.loads(mbr_perf("plan", "--hf", str(tmp_path), *options).out)["settings"][0]["stages"][0]["weights"]
     assert weights == 2 * kept["parameters"] + kept["more_bytes"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted({*PARAMETERS} - {"BailingMoeV2ForCausalLM"}))
+def test_the_kept_counts_are_those_of_transformers(name):
+    """Ling 2 is in Megatron-Bridge only."""
+    pytest.importorskip("transformers", minversion="5.24.0", reason="pip install -r tests/foreign/requirements.txt")
+    from tests.foreign.hf_parameters import counted
+
+    kept, model_type = PARAMETERS[name], str(ARCHITECTURES[name]["defaults"]["model_type"])
+    assert counted(name, model_type, kept["config"]) == kept["parameters"]

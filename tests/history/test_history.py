@@ -194,9 +194,9 @@ def test_a_run_is_taken_into_history_once(mbr_perf, replay, tmp_path):
     results = tmp_path / "results"
     (run_dir,) = (results / "runs").iterdir()
     first = mbr_perf("history", "add", run_dir, "--results_dir", results)
-    assert (first.code, first.out.splitlines()[-1]) == (0, "1 of 1 run added")
+    assert (first.code, first.out.splitlines()[0]) == (0, "1 of 1 run added.")
     again = mbr_perf("history", "add", run_dir.name, run_dir / "record.json", "--results_dir", results)
-    assert again.out.splitlines()[-1] == "0 of 1 run added"
+    assert again.out.splitlines()[0] == "0 of 1 run added."
     (record,) = read_history(results)
     assert record.run_id == run_dir.name
     assert record.metrics["step_time_s"].value > 0
@@ -230,7 +230,7 @@ def test_what_history_has_of_a_night_stays_when_its_run_is_added_again(mbr_perf,
     (alone,) = read_history(tmp_path / "elsewhere")
     of_night = alone.model_copy(update={"night_id": "n", "outcome": "regression"})
     write_history(results, [of_night])
-    assert mbr_perf("history", "add", run_dir, "--results_dir", results).out.endswith("0 of 1 run added\n")
+    assert mbr_perf("history", "add", run_dir, "--results_dir", results).out.startswith("0 of 1 run added.\n")
     assert read_history(results) == (of_night,)
 
 

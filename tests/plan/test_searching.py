@@ -151,8 +151,13 @@ def test_a_command_asks_for_the_layout_that_was_found(found, mbr_perf, place):
     wanted = each.settled.spec.parallelism.model_dump(mode="json")
     assert layout == wanted
     row = next(row for row in json.loads(answer.out)["settings"] if row["recompute"] == each.row.text)
-    assert row["peak_bytes"] == each.row.prediction.peak_bytes
-    assert row["step_time_s"] == each.row.prediction.time.likely_s
+    known = each.row.prediction
+    assert (row["verdict"], row["fits_bytes"], tuple(row["fits_range_bytes"])) == (
+        each.row.verdict,
+        found.fits[1],
+        found.fits[::2],
+    )
+    assert (row["peak_bytes"], row["step_time_s"]) == (known.peak_bytes, known.time.likely_s)
 
 
 def test_a_command_asks_for_the_recompute_that_was_found_alone(found):

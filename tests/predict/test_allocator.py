@@ -8,7 +8,7 @@ import pytest
 
 from harness.predict import allocator
 from harness.predict.allocator_blocks import Device
-from harness.predict.allocator_replay import fits_bytes, replayed
+from harness.predict.allocator_replay import replayed, sought
 from harness.predict.allocator_settings import settings_of
 from tests.scripted_cuda.allocator_sequences import DEVICE_BYTES, SETTINGS, played, read_answers, suite
 
@@ -93,13 +93,13 @@ def mutated(right, wrong):
         ("and not self._captures:\n            self._process", "and True:\n            self._process", "native"),
         ("if block is None and not self._captures:", "if block is None:", "native"),
         ("items() if not count", "items()", "native"),
-        ("size >= self.settings.max_split_bytes or", "size > self.settings.max_split_bytes or", "max_split_128"),
-        ("if size < most <= block.num_bytes", "if size <= most <= block.num_bytes", "max_split_128"),
+        ("size >= self._max_split_bytes or", "size > self._max_split_bytes or", "max_split_128"),
+        ("if size < most <= found", "if size <= most <= found", "max_split_128"),
         (">= size + self.settings.max_non", "> size + self.settings.max_non", "max_split_64_rounding_40"),
         ("if released >= wanted or", "if", "max_split_128"),
         ("age >= mean_age", "age > mean_age", "gc_0.3_of_0.6"),
         ("(pool.num_calls - block.age for block in whole)", "(1 for block in whole)", "gc_0.3_of_0.6"),
-        ("[0] < reach and (further := free[at + 1][2].reach_bytes) <", "[0] and (further := free[at + 1][2].reach_bytes) <=", "expandable"),
+        ("[0] < reach and (further := free[at + 1][2].reach_bytes) <", "[0] < found and (further := free[at + 1][2].reach_bytes) <", "expandable"),
         ("gap.before if gap.before and not gap.before.is_busy else gap", "gap", "expandable"),
         ("9 // 8", "1", "expandable"),
         ("if not block.expandable:\n                released", "if True:\n                released", "expandable_max_split_128"),
@@ -119,7 +119,7 @@ def test_the_smallest_device_is_found_where_a_memory_fraction_keeps_it_from_grow
         (36, 3145728, 0), (30, None, 0), (45, 127404881, 1),
     ]  # fmt: skip
     settings = settings_of("per_process_memory_fraction:0.6,garbage_collection_threshold:0.8")
-    free = replayed(events, settings, total_bytes=1 << 30)
-    found = fits_bytes(events, settings, free, 1 << 30)
+    free, found = sought(events, settings, 1 << 30)
+    assert free == replayed(events, settings, total_bytes=1 << 30)
     assert free.peak_allocated_bytes < found <= free.peak_reserved_bytes
     assert replayed(events, settings, found, 1 << 30).failed is None

@@ -31,6 +31,10 @@ INSTANCES = {
     "interleaved": (dict(LLAMA, num_layers=4, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2), ()),
     "one stage": (dict(LLAMA, num_layers=5, pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size="none", set_values=["ddp.align_param_gather=false", "parallelism.defer_embedding_wgrad_compute=false"]), ()),
     "two stages": (dict(LLAMA, num_layers=4, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size="none", set_values=["ddp.align_param_gather=false"]), ()),
+    "equal chunks": (
+        dict(LLAMA, num_layers=8, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=4),
+        ("mlp", "full:uniform:1"),
+    ),
     "experts": (
         dict(QWEN, num_layers=4, pipeline_model_parallel_size=2),
         ("layernorm", "moe_act", "moe", "full:uniform:1"),
@@ -83,7 +87,8 @@ def every_plan(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * name.startswith(("experts", "inter"))) for name in INSTANCES]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * name.startswith(("eq", "ex", "inter"))) for name in INSTANCES],
 )
 def test_the_plan_equals_brute_force_at_every_budget(name):
     plan, traces = planned(name)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.predict.allocator_replay import Cycle, Event, fits_bytes, replayed
+from harness.predict.allocator_replay import Cycle, Event, replayed, sought
 from harness.predict.allocator_settings import AllocatorSettings, asked_settings
 from harness.predict.draws import Draw, Tokens, Varied
 from harness.predict.ledger import stage_memory
@@ -242,13 +242,13 @@ def test_the_smallest_device_is_sought_where_the_fullest_moment_would_need_more(
     composer = Composer(spec, IMPLEMENTATION, Software(apex=False))
     costs = composer.chunk_costs({case.key: shipped.read(case, 1.0).chunk for case in composer.cases()})[0]
     steps = first_steps(composer, stage_memory(spec, 0, costs), costs, events.read)
-    free = replayed(steps.events, NATIVE, cycles=steps.cycles)
-    found = fits_bytes(steps.events, NATIVE, free, 80 * 2**30, steps.cycles)
+    assert composed(spec, found=NATIVE)[1]["found"].fits[1] == sought(steps.events, NATIVE)[1]
+    events = steps.events[1:]  # without what the ledger has beside them
+    free, found = sought(events, NATIVE)
+    assert free == replayed(events, NATIVE)
     assert free.peak_allocated_bytes < found < free.least_bytes < free.peak_reserved_bytes
-    enough, short = (replayed(steps.events, NATIVE, found - less, cycles=steps.cycles) for less in (0, 2**20))
+    enough, short = (replayed(events, NATIVE, found - less) for less in (0, 2**20))
     assert (enough.failed, short.failed is None) == (None, False)
-    held = composed(spec, found=NATIVE)[1]["found"]
-    assert held.fits[1] == pytest.approx(found, rel=0.002)  # of a few MB more
 
 
 def test_what_is_not_composed_says_so():

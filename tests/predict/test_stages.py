@@ -48,6 +48,13 @@ def test_a_module_that_cuda_graphs_keep_from_recompute_costs_nothing(moe_spec):
     assert Composer(with_recompute(moe_spec, "layernorm,moe_act"), TE).cases() != without
 
 
+def test_what_no_trace_shows_is_left_out_beside_a_traced_step(spec_of):
+    spec = spec_of(kernels={"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "native"})
+    plain, traced = (Composer(spec, TE, as_traced=each) for each in (False, True))
+    assert min(plain.loss_scratch, plain.embedding_sums) > 0
+    assert (traced.loss_scratch, traced.embedding_sums) == (0, 0)
+
+
 def test_full_recompute_of_any_number_of_layers_needs_the_same_traces(spec_of):
     keys = [
         {case.key for case in Composer(with_recompute(spec_of(), text), TE).cases()}

@@ -56,7 +56,7 @@ def test_show_names_why_a_point_cannot_run():
 
 def test_validate_accepts_all_recipes_and_lists_the_points_that_cannot_run():
     lines = run("validate").stdout.splitlines()
-    assert lines[-1].startswith("ok: 15 recipe files, ")
+    assert lines[0].startswith("OK: 15 recipe files, ")
     assert any(line.startswith("recipes/deepseek/deepseek_v3.yaml: pretrain h100 bf16 64 GPUs: ") for line in lines)
     assert any("recipes/gpt/gpt3_175b.yaml" in line and "rule K28" in line for line in lines)
 

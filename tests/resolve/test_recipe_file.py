@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.resolve.options import read_layer_freq
 from harness.resolve.recipe import Recipe
 from harness.resolve.recipe_file import load_recipe
 from tests.commands import refused
@@ -99,8 +100,25 @@ def test_a_layer_pattern_may_be_written_short(load: Load):
     moe = "  moe: {num_moe_experts: 4, moe_router_topk: 2, moe_ffn_hidden_size: 32, moe_layer_freq: '[0]*1+[1]*3'}\n"
     layer = load(("defaults:", f"{moe}defaults:")).points[0].layer
     assert layer["model.moe.moe_layer_freq"].value == (0, 1, 1, 1)
-    wrong = (moe.replace("[0]*1+[1]*3", "[0]+[1]"),)
+    wrong = (moe.replace("[0]*1+[1]*3", "[0]+[2]"),)
     refused(lambda: load(("defaults:", f"{wrong[0]}defaults:")), "layer pattern", num=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [("[0,1]*2", (0, 1, 0, 1)), ("([0]*1+[1]*2)*2", (0, 1, 1, 0, 1, 1)), ("( [0] * 1 + [1] )", (0, 1)), ("[0,1,1]", (0, 1, 1))],
+)  # fmt: skip
+def test_layers_are_read_as_megatron_writes_them(text, layers):
+    assert read_layer_freq(text) == layers
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "[]", "[2]*3", "[True]", "[0]*-1", "[0]*0", "[0]*n", "3*[0]", "f([0])", "[0]*99999999", "([0]*9999)*9999",
+     "[[0]]", "[0]*3;", "(" * 300, "[0]" + "+[0]" * 10_001, "[0]*10**9", "\0"],
+)  # fmt: skip
+def test_other_texts_are_no_layers(text):
+    refused(lambda: read_layer_freq(text), "layer pattern", num=None)
 
 
 POLICIES = [

@@ -131,6 +131,16 @@ def test_a_job_that_mbr_perf_starts_has_the_allocator_of_its_launcher_or_of_the_
     [found] = [each for each in run["plan"]["environment"] if each["name"] == ALLOCATOR]
     known = (shell, "your shell") if shell else ("expandable_segments:True", "table")
     assert (found["value"], found["source"]) == known
+    planned = asked_of_script("plan", "-E", f"{ALLOCATOR}={known[0]}")["settings"]
+    assert run["prediction"]["reserved_bytes"] in [
+        row["reserved_bytes"] for row in planned if row["recompute"] == "none"
+    ]
+
+
+def test_a_value_of_the_shell_that_torch_refuses_ends_a_run_before_it_starts(mbr_perf, monkeypatch):
+    monkeypatch.setenv(ALLOCATOR, "max_split_size_mb:5")
+    refused = mbr_perf("run", "-m", "mixtral", "-mr", "mixtral_8x7b", "-g", "a100", "--dryrun")
+    assert (refused.code, f"{ALLOCATOR}=max_split_size_mb:5" in refused.err) == (2, True)
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@
 
 ``set=`` takes NAME=VALUE words as `--set` does. ``balanced=1``: every expert gets its equal share of the tokens, by the
 planner's own routing, because kernels count tokens and kernels write nothing here. ``routing=MEAN,SPREAD``: tokens
-of an expert, drawn anew for each pass, decide the share that the rank gets. ``snapshot=FILE``: one more step is
-recorded for `mbr-perf snapshot`. Prints one JSON line: the peaks of torch's allocator in every step, and what the rank
+of an expert, drawn anew for each pass, decide the share that the rank gets. ``allocator=TEXT``: settings of torch's
+allocator in place of the job's. ``snapshot=FILE``: one more step is recorded for `mbr-perf snapshot`. Prints one JSON line: the peaks of torch's allocator in every step, and what the rank
 recorded. If memory runs out, ``failure`` has torch's message and later steps have no peaks.
 """
 
@@ -177,9 +177,11 @@ def main() -> None:
     """Print the answer and exit at once: nothing waits for communication."""
     rank, steps = int(sys.argv[1]), int(sys.argv[2])
     options = dict(word.split("=", 1) for word in sys.argv[3:])
-    balanced, snapshot, tokens = (options.pop(name, None) for name in ("balanced", "snapshot", "routing"))
+    names = ("balanced", "snapshot", "routing", "allocator")
+    balanced, snapshot, tokens, allocator = (options.pop(name, None) for name in names)
     spec = spec_of(options)
     environment_of(spec, rank)
+    os.environ.update({"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {})
     send_nothing(rank, spec.num_gpus)
     take_any_norm()
     convolve()
