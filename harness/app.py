@@ -77,10 +77,7 @@ class AskedGroup(HelpedGroup):
 
 @contextmanager
 def _usage_errors_told() -> Iterator[None]:
-    """Messages quote what was typed, an assignment perhaps.
-
-    A group without a command answers with its help, no error.
-    """
+    """Raise usage errors as BadRequestError, without secrets. A group without a command answers with its help."""
     try:
         yield
     except _UsageError as raised:

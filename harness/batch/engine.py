@@ -158,10 +158,7 @@ class LocalRuns(Generic[Entry]):
         return ran
 
     def _unstarted(self, due: DueRun[Entry], error: HarnessError) -> RunRecord:
-        """Commit a failed run, so that the other entries still run.
-
-        RunFailedError as in :func:`disk_faults_reported`.
-        """
+        """Commit a failed run, so that the others still run. RunFailedError as in :func:`disk_faults_reported`."""
         run, software = self.batch.job_run(due), self.batch.planned(due).software
         record = unstarted_record(run, str(error), self.batch.host, software)
         with disk_faults_reported(Path(run.run_dir)):

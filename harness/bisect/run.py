@@ -162,10 +162,7 @@ def _skip(plan: BisectPlan, found: Measured, note: Callable[[str], None]) -> Non
 
 
 def _next(plan: BisectPlan, measured: Sequence[Measured]) -> tuple[Metric, Step]:
-    """Return the metric that is searched, and the next step.
-
-    Without a metric, the first that differs between traces of both ends; else time.
-    """
+    """Return the metric (without one, the first that differs in traces of both ends, else time) and the next step."""
     skipped = {each.place for each in measured if each.problem}
     places = [place for place in range(len(plan.revisions)) if place not in skipped]
     for metric in (plan.metric,) if plan.metric else TRACED:

@@ -170,10 +170,7 @@ def main() -> None:
 
 
 def _import_megatron(*, for_cpu: bool) -> None:
-    """Import megatron-core once for all forks.
-
-    Skip torch's compiler and wandb, which no configuration needs and which are slow to import.
-    """
+    """Import megatron-core once for all forks, without torch's compiler and wandb: no configuration needs them."""
     with importing_before_forks():
         sys.modules["wandb"] = None  # type: ignore[assignment]
         import_module("torch").compile = _uncompiled

@@ -128,10 +128,7 @@ def _be_rank(order: int, ready: int) -> None:
 
 
 def _draw_anew() -> None:
-    """Draw again the seeds that imports took from the system, so that ranks do not share them.
-
-    Python's own `random` does this after every fork.
-    """
+    """Draw again the seeds that imports took from the system. Python's own `random` does so after every fork."""
     import numpy as np
     import torch
 

@@ -202,6 +202,7 @@ def _without_plan(spec: ExperimentSpec) -> ExperimentSpec:
 
 
 def _given_up(spec: ExperimentSpec) -> list[str]:
+    """Return the requested settings that this machine's software cannot honour, with the reason."""
     te = spec.kernels.transformer_impl == "transformer_engine"
     if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
         return [

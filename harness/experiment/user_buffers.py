@@ -71,10 +71,7 @@ class UserBuffers(Frozen):
         return tuple(name for name, buffers in NAMED.items() if buffers == self)
 
     def __str__(self) -> str:
-        """List GEMMs with their SMs by method: ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs.
-
-        Pipeline proj_fprop 24 SMs``.
-        """
+        """List GEMMs with their SMs by method: ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline fc1_fprop 24 SMs``."""
         by_method: dict[str, list[str]] = {}
         for name, buffer in self:
             if buffer is not None:

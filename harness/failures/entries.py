@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, cast, get_args
 
 from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, table, threshold
@@ -124,7 +124,7 @@ def _owners() -> tuple[re.Pattern[bytes], dict[bytes, set[tuple[int, int]]]]:
     return search, owners
 
 
-@cache
+@lru_cache(1000)
 def _rows(found: frozenset[bytes], *, of_signs: bool) -> tuple[tuple[str, Entry, str], ...]:
     """Return word, entry and pattern of what these matches of the search point to, in the order in which they count."""
     owners = _owners()[1]

@@ -243,6 +243,7 @@ def _require_ended(night: NightData) -> None:
 
 
 def _is_in_night(record: Path) -> bool:
+    """The path is ``NIGHT/cases/<case>/<number>/record.json``."""
     above = record.parents
     return len(above) > 3 and above[2].name == CASES and (above[3] / NIGHT).is_file()
 

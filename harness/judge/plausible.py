@@ -58,10 +58,7 @@ def _of_rank(rank: RankRecord, record: RunRecord) -> Iterator[str]:
 
 
 def _of_peak(name: str, peak: float, gpu: str, total_bytes: int | None = None) -> Iterator[str]:
-    """Yield that a peak is not positive, or more than the device can have.
-
-    ``total_bytes``: what the device reported.
-    """
+    """Yield that a peak is not positive, or more than the device can have; it reported ``total_bytes``."""
     known = GPUS.get(gpu)
     if known is not None and known.is_cpu:
         most, whose = float(_LARGEST_HOST_BYTES), "the memory of any server"

@@ -169,6 +169,7 @@ class LaunchPlan:
 
     @property
     def agent_file(self) -> Path:
+        """Return the agent's file on how each rank ended; one per node, for run folders that nodes share."""
         return self.run_dir / "ranks" / f"launch{self._suffix()}.json"
 
     def outcome_file(self, node_rank: int | None = None) -> Path:

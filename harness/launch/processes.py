@@ -122,10 +122,7 @@ def has_pending(process: Process, number: signal.Signals) -> bool:
 
 
 def _has(process: Process, signals: str, number: signal.Signals) -> bool:
-    """Return whether the signal is in the mask ``signals`` of `/proc/<pid>/status`; False if the process has ended.
-
-    The masks are ``SigCgt:`` and ``ShdPnd:``, see man 5 proc.
-    """
+    """Return whether the signal is in a mask of `/proc/<pid>/status` (man 5 proc); False if the process has ended."""
     with suppress(OSError):
         for line in (PROC / str(process.pid) / "status").read_text().splitlines():
             if line.startswith(signals):

@@ -205,6 +205,7 @@ def _mount_problems(record: JobRecord) -> list[BadRequestError]:
 
 
 def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return the exported variables, and the names left out because their values look secret."""
     allowed = {v.name: v.value for v in inherited(shell) if not _OF_THIS_MACHINE.fullmatch(v.name)}
     secret = sorted(name for name, value in allowed.items() if redact(value) != value)
     kept = {name: value for name, value in allowed.items() if name not in secret} | SAFE_PATH

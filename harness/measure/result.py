@@ -308,6 +308,7 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
 
 
 def _metrics_table(run: RunDocument, *, is_whole: bool) -> Table:
+    """Return the metrics. ``is_whole`` False: the run did not finish, so its peaks are lower bounds."""
     rows, metrics = [], run.metrics
     for metric in METRICS:
         value = metric.read(metrics)

@@ -1,4 +1,4 @@
-"""The request of `mbr-perf plan`, and the checks that need no recipe."""
+"""The request of `mbr-perf plan`, the checks that need no recipe, and notes on what a plan is made from."""
 
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,9 +11,14 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
+from harness.launch.machine import installed_software
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.limits import Limits
+from harness.predict.shipped_events import find_events
+from harness.predict.shipped_traces import shipped_releases
+from harness.predict.tracer import release_of, source_of
 from harness.resolve.recipe import ForeignSource, Request
 from harness.units import GIB
 
@@ -129,3 +134,27 @@ def _meant(text: str) -> str:
     known = [*MODULES, "none", "full:uniform:1", "full:block:1", ASKED, RECOMMENDED]
     near = [closest(word, known) for word in text.split(",") if word not in known]
     return f"did you mean {', '.join(repr(each[0]) for each in near if each)}?" if any(near) else ""
+
+
+def source_notes(release: str | None, spec: ExperimentSpec) -> tuple[str, ...]:
+    """Say of a plan for ``release`` where its layers and requests for memory are not those of that release."""
+    installed = installed_software()
+    wanted, requests = release_of(release, installed), ""
+    if not spec.gpu_type.is_cpu and not find_events(wanted, installed):
+        known = f"Reserved and Fits take the ratios of jobs with megatron-core {ASSUMED_MEGATRON_CORE}"
+        requests = f"mbr-perf brings no requests for memory that hold for megatron-core {wanted}: {known}"
+    return tuple(filter(None, (_traces_note(release, wanted, installed), requests)))
+
+
+def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
+    """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
+    source = source_of(release, installed)
+    if source.shipped and source.cannot_trace:
+        here = "" if source.is_other else "torch and megatron-core are not installed: "
+        other = next((each for each in shipped_releases() if each != wanted), None)
+        hint = f" (--assume megatron-core={other} for another release)" if other else ""
+        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings{hint}"
+    if wanted != installed.megatron_core and not source.cannot_trace:
+        have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
+        return f"{have}; mbr-perf brings no traces for {wanted}"
+    return ""

@@ -15,7 +15,7 @@ from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports
 from harness.plan.nearest import Nearest, nearest_golden
-from harness.plan.request import PlanRequest, check_plan
+from harness.plan.request import PlanRequest, check_plan, source_notes
 from harness.predict.draws import CONSTANT, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
@@ -32,7 +32,7 @@ from harness.predict.search import (
     required_cases,
 )
 from harness.predict.step_history import StepHistory
-from harness.predict.tracer import TraceKind, Tracing, source_notes, trace_cache, trace_kind
+from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.weighing import row_history, with_replayed, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT

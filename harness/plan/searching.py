@@ -15,14 +15,14 @@ from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePo
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle
-from harness.plan.request import PlanRequest, check_plan
+from harness.plan.request import PlanRequest, check_plan, source_notes
 from harness.plan.run import replayed
 from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
 from harness.predict.search import NO_TRACES, Candidates, Traces, candidate_of, candidates, plan, required_cases
-from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, source_notes, trace_cache, trace_kind
+from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.resolve.recipe import Recipe

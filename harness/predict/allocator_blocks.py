@@ -45,6 +45,7 @@ class Block:
 
     @property
     def is_busy(self) -> bool:
+        """Return whether a tensor or an unfinished stream still has it."""
         return self.is_allocated or self.num_events > 0 or self.uses != ()
 
     @property

@@ -135,6 +135,7 @@ class ExactTracing:
         return ExactSetting(row.text, exact_peaks(spec, costs, traced, problems, adam=row.prediction.adam))
 
     def _answer(self, request: ExactRequest) -> tuple[list[ExactStage], dict[int, str]]:
+        """Return the traced stages, and by pipeline rank why the others are missing."""
         process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
         stages: list[ExactStage] = []
         problems: dict[int, str] = {}

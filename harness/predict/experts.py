@@ -49,6 +49,7 @@ def pace_of(spec: ExperimentSpec) -> float:
 
 
 def _num_tokens(spec: ExperimentSpec) -> float:
+    """Return the tokens that the ranks of an expert-parallel group route at once."""
     p, batch = spec.parallelism, spec.batch
     own = batch.micro_batch_size * batch.seq_length / (p.context_parallel_size * p.tensor_model_parallel_size)
     return own * p.expert_model_parallel_size * p.expert_tensor_size

@@ -97,6 +97,7 @@ class Interleaved:
         return sum((2 if each in kept else 1) for each in kept | sent if not self._waits(each))
 
     def _waits(self, micro_batch: _MicroBatch) -> bool:
+        """Return whether the micro-batch waits for the flush, and so has its input and gradient anyway."""
         chunk, number = micro_batch
         return chunk == self._s.vp_size - 1 and number < self._s.num_deferred
 

@@ -295,6 +295,7 @@ def tokens_of_rank(spec: ExperimentSpec) -> int:
 
 
 def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
+    """Return the bytes that a pass needs beyond its saved tensors."""
     if event.direction == "forward":
         return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
     return sizes.backward_again if again else sizes.backward_peak

@@ -127,6 +127,7 @@ class Planner:
         return np.array([self._value(rank, *each) for each in zip(plans.seconds, plans.returning, strict=True)])
 
     def _value(self, rank: int, seconds: float, returning: float) -> float:
+        """Return the part of a step that the slowest stage decides."""
         once = self._once[rank]
         exchanged = sum(each.left(returning, seconds - returning) for each in once.exchanges)
         return (self._num + self._bubble) * seconds + exchanged + once.seconds

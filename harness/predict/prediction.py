@@ -162,6 +162,7 @@ class Prediction:
 
     @property
     def host_bytes(self) -> int:
+        """Return the most bytes of optimizer states in host memory on a node."""
         sizes = (stage.parameters for stage in self.stages)
         return max(host_state_bytes(self.spec, each.dense, each.expert) for each in sizes)
 

@@ -52,6 +52,7 @@ class SplitBound:
         return float(self._num * every[low] + bubble + once)
 
     def _rank(self, rank: int) -> Any:
+        """Return the least seconds of a micro-batch with so many layers of both kinds; inf for too many."""
         found = reduce(_together, [self._chunk(chunk) for chunk in self.flat[rank :: self.pp]])
         return np.where(found <= self._most_s, found, inf)
 

@@ -22,7 +22,7 @@ from harness.predict.assumptions import imbalance_of
 from harness.predict.rank_parts import Read
 from harness.predict.search import Traces
 from harness.predict.shipped_events import find_events
-from harness.predict.shipped_traces import ShippedTraces, find_shipped, shipped_releases
+from harness.predict.shipped_traces import ShippedTraces, find_shipped
 from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.predict.tracer_processes import TracerDiedError, TracerProcess, WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
@@ -81,12 +81,12 @@ class Tracing:
 
     @cached_property
     def _source(self) -> "_Source":
-        return _source(self.megatron_core, installed_software()) if self.reads_shipped else _Source(None)
+        return source_of(self.megatron_core, installed_software()) if self.reads_shipped else _Source(None)
 
     @cached_property
     def _requests(self) -> Read | None:
         installed = installed_software()
-        found = find_events(_release(self.megatron_core, installed), installed) if self.reads_shipped else None
+        found = find_events(release_of(self.megatron_core, installed), installed) if self.reads_shipped else None
         return found.read if found else None
 
     def by_kind(self, needed: Iterable[tuple[TraceKind, Iterable[TraceCase]]]) -> dict[TraceKind, Traces]:
@@ -259,12 +259,14 @@ class _Source:
     is_other: bool = False
 
 
-def _release(release: str | None, installed: Software) -> str:
+def release_of(release: str | None, installed: Software) -> str:
+    """Return the release of megatron-core that is traced: as asked, else the installed or the assumed one."""
     return release or installed.megatron_core or ASSUMED_MEGATRON_CORE
 
 
-def _source(release: str | None, installed: Software) -> _Source:
-    wanted = _release(release, installed)
+def source_of(release: str | None, installed: Software) -> _Source:
+    """Return where traces of a release come from besides the cache."""
+    wanted = release_of(release, installed)
     shipped, reason = find_shipped(wanted, installed)
     reason = reason or (
         f"mbr-perf brings traces for megatron-core {wanted}, but only of the shipped operating points: none has these "
@@ -277,37 +279,6 @@ def _source(release: str | None, installed: Software) -> _Source:
     remedy = f"install megatron-core {wanted}, or plan for {installed.megatron_core} without --assume"
     here = f"megatron-core {installed.megatron_core} is installed, not {wanted}"
     return _Source(shipped, f"{here}; {reason}", remedy, is_other=True)
-
-
-def source_notes(release: str | None, spec: ExperimentSpec) -> tuple[str, ...]:
-    """Say of a plan for ``release`` where its layers and requests for memory are not those of that release."""
-    requests = "" if spec.gpu_type.is_cpu else _requests_note(release)
-    return tuple(filter(None, (_traces_note(release), requests)))
-
-
-def _traces_note(release: str | None) -> str:
-    """A note if a prediction for ``release`` does not show the layers of an installed megatron-core of that release."""
-    installed = installed_software()
-    source, wanted = _source(release, installed), _release(release, installed)
-    if source.shipped and source.cannot_trace:
-        here = "" if source.is_other else "torch and megatron-core are not installed: "
-        other = next((each for each in shipped_releases() if each != wanted), None)
-        hint = f" (--assume megatron-core={other} for another release)" if other else ""
-        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings{hint}"
-    if wanted != installed.megatron_core and not source.cannot_trace:
-        have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
-        return f"{have}; mbr-perf brings no traces for {wanted}"
-    return ""
-
-
-def _requests_note(release: str | None) -> str:
-    """A note if no requests for memory hold for ``release``: reserved bytes then are those of another release."""
-    installed = installed_software()
-    wanted = _release(release, installed)
-    if find_events(wanted, installed):
-        return ""
-    known = f"Reserved and Fits take the ratios of jobs with megatron-core {ASSUMED_MEGATRON_CORE}"
-    return f"mbr-perf brings no requests for memory that hold for megatron-core {wanted}: {known}"
 
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:

@@ -200,6 +200,7 @@ class RunRecord(Frozen):
 
     @property
     def first_oom(self) -> RankRecord | None:
+        """Return the rank that ran out of memory first; the lowest if only that is known."""
         first = self.imported.failed_rank if self.imported else None
         full = (rank for rank in self.ranks if rank.failure and rank.failure.kind == "oom")
         return min(full, key=lambda rank: (rank.rank != first, rank.rank), default=None)

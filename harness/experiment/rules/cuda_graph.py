@@ -64,10 +64,7 @@ def _both_moe_scopes(s: Situation) -> Values | None:
 
 
 def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> list[str]:
-    """List the checkpoints that graphs of ``impl`` capture.
-
-    ``quantized_only``: only transformer-engine's checkpoints.
-    """
+    """List the checkpoints that graphs of ``impl`` capture; ``quantized_only``: only transformer-engine's."""
     if s.graph.impl != impl:
         return []
     reaching = [m for m in s.captured_checkpoints if not (m == "moe" and impl == "local")]

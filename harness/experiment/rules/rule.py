@@ -92,6 +92,7 @@ class Situation:
 
     @cached_property
     def num_microbatches(self) -> int | None:
+        """Return the micro-batches of a step; None if GPUs or samples do not divide."""
         samples = self.spec.batch.micro_batch_size * self.spec.data_parallel_size
         if (
             not samples
@@ -175,6 +176,7 @@ class Situation:
 
     @cached_property
     def effective(self) -> EffectiveRecompute | None:
+        """Return the effect of recompute; None for full recompute of a model that cannot be cut."""
         if (self.full or self.plan) and (self.layout_error or self.plan_problem):
             return None
         return effective_recompute(self.spec, self.implementation, self.software)

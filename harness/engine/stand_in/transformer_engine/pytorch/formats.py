@@ -51,6 +51,7 @@ class QuantFormat:
 
     @property
     def shares_data(self) -> bool:
+        """Return whether one copy serves rows and columns."""
         return self.per_tensor and not MACHINE.needs_transposes
 
     def weight_bytes(self, rows: int, columns: int) -> int:
