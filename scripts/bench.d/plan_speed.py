@@ -1,9 +1,11 @@
 """Measures the time of `mbr-perf plan` from command to answer, without and with cached traces."""
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 
 from processes import Timed, mbr_perf, timed
@@ -90,12 +92,42 @@ def _result(name: str, asked: tuple[str, ...], runs: list[Timed], goal: float) -
     return Result(name, title, round(median(run.wall_s for run in runs), 3), goal, "s", details, _busy())
 
 
+def _replayed(name: str) -> Result:
+    """Plan with the replay and at the commit before it, in turn."""
+    with tempfile.TemporaryDirectory(prefix="mbr-perf-bench-") as folder:
+        timed(("git", "worktree", "add", "-q", "--detach", f"{folder}/old", WITHOUT_REPLAY))
+        try:
+            sides = {"without": f"{folder}/old", "with": str(Path.cwd())}
+            points = {point: _in_turn(asked, sides, folder) for point, asked in PLAIN.items()}
+        finally:
+            timed(("git", "worktree", "remove", "--force", f"{folder}/old"))
+    ratios = {point: round(median(both["with"]) / median(both["without"]), 2) for point, both in points.items()}
+    details = {
+        "ratios": ratios,
+        "cpu_s": points,
+        "commands": {p: f"mbr-perf plan {' '.join(a)}" for p, a in PLAIN.items()},
+    }
+    return Result(name, "plan, times that without the replay", max(ratios.values()), MOST_TIMES, "x", details, _busy())
+
+
+def _in_turn(asked: tuple[str, ...], sides: dict[str, str], folder: str) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(PAIRS + 1):
+        for side, package in sides.items():
+            own = {"PYTHONPATH": package, "XDG_CACHE_HOME": folder, "PYTHONPYCACHEPREFIX": f"{folder}/compiled"}
+            shell = {key: value for key, value in this_host().shell.items() if key != "PYTHONDONTWRITEBYTECODE"}
+            run = timed((sys.executable, "-P", "-m", "harness.app", "plan", *asked), {**shell, **own})
+            seconds[side].append(round(run.cpu_s, 3))
+    return {side: each[1:] for side, each in seconds.items()}  # the first run compiles
+
+
 PLANS: dict[str, Callable[[str], Result]] = {
     "plan_llama3_70b": lambda name: _cold(name, LLAMA3_70B, goal=5.0),
     "plan_llama3_70b_cached": lambda name: _cached(name, (*LLAMA3_70B, *EAGER)),
     "plan_llama3_8b_cached": lambda name: _cached(name, ("-m", "llama", "-mr", "llama3_8b", "-g", "h100", "--json")),
     "plan_deepseek_v3_cached": lambda name: _cached(name, (*DEEPSEEK_V3, "--json")),
     "plan_deepseek_v3": lambda name: _cold(name, (*DEEPSEEK_V3, "--only", *SIXTEEN), goal=10.0),
+    "plan_with_replay": _replayed,
     "plan_llama31_405b": lambda name: _cold(
         name, ("-m", "llama", "-mr", "llama31_405b", "-g", "h100", "-ng", "1024"), goal=5.0
     ),
