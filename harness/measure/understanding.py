@@ -90,7 +90,7 @@ def understand(
     plan: Plan | None = problems.tried(lambda: LAUNCHERS[launcher](launch)) if launcher in LAUNCHERS else None
     env = plan.variables if isinstance(plan, LaunchPlan) else None
     value = env.get(ALLOCATOR, "") if env and not spec.gpu_type.is_cpu else ""
-    if "cudaMallocAsync" not in value:  # torch takes it, only a replay does not
+    if value and "cudaMallocAsync" not in value:  # torch takes it, only a replay does not
         problems.tried(lambda: settings_of(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read yet
     findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
