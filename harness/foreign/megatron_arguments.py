@@ -19,7 +19,7 @@ from harness.records.reading import PlainValue
 from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
 
-Takes = Literal["flag", "off", "one", "many", "any"]
+Takes = Literal["flag", "off", "one", "many"]
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,6 @@ def options() -> Mapping[str, Argument]:
     return {option: each for each in arguments().values() for option in each.options}
 
 
-def argument_of(option: str) -> Argument | None:
-    """Return the argument that an option sets, which may be known by the beginning of its name only."""
-    name = option.removeprefix("--").replace("-", "_")
-    new = Argument(name, {option: "any"}, harmless=True) if option[:2] == "--" and is_harmless(name) else None
-    return options().get(option, new)
-
-
-def is_harmless(name: str) -> bool:
-    """Return whether the beginning of a name shows that no argument of this kind changes memory or time of a step."""
-    return re.sub("^(no|disable)_", "", name).startswith(tuple(_table()["harmless"].split()))
-
-
 @cache
 def _defaults() -> Mapping[str, PlainValue]:
     return {name: row.defaults[0] for name, row in arguments().items() if row.defaults}
@@ -144,7 +132,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
     while rest:
         word = rest.pop(0)
         name, equals, inner = word.text.partition("=")
-        argument = argument_of(name)
+        argument = options().get(name)
         place = f"{label}:{word.line}: {name}"
         if argument is None:
             _refuse_word(found, word, name)
@@ -160,7 +148,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
             found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
-            value = _joined([each.text for each in values], takes) if values else takes in ("flag", "any")
+            value = _joined([each.text for each in values], takes) if values else takes == "flag"
             found.given[argument.name] = Given(value, place)
     return found
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from harness.foreign.conversions import listed
-from harness.foreign.megatron_arguments import Arguments, is_harmless, known
+from harness.foreign.megatron_arguments import Arguments, known
 from harness.foreign.settings import rows_of, settings_in
-from harness.foreign.words import Unread, judge
+from harness.foreign.words import judge
 from harness.resolve.recipe import Layer, Setting
 from harness.units import GIB, format_bytes
 
@@ -25,8 +25,7 @@ def arguments_layer(a: Arguments) -> Layer:
     BadRequestError with every argument that has no counterpart here, at its place.
     """
     layer = settings_in(a, rows_of("megatron"))
-    rows = {name: [Unread(None)] for name in a.given if is_harmless(name)} | dict(known())
-    remarks = judge(a, rows, "no argument of Megatron-LM that mbr-perf knows", also=_missing_bytes(a))
+    remarks = judge(a, known(), "no argument of Megatron-LM that mbr-perf knows", also=_missing_bytes(a))
     _refuse_context_communication(a)
     if remarks and "model.num_layers" in layer:
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=f"{a.label}: {remarks}")
