@@ -44,9 +44,10 @@ def with_replays(
         if not due:
             break
         made = _with_rows(made, {row.text: _replayed(row, made.limits, composer, traces, draws) for row in due})
-    if made.recommended and made.recommended.is_weighed:
-        best = _beside_native(made.recommended, made.limits, composer, traces, draws)
-        made = _with_rows(made, {best.text: best})
+    asked = canonical_text(made.spec.recompute)
+    told = [row for row in made.rows if row.is_weighed and row.verdict != "OOM"]
+    told = [row for row in told if row is made.recommended or canonical_text(row.candidate.spec.recompute) == asked]
+    made = _with_rows(made, {row.text: _beside_native(row, made.limits, composer, traces, draws) for row in told})
     return _with_cure(made, traces, software, composer, draws)
 
 
