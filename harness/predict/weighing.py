@@ -44,11 +44,17 @@ def with_replays(
         if not due:
             break
         made = _with_rows(made, {row.text: _replayed(row, made.limits, composer, traces, draws) for row in due})
-    asked = canonical_text(made.spec.recompute)
-    told = [row for row in made.rows if row.is_weighed and row.verdict != "OOM"]
-    told = [row for row in told if row is made.recommended or canonical_text(row.candidate.spec.recompute) == asked]
-    made = _with_rows(made, {row.text: _beside_native(row, made.limits, composer, traces, draws) for row in told})
+    told = {row.text: row for row in made.rows if _is_told(row, made)}
+    made = _with_rows(
+        made, {text: _beside_native(row, made.limits, composer, traces, draws) for text, row in told.items()}
+    )
     return _with_cure(made, traces, software, composer, draws)
+
+
+def _is_told(row: Row, made: Plan) -> bool:
+    """Return whether the answer says of a replayed setting what torch's default would need."""
+    is_asked = canonical_text(row.candidate.spec.recompute) == canonical_text(made.spec.recompute)
+    return row.is_weighed and row.verdict != "OOM" and (row is made.recommended or is_asked)
 
 
 def _with_cure(made: Plan, traces: Traces, software: Software, composer: Composer, draws: tuple[Draw, ...]) -> Plan:
