@@ -80,7 +80,7 @@ class LogReader:
         self._attempts = _Attempts()
         self._waiting: dict[str, _StepTimes] = {}
         self._memory: list[RankMemory] = []
-        self._num_memory = self._num_cut = self._num_lines = 0
+        self._num_memory = self._num_cut = self._num_lines = self._open_line = 0
         self._has_other_losses = False
         self._first_cut = ""
         self._times: list[str | None] = [None, None]
@@ -110,7 +110,10 @@ class LogReader:
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
-        iterations = self._with_lone_step_times(tuple(self._attempts.known.values()))
+        known = tuple(self._attempts.known.values())
+        if self._open_line == self._num_lines and len(known) > 1:
+            known = known[:-1]  # the end of the log was still being written
+        iterations = self._with_lone_step_times(known)
         times: list[str | None] = [iteration.time for iteration in iterations if iteration.time]
         times = times or self._times
         return ForeignLog(
@@ -144,6 +147,7 @@ class LogReader:
             *whole, rest = f"{body}|".split("|") if is_unclosed else body.split("|")
             values: dict[str, Any] = self._values(whole)
             self._total, self._ended = int(match[2]), False
+            self._open_line = self._num_lines if rest.strip() else 0
             if is_cut := ":" in rest:
                 self._num_cut += 1
                 self._first_cut = self._first_cut or line.where

@@ -159,8 +159,9 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
-        counts = "; ".join(_counts(found))
-        return Page(more, answer=answer_line((nothing, f" among {of}"), f": {counts}"))
+        counts = next(_counts(found)).partition(": ")[2]
+        usual = (Line(f"Most often not legal: {reason} ({count})") for reason, count in found.reasons.most_common(1))
+        return Page((*usual, *more), answer=answer_line((nothing, f" among {of}"), f": {counts}."))
     planned, front = Planned(tuple(found.best)), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
     pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"

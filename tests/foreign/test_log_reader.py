@@ -81,7 +81,9 @@ def test_step_times_of_a_file_of_their_own_are_not_zipped_where_one_is_missing(r
 
 def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
     whole = iteration(2, 2, loss=11.743215)
-    log = read(iteration(1, 2) + "\n" + whole[: whole.index("lm loss: ") + len("lm loss: 1.17")])
+    cut = iteration(1, 2) + "\n" + whole[: whole.index("lm loss: ") + len("lm loss: 1.17")]
+    assert [row.number for row in read(cut).iterations] == [1]  # it was still being written
+    log = read(cut + "\nsrun: interrupted")
     assert log.iterations[1].loss is None
     assert log.iterations[1].step_time_s == 0.9
     assert log.notes[0].startswith("1 line")
