@@ -119,7 +119,7 @@ def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
     beaten = dominated(tuple(rows))
     front = sorted((row for row in rows if row.text not in beaten), key=cost_of)
     least = min(front, key=lambda row: cost_of(row)[::-1], default=None)
-    named = (plan.control, plan.recommended, least, plan.riskier, plan.too_dear, cheapest_saving(plan))
+    named = (plan.control, plan.recommended, plan.cure, least, plan.riskier, plan.too_dear, cheapest_saving(plan))
     texts = (
         plan.spec.recompute.text,
         own,
