@@ -22,12 +22,12 @@ def stage_of(answer, setting):
     return max(found["stages"], key=lambda stage: stage["total"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "more"),
-    [pytest.param("none", (), marks=pytest.mark.slow), ("none", NATIVE),
-     pytest.param("full:uniform:1", (*INTERLEAVED, "--num_layers", "32"), marks=pytest.mark.slow)],
+    [("none", ()), ("none", NATIVE), ("full:uniform:1", (*INTERLEAVED, "--num_layers", "32"))],
     ids=["expandable", "native", "interleaved"],
-)  # fmt: skip
+)
 def test_the_snapshot_has_the_peak_of_the_plan_and_torch_reads_it(mbr_perf, tmp_path, setting, more):
     file = tmp_path / "step.pickle"
     file.write_text("replaced")
