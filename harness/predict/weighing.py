@@ -44,17 +44,15 @@ def with_replays(
         if not due:
             break
         made = _with_rows(made, {row.text: _replayed(row, made.limits, composer, traces, draws) for row in due})
-    told = {row.text: row for row in made.rows if _is_told(row, made)}
-    made = _with_rows(
-        made, {text: _beside_native(row, made.limits, composer, traces, draws) for text, row in told.items()}
-    )
+    answered = {row.text: _beside_native(row, made.limits, composer, traces, draws) for row in _in_answer(made)}
+    made = _with_rows(made, answered)
     return _with_cure(made, traces, software, composer, draws)
 
 
-def _is_told(row: Row, made: Plan) -> bool:
-    """Return whether the answer says of a replayed setting what torch's default would need."""
-    is_asked = canonical_text(row.candidate.spec.recompute) == canonical_text(made.spec.recompute)
-    return row.is_weighed and row.verdict != "OOM" and (row is made.recommended or is_asked)
+def _in_answer(made: Plan) -> list[Row]:
+    """Return the replayed settings that fit and that the answer names: the recommended one, and that of the request."""
+    fitting = (row for row in made.rows if row.is_weighed and row.verdict != "OOM")
+    return [row for row in fitting if row is made.recommended or _is_asked(row, made)]
 
 
 def _with_cure(made: Plan, traces: Traces, software: Software, composer: Composer, draws: tuple[Draw, ...]) -> Plan:
@@ -126,10 +124,14 @@ def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | N
         return None
 
 
+def _is_asked(row: Row, made: Plan, named: Sequence[str] = ()) -> bool:
+    """Return whether the row is the setting of the request, or one of those ``named``."""
+    return canonical_text(row.candidate.spec.recompute) in {canonical_text(made.spec.recompute), *named}
+
+
 def _is_in_doubt(row: Row, made: Plan, named: Sequence[str], *, always: bool) -> bool:
     """Return whether it is asked for or named, or the allocator may decide about the one without recompute."""
-    asked = {canonical_text(made.spec.recompute), *named}
-    budget, is_asked = made.limits.budget_bytes, canonical_text(row.candidate.spec.recompute) in asked
+    budget, is_asked = made.limits.budget_bytes, _is_asked(row, made, named)
     if row.prediction is None or not (is_asked or row.text == NoRecompute().text):
         return False
     may_decide = budget is not None and row.prediction.peak_bytes <= budget < row.prediction.fits[2]
