@@ -61,7 +61,6 @@ class Searched:
 
     ``counts``: layouts by how they ended. ``interrupted``: it ended early, by the user or, where ``is_time_up``, by
     `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``sources``: as of `Planned`.
-    ``planned``: layouts that are planned as a plan of one layout does: with all settings, replayed.
     """
 
     base: Settled
@@ -74,7 +73,6 @@ class Searched:
     sources: tuple[str, ...] = ()
     fastest: float = inf
     too_few: tuple[int, ...] = ()
-    planned: set[Sizes] = field(default_factory=set)
 
     def add(self, tried: Tried) -> None:
         """Keep a layout and replace its earlier plan.

@@ -111,7 +111,7 @@ class _Run:
 
     ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
     without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too
-    slow.
+    slow. ``planned``: layouts with all settings, replayed, as a plan of one layout has them.
     """
 
     request: PlanRequest
@@ -124,6 +124,7 @@ class _Run:
     too_large: set[tuple[object, ...]] = field(default_factory=set)
     open: set[Sizes] = field(default_factory=set)
     computing: dict[Sizes, float] = field(default_factory=dict)
+    planned: set[Sizes] = field(default_factory=set)
     num_batches: int = 0
 
     @property
@@ -156,10 +157,10 @@ class _Run:
         Plan also the layouts that do not fit without recompute, and may be faster. Replay the Pareto set.
         """
         while due := {
-            each.sizes: each for each in (*self._promising(), *self.known.best) if each.sizes not in self.known.planned
+            each.sizes: each for each in (*self._promising(), *self.known.best) if each.sizes not in self.planned
         }:
             some = [*due.values()][:_FINE_AT_ONCE]
-            self.known.planned.update(each.sizes for each in some)
+            self.planned.update(each.sizes for each in some)
             self._pipelined(iter([[_Due(each.sizes, each.settings, each.settled) for each in some]]), self._everything)
         done = set[tuple[Sizes, str]]()
         while rows := {(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed} - done:
@@ -296,7 +297,7 @@ class _Run:
                 self.constants,
             )
             tried = Tried(due.sizes.name, due.settled, made, traces, sizes=due.sizes, settings=due.settings)
-            self._keep(replayed(tried, self.request) if due.sizes in self.known.planned else tried)
+            self._keep(replayed(tried, self.request) if due.sizes in self.planned else tried)
         self.news(self.known)
 
     def _end_if_stopped(self) -> None:

@@ -159,9 +159,8 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
-        counts = next(_counts(found)).partition(": ")[2]
         usual = (Line(f"Most often not legal: {reason} ({count})") for reason, count in found.reasons.most_common(1))
-        return Page((*usual, *more), answer=answer_line((nothing, f" among {of}"), f": {counts}."))
+        return Page((*usual, *more), answer=answer_line((nothing, f" among {of}"), f": {_ends(found)}."))
     planned, front = Planned(tuple(found.best)), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
     pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
@@ -213,9 +212,12 @@ def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list
     return rows
 
 
+def _ends(found: Searched) -> str:
+    return ", ".join(f"{how} ({count})" for how, count in found.counts.most_common())
+
+
 def _counts(found: Searched) -> Iterator[str]:
-    ended = (f"{count} {how}" for how, count in found.counts.most_common())
-    yield f"{counted(found.num_layouts, 'layout')}: {', '.join(ended)}"
+    yield f"{counted(found.num_layouts, 'layout')}: {_ends(found)}"
     why = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.most_common(3))
     if why and len(found.best) < NUM_BEST:
         yield f"Not legal: {why}"

@@ -225,9 +225,9 @@ def _moments(
     kinds = [chunks[i] for i in dict.fromkeys(alike)]
     saved, with_loss = [kind.body.saved for kind in kinds], [kind.sizes.saved for kind in kinds]
     outputs = [int(keeps_outputs(spec) and not kind.has_loss) for kind in kinds]
-    # Empty where all are zero: this is done for every moment of every layout of a search.
-    graphs = [(kind.captured, kind.pool, kind.static) for kind in kinds if any(each.captured for each in kinds)]
-    latest = [kind.latest for kind in kinds if any(each.latest for each in kinds)]
+    graphs, latest = [(kind.captured, kind.pool, kind.static) for kind in kinds], [kind.latest for kind in kinds]
+    # Nothing to add up where all are zero: a search does this for every moment of every layout.
+    graphs, latest = graphs if any(map(any, graphs)) else [], latest if any(latest) else []
 
     def moment(load: Load) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
