@@ -3,10 +3,12 @@
 `by_plan.py` is what `mbr-perf recipes export --recompute "plan:1xfull+1xnone;2xmlp" --as python` prints.
 """
 
+from importlib import import_module
+
 import torch
 from by_plan import pre_wrap_hook
-from megatron.bridge.training import initialize  # noqa: F401 - after it sitecustomize answers for a processor
 from megatron.core import parallel_state, tensor_parallel
+from sitecustomize import STARTS_UP
 from tiny_llama import tiny_llama_config
 
 from harness.engine import cpu_backend
@@ -18,6 +20,7 @@ EXPECTED = (
 )
 
 if __name__ == "__main__":
+    import_module(STARTS_UP)  # from then on torch's questions to CUDA get answers for a processor
     cpu_backend.install()
     torch.distributed.init_process_group("gloo")
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=2)
