@@ -27,7 +27,7 @@ from harness.foreign.reader import WORDS, LogReader
 from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
-from harness.predict.allocator_settings import settings_of
+from harness.predict.allocator_settings import require_taken
 from harness.records.strict_json import read_document
 from harness.resolve.options import env_of_options
 from harness.resolve.recipe import Request
@@ -88,8 +88,8 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
 def _require_allocator(assignments: Sequence[str]) -> None:
     """Raise BadRequestError for settings of the allocator that torch refuses."""
     for name, value in env_of_options(assignments).items():
-        if name in ALLOCATOR_NAMES and "cudaMallocAsync" not in value:  # torch takes it, only a replay does not
-            settings_of(value, where=name)
+        if name in ALLOCATOR_NAMES:
+            require_taken(value, where=name)
 
 
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:

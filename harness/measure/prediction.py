@@ -49,20 +49,13 @@ def cached_prediction(spec: ExperimentSpec, software: Software, host: Host, *, s
     return predictions((spec,), software, tracing(host, cached_only=True), starts=starts)[0]
 
 
-def predict_with(
-    tracing: Tracing, spec: ExperimentSpec, software: Software, *, use_calibration: bool = True
-) -> KeptPrediction:
+def predict_with(tracing: Tracing, spec: ExperimentSpec, software: Software) -> KeptPrediction:
     """Like :func:`predictions` for one request."""
-    return predictions((spec,), software, tracing, use_calibration=use_calibration)[0]
+    return predictions((spec,), software, tracing)[0]
 
 
 def predictions(
-    specs: Sequence[ExperimentSpec],
-    software: Software,
-    tracing: Tracing,
-    *,
-    use_calibration: bool = True,
-    starts: bool = True,
+    specs: Sequence[ExperimentSpec], software: Software, tracing: Tracing, *, starts: bool = True
 ) -> tuple[KeptPrediction, ...]:
     """Predict settled requests with the kept calibrations of their GPU types. Makes each trace once.
 
@@ -78,18 +71,16 @@ def predictions(
         except (HarnessError, OSError) as error:
             traced[kind] = first_line(str(error))
     known = (traced[trace_kind(spec)] if spec.is_described else NOT_DESCRIBED for spec in specs)
-    return tuple(
-        predicted_with(*each, software, use_calibration=use_calibration) for each in zip(specs, known, strict=True)
-    )
+    return tuple(predicted_with(*each, software, use_calibration=True) for each in zip(specs, known, strict=True))
 
 
 def _as_started(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
     """Return the request with the shell's settings of the allocator, if these can be replayed."""
-    own = (each for each in child_environment(spec, host.shell, (), 1) if each.source == "your shell")
-    env = {each.name: each.value for each in own if each.name == ALLOCATOR}
-    with suppress(BadRequestError):
-        env = {name: value for name, value in env.items() if settings_of(value)}
-        return spec.model_copy(update={"env": {**spec.env, **env}}) if env else spec
+    for each in child_environment(spec, host.shell, (), 1):
+        if each.name == ALLOCATOR and each.source == "your shell":
+            with suppress(BadRequestError):
+                settings_of(each.value)
+                return spec.model_copy(update={"env": {**spec.env, ALLOCATOR: each.value}})
     return spec
 
 

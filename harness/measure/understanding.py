@@ -17,7 +17,7 @@ from harness.launch.environment_rows import ALLOCATOR, EXPORTS, exports
 from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
-from harness.predict.allocator_settings import notes_of, settings_of
+from harness.predict.allocator_settings import notes_of, require_taken
 from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.redact import redact
 from harness.resolve.recipe import ASSUMED, Request
@@ -89,9 +89,8 @@ def understand(
     launch = LaunchRequest(spec, run_dir, host, nodes, request.launch)
     plan: Plan | None = problems.tried(lambda: LAUNCHERS[launcher](launch)) if launcher in LAUNCHERS else None
     env = plan.variables if isinstance(plan, LaunchPlan) else None
-    value = env.get(ALLOCATOR, "") if env and not spec.gpu_type.is_cpu else ""
-    if value and "cudaMallocAsync" not in value:  # torch takes it, only a replay does not
-        problems.tried(lambda: settings_of(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read yet
+    if env and (value := env.get(ALLOCATOR)) and not spec.gpu_type.is_cpu:
+        problems.tried(lambda: require_taken(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read
     findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
     problems.raise_if_any()

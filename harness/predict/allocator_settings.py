@@ -114,9 +114,8 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
     """
     is_of_job = "torch=" in (assume or "") or not software.assumed  # else it is the planning machine's
     torch_release = software.torch if is_of_job else None
-    inert, notes = asked_settings(spec)[0].inert, list[str]()
-    if inert:
-        notes.append(f"{NO_EFFECT}: {ALLOCATOR}: {inert}")
+    inert = asked_settings(spec)[0].inert
+    notes = [f"{NO_EFFECT}: {ALLOCATOR}: {inert}"] if inert else []
     if torch_release and not is_known(torch_release):
         notes.append(
             f"torch {torch_release}: reserved bytes follow the allocator of torch {_KNOWN[0]} to {_KNOWN[-1]}, "
@@ -140,6 +139,12 @@ def settings_of(text: str, where: str = ALLOCATOR_NAMES[0]) -> AllocatorSettings
             remedy="leave backend out: mbr-perf replays torch's own allocator",
         )
     return settings
+
+
+def require_taken(text: str, where: str) -> None:
+    """Raise BadRequestError for settings that torch refuses. It takes cudaMallocAsync, which only a replay does not."""
+    if "cudaMallocAsync" not in text:
+        settings_of(text, where)
 
 
 def _read(words: list[str], settings: AllocatorSettings, where: str) -> AllocatorSettings:
