@@ -34,6 +34,7 @@ def repeats_problem(num_repeats: int) -> str:
 
 LayerKind = Literal["dense", "moe", "nope_dense", "nope_moe", "window_dense", "window_moe", "delta_dense", "delta_moe"]
 """Kinds of decoder layers: attention (full, no rotary embedding, sliding window, gated delta net), experts or none."""
+_Pattern = tuple[int, ...]  # a 0 or 1 for each layer
 _KINDS: dict[str, tuple[LayerKind, LayerKind]] = {
     "full": ("dense", "moe"), "nope": ("nope_dense", "nope_moe"), "window": ("window_dense", "window_moe"),
     "delta": ("delta_dense", "delta_moe"),
@@ -131,15 +132,10 @@ class YarnModel(Frozen):
 
 
 @cache  # a plan asks for the kinds of the same model thousands of times
-def _kinds_of(
-    window: tuple[int, ...], delta: tuple[int, ...], nope: tuple[int, ...], moe: tuple[int, ...]
-) -> tuple[LayerKind, ...]:
+def _kinds_of(window: _Pattern, delta: _Pattern, nope: _Pattern, moe: _Pattern) -> tuple[LayerKind, ...]:
     """Return the kind of each layer. A gated delta net has no window and no rotary embedding."""
-    attention = (
-        "delta" if d else "window" if w else "nope" if n else "full"
-        for w, d, n in zip(window, delta, nope, strict=True)
-    )
-    return tuple(_KINDS[kind][m] for kind, m in zip(attention, moe, strict=True))
+    layers = zip(window, delta, nope, moe, strict=True)
+    return tuple(_KINDS["delta" if d else "window" if w else "nope" if n else "full"][m] for w, d, n, m in layers)
 
 
 class ModelSpec(Frozen):

@@ -204,8 +204,7 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
         raise not_known(varied.options[0], best.plan.spec)
     if not (request.step_trace and best.stepped):
         return planned
-    written = with_replayed(best.plan, best.stepped, best.traces, best.settled.software, varied)
-    known = replace(best, plan=written)
+    known = replace(best, plan=with_replayed(best.plan, best.stepped, best.traces, best.settled.software, varied))
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in layouts))
 
 
@@ -215,9 +214,8 @@ _OneLayout = TypeVar("_OneLayout", bound=Layout)
 def replayed(layout: _OneLayout, request: PlanRequest, named: Sequence[str] = ()) -> _OneLayout:
     """Replay the settings of a layout that decide, and the ``named`` ones or else those of `--only`."""
     texts = [canonical_text(parse_recompute(text)) for text in named or request.only]
-    return replace(
-        layout, plan=with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, texts)
-    )
+    made = with_replays(layout.plan, layout.traces, layout.settled.software, request.varied, texts)
+    return replace(layout, plan=made)
 
 
 def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:

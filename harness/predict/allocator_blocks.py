@@ -154,9 +154,7 @@ def copied(pools: Pools, allocated: dict[int, Block]) -> tuple[Pools, dict[int, 
     blocks = {address: twin(block) for address, block in allocated.items()}
     for pool in (pool for both in pools.values() for pool in both):
         own = twins[id(pool)]
-        own.free.update(
-            {at: [(size, address, twin(block)) for size, address, block in free] for at, free in pool.free.items()}
-        )
+        own.free |= {at: [(*entry[:2], twin(entry[2])) for entry in free] for at, free in pool.free.items()}
         own.unmapped = {at: [*map(twin, unmapped)] for at, unmapped in pool.unmapped.items()}
     for block in new.values():
         block.before, block.after = new.get(id(block.before)), new.get(id(block.after))

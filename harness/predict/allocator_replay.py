@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from harness.predict.allocator import Allocator
 from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, copied
-from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings
+from harness.predict.allocator_settings import AllocatorSettings
 from harness.units import GIB, MIB
 
 
@@ -212,9 +212,8 @@ def sought(
     fraction forbids it. Trials go on from where a device makes a difference. They take for granted that more memory
     never hurts, and end early where a long sequence would take seconds.
     """
-    start = _Start.of(
-        events, cycles, settings, Device(peak_of(events) if peak_bytes is None else peak_bytes, total_bytes)
-    )
+    device = Device(peak_of(events) if peak_bytes is None else peak_bytes, total_bytes)
+    start = _Start.of(events, cycles, settings, device)
     free = _outcome(events, start.on(math.inf)[0], cycles, start.at)
     if free.failed is not None:
         return free, None
@@ -235,5 +234,6 @@ def sought(
 
 def peak_of(events: Sequence[Request]) -> int:
     """Return the most bytes that are asked for at once: the least that any allocator has allocated then."""
-    sizes = {key: -(-num_bytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES for key, num_bytes, _ in events if num_bytes}
+    rounded = AllocatorSettings().rounded
+    sizes = {key: rounded(num_bytes) for key, num_bytes, _ in events if num_bytes}
     return max(accumulate(sizes.get(key, 0) * (1 if num_bytes else -1) for key, num_bytes, _ in events), default=0)

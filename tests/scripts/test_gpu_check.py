@@ -84,18 +84,8 @@ def names_in(archive):
 @pytest.mark.train
 def test_a_sitting_that_is_stopped_packs_what_it_has(tmp_path):
     packed = tmp_path / "results.tar.gz"
-    asked = (
-        "--rehearse",
-        "--only",
-        "snapshot,kill",
-        "--shapes",
-        "dense",
-        "--out",
-        tmp_path / "out",
-        "--archive",
-        packed,
-    )
-    command = [sys.executable, ROOT / "scripts" / "gpu-check.d", *asked]
+    asked = ("--rehearse", "--shapes", "dense", "--out", tmp_path / "out", "--archive", packed)
+    command = [sys.executable, ROOT / "scripts" / "gpu-check.d", *asked, "--only", "snapshot,kill"]
     environment = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as sitting:
         runs = next(line.rpartition(" ")[2].strip() for line in sitting.stderr if "its runs are in " in line)
