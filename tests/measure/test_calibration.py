@@ -34,7 +34,7 @@ def recorded(host, tmp_path, make_record):
     def write(recompute: str, more: int, **changes):
         spec = resolve(Request(model_recipe_name="llama3_8b", gpu="cpu", recompute=recompute)).spec
         spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": "local"})})
-        predicted = predict_with(tracing(host), spec, installed_software(), use_calibration=False).prediction
+        predicted = predict_with(tracing(host), spec, installed_software()).prediction
         record = make_record(spec, run_id=f"run-{recompute}-{more}", **changes)
         ranks = tuple(
             rank.model_copy(update={
