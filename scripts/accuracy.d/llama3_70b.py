@@ -42,37 +42,53 @@ _TAKEN = (
     "`expandable_segments:True`. A peak of 58.8 GB does not fill the device. GB that torch's allocator reserves, predicted for the "
     "fullest rank; usable: what an H100 has beside CUDA's context and NCCL. Eager rows are replayed request by request, rows under CUDA graphs are estimated by the ratios of their class.",
 )
-_EXPLAINED = (
-    "What the prediction explains:",
-    "",
-    "- before replayed steps come eager steps and the capture, which hold up to 12 GB more. "
-    "All four settings replay the same 61.3 GB, but `core_attn` reserves about 15 GB more than `mlp` while it captures: the rows that "
-    "read 58.8 and 59.6 GB ended out of memory, those that read 55.6 GB did not",
-    "- with torch's default, the eager steps of `core_attn` already reserve 79 GB for 70 GB of tensors; expandable segments need 71 GB. megatron-core empties the cache before it captures, so these bytes do not add to those of the capture",
-    "- a capture cannot give cached memory back, so there reserved bytes decide, not the smallest device that fits",
-    "",
-    "What it does not explain: in the table `mlp` peaks 3 GB below `core_attn`, predicted are equal peaks. The likely value of `core_attn` with torch's default is 1 GB below the usable memory, not above it. For the "
-    "published failure about 1 GB more must have been taken, which is within the predicted range: side streams that run late, "
-    "sequences of varied lengths, or more memory outside torch's allocator. The table says nothing about any of them. The predicted gain of "
-    "expandable segments under CUDA graphs is an estimate; no shipped measurement has graphs with both settings. Nothing here is "
-    "fitted to this table.",
-    "",
-    "## Which steps read 58.8 GB",
-    "",
-    "The table does not say when it read its peaks. What would have to be true:",
-    "",
-    "- of replayed steps: the logs report the peak since the last report, or the peak of a step after the capture. Predicted are 61.3 GB; "
-    "the same job without recompute on torch's own allocator (`results/scripted_gpu`, 8 micro-batches) replays 61.1 GB. The error is 4 %, "
-    "and rows with and without recompute of attention read alike, as in replayed steps",
-    "- of eager steps: the job held 11 GB less than predicted (69.7 GB) and 9 GB less than the rank on torch's allocator (67.9 GB). Fewer "
-    "layers a stage, a smaller micro-batch or another version of the layers would do it; the table names the layout, and nothing else in it says so",
-    "",
-    "So mbr-perf takes the peaks for those of replayed steps, as it does for all published peaks under CUDA graphs. Its own goldens hold counters of the "
-    "whole run, and are compared with the peak of the whole run. A log that prints the eager peak of this job would decide.",
-    "",
-    "The same answer for one setting: `mbr-perf plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 -gb 32 --only core_attn mlp "
-    "--cuda_graph_impl none -E PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False`.",
-)
+
+
+def _explained(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what the rows of the first layout explain of the table, and what they do not. Figures in GB."""
+    core, mlp = (next(row for row in rows if row["recompute"] == name) for name in ("core_attn", "mlp"))
+
+    def gb(row: dict[str, Any], how: str, what: str = "reserved_bytes") -> float:
+        return float(row["taken"][how][what]) / 1e9
+
+    replayed, eager, measured = (
+        core["predicted_bytes"] / 1e9,
+        gb(core, "eager native", "peak_bytes"),
+        core["measured_bytes"] / 1e9,
+    )
+    missing = core["usable_bytes"] / 1e9 - gb(core, "graphs native")
+    return [
+        "What the prediction explains:",
+        "",
+        f"- before replayed steps come eager steps and the capture. All four settings replay the same {replayed:.1f} GB, but `core_attn` "
+        f"reserves {gb(core, 'graphs expandable') - gb(mlp, 'graphs expandable'):.1f} GB more than `mlp` while it captures: the rows that read "
+        "58.8 and 59.6 GB ended out of memory, those that read 55.6 GB did not",
+        f"- with torch's default, the eager steps of `core_attn` reserve {gb(core, 'eager native'):.1f} GB for {eager:.1f} GB of tensors; "
+        f"expandable segments need {gb(core, 'eager expandable'):.1f} GB. megatron-core empties the cache before it captures, so these bytes "
+        "do not add to those of the capture",
+        "- a capture cannot give cached memory back, so there reserved bytes decide, not the smallest device that fits",
+        "",
+        f"What it does not explain: in the table `mlp` peaks {measured - mlp['measured_bytes'] / 1e9:.1f} GB below `core_attn`, predicted are "
+        f"equal peaks. The likely value of `core_attn` with torch's default is {abs(missing):.1f} GB {'below' if missing >= 0 else 'above'} "
+        "the usable memory. What the published failure took beyond it is within the predicted range: side streams that run late, sequences of "
+        "varied lengths, or more memory outside torch's allocator. The table says nothing about any of them. The predicted gain of expandable "
+        "segments under CUDA graphs is an estimate; no shipped measurement has graphs with both settings. Nothing here is fitted to this table.",
+        "",
+        "## Which steps read 58.8 GB",
+        "",
+        "The table does not say when it read its peaks. What would have to be true:",
+        "",
+        f"- of replayed steps: the logs report the peak since the last report, or the peak of a step after the capture. Predicted are "
+        f"{replayed:.1f} GB, an error of {signed(replayed / measured - 1)}; rows with and without recompute of attention read alike, as in replayed steps",
+        f"- of eager steps: the job held {eager - measured:.1f} GB less than predicted ({eager:.1f} GB). Fewer layers a stage, a smaller "
+        "micro-batch or another version of the layers would do it; the table names the layout, and nothing else in it says so",
+        "",
+        "So mbr-perf takes the peaks for those of replayed steps, as it does for all published peaks under CUDA graphs. Its own goldens hold "
+        "counters of the whole run, and are compared with the peak of the whole run. A log that prints the eager peak of this job would decide.",
+        "",
+        "The same answer for one setting: `mbr-perf plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 -gb 32 --only core_attn mlp "
+        "--cuda_graph_impl none -E PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False`.",
+    ]
 
 
 def page(source: Path, host: Host) -> Page:
@@ -97,7 +113,7 @@ def page(source: Path, host: Host) -> Page:
         "",
         *taken(rows),
         "",
-        *_EXPLAINED,
+        *_explained(rows),
     ]
     return Page(title, headline, {"source": about, "rows": rows}, peaks(rows), details)
 
