@@ -1,19 +1,18 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
-from harness.errors import BadRequestError, HarnessError
+from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.launch.environment import Host, child_environment
 from harness.launch.environment_rows import ALLOCATOR
-from harness.predict.allocator_settings import settings_of
+from harness.predict.allocator_settings import require_taken
 from harness.predict.exact import why_of_another_planner
 from harness.predict.limits import Limits
 from harness.predict.model_states import least_bytes
@@ -60,7 +59,8 @@ def predictions(
     """Predict settled requests with the kept calibrations of their GPU types. Makes each trace once.
 
     ``starts``: mbr-perf starts the jobs, with the shell's settings of the allocator where they have none.
-    Never raises for a request that may run: a run must not fail because of its prediction.
+    Never raises for a request that may run: a run must not fail because of its prediction. BadRequestError where torch
+    refuses the shell's settings.
     """
     specs = [_as_started(spec, tracing.host) for spec in specs] if starts else specs
     traced: dict[TraceKind, Traces | str] = {}
@@ -76,10 +76,10 @@ def predictions(
 
 def _as_started(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
     """Return the request with the shell's settings of the allocator, if these can be replayed."""
-    for each in child_environment(spec, host.shell, (), 1):
+    for each in () if spec.gpu_type.is_cpu else child_environment(spec, host.shell, (), 1):
         if each.name == ALLOCATOR and each.source == "your shell":
-            with suppress(BadRequestError):
-                settings_of(each.value)
+            require_taken(each.value, where=ALLOCATOR)
+            if "cudaMallocAsync" not in each.value:
                 return spec.model_copy(update={"env": {**spec.env, ALLOCATOR: each.value}})
     return spec
 

@@ -137,9 +137,10 @@ def test_a_job_that_mbr_perf_starts_has_the_allocator_of_its_launcher_or_of_the_
     ]
 
 
-def test_a_value_of_the_shell_that_torch_refuses_ends_a_run_before_it_starts(mbr_perf, monkeypatch):
+@pytest.mark.parametrize("words", [("run", "--recompute_modules", "mlp"), ("sweep", "--over", "recompute=none;mlp")])
+def test_a_value_of_the_shell_that_torch_refuses_ends_a_job_before_it_starts(mbr_perf, monkeypatch, words):
     monkeypatch.setenv(ALLOCATOR, "max_split_size_mb:5")
-    refused = mbr_perf("run", "-m", "mixtral", "-mr", "mixtral_8x7b", "-g", "a100", "--dryrun")
+    refused = mbr_perf(*words, "-m", "mixtral", "-mr", "mixtral_8x7b", "-g", "a100", "--dryrun")
     assert (refused.code, f"{ALLOCATOR}=max_split_size_mb:5" in refused.err) == (2, True)
 
 
