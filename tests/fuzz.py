@@ -33,7 +33,7 @@ def generated(check: Callable[..., None], *strategies: st.SearchStrategy) -> Fuz
         def one(values: tuple[object, ...]) -> None:
             nonlocal count
             if time.monotonic() > until:
-                raise SkipTest  # the one way to end a run of hypothesis early
+                raise SkipTest("time is up")  # the one way to end a run of hypothesis early
             count += 1
             check(*values)
 

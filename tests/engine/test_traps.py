@@ -59,7 +59,7 @@ def test_selective_recompute_of_nothing_or_of_layers_does_not_construct():
     with pytest.raises(ValueError, match="empty"):
         parse_recompute("")
     with pytest.raises(ValidationError, match="num_layers"):
-        SelectiveRecompute(modules=("mlp",), num_layers=2)
+        SelectiveRecompute.model_validate({"modules": ("mlp",), "num_layers": 2})
 
 
 @pytest.mark.train

@@ -41,7 +41,7 @@ def test_cases_are_read_back_as_what_they_were(make_spec):
 
 def test_an_entry_that_may_run_has_an_experiment():
     with pytest.raises(ValidationError, match="spec"):
-        PlannedCase(name="dense", repeats=3)
+        PlannedCase.model_validate({"name": "dense", "repeats": 3})
     with pytest.raises(ValidationError, match="spec"):
         cell(PlannedCell, index=0)
 

@@ -108,7 +108,7 @@ def answer(request: TraceRequest, groups: Any) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Answer all requests in one process: its start takes longer than they do."""
     torch.cuda.set_device(0)
-    balance_routing()
+    balance_routing(None)
     convolve()
 
     from transformer_engine.pytorch.module import base
