@@ -109,7 +109,7 @@ def found(tmp_path_factory):
         (folder / f"{name}.json").write_text(request.model_dump_json())
     program = Path(__file__).with_name("layers.py")
     files = [folder / f"{name}{end}" for name in requests for end in (".json", ".real")]
-    done = Machine(folder / "machine", num_devices=1).run(program, *files)
+    done = Machine(folder / "machine", num_devices=1).run(program, *files, timeout_s=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     return {name: differences(folder / name) for name in requests}
 
