@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.cuda, pytest.mark.slow, pytest.mark.skipif(MCORE != "0.16", reason="the tracer runs megatron-core 0.16 here")
 ]  # fmt: skip
 
-PRECISIONS = {"bf16", "fp8_cs", "fp8_ds", "fp8_sc"}
+PRECISIONS = frozenset({"bf16", "fp8_cs", "fp8_ds", "fp8_sc"})
 IMBALANCE = 1.5
 GPT3_175B = models.LLAMA3_70B.model_copy(
     update={"num_layers": 96, "hidden_size": 12288, "ffn_hidden_size": 49152, "num_attention_heads": 96, "num_query_groups": 96,
@@ -40,6 +40,8 @@ class Row(Listed):
 
 _TOKENS, _WIDTH = 4096, 8192  # of Llama3-70B here
 _OUTPUT_WEIGHT = 128512 // 4 * _WIDTH * 2
+_ADAPTERS = {frozenset({"lora", "lora_first"}): 118, frozenset({"lora_moe"}): 120, frozenset({"lora_qkv"}): 18}
+"""Kinds -> rows of ``_WIDTH`` bytes in the adapters' weights, each shape once."""
 _GATE = _TOKENS * 16 * 256 * 2  # of Qwen3-Next here, in bf16
 _BATCH = _TOKENS * 8  # bytes of token numbers
 ROWS = (
@@ -67,6 +69,20 @@ ROWS = (
         "without Apex the output layer makes its weight gradient, where the tracer has transformer-engine's dummy (the plan "
         "corrects both)",
         kinds=frozenset({"last"}), backward_peak=(_OUTPUT_WEIGHT // 2, _OUTPUT_WEIGHT), kept=(-_OUTPUT_WEIGHT, -_OUTPUT_WEIGHT),
+    ),
+    *(
+        Row(
+            "adapters are megatron-core's own linear layers, whose weight gradients do not stay, where the tracer has "
+            "transformer-engine's dummies (1 MB per stage)",
+            kinds=kinds, kept=(-rows * _WIDTH, -rows * _WIDTH),
+        )
+        for kinds, rows in _ADAPTERS.items()
+    ),
+    Row(
+        "the norm's backward pass in transformer-engine has 2 partial sums of its weight's gradient per processor in fp32; the "
+        "tracer knows operations' results only, and only here is the norm the fullest moment",
+        kinds=frozenset({"lora", "lora_first", "lora_qkv"}), precisions=PRECISIONS - {"bf16"},
+        backward_peak=(2 * 132 * _WIDTH * 4 - 2**17, 2 * 132 * _WIDTH * 4),
     ),
     Row(
         "megatron-core compiles attention's output gate (`_apply_output_gate`): Inductor saves the gate in bf16, the tracer "
