@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from harness.errors import BadRequestError
 from harness.foreign.shell_script import Word
-from harness.foreign.words import Given, Unread, Words, suggested, unread
+from harness.foreign.words import Given, Unread, Words, suggested, text_of, unread
 from harness.records.reading import PlainValue
 from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
@@ -128,7 +128,7 @@ def _num_values(rest: list[Word]) -> int:
 
 def from_words(words: Iterable[Word], label: str) -> Arguments:
     """Read the words of a command line, as Megatron-LM's parser takes them: the last of repeated options counts."""
-    found, rest = Arguments(label), list(words)
+    found, rest, twice = Arguments(label), list(words), list[str]()
     while rest:
         word = rest.pop(0)
         name, equals, inner = word.text.partition("=")
@@ -149,7 +149,11 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
             value = _joined([each.text for each in values], takes) if values else takes == "flag"
+            earlier = found.given.get(argument.name)
+            if earlier and earlier.value != value and not argument.harmless:
+                twice.append(f"{place} {text_of(value)}, not {text_of(earlier.value)}")
             found.given[argument.name] = Given(value, place)
+    found.remark = f"given twice, the last counts: {'; '.join(twice)}" if twice else ""
     return found
 
 

@@ -226,10 +226,13 @@ def job_launcher(asked: Request) -> Launcher | None:
 
 
 def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
-    """megatron-core's refusal, with a fix that names the rule for the same message."""
+    """megatron-core's refusal; a note where a rule already blocks the request with the same message."""
     own = finding.mcore_text or ""
-    known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
-    return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
+    rule = next((f for f in findings if f.mcore_text and f.mcore_text.strip() in own), None)
+    if rule is None:
+        return finding
+    severity = "note" if rule.blocks else finding.severity
+    return finding.model_copy(update={"fix": f"follow the fix of {rule.id}", "severity": severity})
 
 
 def in_one_sentence(problem: BadRequestError) -> str:
