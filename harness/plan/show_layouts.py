@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from harness.measure.understanding import with_stop
 from harness.plan.answer import answer_of, size_unit
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned, Unplanned
@@ -13,7 +14,7 @@ from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
-from harness.show.request_text import export_lines, other_notes, request_facts
+from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="
@@ -168,6 +169,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
+            *stop_lines(with_stop(best[0][0].settled, request.asked).notes),
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
             *limit_lines(best[0][0].plan, _still_assumed(found)),
             GAP,
