@@ -161,7 +161,7 @@ def test_varied_sizes_are_counts_of_known_sizes_each_named_once():
         (("--exact_timeout", "0"), "--exact_timeout 0 "),
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 "),
         (("--only", "layernorm"), "--only layernorm: "),
-        (("-tp", "3"), "S02: ffn_hidden_size"),
+        (("-tp", "3"), "P03: "),
     ],
 )
 def test_a_wrong_request_exits_2_before_anything_is_traced(plan, options, message):
