@@ -128,7 +128,7 @@ def _num_values(rest: list[Word]) -> int:
 
 def from_words(words: Iterable[Word], label: str) -> Arguments:
     """Read the words of a command line, as Megatron-LM's parser takes them: the last of repeated options counts."""
-    found, rest, twice = Arguments(label), list(words), list[str]()
+    found, rest = Arguments(label), list(words)
     while rest:
         word = rest.pop(0)
         name, equals, inner = word.text.partition("=")
@@ -149,12 +149,16 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
             value = _joined([each.text for each in values], takes) if values else takes == "flag"
-            earlier = found.given.get(argument.name)
-            if earlier and earlier.value != value and not argument.harmless:
-                twice.append(f"{place} {text_of(value)}, not {text_of(earlier.value)}")
-            found.given[argument.name] = Given(value, place)
-    found.remark = f"given twice, the last counts: {'; '.join(twice)}" if twice else ""
+            _give(found, argument, Given(value, place))
     return found
+
+
+def _give(found: Arguments, argument: Argument, given: Given) -> None:
+    earlier = found.given.get(argument.name)
+    if earlier and earlier.value != given.value and not argument.harmless:
+        said = f"{given.source} {text_of(given.value)}, not {text_of(earlier.value)}"
+        found.remark = f"{found.remark}; {said}" if found.remark else f"given twice, the last counts: {said}"
+    found.given[argument.name] = given
 
 
 def _refuse_word(found: Arguments, word: Word, name: str) -> None:

@@ -1,6 +1,6 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 
 from harness.experiment.layout_text import LAYER_CODES
 from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Finding, Predicate, Rule, Situation, Values
@@ -265,13 +265,16 @@ def one_cause(findings: Sequence[Finding], s: Situation, force: Set[str]) -> lis
     first = next((broken[name] for name in ("P03", "P04", "S02") if name in broken), None)
     if first is None:
         return list(findings)
+    merged = _of_size(first, broken, s)
+    return [merged if each is first else each for each in findings if each is first or each.id not in broken]
+
+
+def _of_size(first: Finding, broken: Collection[str], s: Situation) -> Finding:
     what = ", ".join(text(s) for name, text in _DIVIDED.items() if name in broken)
     rules = [row for row in RULES if row.id in _DIVIDED]
     sizes = [tp for tp in range(1, s.spec.gpus_per_node + 1) if not any(row.judge(_with_size(s, tp)) for row in rules)]
     fix = f"use -tp {_either(sizes)}" if sizes else "use a tensor_model_parallel_size that divides them"
-    message = f"TP {s.tp} does not divide {what}"
-    merged = first.model_copy(update={"message": message, "fix": fix})
-    return [merged if each is first else each for each in findings if each is first or each.id not in broken]
+    return first.model_copy(update={"message": f"TP {s.tp} does not divide {what}", "fix": fix})
 
 
 def _with_size(s: Situation, tp: int) -> Situation:
