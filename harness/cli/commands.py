@@ -161,7 +161,7 @@ class JobCommand(WholeShortOptions):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the option before the first word that says what it is. BadRequestError for a job elsewhere."""
         typed = list(args)
-        if args and not args[0].startswith("-"):
+        if args and (args[0] == "-" or not args[0].startswith("-")):
             if not ctx.resilient_parsing:
                 _require_file(args[0])
             args = [*job_words(args[0]), *args[1:]]
@@ -219,6 +219,8 @@ def job_words(word: str) -> list[str]:
 
     A folder or file of another program is known by its content; what is no file is a recipe.
     """
+    if word == "-":  # standard input
+        return ["--megatron_args", word]
     path = Path(word)
     config = next((path / name for name in ("run_config.yaml", "config.json") if (path / name).is_file()), path)
     if not config.is_file():

@@ -17,9 +17,11 @@ _PAUSE_S = 2.0
 def followed(request: ForeignRequest, pause: Callable[[float], None] = time.sleep) -> ForeignAnswer:
     """Return the last answer: that after the end or the failure of the job, or at Ctrl-C.
 
-    A terminal shows each answer in place of the one before; elsewhere nothing is shown until the end.
+    A terminal shows each answer in place of the one before; elsewhere the end shows the last.
     """
     console = narration()
+    if not console.is_terminal:
+        console.print(f"Following {request.ours.given}: the answer comes when the job ends, or at Ctrl-C")
     with console.status("Reading the log") as line:
         size, answer = _size(request), compare_foreign(request)
         try:

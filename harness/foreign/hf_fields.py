@@ -252,7 +252,10 @@ def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: st
     layers, named, step = _layers(config), items(config, dense) or (), max(whole(config, every) or 1, 1)
     begin, end = (whole(config, name) if name in config.keys else None for name in (first, last))
     among = range(begin or 0, layers if end in (None, -1) else end + 1)
-    own = items(config, sparse) or tuple(i for i in among if i not in named and (i + 1) % step == 0)
+    own = items(config, sparse)
+    if own == ():
+        config.refuse(sparse, "[]: no layer has experts", "name the layers with experts, or leave it out for all")
+    own = own or tuple(i for i in among if i not in named and (i + 1) % step == 0)
     pattern = tuple(int(i in own) for i in range(layers))
     return Setting(1 if all(pattern) else pattern, config.place(first, every, dense, sparse))
 

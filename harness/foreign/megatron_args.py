@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -36,6 +37,7 @@ from harness.units import shortened
 
 MOST_BYTES = 8 << 20
 _FEWEST_OPTIONS = 2
+_GZIP = b"\x1f\x8b"
 _MODEL = "pretrain_gpt"
 _PRINTS = ("echo", "printf")
 _MODEL_ARGS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
@@ -153,7 +155,7 @@ def _head(source: ForeignSource) -> str:
     with suppress(OSError, EOFError, zlib.error):  # read_text says why, and refuses pipes
         if path.is_file():
             with path.open("rb") as file:
-                if file.peek(2).startswith(b"\x1f\x8b"):
+                if file.peek(2).startswith(_GZIP):
                     raw = gzip.GzipFile(fileobj=file).read(MOST_BYTES)
                 elif path.stat().st_size > MOST_BYTES:
                     raw = file.read(MOST_BYTES)
@@ -168,8 +170,9 @@ def _standard_input(stream: TextIO | None) -> str:
         problem = f"--megatron_args -: standard input is {'a terminal' if stream else 'closed'}"
         raise BadRequestError(problem, remedy="pipe the arguments in, or name a file")
     try:
-        text = stream.read(MOST_BYTES + 1)
-    except (UnicodeDecodeError, OSError) as error:
+        raw = stream.buffer.read(MOST_BYTES + 1)
+        text = (gzip.GzipFile(fileobj=BytesIO(raw)).read(MOST_BYTES + 1) if raw[:2] == _GZIP else raw).decode()
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise BadRequestError(f"--megatron_args -: cannot be read: {error}", remedy="give text in UTF-8") from error
     if len(text) > MOST_BYTES:
         raise BadRequestError(
@@ -226,7 +229,8 @@ def _given(words: list[Word], label: str) -> Arguments:
     found.is_started = start > 0
     if program is not None and _MODEL not in found.program:
         name = found.program.rpartition("/")[2]
-        found.remark = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"
+        read_as = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"
+        found.remark = "; ".join(filter(None, (read_as, found.remark)))
     return found
 
 

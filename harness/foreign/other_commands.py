@@ -22,8 +22,9 @@ def refuse_others(script: Script) -> None:
         if whose is None:
             continue
         options = dict(_options(words))
-        model = [] if "--hf" in options else ["--hf", "MODEL"]
-        line = shlex.join([*model, *(word for pair in options.items() for word in pair), "-g", "h100"])
+        sizes = {} if options.keys() - {"--hf"} else dict.fromkeys(("-ng", "-tp", "-pp", "-mb", "-gb", "-sl"), "N")
+        pairs = {"--hf": "MODEL", **options, **sizes, "-g": "h100"}.items()
+        line = shlex.join(word for pair in pairs for word in pair)
         raise BadRequestError(
             f"{script.label}:{words[0].line}: a command of {whose}, whose words mbr-perf does not read",
             remedy=f"describe the job by options: mbr-perf plan {line}",

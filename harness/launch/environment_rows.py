@@ -186,5 +186,5 @@ _OF_BRIDGE = {
     ),
 }
 
-EXPORTS = "Environment"
-"""How the note begins that holds the variables which a job of one's own still has to export."""
+EXPORTS, STOPS = "Environment", "Megatron stops this job at its start"
+"""How notes on a job of one's own begin: on variables that it still has to export, and on those that it lacks."""

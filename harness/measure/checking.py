@@ -14,12 +14,13 @@ from harness.experiment.effective import EffectiveRecompute, effective_if_cut
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.rules.check import check
-from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher
+from harness.experiment.rules.rule import SEVERITIES, Finding
 from harness.experiment.software import Software
 from harness.launch.environment import SAFE_PATH, Host
 from harness.measure.understanding import (
     RunRequest,
     Settled,
+    job_launcher,
     looked_over,
     rank_environment,
     rule_problem,
@@ -29,7 +30,6 @@ from harness.measure.understanding import (
 from harness.records.launch import PARENT_PID_VARIABLE
 from harness.records.quoting import quoted_error
 from harness.records.redact import redact_shapes
-from harness.resolve.recipe import Request
 
 TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
 EACH_S = 1.0  # for every further question
@@ -216,20 +216,14 @@ def check_request(
     )
 
 
-def job_launcher(asked: Request) -> Launcher | None:
-    """Return what starts a GPU job of one's own, whose environment then is what its file says; None: not known."""
-    if asked.source is None or asked.trains_by_bridge or asked.gpu == "cpu":
-        return None
-    from harness.foreign.open import launcher_of  # 20 ms that no recipe needs
-
-    return launcher_of(asked.source)
-
-
 def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:
-    """megatron-core's refusal, with a fix that names the rule for the same message."""
+    """megatron-core's refusal; a note where a rule already blocks the request with the same message."""
     own = finding.mcore_text or ""
-    known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
-    return finding.model_copy(update={"fix": f"follow the fix of {known[0]}"}) if known else finding
+    rule = next((f for f in findings if f.mcore_text and f.mcore_text.strip() in own), None)
+    if rule is None:
+        return finding
+    severity = "note" if rule.blocks else finding.severity
+    return finding.model_copy(update={"fix": f"follow the fix of {rule.id}", "severity": severity})
 
 
 def in_one_sentence(problem: BadRequestError) -> str:

@@ -10,10 +10,10 @@ from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest
 from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
-from harness.experiment.rules.rule import Finding
+from harness.experiment.rules.rule import Finding, Launcher
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
-from harness.launch.environment_rows import ALLOCATOR, EXPORTS, exports
+from harness.launch.environment_rows import ALLOCATOR, EXPORTS, STOPS, exports
 from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
@@ -242,6 +242,26 @@ def with_exports(settled: Settled, asked: Request) -> Settled:
     words, other = (" ".join(f"{n}={values[n]}" for n in missing if values.get(n)) for values in (missing, env))
     note = f"{EXPORTS} (what Megatron-Bridge would set and the job does not): export {words}"
     return replace(settled, notes=(*settled.notes, redact(note + f"  # instead of {other}" * bool(other))))
+
+
+def job_launcher(asked: Request) -> Launcher | None:
+    """Return what starts a GPU job of one's own, whose environment then is what its file says; None: not known."""
+    if asked.source is None or asked.trains_by_bridge or asked.gpu == "cpu":
+        return None
+    from harness.foreign.open import launcher_of  # 20 ms that no recipe needs
+
+    return launcher_of(asked.source)
+
+
+def with_stop(settled: Settled, asked: Request) -> Settled:
+    """Add a note where the environment of a job of one's own is such that Megatron's launcher stops at once."""
+    launcher, spec = job_launcher(asked), settled.spec
+    if launcher is None:
+        return settled
+    alike = {finding.id for finding in check(spec, settled.software)}
+    found = check(spec, settled.software, env=spec.env, launcher=launcher)
+    why = "; ".join(f"{each.id}: {each.message}" for each in found if each.blocks and each.id not in alike)
+    return replace(settled, notes=(*settled.notes, f"{STOPS}: {why}")) if why else settled
 
 
 def with_note_on_steps(settled: Settled) -> dict[str, Any]:

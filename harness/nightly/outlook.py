@@ -107,7 +107,7 @@ _COLUMNS = (
     (Column("GPUs", right=True, drop=1), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
     (Column("Predicted peak", right=True), _peak),
     (Column("Golden", drop=2), lambda item: _golden(item) if item.case.spec else ABSENT),
-    (Column("Last", drop=3), lambda item: _last(item.last) if item.case.spec else ABSENT),
+    (Column("Last run", drop=3), lambda item: _last(item.last) if item.case.spec else ABSENT),
     (Column("Would run"), lambda item: _would_run(item.case)),
 )
 

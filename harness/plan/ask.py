@@ -151,7 +151,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     from harness.plan.show import exact_section, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
     from harness.show.page import AMOUNT, GAP, Block, Line
-    from harness.show.request_text import explanation
+    from harness.show.request_text import explanation, stop_lines
 
     first = planned.made[0]
     is_asked = first.settled.sources.get("recompute", "").startswith("-")
@@ -173,7 +173,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     more += [exact_section(setting.recompute, setting.stages) for setting in planned.exact]
     if how.explain:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
-    page = replace(page, blocks=(*page.blocks, *more))
+    page = replace(page, blocks=(*stop_lines((planned.judged or first).settled.notes), *page.blocks, *more))
     return with_columns(page, _columns(how)) if how.columns else page
 
 

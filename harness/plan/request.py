@@ -5,21 +5,26 @@ from itertools import product
 from math import inf
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
-from harness.errors import Problems, closest
+from harness.errors import BadRequestError, Problems, closest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
+from harness.launch.environment import Host
 from harness.launch.machine import installed_software
+from harness.measure.understanding import RunRequest, Settled, settle
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
+from harness.predict.layouts import Sizes
 from harness.predict.limits import Limits
 from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import shipped_releases
 from harness.predict.tracer import release_of, source_of
-from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.recipe import ASSUMED, ForeignSource, Request
+from harness.resolve.sweep_file import SIZES
 from harness.units import GIB
 
 _END_BYTES = 1 << 20
@@ -158,3 +163,29 @@ def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
         have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
         return f"{have}; mbr-perf brings no traces for {wanted}"
     return ""
+
+
+def settled_for_search(request: PlanRequest, host: Host) -> Settled:
+    """Settle the request. Where sizes of its point do not fit what is given, all that are not given are 1 at first.
+
+    The global batch size is then that of the point, for as many samples a GPU.
+    """
+
+    def settled(asked: Request) -> Settled:
+        return settle(RunRequest(asked=asked), host, request.assume, gpu_point=True)
+
+    asked, options = request.asked, {SIZES[name]: "none" if name == "vp" else 1 for name in Sizes._fields}
+    try:
+        return settled(asked)
+    except BadRequestError as error:
+        nothing: dict[str, Any] = dict.fromkeys(("num_gpus", *options))
+        try:
+            own = settled(replace(asked, **nothing)).spec
+        except BadRequestError:
+            raise error from None
+    num_gpus = asked.num_gpus or own.num_gpus
+    batch = asked.global_batch_size or max(1, own.batch.global_batch_size * num_gpus // own.num_gpus)
+    ones: dict[str, Any] = {option: one for option, one in options.items() if getattr(asked, option) is None}
+    found = settled(replace(asked, global_batch_size=batch, **ones))
+    note = f"{ASSUMED}: global {batch}, as it is {own.batch.global_batch_size} on {own.num_gpus} GPUs; change with -gb"
+    return found if asked.global_batch_size else replace(found, notes=(*found.notes, note))

@@ -13,7 +13,7 @@ from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
-from harness.measure.understanding import RunRequest, Settled, settle, with_exports
+from harness.measure.understanding import RunRequest, Settled, settle, with_exports, with_stop
 from harness.plan.nearest import Nearest, nearest_golden
 from harness.plan.request import PlanRequest, check_plan, source_notes
 from harness.predict.draws import CONSTANT, Varied
@@ -261,7 +261,7 @@ def _found(
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
     try:
         settled = settle(RunRequest(asked=asked), host, request.assume, known, gpu_point=True)
-        settled = with_exports(settled, asked)
+        settled = with_stop(with_exports(settled, asked), asked)
     except BadRequestError as error:
         if not values or isinstance(error, SeveralMatchError):
             raise

@@ -13,6 +13,7 @@ from harness.plan.request import PlanRequest
 from harness.plan.run import Layout
 from harness.predict.layouts import Sizes
 from harness.predict.prediction import Verdict
+from harness.predict.ranges import ratio_error
 from harness.predict.search import Row
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, SIZES
@@ -38,6 +39,23 @@ class Tried(Layout):
         """Return a sort key: what fits with its whole range comes before what is tight."""
         return self.row is None or self.row.verdict == "TIGHT", self.seconds
 
+    def is_better_than(self, other: "Tried") -> bool:
+        """Return whether this layout fits more surely than the other one, or as surely and is faster for certain."""
+        is_faster = self.seconds < other.seconds and not ratio_error().hides(self.seconds, other.seconds)
+        return self.rank[0] < other.rank[0] or (self.rank[0] == other.rank[0] and is_faster)
+
+    @property
+    def smallest(self) -> Row:
+        """Return the predicted setting of least memory."""
+        return min(self.plan.predicted, key=lambda row: row.prediction.fits[1] if row.prediction else inf)
+
+    @property
+    def lacking(self) -> float:
+        """Return the bytes that the setting of least memory needs beyond what is usable."""
+        found = self.smallest.prediction
+        assert found
+        return found.fits[1] - (self.plan.limits.budget_bytes or 0)
+
     @cached_property
     def least_seconds(self) -> float:
         """Return the step time without recompute, which no other setting of the layout beats."""
@@ -60,7 +78,9 @@ class Searched:
     """What a search knows so far.
 
     ``counts``: layouts by how they ended. ``interrupted``: it ended early, by the user or, where ``is_time_up``, by
-    `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``sources``: as of `Planned`.
+    `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``sources``: as of `Planned`. ``nearest``: of
+    the layouts that do not fit, the one that lacks the fewest bytes; ``least``: the fewest bytes of states of those
+    whose states alone do not fit, and the layout. ``eager``: a better layout without CUDA graphs than the best.
     """
 
     base: Settled
@@ -72,6 +92,9 @@ class Searched:
     is_time_up: bool = False
     sources: tuple[str, ...] = ()
     fastest: float = inf
+    nearest: Tried | None = None
+    least: tuple[float, str] = (inf, "")
+    eager: Tried | None = None
     too_few: tuple[int, ...] = ()
 
     def add(self, tried: Tried) -> None:

@@ -9,13 +9,13 @@ from threading import Event, Timer
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
-from harness.measure.understanding import RunRequest, Settled, settle
-from harness.plan.request import PlanRequest, check_plan, source_notes
+from harness.measure.understanding import Settled
+from harness.plan.request import PlanRequest, check_plan, settled_for_search, source_notes
 from harness.plan.run import replayed
 from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.predict.layouts import Sizes, Space, least_seconds
@@ -63,7 +63,7 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     BadRequestError for a wrong request, and where no layout is legal. Ctrl-C ends the search with what is known.
     """
     check_plan(request)
-    base = settle(RunRequest(asked=request.asked), host, request.assume, gpu_point=True)
+    base = settled_for_search(request, host)
     pinned = {name: value for name, value in _pinned(request).items() if name in Sizes._fields}
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
@@ -85,15 +85,17 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
                 timer.start()
             run.coarse()
             run.fine()
+            run.eager()
         except KeyboardInterrupt:
             stop.set()
             run.known.interrupted = True
         finally:
             timer.cancel()
     if run.known.counts.keys() <= {_NOT_LEGAL} and not run.known.interrupted:
+        given = f" with {' '.join(f'{name}={value}' for name, value in pinned.items())}" if pinned else ""
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in run.known.reasons.most_common(3))
         raise BadRequestError(
-            f"--search: none of {run.known.num_layouts} layouts of {base.spec.num_gpus} GPUs can be planned: "
+            f"--search: none of {run.known.num_layouts} layouts of {base.spec.num_gpus} GPUs{given} can be planned: "
             f"{reasons or 'no sizes divide them'}",
             remedy="change -ng or -gb, or leave out sizes that pin the search",
         )
@@ -169,6 +171,23 @@ class _Run:
                 self.known.add(replayed(self.known.tried[sizes], self.request, [text]))
             done |= rows
 
+    def eager(self) -> None:
+        """Plan the best layouts, or the nearest one, without CUDA graphs. Keep the best of them if it is better."""
+        best = self.known.best
+        if self.base.spec.cuda_graph.impl == "none":
+            return
+        settings = []
+        for each in best or filter(None, [self.known.nearest]):
+            spec = each.settled.spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
+            due = _Due(each.sizes, each.settings, replace(each.settled, spec=spec))
+            settings.append((due, self._everything(due)))
+        with ThreadPoolExecutor(1) as pool:
+            traces = pool.submit(self._traces, settings).result()
+        found = (replayed(self._tried(*each, traces), self.request) for each in settings)
+        eager = min((each for each in found if each.row), key=lambda each: each.rank, default=None)
+        if eager and (not best or eager.is_better_than(best[0])):
+            self.known.eager = eager
+
     def _promising(self) -> list[Tried]:
         tried = ((each, each.plan.control) for each in self.known.tried.values())
         gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
@@ -215,7 +234,8 @@ class _Run:
 
     def _due(self, sizes: Sizes) -> "_Due | None":
         limits, spec = self.request.limits(self.base.spec), self.space.spec_of(sizes)
-        if limits.capacity_bytes is not None and least_bytes(spec) > limits.capacity_bytes:
+        if limits.capacity_bytes is not None and (least := least_bytes(spec)) > limits.capacity_bytes:
+            self.known.least = min(self.known.least, (least, sizes.name))
             self._ended("weights, gradients and optimizer states alone do not fit")
             return None
         if (*sizes[:-1], sizes.mb // 2) in self.too_large:
@@ -234,6 +254,7 @@ class _Run:
     def _resolved(self, sizes: Sizes, settings: tuple[str, ...]) -> "_Due | None":
         sized = {SIZES[name]: value for name, value in sizes._asdict().items() if value is not None or name == "vp"}
         changes = {**self.base.from_point, **sized, "gpu": self.base.spec.gpu}
+        changes["global_batch_size"] = self.base.spec.batch.global_batch_size  # else scaled with the layout's copies
         if sizes.vp is None:
             changes[SIZES["vp"]] = "none"
         asked = replace(self.request.asked, **changes)
@@ -286,19 +307,14 @@ class _Run:
             raise
         for due, found in settings:
             self._end_if_stopped()
-            spec = due.settled.spec
-            made = plan(
-                spec,
-                found,
-                traces,
-                self.request.limits(spec),
-                settled_implementation(spec),
-                due.settled.software,
-                self.constants,
-            )
-            tried = Tried(due.sizes.name, due.settled, made, traces, sizes=due.sizes, settings=due.settings)
+            tried = self._tried(due, found, traces)
             self._keep(replayed(tried, self.request) if due.sizes in self.planned else tried)
         self.news(self.known)
+
+    def _tried(self, due: "_Due", found: Candidates, traces: Traces) -> Tried:
+        spec, software, limits = due.settled.spec, due.settled.software, self.request.limits(due.settled.spec)
+        made = plan(spec, found, traces, limits, settled_implementation(spec), software, self.constants)
+        return Tried(due.sizes.name, due.settled, made, traces, sizes=due.sizes, settings=due.settings)
 
     def _end_if_stopped(self) -> None:
         """End the search at its time limit. A signal would be lost where it meets a callback that ignores errors."""
@@ -319,6 +335,7 @@ class _Run:
             self.open.remove(tried.sizes)
             self._ended("predicted" if fits else "too large even with full recompute")
             if not fits:
+                self.known.nearest = min(filter(None, (self.known.nearest, tried)), key=lambda each: each.lacking)
                 self.too_large.add(tried.sizes)
                 self.known.tried.pop(tried.sizes)
                 return

@@ -3,17 +3,20 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from harness.measure.understanding import with_stop
 from harness.plan.answer import answer_of, size_unit
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
 from harness.plan.show import MOST_ROWS, Shown, assumptions, limit_lines, pasted, setting_table
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
+from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
+from harness.resolve.sweep_file import SIZES
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
-from harness.show.request_text import export_lines, other_notes, request_facts
+from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="
@@ -160,7 +163,11 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
         usual = (Line(f"Most often not legal: {reason} ({count})") for reason, count in found.reasons.most_common(1))
-        return Page((*usual, *more), answer=answer_line((nothing, f" among {of}"), f": {_ends(found)}."))
+        next_step = Line(f"Next: {_next_step(found, request)}", hang=2)
+        return Page(
+            (*_without_graphs(found), next_step, *usual, *more),
+            answer=answer_line((nothing, f" among {of}"), _closest(found), f": {_ends(found)}."),
+        )
     planned, front = Planned(tuple(found.best)), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
     pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
@@ -168,6 +175,8 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
+            *_without_graphs(found),
+            *stop_lines(with_stop(best[0][0].settled, request.asked).notes),
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
             *limit_lines(best[0][0].plan, _still_assumed(found)),
             GAP,
@@ -182,6 +191,36 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
         ),
         answer=_answer(planned, of, fewest),
     )
+
+
+def _without_graphs(found: Searched) -> Iterator[Line]:
+    """Yield the layout that is safer or faster without CUDA graphs than the best one."""
+    if (eager := found.eager) and eager.row:
+        how = "Faster" if found.best and found.best[0].rank[0] == eager.rank[0] else "Safer"
+        what = f"{eager.name} with recompute {eager.row.label}"
+        yield Line(f"{how} {WITHOUT_GRAPHS}: {what}, {_need(eager, eager.row)}, {format_seconds(eager.seconds)} a step")
+
+
+def _need(layout: Layout, row: Row) -> str:
+    assert row.prediction
+    sizes = (format_bytes(size) for size in (row.prediction.fits[1], layout.plan.limits.budget_bytes or 0))
+    return "needs {} of {} usable".format(*sizes)
+
+
+def _closest(found: Searched) -> str:
+    """Name the layout of a search without an answer that lacks the least."""
+    if (near := found.nearest) is not None:
+        return f"; closest: {near.name} with recompute {near.smallest.label} {_need(near, near.smallest)}"
+    size, name = found.least
+    return f"; closest: {name}, {format_bytes(size)} of weights, gradients and states" if name else ""
+
+
+def _next_step(found: Searched, request: PlanRequest) -> str:
+    """Say what to change so that something may fit."""
+    given = [f"-{name}" for name in Sizes._fields if getattr(request.asked, SIZES[name]) is not None]
+    free = f"leave out {' '.join(given)}, so that the search tries other sizes; or " if given else ""
+    more = ",".join(str(found.base.spec.num_gpus * times) for times in (2, 4, 8))
+    return f"{free}more GPUs: --search --over ng={more} finds the fewest"
 
 
 def _still_assumed(found: Searched) -> list[str]:

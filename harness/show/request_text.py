@@ -8,7 +8,7 @@ from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 from harness.experiment.recompute import shown_setting
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
-from harness.launch.environment_rows import EXPORTS
+from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED, NO_EFFECT
 from harness.show.page import GAP, Column, Facts, Line, Listing, Table
@@ -29,6 +29,11 @@ def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, ...]:
 def export_lines(notes: Iterable[str]) -> list[Line]:
     """Return those of ``notes`` that hold variables to export, to copy."""
     return [Line(note, whole=True) for note in notes if note.startswith(EXPORTS)]
+
+
+def stop_lines(notes: Iterable[str]) -> list[Line]:
+    """Return those of ``notes`` that say why the job ends at its start."""
+    return [Line(note, "failed", hang=2) for note in notes if note.startswith(STOPS)]
 
 
 def request_facts(
@@ -177,7 +182,7 @@ def assumed_lines(notes: Sequence[str]) -> list[Line]:
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:
     """Yield the other notes."""
-    return (f"Note: {note}" for note in notes if not note.startswith((*_TOLD, EXPORTS)))
+    return (f"Note: {note}" for note in notes if not note.startswith((*_TOLD, EXPORTS, STOPS)))
 
 
 def request_words(spec: ExperimentSpec) -> str:

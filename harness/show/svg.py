@@ -9,13 +9,13 @@ from html import escape
 from itertools import accumulate, pairwise
 from math import floor, log10
 from pathlib import Path
+from textwrap import wrap
 
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
 from harness.records.store import write_atomically
 from harness.show.chart import Axis, Bar, Bars, Curve, Limit, Look, Place, Plane, Point
 from harness.show.page import Picture, visible
-from harness.units import shortened
 
 _SHAPES = {
     "circle": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "diamond": "M0-7L6 0L0 7L-6 0z", "square": "M-5-5H5V5H-5z",
@@ -160,8 +160,11 @@ def _plane(chart: Plane, top: float) -> tuple[list[str], float]:
     key = [point for point in chart.points if point.name]
     below += 6 * bool(key)
     parts = [_text(chart.y.title, 0, top + 12, "soft"), _inner(above, _HEIGHT, body), *legend]
-    parts += (part for at, point in enumerate(key) for part in _keyed(point, chart.looks, below + _LINE * at))
-    return parts, below + _LINE * len(key)
+    for point in key:
+        names = _lines(point.name, 3 + len(point.number + point.text))
+        parts += _keyed(point, names, chart.looks, below)
+        below += _LINE * len(names)
+    return parts, below
 
 
 def _values(chart: Plane, at: int) -> Iterator[float]:
@@ -236,11 +239,14 @@ def _reach(label: _Label) -> Place:
     return (at, at + width) if at < _RIGHT else (at - width, at)
 
 
-def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
-    number, name = (
-        f'<tspan class="strong">{_safe(point.number)}</tspan>',
-        _safe(shortened(point.name, _LONGEST_LINE - 3 - len(point.number + point.text))),
-    )
+def _lines(name: str, taken: int) -> list[str]:
+    """Return a name in lines that a phone shows; the first one beside ``taken`` characters."""
+    return wrap(name, max(_LONGEST_OF_TWO, _LONGEST_LINE - taken)) or [""]
+
+
+def _keyed(point: Point, names: Sequence[str], looks: Mapping[str, Look], y: float) -> Iterator[str]:
+    number = f'<tspan class="strong">{_safe(point.number)}</tspan>'
+    name = f'<tspan x="20" dy="{_LINE}">'.join((_safe(names[0]), *(f"{_safe(each)}</tspan>" for each in names[1:])))
     yield _entry(looks[point.kind], 0, y, f"{number}&#160; {name}")
     yield _text(point.text, 1, y + 4, "soft", anchor="end")
 
@@ -248,11 +254,13 @@ def _keyed(point: Point, looks: Mapping[str, Look], y: float) -> Iterator[str]:
 def _bars(chart: Bars, top: float) -> tuple[list[str], float]:
     ends = (end for bar in chart.rows for end in (*(bar.span or ()), *_ends(bar)))
     x = _Scale(chart.axis, [*ends, *(limit.at for limit in chart.limits)], (0, 0.12 if chart.limits else 0.03))
-    above, height = top + _LINE * len(chart.limits), _ROW * len(chart.rows) + 6
+    names = [_lines(bar.name, len(bar.text)) for bar in chart.rows]
+    *tops, end = accumulate((_ROW + _LINE * (len(lines) - 1) for lines in names), initial=0)
+    above, height = top + _LINE * len(chart.limits), end + 6
     body = [
         *(_line((at, 0), (at, height), "grid") for at in x.ticks),
         *_limits(chart.limits, x, height),
-        *(part for at, bar in enumerate(chart.rows) for part in _bar(bar, chart.looks, x, _ROW * at)),
+        *(part for each in zip(chart.rows, names, tops, strict=True) for part in _bar(*each, chart.looks, x)),
         *_axis(x, chart.axis.title, height),
     ]
     shown = [kind for bar in chart.rows for kind, size in bar.parts if size]
@@ -264,9 +272,10 @@ def _ends(bar: Bar) -> list[float]:
     return [*accumulate((size for _, size in bar.parts), initial=0.0)]
 
 
-def _bar(bar: Bar, looks: Mapping[str, Look], x: _Scale, y: float) -> Iterator[str]:
-    yield _text(shortened(bar.name, _LONGEST_LINE - len(bar.text)), 0, y + 16)
+def _bar(bar: Bar, names: Sequence[str], y: float, looks: Mapping[str, Look], x: _Scale) -> Iterator[str]:
     yield _text(bar.text, 1, y + 16, anchor="end")
+    yield from (_text(line, 0, y + 16 + _LINE * at) for at, line in enumerate(names))
+    y += _LINE * (len(names) - 1)
     for (kind, size), two in zip(bar.parts, pairwise(_ends(bar)), strict=True):
         low, high = sorted(map(x, two))
         note = f"<title>{_safe(f'{bar.name}, {kind}: {size:,.4g}')}</title>"

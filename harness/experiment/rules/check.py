@@ -98,6 +98,7 @@ def check(
     ]
     findings = [*{(finding.id, finding.message): finding for finding in findings}.values()]
     findings = [_noted(finding, sources or {}, launcher) for finding in findings]
+    findings = parallel.one_cause(findings, Situation(spec, software, settled_implementation(spec)), force)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
         finding.model_copy(update={"overridden": True})

@@ -1,7 +1,9 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
+from collections.abc import Callable, Collection, Sequence, Set
+
 from harness.experiment.layout_text import LAYER_CODES
-from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Predicate, Rule, Situation, Values
+from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Finding, Predicate, Rule, Situation, Values
 
 
 def _layout(rule: str) -> Predicate:
@@ -244,3 +246,43 @@ RULES = (
          "use a tensor_model_parallel_size within one node",
          "mbr-perf", "harness"),
 )  # fmt: skip
+
+_DIVIDED: dict[str, Callable[[Situation], str]] = {
+    "P03": lambda s: f"{s.spec.model.num_attention_heads} heads",
+    "P04": lambda s: f"{s.spec.model.query_groups} query groups",
+    "S02": lambda s: f"FFN width {_uneven_ffn(s)}",
+    "A17": lambda s: f"{s.spec.batch.seq_length // s.cp} tokens",
+    "A01": lambda s: f"{s.spec.num_gpus} GPUs",
+}
+"""What a tensor parallel size divides, by the rule that demands it."""
+
+
+def one_cause(findings: Sequence[Finding], s: Situation, force: Set[str]) -> list[Finding]:
+    """Merge the errors of one tensor parallel size into the first of them, which names the sizes that divide all."""
+    broken = {each.id: each for each in findings if each.id in _DIVIDED.keys() - force}
+    if s.spec.num_gpus % s.tp == 0:
+        broken.pop("A01", None)
+    first = next((broken[name] for name in ("P03", "P04", "S02") if name in broken), None)
+    if first is None:
+        return list(findings)
+    merged = _of_size(first, broken, s)
+    return [merged if each is first else each for each in findings if each is first or each.id not in broken]
+
+
+def _of_size(first: Finding, broken: Collection[str], s: Situation) -> Finding:
+    what = ", ".join(text(s) for name, text in _DIVIDED.items() if name in broken)
+    rules = [row for row in RULES if row.id in _DIVIDED]
+    sizes = [tp for tp in range(1, s.spec.gpus_per_node + 1) if not any(row.judge(_with_size(s, tp)) for row in rules)]
+    fix = f"use -tp {_either(sizes)}" if sizes else "use a tensor_model_parallel_size that divides them"
+    return first.model_copy(update={"message": f"TP {s.tp} does not divide {what}", "fix": fix})
+
+
+def _with_size(s: Situation, tp: int) -> Situation:
+    parallelism = s.spec.parallelism.model_copy(update={"tensor_model_parallel_size": tp})
+    spec = s.spec.model_copy(update={"parallelism": parallelism})
+    return Situation(spec, s.software, s.implementation)
+
+
+def _either(sizes: Sequence[int]) -> str:
+    *others, last = map(str, sizes)
+    return f"{', '.join(others)} or {last}" if others else last
