@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from harness.cli.options import (
     ENGINES,
+    ClusterLaunchOptions,
     EngineOptions,
     ExperimentOptions,
     JudgeOptions,
     LaunchOptions,
     LocalLaunchOptions,
-    SlurmLaunchOptions,
     SweepNodes,
 )
 from harness.errors import BadRequestError, Problems, nearest, raise_all
@@ -22,7 +22,7 @@ from harness.launch.plan import Nodes
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions, LaunchSettings
-from harness.records.job import SlurmOptions, SlurmRequest
+from harness.records.job import CLUSTERS, ClusterRequest
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
 
 _Kind = TypeVar("_Kind")
@@ -140,9 +140,9 @@ def run_request(
     )
 
 
-def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> SlurmRequest | None:
-    """Return the request of `--launcher slurm`; None for another launcher. One BadRequestError for all problems."""
-    return slurm_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
+def cluster_run_request(launch: LaunchOptions, given: ClusterLaunchOptions) -> ClusterRequest | None:
+    """Return the request of a launcher of clusters; None for another launcher. One BadRequestError for all problems."""
+    return cluster_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
 
 
 def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> dict[str, object]:
@@ -197,18 +197,19 @@ def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
         yield field, long.partition("/")[0]
 
 
-def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
+def cluster_request(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> ClusterRequest | None:
     """Return the options as one value; None for another launcher.
 
     ``local``: the options that choose the nodes, by name; None for a default.
     BadRequestError, all at once, for options that contradict each other or the launcher.
     """
-    if launcher != "slurm":
+    if launcher not in CLUSTERS:
         if names := given_options(given, but=()):
-            raise BadRequestError(f"{', '.join(names)}: only with --launcher slurm", remedy="add it, or leave them out")
+            problem = f"{', '.join(names)}: only with --launcher {' or '.join(CLUSTERS)}"
+            raise BadRequestError(problem, remedy="add it, or leave them out")
         return None
-    from harness.cli.slurm import checked_minutes
+    from harness.cli.cluster import cluster_options
 
-    minutes, exclusive = checked_minutes(given, local), not given.no_exclusive
-    options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=exclusive)
-    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach)
+    return ClusterRequest(
+        options=cluster_options(launcher, given, local), submit=not given.no_submit, detach=given.detach
+    )
