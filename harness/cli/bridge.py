@@ -231,7 +231,7 @@ MEANINGS: Mapping[str, Meaning] = {
     **_in_train_job("spec.trainer.env", "env_list_json"),
     **_in_train_job("spec.trainer.resourcesPerNode", "extra_resource_*"),
     **_in_train_job("spec.trainer", "container_kwargs_json"),
-    **_in_train_job("spec.runtimePatches", "image_pull_secrets", "volume*", "tolerations_json", "affinity_json", "pod_*"),
+    **_in_train_job("spec.runtimePatches", "image_pull*", "volume*", "tolerations*", "affinity*", "pod_*"),
 }  # fmt: skip
 """By long name. Options of Megatron-Bridge that are not here are options of `mbr-perf run` with the same meaning."""
 

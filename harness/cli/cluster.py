@@ -9,16 +9,28 @@ from typing import get_args
 from harness.cli.options import ClusterLaunchOptions
 from harness.cli.requests import given_options, read
 from harness.errors import BadRequestError, Problems
-from harness.records.job import CLUSTERS, KubeflowOptions, SlurmOptions
+from harness.records.job import CLUSTERS, ClusterRequest, KubeflowOptions, SlurmOptions
 from harness.records.strict_yaml import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
 _MINUTES = re.compile(r"\d{1,7}")
 
 
-def cluster_options(
-    launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]
-) -> SlurmOptions | KubeflowOptions:
+def cluster_request(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> ClusterRequest | None:
+    """Return the options as one value; None for another launcher.
+
+    ``local``: the options that choose the nodes, by name; None for a default.
+    BadRequestError, all at once, for options that contradict each other or the launcher.
+    """
+    if launcher not in CLUSTERS:
+        if names := given_options(given, but=()):
+            problem = f"{', '.join(names)}: only with --launcher {' or '.join(CLUSTERS)}"
+            raise BadRequestError(problem, remedy="add it, or leave them out")
+        return None
+    return ClusterRequest(options=_options(launcher, given, local), submit=not given.no_submit, detach=given.detach)
+
+
+def _options(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> SlurmOptions | KubeflowOptions:
     """Return what the job asks the cluster for. BadRequestError, all at once, for options that contradict each other.
 
     ``local``: the options that choose the nodes, by name; None for a default.

@@ -3,10 +3,9 @@
 import os
 import signal
 import sys
-import threading
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +65,8 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
     """Do the part of this node in the job of ``job_dir``. RunFailedError if the attempt is refused."""
     host, job = this_host(), read_job(job_dir)
     place = place_of(job, host.shell)
-    with interruption() as caught, _time_limit(job):
+    with interruption() as caught:
+        _heed_time_limit(job)
         node = NodeOfJob(job, place, master_addr or place.head or "", host, caught)
         attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
         if attempt.refused:
@@ -83,28 +83,20 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
         return part(node, attempt)
 
 
-@contextmanager
-def _time_limit(job: JobRecord) -> Iterator[None]:
-    """Warn this process before the time limit, and end it there, on a cluster that does neither."""
+def _heed_time_limit(job: JobRecord) -> None:
+    """Ask this process to end before the time limit, and end it there, on a cluster that does neither."""
     if isinstance(job.options, SlurmOptions):
-        yield
         return
+    note, limit = time_limit_note(Path(job.job_dir)), job.options.time_limit_minutes
 
-    def warn() -> None:
-        time_limit_note(Path(job.job_dir)).touch()
+    def alarm(*_: object) -> None:
+        note.touch()
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.RUN_FAILED))
+        signal.alarm(warning_s(limit))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    limit_s = job.options.time_limit_minutes * 60
-    ends = limit_s - warning_s(job.options.time_limit_minutes)
-    timers = (threading.Timer(ends, warn), threading.Timer(limit_s, os._exit, (int(ExitCode.RUN_FAILED),)))
-    for timer in timers:
-        timer.daemon = True
-        timer.start()
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
+    signal.signal(signal.SIGALRM, alarm)
+    signal.alarm(limit * 60 - warning_s(limit))
 
 
 def _begin(node: NodeOfJob) -> JobAttempt:
