@@ -93,7 +93,7 @@ def _heed_time_limit(job: JobRecord) -> None:
         note.touch()
         signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.RUN_FAILED))
         signal.alarm(warning_s(limit))
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     signal.signal(signal.SIGALRM, alarm)
     signal.alarm(limit * 60 - warning_s(limit))
