@@ -13,7 +13,7 @@ import pytest
 from jsonschema.exceptions import best_match
 
 from harness.app import main
-from harness.cluster import commands, following
+from harness.cluster import controller, following
 from harness.errors import BadRequestError
 from harness.launch import detection
 from harness.records.store import write_record
@@ -186,7 +186,7 @@ def impatient(monkeypatch):
     """Jobs are asked for often, and what a script did is visible at once."""
     monkeypatch.setattr(following, "LOOK_S", 0.02)
     monkeypatch.setattr(following, "SETTLE_S", 0.1)
-    monkeypatch.setattr(commands, "LOOK_AFTER_S", (0.02,) * len(commands.LOOK_AFTER_S))
+    monkeypatch.setattr(controller, "LOOK_AFTER_S", (0.02,) * len(controller.LOOK_AFTER_S))
 
 
 @pytest.fixture(name="run")

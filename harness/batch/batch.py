@@ -39,7 +39,7 @@ from harness.show.progress import CellProgress, cell_progress
 from harness.show.terminal import narrate, narration, show_blocks
 
 if TYPE_CHECKING:
-    from harness.launch.slurm_job import SlurmJob
+    from harness.launch.cluster_job import ClusterJob
 
 Entry = TypeVar("Entry", bound=PlannedEntry)
 Lesson = tuple[str, str]
@@ -191,7 +191,7 @@ class BatchDisplay:
         """Show a round of ``num_due`` runs: bars on a terminal, lines elsewhere."""
         return cell_progress(narration(), num_due)
 
-    def batch_files(self, jobs: "Iterable[SlurmJob]") -> None:
+    def batch_files(self, jobs: "Iterable[ClusterJob]") -> None:
         """Show what a dry run would submit, and the commands for it."""
         for job in jobs:
             show_blocks(Code(f"\n{job.render().rstrip()}\n\n{shlex.join(job.sbatch)}"))

@@ -1,4 +1,4 @@
-"""`mbr-perf run`: the repeats of one request, on this machine or as one Slurm job. The request is resolved once."""
+"""`mbr-perf run`: the repeats of one request, on this machine or as one job. The request is resolved once."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,9 +10,9 @@ from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.judge.gate import status_exit_code
 from harness.launch.environment import this_host
+from harness.launch.jobs import option_problems
 from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.required import require_machine
-from harness.launch.slurm_job import option_problems
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
 from harness.measure.launched import Launch, Ran, launched
 from harness.measure.predicting import predicting
@@ -21,7 +21,7 @@ from harness.measure.understanding import RunRequest, Understood, looked_over, u
 from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir
 from harness.records.goldens import find_golden
-from harness.records.job import JobRecord, JobRun, SlurmRequest
+from harness.records.job import ClusterRequest, JobRecord, JobRun
 
 
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
@@ -69,21 +69,21 @@ def require_one_folder(request: RunRequest) -> None:
 _SOMEWHERE = "HEAD"  # only the job knows its first node
 
 
-def dry_run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> None:
-    """Print the batch file that would be submitted. Writes and submits nothing."""
-    understood = _understood(request, slurm)
+def dry_run_on_cluster(request: RunRequest, cluster: ClusterRequest, display: JobDisplay) -> None:
+    """Print the job's file that would be submitted. Writes and submits nothing."""
+    understood = _understood(request, cluster)
     runs = results_dir(request.results_dir).absolute() / "runs"
     names = ["RUN"] if request.repeats == 1 else [f"RUN{number}" for number in range(1, request.repeats + 1)]
     folders = [runs / name for name in names] if request.run_dir is None else [request.run_dir.absolute()]
-    job = _job(request, slurm, understood, folders).checked(understood.host)
+    job = _job(request, cluster, understood, folders).checked(understood.host)
     predicted = cached_prediction(understood.spec, understood.software, understood.host)
     display.run.plan(understood, predicted, job)
 
 
-def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> ExitCode:
+def run_on_cluster(request: RunRequest, cluster: ClusterRequest, display: JobDisplay) -> ExitCode:
     """Submit one job for all repeats. Wait for it and judge it, unless the request says not to wait."""
-    understood = _understood(request, slurm)
-    _job(request, slurm, understood, [Path("RUN").absolute()] * request.repeats).checked(understood.host)
+    understood = _understood(request, cluster)
+    _job(request, cluster, understood, [Path("RUN").absolute()] * request.repeats).checked(understood.host)
     display.run.understood(understood)
     absolute = replace(request, results_dir=results_dir(request.results_dir).absolute())
     folders = [run_folder(absolute).absolute() for _ in range(request.repeats)]
@@ -92,8 +92,8 @@ def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) 
         drop_unstarted(job.runs)
         return error
 
-    asked = _job(request, slurm, understood, folders)
-    return hand_over(asked, slurm, understood.host, display, lambda job: judge_runs(job, display), refused)
+    asked = _job(request, cluster, understood, folders)
+    return hand_over(asked, cluster, understood.host, display, lambda job: judge_runs(job, display), refused)
 
 
 def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
@@ -110,12 +110,12 @@ def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
     return max(status_exit_code(run.record.status) for run in runs)
 
 
-def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
+def _understood(request: RunRequest, cluster: ClusterRequest) -> Understood:
     """Resolve the request for nodes other than this machine. BadRequestError with every problem."""
     problems = Problems()
     require_gpu_named(request.asked.gpu)
     problems.tried(lambda: require_one_folder(request))
-    problems.found += option_problems(slurm.options, request.launch.pass_env)
+    problems.found += option_problems(cluster.options, request.launch.pass_env)
     host, port = this_host(), request.nodes.master_port
     launch = request.launch.model_copy(update={"launcher": "torchrun"})
     with problems.collecting():
@@ -127,7 +127,7 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
     return understood
 
 
-def _job(request: RunRequest, slurm: SlurmRequest, understood: Understood, folders: list[Path]) -> JobRequest:
+def _job(request: RunRequest, cluster: ClusterRequest, understood: Understood, folders: list[Path]) -> JobRequest:
     spec, sources, notes = understood.spec, understood.sources, understood.notes
     force = tuple(sorted(request.force))
     runs = (
@@ -141,6 +141,6 @@ def _job(request: RunRequest, slurm: SlurmRequest, understood: Understood, folde
         runs=tuple(runs),
         launch=launch_words(request, understood.launch.nodes.nnodes),
         gate=request.gate.from_root,
-        options=slurm.options,
+        options=cluster.options,
         results=results_dir(request.results_dir).absolute(),
     )

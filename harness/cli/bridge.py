@@ -144,7 +144,6 @@ def _slurm_params(text: str) -> Words:
 _NO_DATA = "leave it out: mbr-perf trains on random tokens"
 _NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
-_NO_KUBEFLOW = "run mbr-perf in the pod with --nnodes, --node_rank and --master_addr, or use --launcher slurm"
 _TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
 _TO_COMPARE = "leave it out: use `mbr-perf compare LOG FILE --check_loss`"
 
@@ -152,6 +151,10 @@ _TO_COMPARE = "leave it out: use `mbr-perf compare LOG FILE --check_loss`"
 def _refused(text: str, *patterns: str) -> dict[str, Meaning]:
     found = {row.name for row in spellings().values() if any(fnmatch(row.name, f"--{each}") for each in patterns)}
     return dict.fromkeys(sorted(found), Meaning(text))
+
+
+def _in_train_job(where: str, *patterns: str) -> dict[str, Meaning]:
+    return _refused(f"write it as {where} in the --kubeflow_job file", *(f"kubeflow_{each}" for each in patterns))
 
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -222,7 +225,13 @@ MEANINGS: Mapping[str, Meaning] = {
     "--tokenizer_model": Meaning(_NO_TOKENIZER),
     **_refused(_TO_WANDB, "wandb_*"),
     **_refused(_TO_COMPARE, "correlation_threshold", "*_tolerance", "*outlier_*", "skip_first_percent_loss"),
-    **_refused(_NO_KUBEFLOW, "csp", "kubeflow_*"),
+    "--csp": Meaning("leave it out: write the fabric's resources and annotations in the --kubeflow_job file"),
+    "--kubeflow_workdir_local_path": Meaning("leave it out: mbr-perf is in the image"),
+    **_in_train_job("metadata.labels", "labels_json"),
+    **_in_train_job("spec.trainer.env", "env_list_json"),
+    **_in_train_job("spec.trainer.resourcesPerNode", "extra_resource_*"),
+    **_in_train_job("spec.trainer", "container_kwargs_json"),
+    **_in_train_job("spec.runtimePatches", "image_pull*", "volume*", "tolerations*", "affinity*", "pod_*"),
 }  # fmt: skip
 """By long name. Options of Megatron-Bridge that are not here are options of `mbr-perf run` with the same meaning."""
 

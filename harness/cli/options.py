@@ -28,7 +28,9 @@ _LAUNCH = "Launching"
 _OUTPUT = "Output"
 _NODES = "Several nodes"
 _PROFILE = "Profiling and clocks"
+_JOBS = "Jobs (with --launcher slurm or kubeflow)"
 _SLURM = "Slurm (with --launcher slurm)"
+_KUBEFLOW = "Kubernetes (with --launcher kubeflow)"
 
 
 def option(
@@ -208,7 +210,7 @@ class JudgeOptions:
 class LocalLaunchOptions:
     """How to launch on this node."""
 
-    launcher: Annotated[str, option("NAME", "torchrun, slurm or replay.")] = "torchrun"
+    launcher: Annotated[str, option("NAME", "torchrun, slurm, kubeflow or replay.")] = "torchrun"
     replay_from: Annotated[Path | None, option("RUN", "Recorded run folder of the replay launcher.", "--from")] = None
     timeout_s: Annotated[float | None, option("SECONDS", "Time limit of the run.", "--timeout")] = None
     hang_timeout_s: Annotated[float, option("SECONDS", "A rank this long without a sign of life hangs.",
@@ -257,12 +259,20 @@ class SweepNodes(NodeOptions):
         "--nnodes. Default: a new one in results.")] = None
 
 
-@options(_SLURM)
-class SlurmLaunchOptions:
-    """What mbr-perf asks Slurm for. None and False: no request."""
+@options({"time_limit": _JOBS, "partition": _SLURM, "namespace": _KUBEFLOW})
+class ClusterLaunchOptions:
+    """What mbr-perf asks a cluster for. None and False: no request."""
 
-    time_limit: Annotated[str | None, option("MINUTES|HH:MM:SS", "Slurm ends the job after this time. Required; "
-        "rounded up to whole minutes.", "-t")] = None
+    time_limit: Annotated[str | None, option("MINUTES|HH:MM:SS", "The job ends after this time. Required; rounded up "
+        "to whole minutes.", "-t")] = None
+    container_image: Annotated[str | None, option("IMAGE", "Run in this container: on Slurm by pyxis, with results "
+        "and the checkout mounted; needed on Kubernetes. --slurm_python must find mbr-perf there.", "-i")] = None
+    python: Annotated[str | None, option("PATH", "Python on the nodes. Default: this one; python3 in a container.",
+        "--slurm_python")] = None
+    pending_timeout_minutes: Annotated[int | None, option("MINUTES", "Cancel a job that has not started by then. "
+        "Default: wait.", "--pending_timeout")] = None
+    detach: Annotated[bool, flag("Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
+    no_submit: Annotated[bool, flag("Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False
     partition: Annotated[str | None, option("NAME", "Slurm's --partition.", "-p")] = None
     account: Annotated[str | None, option("NAME", "Slurm's --account.", "-a")] = None
     qos: Annotated[str | None, option("NAME", "Slurm's --qos.")] = None
@@ -272,14 +282,18 @@ class SlurmLaunchOptions:
         "--slurm_gpus")] = None
     no_exclusive: Annotated[bool, flag("Share the nodes with other jobs: the measurement includes their load.")] = False
     segment: Annotated[int | None, option("N", "Slurm's --segment: nodes per NVLink domain.")] = None
-    container_image: Annotated[str | None, option("IMAGE", "Run in this container (pyxis), with results and the "
-        "checkout mounted; --slurm_python must find mbr-perf there.", "-i")] = None
     container_mounts: Annotated[list[str] | None, option("SRC:DST", "Further mounts of the container. "
         "Repeatable.")] = None
-    python: Annotated[str | None, option("PATH", "Python on the nodes. Default: this one; python3 in a container.",
-        "--slurm_python")] = None
-    pending_timeout_minutes: Annotated[int | None, option("MINUTES", "Cancel a job that has not started by then. "
-        "Default: wait.", "--pending_timeout")] = None
-    detach: Annotated[bool, flag("Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
-    no_submit: Annotated[bool, flag("Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False
+    namespace: Annotated[str | None, option("NAME", "Namespace of the TrainJob. Default: default.",
+        "--kubeflow_namespace")] = None
+    runtime: Annotated[str | None, option("NAME", "ClusterTrainingRuntime. Default: torch-distributed.",
+        "--kubeflow_runtime")] = None
+    workdir_pvc: Annotated[str | None, option("CLAIM", "Volume claim that contains the results folder. Default: the "
+        "runtime mounts it.", "--kubeflow_workdir_pvc")] = None
+    workdir_pvc_path: Annotated[str | None, option("PATH", "Where the volume is mounted, in pods and here. Default: "
+        "/nemo_run.", "--kubeflow_workdir_pvc_path")] = None
+    base: Annotated[Path | None, option("FILE", "TrainJob (YAML or JSON) that mbr-perf completes: labels, tolerations, "
+        "secrets.", "--kubeflow_job")] = None
+    trainer: Annotated[str | None, option("RELEASE", "Kubeflow Trainer: 2.1, or 2.2 and later. Default: 2.2.",
+        "--kubeflow_trainer")] = None
 # fmt: on

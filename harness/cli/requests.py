@@ -1,7 +1,7 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -13,7 +13,6 @@ from harness.cli.options import (
     JudgeOptions,
     LaunchOptions,
     LocalLaunchOptions,
-    SlurmLaunchOptions,
     SweepNodes,
 )
 from harness.errors import BadRequestError, Problems, nearest, raise_all
@@ -22,7 +21,6 @@ from harness.launch.plan import Nodes
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions, LaunchSettings
-from harness.records.job import SlurmOptions, SlurmRequest
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
 
 _Kind = TypeVar("_Kind")
@@ -140,11 +138,6 @@ def run_request(
     )
 
 
-def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> SlurmRequest | None:
-    """Return the request of `--launcher slurm`; None for another launcher. One BadRequestError for all problems."""
-    return slurm_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
-
-
 def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> dict[str, object]:
     """Return the options that choose the nodes, by name; None for a default."""
     return {
@@ -195,20 +188,3 @@ def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
         names = (option.default, *(option.param_decls or ()))  # Annotated puts the first name there
         long = next((name for name in names if isinstance(name, str) and name.startswith("--")), option.metavar)
         yield field, long.partition("/")[0]
-
-
-def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
-    """Return the options as one value; None for another launcher.
-
-    ``local``: the options that choose the nodes, by name; None for a default.
-    BadRequestError, all at once, for options that contradict each other or the launcher.
-    """
-    if launcher != "slurm":
-        if names := given_options(given, but=()):
-            raise BadRequestError(f"{', '.join(names)}: only with --launcher slurm", remedy="add it, or leave them out")
-        return None
-    from harness.cli.slurm import checked_minutes
-
-    minutes, exclusive = checked_minutes(given, local), not given.no_exclusive
-    options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=exclusive)
-    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach)

@@ -1,4 +1,4 @@
-"""The runs of a job on disk, and how an ended job is collected, with the reasons of Slurm and the ranks."""
+"""The runs of a job on disk, and how an ended job is collected, with the reasons of the cluster and the ranks."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.batch.launches import asides, unstarted_record
-from harness.cluster.state import SLURM_ENDED_IT, JobState
+from harness.cluster.state import CLUSTER_ENDED_IT, JobState
 from harness.judge.readings import with_clocks
 from harness.launch.environment import this_host
 from harness.measure.ranks import status_of, suspicions
@@ -26,7 +26,7 @@ from harness.units import counted
 class JobRuns:
     """The runs of a job in order. ``due``: the next run to commit; None when the job has no more.
 
-    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the Slurm id of another
+    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the id of another
     job whose run is in a folder of this job. Nothing is left of this job's own run there; then nothing is due.
     """
 
@@ -61,7 +61,7 @@ def runs_of(job: JobRecord) -> JobRuns:
 
 
 def is_committed(run: JobRun) -> bool:
-    """Return whether the run has a record. The record counts, whatever Slurm reports for the job."""
+    """Return whether the run has a record. The record counts, whatever the cluster reports for the job."""
     return (Path(run.run_dir) / RECORD).is_file()
 
 
@@ -84,7 +84,7 @@ def _is_of(record: RunRecord, submitted: SubmittedRecord | None) -> bool:
 def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | None:
     """Return the record of this job, if its folder was moved aside for another attempt.
 
-    Slurm can reuse job ids: a record from before the submission belongs to another job.
+    Slurm reuses job ids: a record from before the submission belongs to another job.
     """
     for folder in asides(Path(run.run_dir)):
         path = folder / RECORD
@@ -105,7 +105,7 @@ _HOST_MEMORY = re.compile(r"oom[-_]kill event|task \d+: Out Of Memory|\bOut Of M
 def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, why: str = "") -> None:
     """Commit the due run of an ended job. Drop the runs that never started.
 
-    ``why``: replaces Slurm's state if mbr-perf ended the job. A record that appears meanwhile stays.
+    ``why``: replaces the cluster's state if mbr-perf ended the job. A record that appears meanwhile stays.
     """
     runs = runs_of(job)
     if runs.due is not None and not is_committed(runs.due):
@@ -128,7 +128,7 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Job
             "suspect": suspicions(spec, record.effective, collected, ranks),
             "notes": (
                 *run.notes,
-                f"Slurm job {submitted.job_id} wrote no record for this run",
+                f"{job.options.cluster} job {submitted.job_id} wrote no record for this run",
                 *note,
                 *collected.notes,
             ),
@@ -138,35 +138,38 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Job
     )
 
 
-def slurm_failure(job: JobRecord, state: JobState) -> str:
-    """Say why the job ended, in Slurm's words, for the ``failure`` of its run."""
+def cluster_failure(job: JobRecord, state: JobState) -> str:
+    """Say why the job ended, in the cluster's words, for the ``failure`` of its run."""
+    cluster = job.options.cluster
     if state.kind == "purged":
-        return "Slurm: UNKNOWN: Slurm no longer knows the job, and the run left no record"
+        return f"{cluster}: UNKNOWN: {cluster} no longer knows the job, and the run left no record"
     word = state.state
     if state.kind == "launch_failed" and "LAUNCH" not in word:
         word = "LAUNCH_FAILED"
-    after = f" after {job.slurm.time_limit_minutes} min" if word == "TIMEOUT" else ""
+    after = f" after {job.options.time_limit_minutes} min" if word == "TIMEOUT" else ""
     failed_with = state.exit_code if state.kind == "failed" and state.exit_code != "0:0" else ""
     reason = state.reason if state.kind != "timeout" else ""
     details = ", ".join(filter(None, (reason, failed_with and f"exit code {failed_with}")))
-    where = f" on {state.nodes}" if state.nodes and state.kind in SLURM_ENDED_IT else ""
+    where = f" on {state.nodes}" if state.nodes and state.kind in CLUSTER_ENDED_IT else ""
     lost = ", but the run left no record" if state.kind == "finished" else ""
     again = f"REQUEUED {counted(state.restarts, 'time')}, then " if state.restarts else ""
-    return f"Slurm: {again}{word}{after} {state.detail}".rstrip() + (f" ({details})" if details else "") + where + lost
+    return (
+        f"{cluster}: {again}{word}{after} {state.detail}".rstrip() + (f" ({details})" if details else "") + where + lost
+    )
 
 
 def _ending(
     job: JobRecord, state: JobState, ranks: tuple[RankRecord, ...], why: str
 ) -> tuple[Status, str, tuple[str, ...]]:
-    """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if any."""
-    reason = why or slurm_failure(job, state)
+    """Status, failure and notes. The cluster's reason counts if it ended the job; else the ranks' reason, if any."""
+    reason = why or cluster_failure(job, state)
     # If the step, not the script, exhausted the host's memory, only the job's log shows it, not Slurm's state.
     is_own_end = state.kind in ("failed", "finished") and not why
     if is_own_end and any(_HOST_MEMORY.search(text) for text in log_ends(job)):
-        state_word = f"Slurm state {state.state}; the job's log shows that the kernel killed it"
-        return "failed", f"Slurm: OUT_OF_MEMORY of a node's host memory ({state_word})", ()
+        state_word = f"{job.options.cluster} state {state.state}; the job's log shows that the kernel killed it"
+        return "failed", f"{job.options.cluster}: OUT_OF_MEMORY of a node's host memory ({state_word})", ()
     status, failure = status_of(LaunchOutcome(status="failed", reason=reason), ranks)
-    if why or state.kind in SLURM_ENDED_IT:
+    if why or state.kind in CLUSTER_ENDED_IT:
         also = (f"failure that the ranks recorded: {failure}",) if failure and failure != reason else ()
         return ("interrupted" if state.kind == "cancelled" and not why else "failed"), reason, also
     if failure and failure != reason:
@@ -186,7 +189,7 @@ def _provenance(
             "started_at": submitted.submitted_at,
             "duration_s": max(0.0, round(waited.total_seconds(), 3)),
             "command": job.command,
-            "container": job.slurm.container_image,
+            "container": job.options.container_image,
             "job_id": submitted.job_id,
             "hostname": first.hostname if first else UNKNOWN,
             "platform": UNKNOWN,
@@ -206,7 +209,7 @@ _CONSEQUENCE = re.compile(r"srun: (Job step aborted|Terminating|Waiting|error: .
 
 def log_ends(job: JobRecord) -> Iterator[str]:
     """Yield the last 64 KiB of every log of the job."""
-    for log in sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")):
+    for log in sorted((Path(job.job_dir) / LOGS).glob("*.out")):
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
             yield stream.read().decode(errors="replace")

@@ -1,5 +1,6 @@
 """Waiting for jobs: the queue, then the steps of their runs, until each run is committed or its job has ended."""
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -8,22 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.cluster.collecting import collect_ended, drop_unstarted, runs_of
-from harness.cluster.commands import Slurm
+from harness.cluster.controller import Controller
 from harness.cluster.showing import JobDisplay
-from harness.cluster.state import JobState, job_state
+from harness.cluster.state import JobState
 from harness.errors import BadRequestError, ExitCode, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.heartbeats import Heartbeats
 from harness.records.disk import require_kept
-from harness.records.job import JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
+from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
 from harness.show.terminal import narrate
 
 LOOK_S = 0.5
 _ASK_S = (1.0, 5.0, 15.0)  # ask the controller every second at first, then less often
 _PATIENT_AFTER_S = (20.0, 600.0)
 SETTLE_S = 5.0  # a node's last record may become visible here after its job has ended
-_NEVER_S = 60.0  # how long Slurm may report that a job can never start
+_NEVER_S = 60.0  # how long the cluster may report that a job can never start
 _UNREACHABLE_S = 1800.0  # beyond the job's time limit
 
 Clock = Callable[[], float]
@@ -73,7 +74,7 @@ def watched(job_dir: Path) -> Watched:
 
 def wait_for(
     jobs: Sequence[Watched],
-    slurm: Slurm,
+    controller: Controller,
     display: JobDisplay,
     *,
     timeout_s: float | None = None,
@@ -82,10 +83,10 @@ def wait_for(
 ) -> Waited:
     """Wait until every job is collected: the job committed its runs, or this process did after the job ended.
 
-    A signal ends the wait, not the jobs. RunFailedError if Slurm is unreachable long after a job must have ended.
+    A signal ends the wait, not the jobs. RunFailedError if the cluster is unreachable long after a job must have ended.
     """
     began, left = clock(), list(jobs)
-    look = _Look(slurm, display, clock)
+    look = _Look(controller, display, clock)
     with closing(display), interruption() as caught:
         while left:
             left = [watch for watch in left if not look.is_done(watch)]
@@ -100,14 +101,14 @@ def wait_for(
 
 def wait_and_judge(
     job_dir: Path,
-    slurm: Slurm,
+    controller: Controller,
     display: JobDisplay,
     judge: Callable[[JobRecord], ExitCode],
     timeout_s: float | None = None,
 ) -> ExitCode:
     """Wait for one job and judge its runs, as the command that submitted it would."""
     watch = watched(job_dir)
-    waited = wait_for([watch], slurm, display, timeout_s=timeout_s)
+    waited = wait_for([watch], controller, display, timeout_s=timeout_s)
     if waited.is_done:
         return judge(watch.job)
     display.left_alone(watch.job, watch.submitted, waited.signal)
@@ -117,14 +118,14 @@ def wait_and_judge(
 class _Look:
     """Looks at jobs again and again. ``clock``: monotonic, in seconds."""
 
-    def __init__(self, slurm: Slurm, display: JobDisplay, clock: Clock) -> None:
-        self._slurm, self._display, self._clock = slurm, display, clock
+    def __init__(self, controller: Controller, display: JobDisplay, clock: Clock) -> None:
+        self._controller, self._display, self._clock = controller, display, clock
 
     def is_done(self, watch: Watched) -> bool:
-        """Return whether the job is collected. Records of its runs count more than Slurm's state."""
+        """Return whether the job is collected. Records of its runs count more than the cluster's state."""
         now = self._clock()
         watch.began_s = now if watch.began_s is None else watch.began_s
-        then = f"mbr-perf waits no longer; `scancel {watch.submitted.job_id}` ends the job"
+        then = f"mbr-perf waits no longer; `{shlex.join(self._controller.cancelling(watch.submitted))}` ends the job"
         require_kept(Path(watch.job.job_dir), then=then)
         runs = runs_of(watch.job)
         if runs.are_settled:
@@ -144,11 +145,12 @@ class _Look:
         watch.ended_s = now if watch.ended_s is None else watch.ended_s
         if now - watch.ended_s < SETTLE_S and watch.job.runs:
             return False
+        self._controller.keep_logs(watch.submitted, Path(watch.job.job_dir) / LOGS)
         collect_ended(watch.job, watch.submitted, state)
         return True
 
     def _ask(self, watch: Watched) -> JobState:
-        state = job_state(self._slurm, watch.submitted)
+        state = self._controller.state(watch.submitted)
         now = watch.asked_s = self._clock()
         if state.text != watch.shown:
             narrate(f"job {watch.submitted.job_id}: {state.text}")
@@ -172,7 +174,7 @@ class _Look:
         if not why:
             _require_word(watch, state, now)
             return False
-        self._slurm.cancel(watch.submitted)
+        self._controller.cancel(watch.submitted)
         watch.state = JobState(kind="cancelled", state="CANCELLED")
         collect_ended(watch.job, watch.submitted, watch.state, why)
         return True
@@ -182,22 +184,22 @@ def _reason_to_give_up(watch: Watched, state: JobState, now: float) -> str:
     """Say why to give up, else empty. Empty too if the job has started."""
     if state.kind != "queued":
         return ""
-    reason = state.reason or "no reason given"
+    cluster, reason = watch.job.options.cluster, state.reason or "no reason given"
     if watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S:
         if state.restarts:
-            return f"Slurm: REQUEUED and held: {reason}; mbr-perf cancelled it, because it does not continue half a run"
-        return f"Slurm: never started: {reason}; cancelled by mbr-perf"
-    limit = watch.job.slurm.pending_timeout_minutes
+            return f"{cluster}: REQUEUED and held: {reason}; mbr-perf cancelled it, as it does not continue half a run"
+        return f"{cluster}: never started: {reason}; cancelled by mbr-perf"
+    limit = watch.job.options.pending_timeout_minutes
     waited_s = watch.queued_before_s + now - (watch.began_s or now)
     if limit is not None and waited_s > limit * 60:
-        return f"Slurm: never started within {limit} min: {reason}; cancelled by mbr-perf"
+        return f"{cluster}: never started within {limit} min: {reason}; cancelled by mbr-perf"
     return ""
 
 
 def _require_word(watch: Watched, state: JobState, now: float) -> None:
-    if watch.silent_s is None or now - watch.silent_s < _UNREACHABLE_S + watch.job.slurm.time_limit_minutes * 60:
+    if watch.silent_s is None or now - watch.silent_s < _UNREACHABLE_S + watch.job.options.time_limit_minutes * 60:
         return
     raise RunFailedError(
         f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
-        remedy=f"when Slurm answers again, collect it with mbr-perf jobs wait {watch.job.job_dir}",
+        remedy=f"when {watch.job.options.cluster} answers, collect it with mbr-perf jobs wait {watch.job.job_dir}",
     )

@@ -1,4 +1,4 @@
-"""The place of this process in a Slurm job, how a node runs its part, and why Slurm ended a run."""
+"""The place of this process in a job, how a node runs its part, and why the cluster ended a run."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,25 +22,43 @@ from harness.measure.experiment import require_megatron
 from harness.measure.launched import Launch, launched
 from harness.measure.prediction import KeptPrediction
 from harness.records.collect import LaunchOutcome
-from harness.records.job import MEETING, JobRecord, JobRun, Meeting, SubmittedRecord, time_limit_note
+from harness.records.job import (
+    ATTEMPTS,
+    MEETING,
+    JobRecord,
+    JobRun,
+    Meeting,
+    SlurmOptions,
+    SubmittedRecord,
+    time_limit_note,
+)
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, write_atomically, write_record
 from harness.records.strict_json import read_document
 
 
 @dataclass(frozen=True)
-class SlurmPlace:
-    """Read from Slurm's variables. ``restart_count``: number of requeues."""
+class Place:
+    """Read from the cluster's variables. ``restart_count``: how often the cluster began the job again."""
 
     job_id: str
     restart_count: int
     node_rank: int
     nnodes: int
     nodes: str
+    head: str | None
+    """Address of the first node, if the cluster's variables have it."""
 
 
-def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
-    """Read the environment that srun sets. One BadRequestError for all missing or non-numeric variables."""
+def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
+    """Read the variables of srun or of Kubeflow's torch runtime.
+
+    One BadRequestError for all missing or non-numeric variables.
+    """
+    is_slurm = isinstance(job.options, SlurmOptions)
+    remedy = "srun sets it: start this command inside a job, one task per node"
+    if not is_slurm:
+        remedy = "a runtime of Kubeflow with mlPolicy.torch sets it: name one with --kubeflow_runtime"
     problems: list[BadRequestError] = []
 
     def number(name: str, absent: int | None = None) -> int:
@@ -48,19 +66,25 @@ def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
         if text.isdecimal():
             return int(text)
         problem = f"{name}={text!r} is not a number" if text else f"{name} is not set"
-        problems.append(
-            BadRequestError(problem, remedy="srun sets it: start this command inside a job, one task per node")
-        )
+        problems.append(BadRequestError(problem, remedy=remedy))
         return 0
 
-    job = number("SLURM_JOB_ID")
-    place = SlurmPlace(
-        job_id=str(job),
-        restart_count=number("SLURM_RESTART_COUNT", 0),
-        node_rank=number("SLURM_NODEID"),
-        nnodes=number("SLURM_NNODES"),
-        nodes=shell.get("SLURM_JOB_NODELIST", ""),
-    )
+    if is_slurm:
+        place = Place(
+            job_id=str(number("SLURM_JOB_ID")),
+            restart_count=number("SLURM_RESTART_COUNT", 0),
+            node_rank=number("SLURM_NODEID"),
+            nnodes=number("SLURM_NNODES"),
+            nodes=shell.get("SLURM_JOB_NODELIST", ""),
+            head=None,
+        )
+    else:
+        rank, head = number("PET_NODE_RANK"), shell.get("PET_MASTER_ADDR", "")
+        # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
+        begun = len(list((Path(job.job_dir) / ATTEMPTS).glob("*.json"))) if rank == 0 else 0
+        place = Place(job.name, begun, rank, number("PET_NNODES"), head, head)
+        if not head:
+            problems.append(BadRequestError("PET_MASTER_ADDR is not set", remedy=remedy))
     raise_all(problems)
     return place
 
@@ -70,10 +94,13 @@ _BY_REASON = {"NodeDown": "NODE_FAIL", "TimeLimit": "TIMEOUT", "Preempted": "PRE
 _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"})
 
 
-def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
+def why_ended(job: JobRecord, place: Place, host: Host) -> str:
     """Return the failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
     if time_limit_note(Path(job.job_dir)).exists():
-        return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min was about to expire"
+        limit = f"the time limit of {job.options.time_limit_minutes} min"
+        return f"{job.options.cluster}: TIMEOUT: {limit} was about to expire"
+    if not isinstance(job.options, SlurmOptions):
+        return ""  # a pod has no right to ask
     asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
     answer = Slurm(host.shell).show(asked)
     state = from_scontrol(answer.out) if answer.code == 0 else None
@@ -101,7 +128,7 @@ class NodeOfJob:
     """The part of this node in the job. ``caught``: the signal that ends it, if any."""
 
     job: JobRecord
-    place: SlurmPlace
+    place: Place
     master_addr: str
     host: Host
     caught: Interruption
@@ -181,15 +208,15 @@ class NodeOfJob:
         ).record
 
     def _amended(self, record: RunRecord) -> RunRecord:
-        """Add the job's id to the record, and Slurm's reason if Slurm ended the run."""
-        place = self.place
-        known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id} on {place.nodes}")}
-        image = self.job.slurm.container_image
-        if image is not None:
-            known["provenance"] = record.provenance.model_copy(update={"container": image})
+        """Add the job's id to the record, and the cluster's reason if the cluster ended the run."""
+        place, options = self.place, self.job.options
+        known: dict[str, object] = {"notes": (*record.notes, f"{options.cluster} job {place.job_id} on {place.nodes}")}
+        where = {"container": options.container_image} if options.container_image is not None else {}
+        where |= {} if isinstance(options, SlurmOptions) else {"job_id": place.job_id}
+        known["provenance"] = record.provenance.model_copy(update=where)
         # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.
         ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
-        why = why_slurm_ended_it(self.job, place, self.host) if ended else ""
+        why = why_ended(self.job, place, self.host) if ended else ""
         if why:
             known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
         return record.model_copy(update=known)

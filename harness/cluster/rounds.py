@@ -1,4 +1,4 @@
-"""Rounds of a batch on a cluster: submits one Slurm job per entry with all its runs, waits, and collects."""
+"""Rounds of a batch on a cluster: submits one job per entry with all its runs, waits, and collects."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,13 @@ from harness.batch.batch import Batch, DueRun, Entry
 from harness.batch.engine import Round
 from harness.batch.launches import fresh_folder, unstarted_record
 from harness.cluster.collecting import drop_unstarted, runs_of
-from harness.cluster.commands import NotSubmittedError, Slurm, names_wrong_option
+from harness.cluster.controller import Controller, NotSubmittedError
 from harness.cluster.following import Watched, wait_for, watched
 from harness.cluster.showing import JobDisplay
-from harness.cluster.state import job_state
-from harness.cluster.submission import JobRequest, found_again, narrate_submitted, prepare, submit
+from harness.cluster.submission import JobRequest, controller_of, found_again, narrate_submitted, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError
-from harness.launch.slurm_job import slurm_job
-from harness.records.job import SCRIPT, JobRecord, SlurmOptions, job_dirs, new_job_dir, read_job, read_submitted
+from harness.launch.jobs import cluster_job
+from harness.records.job import JobOptions, JobRecord, job_dirs, new_job_dir, read_job, read_submitted
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.show.terminal import narrate
@@ -31,22 +30,22 @@ class JobPerEntry(Generic[Entry]):
 
     It waits for jobs of this batch that still run, e.g. after the process that submitted them was killed, and does not
     submit them again. A signal cancels the jobs; a resumed batch submits them anew. If someone else cancels the job of
-    an entry, or Slurm does not report whether the job is queued, the entry stays due and this process does not start
-    it. The folder of its runs identifies an entry.
+    an entry, or the cluster does not report whether the job is queued, the entry stays due and this process does not
+    start it. The folder of its runs identifies an entry.
     """
 
     batch: Batch[Entry]
-    options: SlurmOptions
+    options: JobOptions
     results: Path
     display: JobDisplay
     _left_alone: set[Path] = field(default_factory=set)
 
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
         """Submit all entries at once. A signal ends the round."""
-        controller, watching = Slurm(self.batch.host.shell), list[Watched]()
-        at_work = self._jobs_at_work()
+        controller, watching = controller_of(self.options, self.batch.host.shell), list[Watched]()
+        at_work = self._jobs_at_work(controller)
         was_over = {
-            folder for folder, job_dir in at_work.items() if job_state(controller, watched(job_dir).submitted).has_ended
+            folder for folder, job_dir in at_work.items() if controller.state(watched(job_dir).submitted).has_ended
         }
         for of_entry in by_entry(due):
             folder = self._folder(of_entry[0])
@@ -67,10 +66,10 @@ class JobPerEntry(Generic[Entry]):
     def _folder(self, due: DueRun[Entry]) -> Path:
         return self.batch.planned(due).run_dir.parent
 
-    def _submitted(self, due: Sequence[DueRun[Entry]], controller: Slurm, *, is_first: bool) -> Path | None:
-        """Return the job's folder. None if Slurm refuses it, is unreachable, or does not say whether it is queued.
+    def _submitted(self, due: Sequence[DueRun[Entry]], controller: Controller, *, is_first: bool) -> Path | None:
+        """Return the job's folder. None if the cluster refuses it, is unreachable, or does not say if it is queued.
 
-        In the first two cases the first run is recorded as failed. BadRequestError if Slurm refuses the very first job
+        In the first two cases the first run is recorded as failed. BadRequestError if the cluster refuses the first job
         because of an option that all jobs share.
         """
         for run in due:
@@ -81,7 +80,7 @@ class JobPerEntry(Generic[Entry]):
         try:
             submitted = submit(prepare(record, self.batch.host), controller)
         except BadRequestError as error:
-            if is_first and names_wrong_option(error.message):
+            if is_first and controller.wrong_option.search(error.message):
                 drop_unstarted(record.runs)
                 raise
             self._unstarted(record, error)
@@ -105,30 +104,29 @@ class JobPerEntry(Generic[Entry]):
         drop_unstarted(job.runs[1:])
         narrate(f"{run.run_id}: {error}")
 
-    def _jobs_at_work(self) -> dict[Path, Path]:
+    def _jobs_at_work(self, controller: Controller) -> dict[Path, Path]:
         found = dict[Path, Path | None]()
         for job_dir in job_dirs(self.results):
             job = read_job(job_dir)
             if job.what != self.batch.command or job.subject != str(self.batch.folder):
                 continue
             folder = Path(job.runs[0].run_dir).parent
-            if read_submitted(job_dir) or self._taken_up(job, folder):
+            if read_submitted(job_dir) or self._taken_up(job, folder, controller):
                 found[folder] = job_dir if runs_of(job).due else None
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
 
-    def _taken_up(self, job: JobRecord, folder: Path) -> bool:
-        """Return whether Slurm accepted the job unconfirmed. Leaves the entry alone if Slurm does not answer now."""
-        if not (Path(job.job_dir) / SCRIPT).exists() or runs_of(job).due is None:
+    def _taken_up(self, job: JobRecord, folder: Path, controller: Controller) -> bool:
+        """Return whether the cluster accepted the job unconfirmed. Leaves the entry alone if it does not answer now."""
+        if not job.script_path.exists() or runs_of(job).due is None:
             return False
-        host = self.batch.host
         try:
-            return found_again(slurm_job(job, host), Slurm(host.shell)) is not None
+            return found_again(cluster_job(job, self.batch.host), controller) is not None
         except RunFailedError as error:
             self._left_alone.add(folder)
             narrate(f"{folder.name}: {error}")
             return False
 
-    def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
+    def _cancel(self, watching: Sequence[Watched], controller: Controller) -> None:
         still_open = [watch for watch in watching if watch.is_open]
         for watch in still_open:
             controller.cancel(watch.submitted)
@@ -173,7 +171,7 @@ def by_entry(due: Sequence[DueRun[Entry]]) -> Iterator[Sequence[DueRun[Entry]]]:
         yield [run for run in due if run.entry.name == name]
 
 
-def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmOptions, results: Path) -> JobRequest:
+def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOptions, results: Path) -> JobRequest:
     """One job for the runs of one entry, one after the other."""
     entry = due[0].entry
     return JobRequest(
@@ -189,7 +187,8 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmO
 
 
 def _by_hand(watch: Watched, record: RunRecord) -> str:
-    """Return the reason of a job that was cancelled by hand, with the user if Slurm names one."""
-    failure = record.failure or ""
-    detail = failure.removeprefix("Slurm: CANCELLED") if failure.startswith("Slurm: CANCELLED") else ""
-    return f"Slurm: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"
+    """Return the reason of a job that was cancelled by hand, with the user if the cluster names one."""
+    cluster, failure = watch.job.options.cluster, record.failure or ""
+    start = f"{cluster}: CANCELLED"
+    detail = failure.removeprefix(start) if failure.startswith(start) else ""
+    return f"{cluster}: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"

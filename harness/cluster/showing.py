@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from harness.launch.cluster_job import ClusterJob
 from harness.launch.heartbeats import Progress
-from harness.launch.slurm_job import SlurmJob
 from harness.measure.experiment import Display
 from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.run import RunRecord, Status
@@ -33,7 +33,7 @@ class SubmittedDocument(json.Document):
 
 
 class PreparedDocument(SubmittedDocument):
-    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
+    """``--no_submit --json``: the file that was written, and the command that submits it."""
 
     script: Path
     sbatch: tuple[str, ...]
@@ -66,7 +66,7 @@ class JobDisplay:
         else:
             show_blocks(*(Line(line, whole=True) for line in lines))
 
-    def prepared(self, job: SlurmJob) -> None:
+    def prepared(self, job: ClusterJob) -> None:
         """Show a job that was written but not submitted."""
         self._answer(
             PreparedDocument.of_job(job.record, script=job.script_path, sbatch=job.sbatch),

@@ -1,4 +1,4 @@
-"""States and reasons of Slurm jobs."""
+"""States and reasons of jobs."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,6 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from harness.cluster.commands import Slurm
-from harness.records.job import SubmittedRecord
 from harness.show.json import Shown
 
 Kind = Literal[
@@ -31,8 +29,8 @@ STATES: Mapping[str, Kind] = {word: kind for kind, words in _WORDS.items() for w
 
 # Kinds of a job that has ended.
 ENDED: frozenset[Kind] = frozenset(get_args(Kind)) - {"queued", "running", "unreachable"}
-# Of those, the ones in which Slurm knows better than the ranks why they ended.
-SLURM_ENDED_IT: frozenset[Kind] = ENDED - {"finished", "failed", "purged"}
+# Of those, the ones in which the cluster knows better than the ranks why they ended.
+CLUSTER_ENDED_IT: frozenset[Kind] = ENDED - {"finished", "failed", "purged"}
 
 # A failed job whose reason says that its script never came to run; signal 53 is Slurm's for a log that it cannot open.
 LAUNCH_REASONS = frozenset({"JobLaunchFailure", "RaisedSignal:53(Real-time_signal_19)"})
@@ -53,14 +51,13 @@ HELD = frozenset({
 
 
 _FIELD = re.compile(r"(?:^|\s)(JobState|Reason|Restarts|ExitCode|NodeList)=(\S*)")
-_GONE = ("Invalid job id", "Invalid job ids")
 _NOTHING = frozenset({"", "(null)", "None", "N/A", "None assigned"})
 
 
 class JobState(Shown):
-    """The state of a job. ``state``: Slurm's own word; ``detail`` e.g. ``by 1000``. ``source``: who said so.
+    """The state of a job. ``state``: the cluster's own word; ``detail`` e.g. ``by 1000``. ``source``: who said so.
 
-    ``reason``: why it waits or why it ended, in Slurm's word.
+    ``reason``: why it waits or why it ended, in the cluster's word.
     """
 
     kind: Kind
@@ -98,27 +95,6 @@ class JobState(Shown):
     @property
     def _is_held(self) -> bool:
         return self.kind == "queued" and self.reason in HELD
-
-
-def job_state(slurm: Slurm, job: SubmittedRecord) -> JobState:
-    """Return the state of a job: by the controller, else by accounting.
-
-    A job that nobody knows is ``purged``, one that nobody could be asked about ``unreachable``.
-    """
-    is_gone, why = False, ""
-    for ask, read in ((slurm.show, from_scontrol), (slurm.account, from_sacct)):
-        answer = ask(job)
-        if found := read(answer.out) if answer.code == 0 else None:
-            return found
-        if answer.code is not None and (answer.code == 0 or any(word in answer.err for word in _GONE)):
-            is_gone = True
-        elif not is_gone and not why:
-            why = "".join(answer.err.strip().splitlines()[-1:]).strip()
-        if not is_gone and any(words in answer.err for words in ("no answer", "Unable to contact", "timed out")):
-            break  # each command waits long for a controller that is not there
-    if is_gone:
-        return JobState(kind="purged", state="UNKNOWN")
-    return JobState(kind="unreachable", state="UNKNOWN", reason=why or "no answer")
 
 
 def from_scontrol(text: str) -> JobState | None:

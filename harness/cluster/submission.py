@@ -1,28 +1,33 @@
-"""Submits a job: writes its files, calls sbatch, and records the answer of sbatch."""
+"""Submits a job: writes its files, submits it, and records the answer of the cluster."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import harness
 from harness.batch.launches import make_folder
-from harness.cluster.commands import Answer, Slurm
+from harness.cluster.commands import Slurm
+from harness.cluster.controller import Answer, Controller
 from harness.cluster.following import wait_and_judge
+from harness.cluster.kubernetes import Kubernetes
 from harness.cluster.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, RunFailedError
 from harness.experiment.experiment import ExperimentSpec
+from harness.launch.cluster_job import ClusterJob
 from harness.launch.environment import Host
-from harness.launch.slurm_job import SlurmJob, slurm_job
+from harness.launch.jobs import cluster_job
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions
 from harness.records.job import (
     JOBS,
     SUBMITTED,
+    ClusterRequest,
+    JobOptions,
     JobRecord,
     JobRun,
     SlurmOptions,
-    SlurmRequest,
     SubmittedRecord,
     job_text,
     new_job_dir,
@@ -46,7 +51,7 @@ class JobRequest:
     label: str
     specs: tuple[ExperimentSpec, ...]
     launch: BatchLaunch
-    options: SlurmOptions
+    options: JobOptions
     results: Path
     subject: Path | None = None
     runs: tuple[JobRun, ...] = ()
@@ -57,7 +62,7 @@ class JobRequest:
         gpus = (0 if spec.gpu_type.is_cpu else min(spec.num_gpus, spec.gpus_per_node) for spec in self.specs)
         return JobRecord(
             job_dir=str(job_dir),
-            name=_job_name(self.label),
+            name=_job_name(self.label, job_dir, self.options),
             what=self.what,
             subject=str(self.subject or job_dir),
             nnodes=self.launch.nnodes,
@@ -66,26 +71,32 @@ class JobRequest:
             launch=self.launch,
             gate=self.gate,
             results_dir=str(self.results),
-            slurm=self.options,
+            options=self.options,
             command=own_command(),
             created_at=utc_now(),
             mbr_perf=harness.__version__,
         )
 
-    def checked(self, host: Host) -> SlurmJob:
-        """Return the job without its folder. BadRequestError for values that no batch file can hold."""
+    def checked(self, host: Host) -> ClusterJob:
+        """Return the job without its folder. BadRequestError for values that the job's file cannot hold."""
         return submittable(self.record(self.results / JOBS / "JOB"), host)
 
 
-def _job_name(label: str) -> str:
-    """Return the job's name in Slurm. Characters that a batch file cannot hold become ``-``."""
+def _job_name(label: str, job_dir: Path, options: JobOptions) -> str:
+    """Return the job's name. Characters that a batch file cannot hold become ``-``.
+
+    In Kubernetes the name is the job's id. The name of a pod continues it and has at most 63 characters.
+    """
+    if not isinstance(options, SlurmOptions):
+        words = re.sub(r"[^a-z0-9]+", "-", label.lower())[:24].strip("-")
+        return f"mbr-perf-{words}-{job_dir.name[-8:].lower()}"
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
     return f"mbr-perf.{safe}"[:64]
 
 
 def hand_over(
     asked: JobRequest,
-    slurm: SlurmRequest,
+    cluster: ClusterRequest,
     host: Host,
     display: JobDisplay,
     judge: Callable[[JobRecord], ExitCode],
@@ -93,14 +104,14 @@ def hand_over(
 ) -> ExitCode:
     """Make the job's folder and files and submit it. Wait for it and judge it, unless the request says not to.
 
-    ``refused``: makes the error to raise if Slurm refuses the job.
+    ``refused``: makes the error to raise if the cluster refuses the job.
     """
-    controller = Slurm(host.shell)
+    controller = controller_of(cluster.options, host.shell)
     if controller.ignored:
         names = ", ".join(controller.ignored)
         narrate(f"Note: mbr-perf ignores {names} of your shell; use options of mbr-perf")
     job = prepare(asked.record(new_job_dir(asked.results, asked.label)), host)
-    if not slurm.submit:
+    if not cluster.submit:
         display.prepared(job)
         return ExitCode.OK
     try:
@@ -108,10 +119,15 @@ def hand_over(
     except BadRequestError as error:
         raise refused(job.record, error) from error
     narrate_submitted(job.record, submitted)
-    if slurm.detach:
+    if cluster.detach:
         display.detached(job.record, submitted)
         return ExitCode.OK
     return wait_and_judge(Path(job.record.job_dir), controller, display, judge)
+
+
+def controller_of(options: JobOptions, shell: Mapping[str, str]) -> Controller:
+    """Return what reaches the cluster of these options."""
+    return Slurm(shell) if isinstance(options, SlurmOptions) else Kubernetes(shell, options.namespace)
 
 
 def narrate_submitted(job: JobRecord, submitted: SubmittedRecord) -> None:
@@ -123,20 +139,20 @@ def require_gpu_named(gpu: str) -> None:
     """Raise BadRequestError if the request names no GPU type."""
     if not gpu:
         raise BadRequestError(
-            "--launcher slurm: mbr-perf cannot see from here which GPUs the nodes have",
+            "a job of a cluster: mbr-perf cannot see from here which GPUs the nodes have",
             remedy="name the GPU type with --gpu, or use --gpu cpu",
         )
 
 
-def submittable(record: JobRecord, host: Host) -> SlurmJob:
-    """Return the job. One BadRequestError for all values that the batch file or ``job.json`` cannot hold."""
-    job = slurm_job(record, host)
+def submittable(record: JobRecord, host: Host) -> ClusterJob:
+    """Return the job. One BadRequestError for all values that the job's file or ``job.json`` cannot hold."""
+    job = cluster_job(record, host)
     job_text(record)
     return job
 
 
-def prepare(record: JobRecord, host: Host) -> SlurmJob:
-    """Write ``job.json`` and the batch file into the job's existing folder. Submits nothing."""
+def prepare(record: JobRecord, host: Host) -> ClusterJob:
+    """Write ``job.json`` and the file to submit into the job's existing folder. Submits nothing."""
     job = submittable(record, host)
     write_job(record)
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
@@ -144,49 +160,50 @@ def prepare(record: JobRecord, host: Host) -> SlurmJob:
     return job
 
 
-def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
-    """Submit the job. BadRequestError if it was submitted before or if Slurm refuses it."""
+def submit(job: ClusterJob, controller: Controller) -> SubmittedRecord:
+    """Submit the job. BadRequestError if it was submitted before or if the cluster refuses it."""
     job_dir = Path(job.record.job_dir)
     if (job_dir / SUBMITTED).exists():
         raise _twice(job_dir)
-    return _noted(job, slurm.submit(job, utc_now()), slurm)
+    return _noted(job, controller.submit(job, utc_now()), controller)
 
 
-def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
-    """Find a job that Slurm accepted without confirming it, and record it as submitted. None if there is no such job.
+def found_again(job: ClusterJob, controller: Controller) -> SubmittedRecord | None:
+    """Find a job that the cluster accepted without confirming it, and record it as submitted.
 
-    RunFailedError if Slurm does not answer.
+    None if there is no such job. RunFailedError if the cluster does not answer.
     """
-    found = slurm.find(job, utc_now())
+    found = controller.find(job, utc_now())
     if isinstance(found, Answer):
-        problem = f"Slurm does not report whether the job is queued: {found.err.strip()}"
-        raise RunFailedError(problem, remedy=f"check with squeue --name={job.record.name}")
-    return None if found is None else _noted(job, found, slurm)
+        problem = f"{controller.cluster} does not report whether the job is queued: {found.err.strip()}"
+        raise RunFailedError(problem, remedy=f"look for a job named {job.record.name}")
+    return None if found is None else _noted(job, found, controller)
 
 
-def _noted(job: SlurmJob, submitted: SubmittedRecord, slurm: Slurm) -> SubmittedRecord:
+def _noted(job: ClusterJob, submitted: SubmittedRecord, controller: Controller) -> SubmittedRecord:
     job_dir = Path(job.record.job_dir)
     try:
         write_once(job_dir / SUBMITTED, submitted)
     except FileExistsError as error:  # two processes submitted at the same time; only one job may write these folders
-        slurm.cancel(submitted)
+        controller.cancel(submitted)
         raise _twice(job_dir) from error
     return submitted
 
 
-def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
+def submit_prepared(job_dir: Path, host: Host) -> SubmittedRecord:
     """Submit the files of a folder unchanged. Takes up their job if it is queued already."""
     record = read_job(job_dir)
+    controller = controller_of(record.options, host.shell)
     if Path(record.job_dir).resolve() != job_dir.resolve():
         raise BadRequestError(
             f"{job_dir}: this job was prepared as {record.job_dir} and would write its runs and logs there",
             remedy="move the folder back, or prepare the job again",
         )
-    for run in record.runs:  # Slurm refused the job before, so its folders were removed
+    for run in record.runs:  # the cluster refused the job before, so its folders were removed
         make_folder(Path(run.run_dir))
-    job = slurm_job(record, host)
+    job = cluster_job(record, host)
     is_new = not (job_dir / SUBMITTED).exists()
-    return (found_again(job, slurm) if is_new else None) or submit(job, slurm)
+    return (found_again(job, controller) if is_new else None) or submit(job, controller)
 
 
 def _twice(job_dir: Path) -> BadRequestError:

@@ -1,5 +1,6 @@
-"""srun starts this once on every node of a Slurm job. It does the runs of the job, one after the other."""
+"""The cluster starts this once on every node of a job. It does the runs of the job, one after the other."""
 
+import os
 import signal
 import sys
 from argparse import ArgumentParser
@@ -8,16 +9,26 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cluster.collecting import drop_unstarted
-from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, SlurmPlace, slurm_place
+from harness.cluster.collecting import drop_unstarted, runs_of
+from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, Place, place_of
 from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.judge.gate import status_exit_code
+from harness.launch.cluster_job import warning_s
 from harness.launch.crew import interruption
 from harness.launch.environment import this_host
 from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
 from harness.records.folders import closed_to_others
-from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job
+from harness.records.job import (
+    ATTEMPTS,
+    JobAttempt,
+    JobRecord,
+    JobRun,
+    SlurmOptions,
+    attempt_path,
+    read_job,
+    time_limit_note,
+)
 from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
 from harness.show.page import AMOUNT
@@ -29,37 +40,63 @@ Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 
 
 def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
-    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of the job."""
-    parser = ArgumentParser(prog="slurm_task", description=__doc__)
+    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of the job.
+
+    Kubernetes starts a pod that fails again. So after the beginning it gets 0; how the run ended is in its record.
+    """
+    parser = ArgumentParser(prog="cluster_task", description=__doc__)
     parser.add_argument("--job_dir", type=Path, required=True)
-    parser.add_argument("--master_addr", required=True, help="the first node of the job")
+    parser.add_argument("--master_addr", help="the first node of the job; default: PET_MASTER_ADDR")
     asked = parser.parse_args(argv)
     # When this node is done, srun may kill it because of another node's code. That must not become the job's exit code.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     AMOUNT.set("all")  # nobody sees a bar in the job's log
     try:
         with closed_to_others():
-            return int(run_task(asked.job_dir, asked.master_addr, part or _runs))
+            code = run_task(asked.job_dir, asked.master_addr, part or _runs)
     except HarnessError as error:
         narrate(f"error: {error}")
-        return int(error.exit_code)
+        code = error.exit_code
+    begun = any((asked.job_dir / ATTEMPTS).glob("*.json"))
+    return 0 if begun and not isinstance(read_job(asked.job_dir).options, SlurmOptions) else int(code)
 
 
-def run_task(job_dir: Path, master_addr: str, part: Part) -> ExitCode:
+def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
     """Do the part of this node in the job of ``job_dir``. RunFailedError if the attempt is refused."""
-    host = this_host()
-    job, place = read_job(job_dir), slurm_place(host.shell)
+    host, job = this_host(), read_job(job_dir)
+    place = place_of(job, host.shell)
     with interruption() as caught:
-        node = NodeOfJob(job, place, master_addr, host, caught)
+        _heed_time_limit(job)
+        node = NodeOfJob(job, place, master_addr or place.head or "", host, caught)
         attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
         if attempt.refused:
+            due = runs_of(job).due if place.node_rank == 0 and place.head else None
+            if due is not None:  # Slurm states why it began the job again; Kubernetes does not
+                node.refuse(due, f"{job.options.cluster}: RESTARTED: {'; '.join(attempt.refused)}")
             raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
         if place.nnodes != job.nnodes:
-            why = f"Slurm gave {place.nnodes} nodes ({place.nodes}), but the job was planned for {job.nnodes}"
+            given = f"{job.options.cluster} gave {place.nnodes} nodes ({place.nodes})"
+            why = f"{given}, but the job was planned for {job.nnodes}"
             if place.node_rank == 0 and job.runs:
                 node.refuse(job.runs[0], why)
             raise RunFailedError(why)
         return part(node, attempt)
+
+
+def _heed_time_limit(job: JobRecord) -> None:
+    """Ask this process to end before the time limit, and end it there, on a cluster that does neither."""
+    if isinstance(job.options, SlurmOptions):
+        return
+    note, limit = time_limit_note(Path(job.job_dir)), job.options.time_limit_minutes
+
+    def alarm(*_: object) -> None:
+        note.touch()
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.RUN_FAILED))
+        signal.alarm(warning_s(limit))
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGALRM, alarm)
+    signal.alarm(limit * 60 - warning_s(limit))
 
 
 def _begin(node: NodeOfJob) -> JobAttempt:
@@ -80,12 +117,13 @@ def _begin(node: NodeOfJob) -> JobAttempt:
     return attempt
 
 
-def _reasons_to_refuse(job: JobRecord, place: SlurmPlace) -> tuple[str, ...]:
+def _reasons_to_refuse(job: JobRecord, place: Place) -> tuple[str, ...]:
     """A run is measured once, whole, in its own folder. A second attempt needs a new job."""
     reasons = []
     if place.restart_count:
         reasons.append(
-            f"Slurm requeued job {place.job_id} ({place.restart_count} times): mbr-perf does not continue half a run"
+            f"{job.options.cluster} began again job {place.job_id} ({place.restart_count} times): "
+            "mbr-perf does not continue half a run"
         )
     before = Path(job.job_dir) / ATTEMPTS
     for path in sorted(before.glob("*.json")):

@@ -1,5 +1,6 @@
-"""`mbr-perf jobs`: submit, inspect, await and cancel Slurm jobs."""
+"""`mbr-perf jobs`: submit, inspect, await and cancel jobs of Slurm and Kubernetes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,18 +11,18 @@ from harness.cli.options import Json, Results
 from harness.show.answer import answer
 
 if TYPE_CHECKING:
-    from harness.cluster.commands import Slurm
+    from harness.cluster.controller import Controller
     from harness.errors import ExitCode
     from harness.records.job import JobRecord
 
-app = App(no_args_is_help=True, help="Slurm jobs: submit, show status, wait, cancel.")
+app = App(no_args_is_help=True, help="Jobs of Slurm and Kubernetes: submit, show status, wait, cancel.")
 
 Job = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
         autocompletion=completion.jobs,
-        help="A job's folder, the start of its id, or its number in Slurm.",
+        help="A job's folder, the start of its id, its number in Slurm or its name in Kubernetes.",
     ),
 ]
 
@@ -36,17 +37,18 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     from harness.records.job import job_dir_of, read_job
 
     job_dir = job_dir_of(job, results_dir)
-    submitted = submit_prepared(job_dir, this_host(), _slurm())
+    submitted = submit_prepared(job_dir, this_host())
     JobDisplay(Display(as_json=as_json)).detached(read_job(job_dir), submitted)
 
 
 @app.command()
 def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
-    """Show the state of a job: Slurm's state and reason, and each of its runs."""
+    """Show the state of a job: the cluster's state and reason, and each of its runs."""
     from harness.jobs.show import job_page, standing
     from harness.records.job import job_dir_of
 
-    found = standing(job_dir_of(job, results_dir), _slurm())
+    job_dir = job_dir_of(job, results_dir)
+    found = standing(job_dir, _controller(job_dir))
     answer(lambda: found, lambda: job_page(found), as_json=as_json)
 
 
@@ -73,7 +75,8 @@ def wait(
     def judge(record: "JobRecord") -> "ExitCode":
         return answer_job(record, SweepDisplay(as_json)) if record.what == "sweep" else judge_runs(record, display)
 
-    raise typer.Exit(int(wait_and_judge(job_dir_of(job, results_dir), _slurm(), display, judge, timeout)))
+    job_dir = job_dir_of(job, results_dir)
+    raise typer.Exit(int(wait_and_judge(job_dir, _controller(job_dir), display, judge, timeout)))
 
 
 @app.command()
@@ -85,14 +88,15 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     from harness.show.page import Line, Page
 
     job_dir = job_dir_of(job, results_dir)
-    submitted = cancel_job(job_dir, _slurm())
+    submitted = cancel_job(job_dir, _controller(job_dir))
     document = CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id)
     text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
     answer(lambda: document, lambda: Page((Line(text, whole=True),)), as_json=as_json)
 
 
-def _slurm() -> "Slurm":
-    from harness.cluster.commands import Slurm
+def _controller(job_dir: Path) -> "Controller":
+    from harness.cluster.submission import controller_of
     from harness.launch.environment import this_host
+    from harness.records.job import read_job
 
-    return Slurm(this_host().shell)
+    return controller_of(read_job(job_dir).options, this_host().shell)

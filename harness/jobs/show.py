@@ -1,12 +1,12 @@
-"""Shows a Slurm job for people and as JSON: its state and its runs. Cancels it."""
+"""Shows a job for people and as JSON: its state and its runs. Cancels it."""
 
 from pathlib import Path
 from typing import Literal
 
 from harness.cluster.collecting import JobRuns, runs_of
-from harness.cluster.commands import Slurm
+from harness.cluster.controller import Controller
 from harness.cluster.following import watched
-from harness.cluster.state import JobState, job_state
+from harness.cluster.state import JobState
 from harness.errors import BadRequestError
 from harness.records.collect import read_heartbeats
 from harness.records.job import JobRun, SubmittedRecord, read_job, read_submitted
@@ -29,7 +29,7 @@ class RunRow(Shown):
 class JobDocument(Document):
     """``mbr-perf jobs status --json``. ``job_id`` is null if the job is not submitted.
 
-    ``slurm``: Slurm's state, empty if every run is committed, so that Slurm's state does not matter.
+    ``slurm``: the cluster's state, empty if every run is committed, so that it does not matter.
     """
 
     job_dir: str
@@ -53,15 +53,15 @@ class CancelledDocument(Document):
     is_cancelled: Literal[True] = True
 
 
-def standing(job_dir: Path, slurm: Slurm) -> JobDocument:
-    """Return the state of a job. Asks Slurm unless every run is committed."""
+def standing(job_dir: Path, controller: Controller) -> JobDocument:
+    """Return the state of a job. Asks the cluster unless every run is committed."""
     job, submitted = read_job(job_dir), read_submitted(job_dir)
     found = runs_of(job)
     later = job.runs[len(found.committed) :] if found.due or found.filled_by else ()
     rows = [_row(run, record) for run, record in found.committed]
     rows += [_row(run, where="no results" if found.filled_by else "") for run in later]
     is_asked = submitted is not None and (found.filled_by or not found.are_settled)
-    state = job_state(slurm, submitted) if submitted is not None and is_asked else None
+    state = controller.state(submitted) if submitted is not None and is_asked else None
     return JobDocument.of(
         job,
         job_id=submitted and submitted.job_id,
@@ -88,14 +88,14 @@ def _row(run: JobRun, record: RunRecord | None = None, where: str = "") -> RunRo
     return RunRow.of(run, status=status, failure=failure, where=where or ("" if record else _where(run)))
 
 
-def cancel(job_dir: Path, slurm: Slurm) -> SubmittedRecord:
-    """Ask Slurm to end the job. BadRequestError: it has already ended."""
+def cancel(job_dir: Path, controller: Controller) -> SubmittedRecord:
+    """Ask the cluster to end the job. BadRequestError: it has already ended."""
     watch = watched(job_dir)
     if watch.job.runs and not watch.is_open:
         raise BadRequestError(
             f"{job_dir}: this job has already ended", remedy=f"mbr-perf jobs wait {job_dir} judges it"
         )
-    slurm.cancel(watch.submitted)
+    controller.cancel(watch.submitted)
     return watch.submitted
 
 
@@ -112,7 +112,7 @@ def job_page(job: JobDocument) -> Page:
     """Return the state of the job, what it is, and a row per run."""
     facts = [
         ("Job", job.job_dir),
-        *([("Slurm", f"{job.job_id}, submitted {job.submitted_at}")] if job.job_id else []),
+        *([("Queue", f"{job.job_id}, submitted {job.submitted_at}")] if job.job_id else []),
         ("For", job.what if job.what == "run" else f"{job.what} {job.subject}"),
     ]
     columns = (Column("Run", whole=True), Column("State", long=True))

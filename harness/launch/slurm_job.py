@@ -2,15 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.launch.environment import SAFE_PATH, Host, inherited
+from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit
+from harness.launch.environment import Host, inherited
 from harness.records.folders import checkout_dir
-from harness.records.job import LOGS, SCRIPT, JobRecord, SlurmOptions, time_limit_note
-from harness.records.redact import redact
+from harness.records.job import LOGS, JobRecord, SlurmOptions, time_limit_note
 
 _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+=/-]*")
 _FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")
@@ -22,14 +21,13 @@ _EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
 
 
 _ALLOWED_NAMES = "use letters, digits and _ . , @ : + = / -"
-_Checked = tuple[str, str | None, Callable[[str], object], str]
-"""An option, its value, what tells whether a batch file can hold it, and what to do if not."""
+_FILE = "a batch file"
 
 
 def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
     """Return the problems of the options alone: values that cannot go into a batch file as they are."""
     named = [(name, getattr(asked, name)) for name in ("partition", "account", "qos", "reservation")]
-    checked: list[_Checked] = [
+    checked: list[Checked] = [
         *((f"--{name}", value, _NAMES.fullmatch, _ALLOWED_NAMES) for name, value in named),
         ("--constraint", asked.constraint, _FEATURES.fullmatch, "use names of features joined by & | , and in [ ] ( )"),
         ("--container_image", asked.container_image, _is_word, "leave it out"),
@@ -40,19 +38,11 @@ def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadR
            "leave it out: sbatch gives this word a special meaning")
           for name in pass_env),
     ]  # fmt: skip
-    problems = _unfit(checked)
+    problems = unfit(checked, _FILE)
     if asked.container_mounts and asked.container_image is None:
         remedy = "name the image with --container_image, or leave the mounts out"
         problems.append(BadRequestError("--container_mounts without a container", remedy=remedy))
     return problems
-
-
-def _unfit(checked: list[_Checked]) -> list[BadRequestError]:
-    return [
-        BadRequestError(f"{option} {value!r} cannot be in a batch file", remedy=remedy)
-        for option, value, fits, remedy in checked
-        if value is not None and not fits(value)
-    ]
 
 
 def _is_word(value: str) -> bool:
@@ -64,9 +54,6 @@ def _is_mount(value: str) -> bool:
     return value.isprintable() and all(_MOUNT.fullmatch(part) for part in value.split(","))
 
 
-WARNING_S = 90  # before the time limit the job gets a signal, so that ranks end and keep their measurements
-_SHORT_LIMIT_MINUTES = 6  # of a shorter one a quarter: Slurm warns a job at once whose limit is nearer than that
-CONTAINER_PYTHON = "python3"
 # True of the machine where one submits: what it names there is not on the nodes, or Slurm sets it anew on each.
 _OF_THIS_MACHINE = re.compile(
     r"SLURM_.*|SBATCH_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|TMPDIR|XDG_(RUNTIME_DIR|SESSION_.*)"
@@ -74,38 +61,25 @@ _OF_THIS_MACHINE = re.compile(
 
 
 @dataclass(frozen=True)
-class SlurmJob:
-    """What is submitted. ``environment``: what the file exports; ``left_out``: names whose values look secret."""
-
-    record: JobRecord
-    python: str
-    environment: tuple[tuple[str, str], ...]
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def script_path(self) -> Path:
-        return Path(self.record.job_dir) / SCRIPT
+class SlurmJob(ClusterJob):
+    """One task for each node, started by srun."""
 
     @property
     def sbatch(self) -> tuple[str, ...]:
         """Return the command. The job gets only variables that the file exports or that are passed by name."""
-        exported = ",".join(self.record.launch.pass_env) or "NIL"
-        return ("sbatch", "--parsable", f"--export={exported}", str(self.script_path))
+        names = ",".join(self.record.launch.pass_env) or "NIL"
+        return ("sbatch", "--parsable", f"--export={names}", str(self.script_path))
+
+    @property
+    def _asked(self) -> SlurmOptions:
+        assert isinstance(self.record.options, SlurmOptions)
+        return self.record.options
 
     @property
     def test_only(self) -> tuple[str, ...]:
         """Asks Slurm what it makes of the options; nothing is queued and no file is read."""
         options = (f"--{directive}" for directive in self._directives())
         return ("sbatch", "--test-only", "--export=NIL", *options, "--wrap=true")
-
-    @property
-    def command_line(self) -> str:
-        return shlex.join(self.sbatch)
-
-    @property
-    def warning_s(self) -> int:
-        limit = self.record.slurm.time_limit_minutes
-        return WARNING_S if limit >= _SHORT_LIMIT_MINUTES else limit * 60 // 4
 
     def render(self) -> str:
         """Return the batch file, whole."""
@@ -121,7 +95,7 @@ class SlurmJob:
         )
 
     def _directives(self) -> list[str]:
-        record, asked = self.record, self.record.slurm
+        record, asked = self.record, self._asked
         maybe = (
             ("partition", asked.partition), ("account", asked.account), ("qos", asked.qos),
             ("reservation", asked.reservation), ("constraint", asked.constraint), ("segment", asked.segment),
@@ -141,13 +115,13 @@ class SlurmJob:
         ]
 
     def _gpus(self) -> tuple[str, ...]:
-        num, how = self.record.gpus_per_node, self.record.slurm.gpus
+        num, how = self.record.gpus_per_node, self._asked.gpus
         if num == 0 or how == "none":
             return ()
         return (f"gres=gpu:{num}",) if how == "gres" else (f"gpus-per-node={num}",)
 
     def _srun(self) -> list[str]:
-        record, asked = self.record, self.record.slurm
+        record, asked = self.record, self._asked
         container = []
         if asked.container_image is not None:
             mounts = ",".join([*own_mounts(record), *asked.container_mounts])
@@ -155,28 +129,28 @@ class SlurmJob:
                 f"--container-image={shlex.quote(asked.container_image)}",
                 f"--container-mounts={shlex.quote(mounts)}",
             ]
-        module = "harness.sweep.run" if record.what == "sweep" else "harness.cluster.task"
-        words = (self.python, "-m", module, "--job_dir", record.job_dir)
         return [
             f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",
             "--kill-on-bad-exit=1 --cpu-bind=none --label",
             *container,
-            f'{shlex.join(words)} --master_addr "$head_addr" &',
+            f'{shlex.join(self.task)} --master_addr "$head_addr" &',
         ]
 
 
 def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
     """Return the job of ``record`` for ``host``. One BadRequestError for all values that no batch file can hold."""
-    checked: list[_Checked] = [
+    asked = record.options
+    assert isinstance(asked, SlurmOptions)
+    checked: list[Checked] = [
         ("--results_dir", record.job_dir, _PATH.fullmatch, "use a path of letters, digits and _ . , @ : + = ~ -"),
         ("the job's name", record.name, _NAMES.fullmatch, _ALLOWED_NAMES),
     ]
-    raise_all([*_unfit(checked), *option_problems(record.slurm, record.launch.pass_env), *_mount_problems(record)])
-    in_container = record.slurm.container_image is not None
-    environment, left_out = _environment(host.shell)
+    raise_all([*unfit(checked, _FILE), *option_problems(asked, record.launch.pass_env), *_mount_problems(record)])
+    in_container = asked.container_image is not None
+    environment, left_out = exported(inherited(host.shell), _OF_THIS_MACHINE)
     return SlurmJob(
         record=record,
-        python=record.slurm.python or (CONTAINER_PYTHON if in_container else host.python),
+        python=asked.python or (CONTAINER_PYTHON if in_container else host.python),
         environment=environment,
         left_out=left_out,
     )
@@ -194,7 +168,7 @@ def own_mounts(record: JobRecord) -> tuple[str, ...]:
 
 def _mount_problems(record: JobRecord) -> list[BadRequestError]:
     """Return a problem for each folder that a list of mounts cannot name, if the job has a container."""
-    mounts = own_mounts(record) if record.slurm.container_image is not None else ()
+    mounts = own_mounts(record) if record.options.container_image is not None else ()
     return [
         BadRequestError(
             f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
@@ -202,14 +176,6 @@ def _mount_problems(record: JobRecord) -> list[BadRequestError]:
         for mount in mounts
         if mount.count(":") > 1 or "," in mount or not mount.isprintable()
     ]
-
-
-def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return the exported variables, and the names left out because their values look secret."""
-    allowed = {v.name: v.value for v in inherited(shell) if not _OF_THIS_MACHINE.fullmatch(v.name)}
-    secret = sorted(name for name, value in allowed.items() if redact(value) != value)
-    kept = {name: value for name, value in allowed.items() if name not in secret} | SAFE_PATH
-    return tuple(sorted(kept.items())), tuple(secret)
 
 
 _TEMPLATE = """\

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.compare import compare_runs, find_reference
 from harness.judge.gate import run_outcome
+from harness.launch.cluster_job import ClusterJob
 from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
-from harness.launch.slurm_job import SlurmJob
 from harness.measure.checking import megatron_finding
 from harness.measure.launched import Ran
 from harness.measure.prediction import KeptPrediction, misfit_line, prediction_line
@@ -38,7 +38,7 @@ class Display:
     as_json: bool = False
     explain: bool = False
 
-    def plan(self, understood: Understood, prediction: KeptPrediction, plan: Plan | SlurmJob | None = None) -> None:
+    def plan(self, understood: Understood, prediction: KeptPrediction, plan: Plan | ClusterJob | None = None) -> None:
         """Show a dry run: the plan, the settings, the effect of recompute, and the prediction.
 
         ``plan``: if it is not this node's launch.
@@ -51,7 +51,7 @@ class Display:
             return
         spec, found = understood.spec, prediction.prediction
         line, misfit = prediction_line(found, prediction.reason), misfit_line(found, spec)
-        submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
+        submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, ClusterJob) else ""
         script = Code(f"{plan.render().rstrip()}{submission}")
         sources, facts = explanation(spec, understood.sources), request_facts(spec, understood.effective)
         notes = [f"{each.id}: {each.message}; {each.fix}" for each in understood.findings if each.severity == "note"]

@@ -19,6 +19,7 @@ from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems,
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.predict.allocator_settings import notes_of, require_taken
 from harness.records.gating import GateOptions, LaunchSettings
+from harness.records.job import CLUSTERS
 from harness.records.redact import redact
 from harness.resolve.recipe import ASSUMED, Request
 from harness.resolve.resolve import Resolved, on_gpu_point, resolve
@@ -214,7 +215,7 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
         is_idle = launch.replay_from is not None and name != "replay"
         problem = f"--from {launch.replay_from}: only with --launcher replay"
         return [BadRequestError(problem, remedy="add --launcher replay, or omit --from")] if is_idle else []
-    return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
+    return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, *CLUSTERS)))]
 
 
 def _profiler_problems(spec: ExperimentSpec, host: Host) -> list[BadRequestError]:

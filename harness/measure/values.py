@@ -15,9 +15,9 @@ from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
 from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
 from harness.judge.gate import Comparison, Finding, Outcome
 from harness.judge.plausible import doubts_of
+from harness.launch.cluster_job import ClusterJob
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
-from harness.launch.slurm_job import SlurmJob
 from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import Understood
 from harness.records.golden import Difference
@@ -160,9 +160,9 @@ class Replay(Shown):
 
 
 class SlurmSubmission(Shown):
-    """The batch file, and the command that submits it."""
+    """The file of a job, and the command that submits it."""
 
-    launcher: Literal["slurm"] = "slurm"
+    launcher: Literal["slurm", "kubeflow"] = at("record", "options", "launcher")
     job_dir: str = at("record", "job_dir")
     nnodes: int = at("record", "nnodes")
     script: str
@@ -173,7 +173,7 @@ class SlurmSubmission(Shown):
 Launch = TorchrunLaunch | Replay | SlurmSubmission
 
 
-def launch_document(plan: Plan | SlurmJob) -> Launch:
+def launch_document(plan: Plan | ClusterJob) -> Launch:
     """Return a launch plan as a document."""
     match plan:
         case LaunchPlan():
@@ -181,7 +181,7 @@ def launch_document(plan: Plan | SlurmJob) -> Launch:
             return TorchrunLaunch.of(plan, node_options=[plan.node_options(node) for node in nodes])
         case ReplayPlan():
             return Replay.of(plan)
-        case SlurmJob():
+        case ClusterJob():
             return SlurmSubmission.of(plan, script=plan.render())
 
 
@@ -202,7 +202,7 @@ class RunPlanDocument(Document):
     plan: Launch
 
 
-def run_plan_document(understood: Understood, prediction: KeptPrediction, plan: Plan | SlurmJob) -> RunPlanDocument:
+def run_plan_document(understood: Understood, prediction: KeptPrediction, plan: Plan | ClusterJob) -> RunPlanDocument:
     """Document of a dry run. ``plan``: the launch on this node, or the submitted job."""
     shown = prediction_document(prediction.prediction, prediction.reason)
     return RunPlanDocument.of(understood, prediction=shown, plan=launch_document(plan))

@@ -7,7 +7,7 @@ import typer
 
 from harness.cli import completion
 from harness.cli.commands import takes
-from harness.cli.options import GoldenDir, Json, LocalLaunchOptions, SlurmLaunchOptions, flag, option, options
+from harness.cli.options import ClusterLaunchOptions, GoldenDir, Json, LocalLaunchOptions, flag, option, options
 from harness.errors import Problems
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class NightOutputOptions:
 # fmt: on
 
 
-@takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions, SlurmLaunchOptions)
+@takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions, ClusterLaunchOptions)
 def nightly(
     what: SuiteOptions,
     launch: LocalLaunchOptions,
     judge: NightJudgeOptions,
     output: NightOutputOptions,
-    slurm: SlurmLaunchOptions,
+    cluster: ClusterLaunchOptions,
 ) -> None:
     """Run a suite of cases and compare each with its golden values.
 
@@ -87,7 +87,7 @@ def nightly(
     from harness.nightly.run import Audience, dry_run_night, resume_night, start_night
     from harness.nightly.show import NightDisplay
 
-    request, outputs = _night_asked(what, judge, launch, slurm, output)
+    request, outputs = _night_asked(what, judge, launch, cluster, output)
     audience = Audience(NightDisplay(as_json=output.as_json), outputs)
     if request is None:
         assert what.resume is not None  # else there is a request
@@ -104,7 +104,7 @@ def _night_asked(
     what: SuiteOptions,
     judge: NightJudgeOptions,
     launch: LocalLaunchOptions,
-    slurm: SlurmLaunchOptions,
+    cluster: ClusterLaunchOptions,
     output: NightOutputOptions,
 ) -> "tuple[NightRequest | None, Outputs]":
     """Return the requested night (None if a night is resumed), and where its reports go.
@@ -119,11 +119,11 @@ def _night_asked(
     outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)
     problems.tried(lambda: require_outputs(outputs))
     if what.resume is None:
-        request = _request(what, judge, launch, slurm, problems)
+        request = _request(what, judge, launch, cluster, problems)
     else:
         with problems.collecting():
             may = "--results_dir and the options of outputs"
-            require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
+            require_nothing_else("night", may, (what, judge, launch, cluster), _MAY_ACCOMPANY)
     if problems.found and request is not None:
         problems.tried(lambda: chosen_suite(request))
     problems.raise_if_any()
@@ -134,18 +134,19 @@ def _request(
     what: SuiteOptions,
     judge: NightJudgeOptions,
     launch: LocalLaunchOptions,
-    slurm: SlurmLaunchOptions,
+    cluster: ClusterLaunchOptions,
     problems: Problems,
 ) -> "NightRequest | None":
     """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
-    from harness.cli.requests import batch_launch, read, require_engine, slurm_request
+    from harness.cli.cluster import cluster_request
+    from harness.cli.requests import batch_launch, read, require_engine
     from harness.nightly.plan import NightRequest
     from harness.records.batches import BatchLaunch
 
-    on_slurm, words = None, BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
+    on_cluster, words = None, BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
     if what.suite is None:
         problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
-    if slurm.detach or slurm.no_submit:
+    if cluster.detach or cluster.no_submit:
         problems.add(
             "nightly waits for its jobs: their results decide which runs come next",
             "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
@@ -153,7 +154,7 @@ def _request(
     if judge.pairs is not None and not judge.against:
         problems.add("--pairs needs --against", "add --against ENVIRONMENT")
     with problems.collecting():
-        on_slurm = slurm_request(launch.launcher, slurm, {})
+        on_cluster = cluster_request(launch.launcher, cluster, {})
     with problems.collecting():
         require_engine(what.engine)
     with problems.collecting():
@@ -166,6 +167,6 @@ def _request(
         judge,
         launch,
         num_pairs=NightRequest.num_pairs if judge.pairs is None else judge.pairs,
-        launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
-        slurm=on_slurm.options if on_slurm else None,
+        launch=words.model_copy(update={"launcher": "torchrun"}) if on_cluster else words,
+        slurm=on_cluster.options if on_cluster else None,
     )

@@ -9,7 +9,7 @@ from pydantic import Field
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
 from harness.judge.gate import OptionalText
-from harness.launch.slurm_job import SlurmJob
+from harness.launch.cluster_job import ClusterJob
 from harness.measure.values import SlurmSubmission
 from harness.records.goldens import batch_path
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan
@@ -156,7 +156,7 @@ class CaseJob(SlurmSubmission):
     runs: tuple[str, ...]
 
     @classmethod
-    def of_job(cls, job: SlurmJob) -> Self:
+    def of_job(cls, job: ClusterJob) -> Self:
         """Return the job with its batch file."""
         return cls.of(job, script=job.render(), runs=[run.run_dir for run in job.record.runs])
 
@@ -180,7 +180,7 @@ class NightJobPlanDocument(NightPlanDocument):
     jobs: tuple[CaseJob, ...]
 
 
-def night_plan_document(plan: NightPlan, cases: Sequence[CaseOutlook], jobs: Iterable[SlurmJob]) -> NightPlanDocument:
+def night_plan_document(plan: NightPlan, cases: Sequence[CaseOutlook], jobs: Iterable[ClusterJob]) -> NightPlanDocument:
     """Return the cases that would run, and their goldens."""
     if plan.slurm is None:
         return NightPlanDocument.of(plan, cases=cases)

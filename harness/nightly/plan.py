@@ -11,9 +11,9 @@ from harness.experiment.gpu import GPUS
 from harness.judge.likeness import impossible_names
 from harness.launch.detection import one_look
 from harness.launch.environment import Host
+from harness.launch.jobs import option_problems
 from harness.launch.machine import software_here
 from harness.launch.required import require_machine
-from harness.launch.slurm_job import option_problems
 from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, launcher_problems
@@ -22,7 +22,7 @@ from harness.nightly.batch import unstarted_night
 from harness.records.batches import BatchLaunch
 from harness.records.gating import LaunchSettings
 from harness.records.goldens import require_golden_dir
-from harness.records.job import SlurmOptions
+from harness.records.job import JobOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import own_command
 from harness.resolve.recipe import Request
@@ -47,7 +47,7 @@ class NightRequest:
     confirm: int = 3
     retries: int = 1
     launch: BatchLaunch = field(default_factory=BatchLaunch)
-    slurm: SlurmOptions | None = None
+    slurm: JobOptions | None = None
     golden_dir: Path | None = None
     recipes_dir: Path | None = None
     results_dir: Path | None = None

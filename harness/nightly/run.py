@@ -5,17 +5,17 @@ from pathlib import Path
 
 from harness.batch.engine import begun, holding, play, play_here
 from harness.batch.launches import require_same_software
-from harness.cluster.commands import Slurm
 from harness.cluster.rounds import JobPerEntry, by_entry, entry_job
 from harness.cluster.showing import JobDisplay
+from harness.cluster.submission import controller_of
 from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.history.record import HistoryRecord, Occasion, history_record
 from harness.history.store import require_sound, write_history
 from harness.judge.derive import derive
 from harness.judge.gate import status_exit_code
 from harness.launch.build import require_same_build
+from harness.launch.cluster_job import ClusterJob
 from harness.launch.environment import Host, this_host
-from harness.launch.slurm_job import SlurmJob
 from harness.measure.experiment import Display
 from harness.nightly.batch import NightBatch, due_round
 from harness.nightly.judge import NightJudge, outlook
@@ -26,7 +26,7 @@ from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
 from harness.records.folders import results_dir
-from harness.records.job import SlurmOptions
+from harness.records.job import JobOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 from harness.show.terminal import pass_time
 
@@ -60,7 +60,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     require_sound(results)
     plan = plan_night(request, host, starts=True, waits=pass_time)
     if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
-        Slurm(host.shell).require_options(jobs[0])
+        controller_of(plan.slurm, host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
     with begun(NIGHT_FOLDERS, night_dir, plan):
@@ -94,7 +94,7 @@ def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, resul
     return _answer(night, judge, audience, signal)
 
 
-def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
+def night_jobs(plan: NightPlan, options: JobOptions, host: Host, results: Path) -> tuple[ClusterJob, ...]:
     """Return the jobs of the first round, one per case. BadRequestError for values that no batch file can hold."""
     night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
     unbegun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())

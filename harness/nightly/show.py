@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from harness.batch.batch import BatchDisplay
 from harness.errors import ExitCode
-from harness.launch.slurm_job import SlurmJob
+from harness.launch.cluster_job import ClusterJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import further_command, next_steps, story
 from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict, PairsVerdict
@@ -238,7 +238,7 @@ def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "
 class NightDisplay(BatchDisplay):
     """Where the answer and the narration of a night go."""
 
-    def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
+    def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[ClusterJob]) -> None:
         """Show the dry run; for ``jobs`` also the batch files of the first round and the commands to submit them."""
         if self.as_json:
             json.answer(night_plan_document(plan, cases, jobs))

@@ -1,11 +1,12 @@
-"""Slurm jobs: their records and folders."""
+"""Jobs of Slurm and Kubernetes: their records and folders."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -18,7 +19,7 @@ from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.store import write_once
 from harness.records.strict_json import read_document
 
-JOB, SCRIPT, SUBMITTED, LOGS = "job.json", "job.sbatch", "submitted.json", "logs"
+JOB, SUBMITTED, LOGS = "job.json", "submitted.json", "logs"
 ATTEMPTS, MEETING = "attempts", "meeting.json"
 
 
@@ -27,14 +28,31 @@ def time_limit_note(job_dir: Path) -> Path:
     return job_dir / "time_limit"
 
 
-class SlurmOptions(Frozen):
-    """What a job asks Slurm for, beyond nodes. A job without time limit could hold nodes for ever.
+class ClusterOptions(Frozen):
+    """What a job asks any cluster for, beyond nodes. A job without time limit could hold nodes for ever.
 
-    ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``:
-    nodes per NVLink domain. ``python``: the interpreter on the nodes, inside the container if there is one.
+    ``python``: the interpreter on the nodes, inside the container if there is one.
     """
 
+    cluster: ClassVar[str]
+    script: ClassVar[str]
+
     time_limit_minutes: int = Field(ge=1)
+    container_image: str | None = None
+    python: str | None = None
+    pending_timeout_minutes: int | None = Field(default=None, ge=1)
+
+
+class SlurmOptions(ClusterOptions):
+    """What a job asks Slurm for.
+
+    ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``:
+    nodes per NVLink domain.
+    """
+
+    cluster, script = "Slurm", "job.sbatch"
+
+    launcher: Literal["slurm"] = "slurm"
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -43,20 +61,40 @@ class SlurmOptions(Frozen):
     gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     exclusive: bool = True
     segment: int | None = Field(default=None, ge=1)
-    container_image: str | None = None
     container_mounts: tuple[str, ...] = ()
-    python: str | None = None
-    pending_timeout_minutes: int | None = Field(default=None, ge=1)
+
+
+class KubeflowOptions(ClusterOptions):
+    """What a job asks Kubeflow Trainer for. ``runtime``: the ClusterTrainingRuntime. ``trainer``: the release's fields.
+
+    ``workdir_pvc``: the volume claim with the results, mounted at ``workdir_pvc_path``; None: the runtime mounts it.
+    ``base``: a TrainJob that mbr-perf completes.
+    """
+
+    cluster, script = "Kubernetes", "trainjob.json"
+
+    launcher: Literal["kubeflow"] = "kubeflow"
+    namespace: str = "default"
+    runtime: str = "torch-distributed"
+    trainer: Literal["2.1", "2.2"] = "2.2"
+    workdir_pvc: str | None = None
+    workdir_pvc_path: str = "/nemo_run"
+    base: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+JobOptions = Annotated[SlurmOptions | KubeflowOptions, Field(discriminator="launcher")]
+CLUSTERS: Mapping[str, type[SlurmOptions | KubeflowOptions]] = {"slurm": SlurmOptions, "kubeflow": KubeflowOptions}
+"""By launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmRequest:
-    """The options of `--launcher slurm` beyond those of a run. ``submit`` False: prepare the job and stop.
+class ClusterRequest:
+    """The options of a launcher of clusters beyond those of a run.
 
-    ``detach``: submit the job and do not wait.
+    ``submit`` False: prepare the job and stop. ``detach``: submit the job and do not wait.
     """
 
-    options: SlurmOptions
+    options: JobOptions
     submit: bool = True
     detach: bool = False
 
@@ -82,8 +120,8 @@ class JobRun(Frozen):
 class JobRecord(Frozen):
     """``job.json``. ``what``: run, sweep or nightly case. ``subject``: the folder that the runs belong to.
 
-    A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: asked of Slurm, 0
-    for a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
+    A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: requested, 0 for
+    a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -97,14 +135,22 @@ class JobRecord(Frozen):
     launch: BatchLaunch = BatchLaunch()
     gate: GateOptions = GateOptions()
     results_dir: str | None = None
-    slurm: SlurmOptions
+    options: JobOptions
     command: tuple[str, ...]
     created_at: str
     mbr_perf: str
 
+    @property
+    def script_path(self) -> Path:
+        """Return the file that is submitted."""
+        return Path(self.job_dir) / self.options.script
+
 
 class SubmittedRecord(Frozen):
-    """``submitted.json``: the answer of sbatch. ``cluster``: set if Slurm serves several clusters."""
+    """``submitted.json``: the cluster's answer. ``cluster``: set if Slurm serves several clusters.
+
+    ``sbatch``: the command that submitted the job.
+    """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
@@ -179,7 +225,7 @@ def read_job(job_dir: Path) -> JobRecord:
 
 
 def read_submitted(job_dir: Path) -> SubmittedRecord | None:
-    """Read the answer of sbatch; None if the job was not submitted."""
+    """Read the answer of the cluster; None if the job was not submitted."""
     path = job_dir / SUBMITTED
     return read_document(path, SubmittedRecord) if path.is_file() else None
 
@@ -200,7 +246,7 @@ def unsubmitted_job_of(run_dir: Path) -> Path | None:
 
 
 def job_dir_of(reference: str, results: Path | None = None) -> Path:
-    """Find the folder of a job. ``reference``: a folder, the job's number in Slurm, or the start of an id.
+    """Find the folder of a job. ``reference``: a folder, the start of its id, or the cluster's number or name.
 
     BadRequestError if no job or several jobs match.
     """

@@ -15,7 +15,7 @@ from harness.records.refusing import Keys
 from harness.units import shortened
 
 MAX_DIGITS = 100
-MAX_DEPTH = 12
+MAX_DEPTH = 20
 MAX_ALIASES = 100  # of a file that PyYAML wrote; an alias never repeats another, so a value stays small
 _WORDS: dict[str, ScalarValue] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _INT = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -89,7 +89,7 @@ def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: boo
     """Read the one document of ``text``. BadRequestError with every problem, as ``label:line: message``.
 
     Refuses duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars, keys that are not
-    text, line breaks and control characters in text, more than 12 levels. ``with_lines=False``: for text of an option.
+    text, line breaks and control characters in text, more than 20 levels. ``with_lines=False``: for text of an option.
     ``by_pyyaml``: a program wrote the text with PyYAML or as JSON, so scalars mean what YAML 1.1 says, text may have
     several lines, a set is a mapping, and an alias repeats a value.
     """

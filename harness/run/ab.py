@@ -9,6 +9,7 @@ from harness.cli.options import EngineOptions, ExperimentOptions, JudgeOptions, 
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.launch.environment import Host, this_host
 from harness.measure.understanding import Settled, settle
+from harness.records.job import CLUSTERS
 from harness.resolve.sweep_file import Over
 from harness.sweep.ask import SweepOptions, follower, sweep_request
 from harness.sweep.axes import RECOMPUTE, UNSET, SweptAxis
@@ -29,14 +30,14 @@ def run_ab(
     launch: LaunchOptions,
     output: RunOutput,
 ) -> ExitCode:
-    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on Slurm, and for several values."""
+    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on a cluster, and for several values."""
     over = " ".join(f"--over {quote(value)}" for value in values)
     if len(values) > 1:
         problem = f"--ab is given {len(values)} times, but A and B differ in one thing"
         raise BadRequestError(problem, remedy=f"mbr-perf sweep {over}")
-    if launch.launcher == "slurm":
-        problem = "--ab does not work with --launcher slurm"
-        raise BadRequestError(problem, remedy=f"mbr-perf sweep --launcher slurm {over}")
+    if launch.launcher in CLUSTERS:
+        problem = f"--ab does not work with --launcher {launch.launcher}"
+        raise BadRequestError(problem, remedy=f"mbr-perf sweep --launcher {launch.launcher} {over}")
     if output.explain:
         problem = "--explain shows one run, but --ab makes two"
         raise BadRequestError(problem, remedy="use --explain with --dryrun for each")

@@ -6,12 +6,12 @@ import typer
 
 from harness.cli.commands import takes
 from harness.cli.options import (
+    ClusterLaunchOptions,
     EngineOptions,
     ExperimentOptions,
     JudgeOptions,
     LaunchOptions,
     RunOutput,
-    SlurmLaunchOptions,
     option,
     options,
 )
@@ -46,13 +46,13 @@ def _dry_run(request: "RunRequest", display: "Display") -> None:
     display.plan(understood, cached_prediction(understood.spec, understood.software, understood.host))
 
 
-@takes(ExperimentOptions, EngineOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)
+@takes(ExperimentOptions, EngineOptions, JudgeOptions, LaunchOptions, ClusterLaunchOptions, AbOptions, RunOutput)
 def run(
     asked: ExperimentOptions,
     engine: EngineOptions,
     judge: JudgeOptions,
     launch: LaunchOptions,
-    slurm: SlurmLaunchOptions,
+    cluster: ClusterLaunchOptions,
     second: AbOptions,
     output: RunOutput,
 ) -> None:
@@ -63,24 +63,25 @@ def run(
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
     from harness.batch.repeats import run_experiment
-    from harness.cli.requests import run_request, slurm_run_request
+    from harness.cli.cluster import cluster_request
+    from harness.cli.requests import nodes_said, run_request
     from harness.measure.experiment import Display
 
-    on_slurm = slurm_run_request(launch, slurm)
+    on_cluster = cluster_request(launch.launcher, cluster, nodes_said(launch, launch.replay_from))
     if second.ab:
         from harness.run.ab import run_ab
 
         raise typer.Exit(int(run_ab(second.ab, asked, engine, judge, launch, output)))
     request = run_request(asked, judge, launch, engine)
     display = Display(as_json=output.as_json, explain=output.explain)
-    if on_slurm is not None:
-        from harness.batch.repeats import dry_run_on_slurm, run_on_slurm
+    if on_cluster is not None:
+        from harness.batch.repeats import dry_run_on_cluster, run_on_cluster
         from harness.cluster.showing import JobDisplay
 
         if output.dryrun:
-            dry_run_on_slurm(request, on_slurm, JobDisplay(display))
+            dry_run_on_cluster(request, on_cluster, JobDisplay(display))
             return
-        raise typer.Exit(int(run_on_slurm(request, on_slurm, JobDisplay(display))))
+        raise typer.Exit(int(run_on_cluster(request, on_cluster, JobDisplay(display))))
     if output.dryrun:
         _dry_run(request, display)
         return

@@ -9,13 +9,13 @@ import typer
 from harness.cli import completion
 from harness.cli.commands import takes
 from harness.cli.options import (
+    ClusterLaunchOptions,
     EngineOptions,
     ExperimentOptions,
     Json,
     JudgeOptions,
     LocalLaunchOptions,
     Results,
-    SlurmLaunchOptions,
     SweepNodes,
     flag,
     option,
@@ -25,7 +25,7 @@ from harness.errors import BadRequestError, Problems
 
 if TYPE_CHECKING:
     from harness.batch.nodes import Follower
-    from harness.records.job import SlurmRequest
+    from harness.records.job import ClusterRequest
     from harness.sweep.request import SweepRequest
 
 _SWEEP = "Sweep"
@@ -62,7 +62,9 @@ class SweepOptions:
 # fmt: on
 
 
-@takes(ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmLaunchOptions)
+@takes(
+    ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, ClusterLaunchOptions
+)
 def sweep(
     asked: ExperimentOptions,
     engine: EngineOptions,
@@ -70,7 +72,7 @@ def sweep(
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
     nodes: SweepNodes,
-    slurm: SlurmLaunchOptions,
+    cluster: ClusterLaunchOptions,
 ) -> None:
     """Train several settings and say which one to use: time, memory and ms per GiB saved against a control.
 
@@ -82,27 +84,27 @@ def sweep(
     from harness.sweep import run
     from harness.sweep.reports import SweepDisplay
 
-    on_slurm, display = slurm_sweep_request(how, launch, nodes, slurm), SweepDisplay(as_json=how.as_json)
+    on_cluster, display = cluster_sweep_request(how, launch, nodes, cluster), SweepDisplay(as_json=how.as_json)
     sitting = run.Sitting(
         how.max_minutes, is_warm=not how.no_warm, meeting=Meeting(nodes.master_addr, nodes.master_port)
     )
-    if on_slurm is not None:
+    if on_cluster is not None:
         launch = replace(launch, launcher="torchrun")  # of the nodes
     elif nodes.node_rank != 0:
         raise typer.Exit(int(run.follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
         require_only_resume(asked, engine, how, judge, launch)
-        if on_slurm is not None:
-            raise typer.Exit(int(run.resume_sweep_on_slurm(how.resume, launch.results_dir, on_slurm, display)))
+        if on_cluster is not None:
+            raise typer.Exit(int(run.resume_sweep_on_cluster(how.resume, launch.results_dir, on_cluster, display)))
         answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
         if answer is None:
             answer = run.resume_sweep(how.resume, launch.results_dir, display, sitting)
         raise typer.Exit(int(answer))
     request = sweep_request(asked, engine, how, judge, launch, nodes)
     if how.dryrun:
-        run.dry_run_sweep(request, display, on_slurm)
-    elif on_slurm is not None:
-        raise typer.Exit(int(run.start_sweep_on_slurm(request, on_slurm, display)))
+        run.dry_run_sweep(request, display, on_cluster)
+    elif on_cluster is not None:
+        raise typer.Exit(int(run.start_sweep_on_cluster(request, on_cluster, display)))
     else:
         raise typer.Exit(int(run.start_sweep(request, display, sitting)))
 
@@ -180,20 +182,22 @@ def sweep_request(
     )
 
 
-def slurm_sweep_request(
-    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmLaunchOptions
-) -> "SlurmRequest | None":
-    """Return the request of `--launcher slurm`; None for another launcher. BadRequestError with all problems."""
-    from harness.cli.requests import nodes_said, slurm_request
+def cluster_sweep_request(
+    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: ClusterLaunchOptions
+) -> "ClusterRequest | None":
+    """Return the request of a launcher of clusters; None for another launcher. BadRequestError with all problems."""
+    from harness.cli.cluster import cluster_request
+    from harness.cli.requests import nodes_said
+    from harness.records.job import CLUSTERS
 
     problems, asked = Problems(), None
     with problems.collecting():
-        asked = slurm_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
-    if launch.launcher == "slurm" and how.no_warm:
-        problems.add("--no_warm cannot be used with --launcher slurm", "leave it out")
-    if launch.launcher == "slurm" and how.max_minutes is not None and how.resume is not None:
+        asked = cluster_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
+    if launch.launcher in CLUSTERS and how.no_warm:
+        problems.add(f"--no_warm cannot be used with --launcher {launch.launcher}", "leave it out")
+    if launch.launcher in CLUSTERS and how.max_minutes is not None and how.resume is not None:
         remedy = "leave it out: --time_limit ends the job"
-        problems.add("--max_minutes cannot be used with a resumed sweep on Slurm", remedy)
+        problems.add("--max_minutes cannot be used with a resumed sweep on a cluster", remedy)
     problems.raise_if_any()
     return asked
 

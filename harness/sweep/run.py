@@ -1,4 +1,4 @@
-"""Starts and resumes a sweep: on this machine, inside a Slurm job, or as a job."""
+"""Starts and resumes a sweep: on this machine, inside a job, or as a job."""
 
 import sys
 from dataclasses import dataclass, field
@@ -7,11 +7,9 @@ from pathlib import Path
 from harness.batch.engine import TimeLimit, begun, holding, play_here
 from harness.batch.launches import require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
-from harness.cluster.commands import Slurm
 from harness.cluster.node import NodeOfJob
 from harness.cluster.showing import JobDisplay
-from harness.cluster.state import job_state
-from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
+from harness.cluster.submission import JobRequest, controller_of, hand_over, require_gpu_named
 from harness.cluster.task import main
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.gpu import GPUS
@@ -23,7 +21,7 @@ from harness.measure.experiment import Display
 from harness.measure.values import launch_document
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.folders import results_dir
-from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
+from harness.records.job import ClusterRequest, JobAttempt, JobRecord, job_dirs, read_job, read_submitted
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
 from harness.show import json
@@ -47,18 +45,18 @@ class Sitting:
     meeting: Meeting = field(default_factory=Meeting)
 
 
-def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequest | None = None) -> None:
+def dry_run_sweep(request: SweepRequest, display: SweepDisplay, cluster: ClusterRequest | None = None) -> None:
     """Print the cells with their predictions and fates, and the batch file of a job.
 
     Starts tracers only, writes no results.
     """
     host = this_host()
-    if slurm is None:
+    if cluster is None:
         display.plan(plan_sweep(request, host, asks_megatron=False, waits=pass_time))
         return
     plan, results = _planned(request, host), results_dir(request.results_dir).absolute()
     batch = _unstarted(plan, host, results)
-    job = sweep_job(batch, slurm, results).checked(host)
+    job = sweep_job(batch, cluster, results).checked(host)
     if display.as_json:
         json.answer(SweepJobPlanDocument.of(plan, job=launch_document(job)))
         return
@@ -146,7 +144,7 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     return follow_sweep(Follower(sweep_dir, node.place.node_rank, meeting), SweepDisplay())
 
 
-def sweep_job(batch: SweepBatch, slurm: SlurmRequest, results: Path) -> JobRequest:
+def sweep_job(batch: SweepBatch, cluster: ClusterRequest, results: Path) -> JobRequest:
     """Return the job that resumes the sweep on its nodes."""
     plan = batch.plan
     return JobRequest(
@@ -156,12 +154,12 @@ def sweep_job(batch: SweepBatch, slurm: SlurmRequest, results: Path) -> JobReque
         specs=tuple(cell.spec for cell in plan.planned),
         launch=plan.launch,
         gate=plan.gate,
-        options=slurm.options,
+        options=cluster.options,
         results=results,
     )
 
 
-def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepDisplay) -> ExitCode:
+def start_sweep_on_cluster(request: SweepRequest, cluster: ClusterRequest, display: SweepDisplay) -> ExitCode:
     """Plan, write the plan down, submit, and wait and judge unless asked not to.
 
     BadRequestError before anything is written.
@@ -169,16 +167,18 @@ def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: Sw
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host)
     batch = _unstarted(plan, host, results)
-    sweep_job(batch, slurm, results).checked(host)
+    sweep_job(batch, cluster, results).checked(host)
     named = request.sweep_dir
     sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
     batch = SweepBatch(sweep_dir, host, plan.model_copy(update={"sweep_id": sweep_dir.name}))
     with begun(SWEEP_FOLDERS, sweep_dir, batch.plan):
         display.begins(batch.plan, sweep_dir, len(batch.every_run()))
-    return _submitted(batch, slurm, results, display)
+    return _submitted(batch, cluster, results, display)
 
 
-def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequest, display: SweepDisplay) -> ExitCode:
+def resume_sweep_on_cluster(
+    reference: str, results: Path | None, cluster: ClusterRequest, display: SweepDisplay
+) -> ExitCode:
     """Submit a job for the missing runs. BadRequestError while an earlier job is at work on the sweep."""
     batch = _without_jobs(reference, results, this_host())
     with holding(batch.folder, "sweep"):  # no other process runs it here
@@ -186,7 +186,7 @@ def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequ
     display.begins(batch.plan, batch.folder, len(due))
     if not due:
         return answer(batch, display)
-    return _submitted(batch, slurm, SWEEP_FOLDERS.home(batch.folder, results), display)
+    return _submitted(batch, cluster, SWEEP_FOLDERS.home(batch.folder, results), display)
 
 
 def answered_from_jobs(reference: str, results: Path | None, display: SweepDisplay) -> ExitCode | None:
@@ -211,14 +211,15 @@ def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
 
 def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatch:
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results).absolute()
-    batch, controller = SweepBatch(sweep_dir, host, read_sweep(sweep_dir).plan), Slurm(host.shell)
+    batch = SweepBatch(sweep_dir, host, read_sweep(sweep_dir).plan)
     for job_dir in _jobs_of(sweep_dir, results) if batch.due() else ():
         submitted = read_submitted(job_dir)
         assert submitted is not None  # of those that were
-        state = job_state(controller, submitted)
+        job = read_job(job_dir)
+        state = controller_of(job.options, host.shell).state(submitted)
         if not state.has_ended:
             raise BadRequestError(
-                f"{sweep_dir}: Slurm job {submitted.job_id} is at work on it: {state.text}",
+                f"{sweep_dir}: {job.options.cluster} job {submitted.job_id} is at work on it: {state.text}",
                 remedy=f"mbr-perf jobs wait {job_dir}, or jobs cancel {job_dir}",
             )
     return batch
@@ -228,13 +229,13 @@ def _unstarted(plan: SweepPlan, host: Host, results: Path) -> SweepBatch:
     return SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
 
 
-def _submitted(batch: SweepBatch, slurm: SlurmRequest, results: Path, display: SweepDisplay) -> ExitCode:
+def _submitted(batch: SweepBatch, cluster: ClusterRequest, results: Path, display: SweepDisplay) -> ExitCode:
     def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
-        remedy = f"its plan is kept: mbr-perf sweep --resume {batch.folder} --launcher slurm ... submits it again"
-        return BadRequestError(str(error), remedy=remedy)
+        again = f"mbr-perf sweep --resume {batch.folder} --launcher {cluster.options.launcher} ..."
+        return BadRequestError(str(error), remedy=f"its plan is kept: {again} submits it again")
 
-    asked, of_job = sweep_job(batch, slurm, results), JobDisplay(Display(as_json=display.as_json))
-    return hand_over(asked, slurm, batch.host, of_job, lambda _: answer(batch, display), refused)
+    asked, of_job = sweep_job(batch, cluster, results), JobDisplay(Display(as_json=display.as_json))
+    return hand_over(asked, cluster, batch.host, of_job, lambda _: answer(batch, display), refused)
 
 
 def _planned(request: SweepRequest, host: Host) -> SweepPlan:
@@ -245,7 +246,7 @@ def _planned(request: SweepRequest, host: Host) -> SweepPlan:
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)
         raise BadRequestError(
-            f"the cells need different numbers of nodes ({listed}), and a Slurm job has a fixed number",
+            f"the cells need different numbers of nodes ({listed}), and a job has a fixed number",
             remedy="one sweep per number of GPUs",
         )
     software, assumed = software_for(plan.gpu, host)

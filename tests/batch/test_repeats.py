@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.batch.repeats import dry_run_on_slurm, run_experiment
+from harness.batch.repeats import dry_run_on_cluster, run_experiment
 from harness.cluster.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
 from harness.measure.understanding import RunRequest
 from harness.records.gating import GateOptions, LaunchSettings
-from harness.records.job import SlurmOptions, SlurmRequest
+from harness.records.job import ClusterRequest, SlurmOptions
 from harness.records.store import read_record
 from harness.resolve.recipe import Request
 from tests.commands import refused
@@ -112,7 +112,7 @@ def test_a_job_has_a_run_per_repeat_and_as_many_nodes_as_its_ranks_need(request_
         request_of(asked=asked, repeats=2, launch=LaunchSettings(), force=frozenset({"R18", "B04g"})),
         Planned(),
     )
-    dry_run_on_slurm(request, SlurmRequest(options=SlurmOptions(time_limit_minutes=5)), JobDisplay(shown))
+    dry_run_on_cluster(request, ClusterRequest(options=SlurmOptions(time_limit_minutes=5)), JobDisplay(shown))
     (job,) = shown.jobs
     assert [(run.run_id, Path(run.run_dir).parent) for run in job.runs] == [
         (name, tmp_path / "runs") for name in ("RUN1", "RUN2")
@@ -124,7 +124,7 @@ def test_a_job_has_a_run_per_repeat_and_as_many_nodes_as_its_ranks_need(request_
 def test_every_problem_of_a_job_is_reported_at_once(request_of):
     wrong = request_of(repeats=2, run_dir=Path("one"), launch=LaunchSettings())
     with pytest.raises(BadRequestError) as caught:
-        dry_run_on_slurm(
-            wrong, SlurmRequest(options=SlurmOptions(partition="a b", time_limit_minutes=5)), JobDisplay(Planned())
+        dry_run_on_cluster(
+            wrong, ClusterRequest(options=SlurmOptions(partition="a b", time_limit_minutes=5)), JobDisplay(Planned())
         )
     assert [problem.message.split()[0] for problem in caught.value.problems] == ["--run_dir", "--partition"]

@@ -70,7 +70,8 @@ def test_help_groups_options_by_purpose_and_ends_with_the_examples(mbr_perf):
     titles = re.findall(r"^(\S.*):$", help_of_run, re.MULTILINE)
     assert titles == ["Model and GPUs", "Your own job (instead of -mr)", "Sizes and batch", "Parallelism", "Memory",
                       "Recompute, offloading, CUDA graphs", "Profiling and clocks", "Engine", "Judging", "Launching", "Several nodes",
-                      "Slurm (with --launcher slurm)", "Output", "As in Megatron-Bridge",
+                      "Jobs (with --launcher slurm or kubeflow)", "Slurm (with --launcher slurm)",
+                      "Kubernetes (with --launcher kubeflow)", "Output", "As in Megatron-Bridge",
                       "Options", "Examples"]  # fmt: skip
     assert help_of_run.endswith("".join(f"  mbr-perf {line}\n" for line in examples()["run"]))
 

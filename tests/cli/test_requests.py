@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.cluster import cluster_request
 from harness.cli.options import (
+    ClusterLaunchOptions,
     ExperimentOptions,
     JudgeOptions,
     LaunchOptions,
     LocalLaunchOptions,
-    SlurmLaunchOptions,
 )
-from harness.cli.requests import experiment_request, given_options, read, run_request, slurm_request
+from harness.cli.requests import experiment_request, given_options, read, run_request
 from harness.launch.plan import Nodes
 from harness.records.gating import GateOptions, LaunchSettings
 from tests.commands import refused
@@ -57,10 +58,10 @@ def test_a_run_request_has_every_option_in_its_place():
 
 
 def test_a_job_has_what_slurm_is_asked_for():
-    given = SlurmLaunchOptions(
+    given = ClusterLaunchOptions(
         time_limit="01:30:00", partition="big", gpus="gres", python="/py", pending_timeout_minutes=5
     )
-    found = slurm_request("slurm", replace(given, no_exclusive=True), {})
+    found = cluster_request("slurm", replace(given, no_exclusive=True), {})
     assert found is not None
     options = found.options
     assert (options.time_limit_minutes, options.partition, options.gpus) == (90, "big", "gres")
@@ -72,8 +73,8 @@ def test_options_are_named_as_they_are_typed():
     assert given_options(launch, replace(ASKED, distribute_saved_activations=True), but={"model_recipe_name"}) == [
         "--from", "--timeout", "--distribute_saved_activations",
     ]  # fmt: skip
-    options = SlurmLaunchOptions(gpus="none", python="/py", pending_timeout_minutes=1)
-    refused(lambda: slurm_request("torchrun", options, {}), "--slurm_gpus, --slurm_python, --pending_timeout: ")
+    options = ClusterLaunchOptions(gpus="none", python="/py", pending_timeout_minutes=1)
+    refused(lambda: cluster_request("torchrun", options, {}), "--slurm_python, --pending_timeout, --slurm_gpus: ")
 
 
 def test_the_chunks_of_a_virtual_pipeline_are_a_count_or_none():

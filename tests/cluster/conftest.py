@@ -13,7 +13,7 @@ def job_record(job_dir, **changes):
     """The record of a job of half an hour."""
     fields = {
         "job_dir": str(job_dir), "name": "job", "what": "run", "subject": str(job_dir), "nnodes": 1,
-        "slurm": SlurmOptions(time_limit_minutes=30), "command": ("mbr-perf", "run"),
+        "options": SlurmOptions(time_limit_minutes=30), "command": ("mbr-perf", "run"),
         "created_at": "2026-01-02T03:04:05+00:00", "mbr_perf": "0.1.0",
     }  # fmt: skip
     return JobRecord(**fields | changes)

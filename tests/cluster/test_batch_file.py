@@ -23,7 +23,7 @@ def make_job():
     def make(shell=None, launch=None, job_dir="/scratch/results/jobs/JOB", **options):
         record = job_record(
             job_dir, name="mbr-perf.llama3_70b", nnodes=4, gpus_per_node=8, launch=launch or BatchLaunch(),
-            results_dir="/scratch/results", slurm=SlurmOptions(**{"time_limit_minutes": 30} | options),
+            results_dir="/scratch/results", options=SlurmOptions(**{"time_limit_minutes": 30} | options),
         )  # fmt: skip
         host = Host(python="/opt/mbr-perf/bin/python", hostname="login", num_cores=4, shell=shell or SHELL)
         return slurm_job(record, host)

@@ -45,7 +45,7 @@ def clock():
 def make_job(make_spec, job_of):
     def make(queued_before_s=0.0, **options):
         slurm = SlurmOptions(**{"time_limit_minutes": 30} | options)
-        return Watched(job_of(make_spec(gpu="cpu", num_gpus=2), slurm=slurm), SUBMITTED, queued_before_s)
+        return Watched(job_of(make_spec(gpu="cpu", num_gpus=2), options=slurm), SUBMITTED, queued_before_s)
 
     return make
 

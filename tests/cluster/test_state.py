@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.commands import Slurm
-from harness.cluster.state import from_sacct, from_scontrol, job_state
+from harness.cluster.state import from_sacct, from_scontrol
 from tests.cluster.conftest import SUBMITTED
 
 ANSWERS = Path(__file__).parents[1] / "data" / "slurm" / "said"
@@ -21,7 +21,7 @@ def state_of(slurm):
     def make(**answers):
         for command, script in answers.items():
             slurm.answers(command, script)
-        state = job_state(Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"}), SUBMITTED)
+        state = Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"}).state(SUBMITTED)
         return state, [command for command in ("scontrol", "sacct") if slurm.calls(command)]
 
     return make
@@ -75,7 +75,7 @@ def test_where_slurm_does_not_answer_nothing_is_known_of_the_job(state_of, tmp_p
     state, asked = state_of(scontrol=DOWN, sacct=NO_ACCOUNTING)
     assert (state.kind, state.has_ended, asked) == ("unreachable", False, ["scontrol"])
     assert "slurm controller" in state.text
-    state = job_state(Slurm({"PATH": str(tmp_path)}), SUBMITTED)
+    state = Slurm({"PATH": str(tmp_path)}).state(SUBMITTED)
     assert (state.kind, "not installed" in state.text) == ("unreachable", True)
 
 

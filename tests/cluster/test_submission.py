@@ -1,8 +1,11 @@
 """A submission that nobody answers: the job is looked for before it is submitted again. Slurm's words are recorded ones."""
 
+from dataclasses import replace
+
 import pytest
 
-from harness.cluster.commands import NotSubmittedError, Slurm
+from harness.cluster.commands import Slurm
+from harness.cluster.controller import NotSubmittedError
 from harness.cluster.submission import prepare, submit_prepared
 from harness.errors import RunFailedError
 from harness.failures.entries import fault_in
@@ -96,12 +99,13 @@ def test_a_refusal_is_neither_looked_for_nor_tried_again(job, answers, num_calls
     assert (num_calls("sbatch"), num_calls("squeue")) == (1, 0)
 
 
-def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_calls):
+def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_calls, tmp_path):
     submitted_job, host = job
     prepare(submitted_job.record, host)
-    slurm = answers(sbatch=["echo 8"], squeue=[f"echo '9|{submitted_job.script_path}'"])
-    submitted = submit_prepared(submitted_job.script_path.parent, host, slurm)
+    answers(sbatch=["echo 8"], squeue=[f"echo '9|{submitted_job.script_path}'"])
+    host = replace(host, shell={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
+    submitted = submit_prepared(submitted_job.script_path.parent, host)
 
     assert (submitted.job_id, num_calls("sbatch")) == ("9", 0)
     folder = submitted_job.script_path.parent
-    refused(lambda: submit_prepared(folder, host, slurm), str(folder))
+    refused(lambda: submit_prepared(folder, host), str(folder))

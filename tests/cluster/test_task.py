@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.node import slurm_place
+from harness.cluster.node import place_of
 from harness.cluster.task import main
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.batches import BatchLaunch
 from harness.records.job import JOB, JobAttempt, attempt_path
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
+from tests.cluster.conftest import job_record
 from tests.commands import refused
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
@@ -130,5 +131,9 @@ def test_a_folder_without_a_job_is_a_wrong_request(tmp_path, in_job, capsys):
 
 def test_outside_a_job_every_missing_variable_is_named_at_once():
     refused(
-        lambda: slurm_place({"SLURM_NNODES": "two"}), "SLURM_JOB_ID ", "SLURM_NODEID ", "SLURM_NNODES='two' ", num=3
+        lambda: place_of(job_record("/jobs/job"), {"SLURM_NNODES": "two"}),
+        "SLURM_JOB_ID ",
+        "SLURM_NODEID ",
+        "SLURM_NNODES='two' ",
+        num=3,
     )

@@ -212,7 +212,7 @@ def test_all_wrong_options_are_named_at_once(on_slurm, mbr_perf, slurm, results)
     unknown = mbr_perf("run", "-mr", RECIPE, "--launcher", "slurm", "--time_limit", "5", "--results_dir", results)
     assert (unknown.code, "-g" in unknown.err) == (2, True)
     local = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--partition", "batch", "--detach")
-    assert (local.code, "--partition, --detach: " in local.err) == (2, True)
+    assert (local.code, "--detach, --partition: " in local.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep_dir)
     job_dir.mkdir(parents=True)
     limit = SlurmOptions(time_limit_minutes=5)
-    write_job(job_record(job_dir, what="sweep", subject=str(sweep_dir), slurm=limit, command=("mbr-perf", "sweep")))
+    write_job(job_record(job_dir, what="sweep", subject=str(sweep_dir), options=limit, command=("mbr-perf", "sweep")))
     (job_dir / "submitted.json").write_text(SUBMITTED.model_copy(update={"job_id": "9"}).model_dump_json())
     slurm.answers("scontrol", "echo 'JobId=9 JobState=COMPLETED Reason=None ExitCode=0:0 Restarts=0'")
     answer = jobs("wait", "9", "--json")

@@ -20,7 +20,7 @@ TRAPS = {
     "line separator": ('a: "\u2028z"\n', 1), "block": ("a: |-\n  x\n  y\n", 1), "break in a key": ('"x\\ny": 1\n', 1),
     "escape": ('a: "\\e]0;x"\n', 1), "two documents": ("a: 1\n---\nb: 2\n", 2), "nothing": ("# only a comment\n", 1),
     "tab": ("a:\n\tb: 1\n", 2), "open bracket": ("a: [1, 2\nb: 3\n", 2), "control": ("a: \x01\n", 1),
-    "depth": ("a: " + "[" * 20 + "]" * 20 + "\n", 1), "great depth": ("a: " + "[" * 100_000, 1),
+    "depth": ("a: " + "[" * 24 + "]" * 24 + "\n", 1), "great depth": ("a: " + "[" * 100_000, 1),
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from harness.cluster.commands import Slurm
-from harness.cluster.state import job_state
 from harness.nightly.outcome import infrastructure_fault
 from harness.records.job import read_submitted
 from harness.records.store import read_run
@@ -18,7 +17,7 @@ FOREVER = ("-ms", "1000000")
 
 def state_of(cluster, results):
     """As `mbr-perf jobs status` would tell it."""
-    return job_state(Slurm(cluster.shell), read_submitted(results.jobs[0]))
+    return Slurm(cluster.shell).state(read_submitted(results.jobs[0]))
 
 
 def test_a_run_out_of_memory_is_oom_though_slurm_only_sees_a_failure(slurm, results):

@@ -89,7 +89,7 @@ def host(tmp_path):
 
 def job_of(host, job_dir="/r/jobs/JOB", name="job", **slurm):
     """The job of a request; ``slurm``: what Slurm is asked for."""
-    return slurm_job(job_record(job_dir, name=name, slurm=SlurmOptions(time_limit_minutes=5, **slurm)), host)
+    return slurm_job(job_record(job_dir, name=name, options=SlurmOptions(time_limit_minutes=5, **slurm)), host)
 
 
 def is_refused(host, **fields):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from harness.launch.environment import this_host
 from harness.records.batches import BatchLaunch
-from harness.records.job import SlurmOptions, SlurmRequest
+from harness.records.job import ClusterRequest, SlurmOptions
 from harness.sweep.batch import SweepBatch
 from harness.sweep.run import sweep_job
 
@@ -15,7 +15,7 @@ def test_one_job_resumes_the_sweep_itself_and_lists_no_runs(make_sweep, make_cel
     specs = [make_spec(recompute=text) for text in ("none", "core_attn", "mlp")]
     cells = [make_cell(spec.recompute.text, [make_record(spec=spec)]) for spec in specs]
     plan = make_sweep(cells, launch=BatchLaunch(nnodes=4)).plan
-    asked = SlurmRequest(options=SlurmOptions(time_limit_minutes=30))
+    asked = ClusterRequest(options=SlurmOptions(time_limit_minutes=30))
     job = sweep_job(SweepBatch(Path("/r/sweeps/S"), this_host(), plan), asked, Path("/r")).record(Path("/r/jobs/J"))
     assert job.runs == ()
     assert (job.what, job.subject, job.nnodes, job.gpus_per_node) == ("sweep", "/r/sweeps/S", 4, 8)

@@ -1,0 +1,86 @@
+"""Checks the options of a job of a cluster."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+from harness.cli.options import ClusterLaunchOptions
+from harness.cli.requests import given_options, read
+from harness.errors import BadRequestError, Problems
+from harness.records.job import CLUSTERS, ClusterRequest, KubeflowOptions, SlurmOptions
+from harness.records.strict_yaml import read_yaml
+
+_TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
+_MINUTES = re.compile(r"\d{1,7}")
+
+
+def cluster_request(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> ClusterRequest | None:
+    """Return the options as one value; None for another launcher.
+
+    ``local``: the options that choose the nodes, by name; None for a default.
+    BadRequestError, all at once, for options that contradict each other or the launcher.
+    """
+    if launcher not in CLUSTERS:
+        if names := given_options(given, but=()):
+            problem = f"{', '.join(names)}: only with --launcher {' or '.join(CLUSTERS)}"
+            raise BadRequestError(problem, remedy="add it, or leave them out")
+        return None
+    return ClusterRequest(options=_options(launcher, given, local), submit=not given.no_submit, detach=given.detach)
+
+
+def _options(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> SlurmOptions | KubeflowOptions:
+    """Return what the job asks the cluster for. BadRequestError, all at once, for options that contradict each other.
+
+    ``local``: the options that choose the nodes, by name; None for a default.
+    """
+    problems, kind = Problems(), CLUSTERS[launcher]
+    if names := [f"--{name}" for name, value in local.items() if value is not None]:
+        remedy = "leave them out: --num_gpus and --gpus_per_node decide how many nodes"
+        problems.add(f"{', '.join(names)} cannot be combined with --launcher {launcher}", remedy)
+    own = {*kind.model_fields, "time_limit", "detach", "no_submit", "no_exclusive" if kind is SlurmOptions else ""}
+    if names := given_options(given, but=own):
+        problems.add(f"{', '.join(names)}: not with --launcher {launcher}", "leave them out")
+    for name, number in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes)):
+        if number is not None and number < 1:
+            problems.add(f"--{name} {number} must be at least 1", "")
+    for option, value, hint in (
+        ("--slurm_gpus", given.gpus, SlurmOptions.model_fields["gpus"]),
+        ("--kubeflow_trainer", given.trainer, KubeflowOptions.model_fields["trainer"]),
+    ):
+        if value is not None and value not in (ways := get_args(hint.annotation)):
+            problems.add(f"{option} {value!r}: no such value", f"one of {', '.join(ways)}")
+    if given.detach and given.no_submit:
+        problems.add("--detach and --no_submit exclude each other", "leave one of them out")
+    minutes = problems.tried(lambda: limit_minutes(given.time_limit))
+    base = problems.tried(lambda: _train_job(given.base))
+    settled = {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base}
+    return read(kind, given, **settled, exclusive=not given.no_exclusive)
+
+
+def _train_job(file: Path | None) -> object:
+    """Return the object in a file; ``{}`` without one. BadRequestError for a file without an object."""
+    found = read_yaml(file, str(file), by_pyyaml=True).at(()) if file else {}
+    if not isinstance(found, dict):
+        raise BadRequestError(f"--kubeflow_job {file}: no object", remedy="write a TrainJob, as for kubectl")
+    return json.loads(json.dumps(found))
+
+
+def limit_minutes(text: str | None) -> int:
+    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up.
+
+    BadRequestError for any other text.
+    """
+    remedy = "--time_limit 30 (minutes) or 01:30:00"
+    if text is None:
+        raise BadRequestError("a job needs a time limit", remedy=remedy)
+    match = _TIME.fullmatch(text)
+    if match:
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        total = days * 1440 + hours * 60 + minutes + (seconds > 0)
+    else:
+        total = int(text) if _MINUTES.fullmatch(text) else 0
+    if total < 1:
+        raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
+    return total

@@ -1,0 +1,161 @@
+"""What mbr-perf asks of a cluster: to queue, find, describe and cancel a job. Commands run with argument lists."""
+
+import re
+import shlex
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from harness.cluster.state import JobState
+from harness.errors import BadRequestError, RunFailedError
+from harness.launch.cluster_job import ClusterJob
+from harness.records.job import SubmittedRecord
+from harness.records.redact import redact
+
+PATIENCE_S = 60.0
+# Seconds from a submission that nobody answered to looking whether its job is there, and, if not, to the next try.
+LOOK_AFTER_S = (3.0, 10.0, 30.0)
+
+
+class NotSubmittedError(RunFailedError):
+    """The cluster could not be reached, and knows nothing of the job."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output of a command. ``code`` None: the command is not installed, or did not answer in time."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+class Controller(ABC):
+    """The cluster that this shell reaches. ``look_after_s``: the pauses after submissions that nobody answered.
+
+    ``ignored``: variables of the shell that would change a job, and that mbr-perf does not hand on.
+    """
+
+    cluster: ClassVar[str]
+    unreached: ClassVar[re.Pattern[str]]
+    """What a command says if the controller does not answer, or too late: the job may be queued all the same."""
+    gone: ClassVar[str]
+    """What it says of a job that it does not know any more."""
+    wrong_option: ClassVar[re.Pattern[str]]
+    """What it says if it refuses an option, and so every job with it."""
+
+    def __init__(self, shell: Mapping[str, str], look_after_s: Sequence[float] | None = None) -> None:
+        self._look_after_s = LOOK_AFTER_S if look_after_s is None else look_after_s
+        self._shell = dict(shell)
+        self.ignored = tuple[str, ...]()
+
+    @abstractmethod
+    def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
+        """Return the latest job of this file; the cluster's message if it does not name one."""
+
+    @abstractmethod
+    def require_options(self, job: ClusterJob) -> None:
+        """BadRequestError where the cluster does not know a name that an option gives, or is not installed here.
+
+        Whatever else stands in the way of this job says nothing of others with the same options.
+        """
+
+    @abstractmethod
+    def state(self, job: SubmittedRecord) -> JobState:
+        """Return the state of a job. ``purged``: nobody knows it; ``unreachable``: nobody could be asked."""
+
+    @abstractmethod
+    def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
+        """Return the command that ends the job."""
+
+    @abstractmethod
+    def _id_in(self, answer: Answer, job: ClusterJob) -> tuple[str, str | None]:
+        """Return the id that an accepted submission names, and its cluster. RunFailedError if it names none."""
+
+    @abstractmethod
+    def keep_logs(self, job: SubmittedRecord, folder: Path) -> None:
+        """Bring the logs of the job's nodes into ``folder``, if the cluster does not write them there itself."""
+
+    def submit(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
+        """Return what the cluster answered. BadRequestError with its own words if it refuses; nothing is queued then.
+
+        Where the controller does not answer the job is looked for, and submitted again if it is not there:
+        NotSubmittedError if that does not help, RunFailedError where nobody says whether the job is there.
+        """
+        answer = self.call(job.sbatch)
+        for pause_s in self._look_after_s:
+            if not self._is_unreached(answer):
+                break
+            time.sleep(pause_s)
+            found = self.find(job, submitted_at)
+            if isinstance(found, SubmittedRecord):
+                return found
+            answer = self.call(job.sbatch) if found is None else answer
+        if self._is_unreached(answer):
+            return self._looked_for(job, submitted_at, answer)
+        if answer.code is None:
+            raise BadRequestError(answer.err, remedy=f"submit where {job.sbatch[0]} is installed")
+        if answer.code != 0:
+            raise self._refusal(job, answer)
+        job_id, cluster = self._id_in(answer, job)
+        return SubmittedRecord(job_id=job_id, cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
+
+    def cancel(self, job: SubmittedRecord) -> None:
+        """End the job; no error for a job that has ended. RunFailedError if the cluster does not do it."""
+        words = self.cancelling(job)
+        answer = self.call(words)
+        if answer.code != 0 and self.gone not in answer.err:
+            message = plain(answer.err) or "no answer"
+            raise RunFailedError(f"job {job.job_id} was not cancelled: {message}", remedy=shlex.join(words))
+
+    def _refusal(self, job: ClusterJob, answer: Answer) -> BadRequestError:
+        remedy = f"the job was not submitted; its file is {job.script_path}"
+        return BadRequestError(f"{self.cluster} refused the job: {plain(answer.err) or answer.out}", remedy=remedy)
+
+    def _looked_for(self, job: ClusterJob, submitted_at: str, answer: Answer) -> SubmittedRecord:
+        """Return the job after the last try; the errors of :meth:`submit` where it is not there."""
+        found = self.find(job, submitted_at)
+        if isinstance(found, SubmittedRecord):
+            return found
+        message = f"{self.cluster} could not be reached: {plain(answer.err)}"
+        again = f"mbr-perf jobs submit {job.record.job_dir}"
+        if found is None:
+            raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
+        raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
+
+    def _is_unreached(self, answer: Answer) -> bool:
+        """Return whether the controller gave no answer: neither a job nor a refusal."""
+        if answer.code is None:
+            return "no answer" in answer.err
+        return answer.code != 0 and self.unreached.search(answer.err) is not None
+
+    def call(self, words: Sequence[str]) -> Answer:
+        """Run one command; its answer, or why there is none."""
+        try:
+            done = subprocess.run(
+                words,
+                env=self._shell,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PATIENCE_S,
+                check=False,
+                text=True,
+                errors="replace",
+            )
+        except FileNotFoundError:
+            return Answer(None, "", f"{words[0]}: not installed here, or not on PATH")
+        except PermissionError as error:
+            return Answer(None, "", f"{words[0]}: {error.strerror}")
+        except subprocess.TimeoutExpired:
+            return Answer(None, "", f"{words[0]}: no answer within {PATIENCE_S:g} s")
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def plain(text: str) -> str:
+    """Return a command's message without its name in front, on one line."""
+    lines = [re.sub(r"^(\w+: )?(error|fatal): ", "", line).strip() for line in text.splitlines()]
+    return redact("; ".join(line for line in lines if line))

@@ -1,0 +1,121 @@
+"""Creates, finds, describes and deletes a TrainJob. kubectl carries each request to the API and has the credentials."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.controller import Answer, Controller, plain
+from harness.cluster.state import JobState, Kind
+from harness.errors import BadRequestError
+from harness.launch.cluster_job import ClusterJob
+from harness.launch.kubeflow_job import TRAIN_JOBS
+from harness.records.job import SubmittedRecord
+from harness.records.store import write_atomically
+
+_ENDED: Mapping[str, Kind] = {"Complete": "finished", "Failed": "failed"}
+_OTHER_RELEASE = re.compile(r'unknown field \\?"spec\.(runtimePatches|podTemplateOverrides)')
+
+
+class Kubernetes(Controller):
+    """One namespace of the cluster of kubectl's current context."""
+
+    cluster, gone = "Kubernetes", "(NotFound)"
+    unreached = re.compile(
+        r"Unable to connect to the server|connection to the server .* was refused|i/o timeout|TLS handshake timeout"
+        r"|\((ServiceUnavailable|Timeout|ServerTimeout|TooManyRequests|InternalError)\)"
+    )
+    wrong_option = re.compile(r"\((NotFound|Forbidden|Unauthorized|BadRequest)\)|unknown field")
+
+    def __init__(self, shell: Mapping[str, str], namespace: str, look_after_s: Sequence[float] | None = None) -> None:
+        super().__init__(shell, look_after_s)
+        self._jobs = TRAIN_JOBS.format(namespace=namespace)
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
+        """Ask for the job by its name, which no other job has."""
+        answer = self._get(f"{self._jobs}/{job.record.name}")
+        if answer.code == 0:
+            return SubmittedRecord(job_id=job.record.name, submitted_at=submitted_at, sbatch=job.sbatch)
+        return None if self.gone in answer.err else answer
+
+    def require_options(self, _: ClusterJob) -> None:
+        """List the namespace's jobs: this needs Kubeflow Trainer, the namespace and the right to look."""
+        answer = self._get(f"{self._jobs}?limit=1")
+        if answer.code is None and "no answer" not in answer.err:
+            raise BadRequestError(answer.err, remedy="submit where kubectl is installed")
+        if answer.code and self.wrong_option.search(answer.err):
+            raise BadRequestError(
+                f"Kubernetes refused to list jobs: {plain(answer.err)}", remedy="nothing was submitted"
+            )
+
+    def state(self, job: SubmittedRecord) -> JobState:
+        """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for."""
+        answer = self._get(f"{self._jobs}/{job.job_id}")
+        if self.gone in answer.err:
+            return JobState(kind="cancelled", state="DELETED", source="kubernetes")
+        if answer.code != 0:
+            why = plain(answer.err) or "no answer"
+            return JobState(kind="unreachable", state="UNKNOWN", reason=why)
+        state = state_of(json.loads(answer.out))
+        if state.kind != "queued" or state.reason:
+            return state
+        return state.model_copy(update={"reason": next((_waits_for(pod) for pod in self._pods_of(job)), "")})
+
+    def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
+        """Delete the TrainJob: its pods get SIGTERM."""
+        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}")
+
+    def keep_logs(self, job: SubmittedRecord, folder: Path) -> None:
+        """Write ``POD.out`` for each pod that Kubernetes still has."""
+        for pod in self._pods_of(job):
+            name = pod["metadata"]["name"]
+            answer = self._get(f"{self._pods}/{name}/log")
+            if answer.code == 0:
+                write_atomically(folder / f"{name}.out", answer.out.encode("utf-8", "replace"))
+
+    def _id_in(self, _: Answer, job: ClusterJob) -> tuple[str, str | None]:
+        return job.record.name, None
+
+    def _refusal(self, job: ClusterJob, answer: Answer) -> BadRequestError:
+        refusal = super()._refusal(job, answer)
+        if found := _OTHER_RELEASE.search(answer.err):
+            release = "2.1" if found[1] == "runtimePatches" else "2.2"
+            return BadRequestError(refusal.message, remedy=f"this is another release: add --kubeflow_trainer {release}")
+        return refusal
+
+    def _pods_of(self, job: SubmittedRecord) -> list[dict[str, Any]]:
+        answer = self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}")
+        items: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
+        return items
+
+    def _get(self, path: str) -> Answer:
+        return self.call(("kubectl", "get", "--raw", path))
+
+
+def state_of(train_job: dict[str, Any]) -> JobState:
+    """Read ``status`` of a TrainJob. Kueue suspends a job while it waits for quota."""
+    status = train_job.get("status", {})
+    conditions = {each["type"]: each for each in status.get("conditions", ()) if each.get("status") == "True"}
+    for word, kind in _ENDED.items():
+        if found := conditions.get(word):
+            reason = str(found.get("reason", "")) if kind == "failed" else ""
+            is_late = reason == "DeadlineExceeded"
+            return JobState(kind="timeout" if is_late else kind, state=word, reason=reason, source="kubernetes")
+    if "Suspended" in conditions:
+        return JobState(kind="queued", state="Suspended", reason="Suspended", source="kubernetes")
+    is_ready = any(each.get("ready") for each in status.get("jobsStatus", ()))
+    return JobState(
+        kind="running" if is_ready else "queued", state="Running" if is_ready else "Created", source="kubernetes"
+    )
+
+
+def _waits_for(pod: dict[str, Any]) -> str:
+    """Return what a pod waits for in Kubernetes' word: ImagePullBackOff, Unschedulable; else empty."""
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses", ()):
+        if waiting := container.get("state", {}).get("waiting"):
+            return str(waiting.get("reason", ""))
+    conditions = (each for each in status.get("conditions", ()) if each.get("status") == "False")
+    return next((str(each["reason"]) for each in conditions if each["type"] == "PodScheduled"), "")

@@ -1,0 +1,137 @@
+"""A job of Kubernetes: one TrainJob of Kubeflow Trainer, and the command that creates it.
+
+Fields: https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_types.go of v2.1.0 and v2.3.0.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from harness.errors import BadRequestError, raise_all
+from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit
+from harness.launch.environment import Host, inherited
+from harness.records.job import JobRecord, KubeflowOptions
+from harness.records.redact import is_secret_name, redact
+
+TRAIN_JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs"
+MANAGER = "mbr-perf/results"
+"""Owner of mbr-perf's patch of the runtime. The CRD requires DOMAIN/NAME."""
+# The torch plugin refuses PET_*. The rest is true of the machine that submits: the image has its own.
+_OF_THIS_MACHINE = re.compile(
+    r"(PET|SLURM|SBATCH|XDG)_.*|(CUDA|NVIDIA)_VISIBLE_DEVICES|CUDA_(HOME|PATH)|(LD_LIBRARY_|PYTHON)?PATH|HOME|USER"
+    r"|LOGNAME|TMPDIR|VIRTUAL_ENV|CC|CXX"
+)
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_NODE = "node"  # the job and the container of a node in Kubeflow's runtimes for torch
+
+
+def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
+    """Return the problems of the options alone."""
+    checked: list[Checked] = [
+        ("--kubeflow_namespace", asked.namespace, _DNS_LABEL.fullmatch, "use a-z, 0-9 and -"),
+        ("--kubeflow_workdir_pvc_path", asked.workdir_pvc_path, lambda path: path.startswith("/"), "use /PATH"),
+    ]
+    problems = unfit(checked, "a TrainJob")
+    if not asked.container_image:
+        problems.append(BadRequestError("--launcher kubeflow needs an image", remedy="name it with --container_image"))
+    if pass_env:
+        remedy = "write the variable with valueFrom.secretKeyRef in spec.trainer.env of the --kubeflow_job file"
+        problems.append(BadRequestError("--pass_env cannot be used with --launcher kubeflow", remedy=remedy))
+    if _looks_secret(asked.base):
+        remedy = "use valueFrom.secretKeyRef, or imagePullSecrets"
+        problems.append(BadRequestError("--kubeflow_job: the file contains a value that looks secret", remedy=remedy))
+    return problems
+
+
+def kubeflow_job(record: JobRecord, host: Host) -> "KubeflowJob":
+    """Return the job of ``record``. One BadRequestError for all values that no TrainJob can hold."""
+    asked = record.options
+    assert isinstance(asked, KubeflowOptions)
+    problems = option_problems(asked, record.launch.pass_env)
+    job_dir = Path(record.job_dir)
+    if asked.workdir_pvc and not job_dir.is_relative_to(asked.workdir_pvc_path):
+        remedy = "mount the volume there on this machine, too, and name a folder below it with --results_dir"
+        problem = f"{job_dir.parents[1]}: not below --kubeflow_workdir_pvc_path {asked.workdir_pvc_path}"
+        problems.append(BadRequestError(problem, remedy=remedy))
+    raise_all(problems)
+    environment, left_out = exported(inherited(host.shell), _OF_THIS_MACHINE)
+    return KubeflowJob(record, asked.python or CONTAINER_PYTHON, environment, left_out)
+
+
+@dataclass(frozen=True)
+class KubeflowJob(ClusterJob):
+    """One pod for each node. Each reads its place from the PET_* variables of Kubeflow's torch runtime."""
+
+    @property
+    def sbatch(self) -> tuple[str, ...]:
+        """Return the command. Strict: otherwise Kubernetes drops fields that this release of Trainer lacks."""
+        path = f"{TRAIN_JOBS.format(namespace=self._asked.namespace)}?fieldValidation=Strict"
+        return ("kubectl", "create", "--raw", path, "-f", str(self.script_path))
+
+    def render(self) -> str:
+        """Return the TrainJob as JSON."""
+        return json.dumps(self.body(), indent=1) + "\n"
+
+    def body(self) -> dict[str, JsonValue]:
+        """Return the TrainJob: the user's own, completed."""
+        record, asked = self.record, self._asked
+        trainer: dict[str, JsonValue] = {
+            "numNodes": record.nnodes,
+            "image": asked.container_image,
+            "command": list(self.task),
+            "env": [{"name": name, "value": value} for name, value in self.environment],
+        }
+        if record.gpus_per_node:
+            gpus: JsonValue = {"nvidia.com/gpu": str(record.gpus_per_node)}
+            trainer["resourcesPerNode"] = {"limits": gpus, "requests": gpus}
+        own: dict[str, JsonValue] = {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": record.name, "namespace": asked.namespace},
+            "spec": {"runtimeRef": {"name": asked.runtime}, "trainer": trainer, **self._volumes()},
+        }
+        return _completed(asked.base, own)
+
+    def _volumes(self) -> dict[str, JsonValue]:
+        asked = self._asked
+        if asked.workdir_pvc is None:
+            return {}
+        volume: JsonValue = {"name": "mbr-perf", "persistentVolumeClaim": {"claimName": asked.workdir_pvc}}
+        mount: JsonValue = {"name": "mbr-perf", "mountPath": asked.workdir_pvc_path}
+        pod: JsonValue = {"volumes": [volume], "containers": [{"name": _NODE, "volumeMounts": [mount]}]}
+        if asked.trainer == "2.1":
+            return {"podTemplateOverrides": [{"targetJobs": [{"name": _NODE}], "spec": pod}]}
+        jobs: JsonValue = [{"name": _NODE, "template": {"spec": {"template": {"spec": pod}}}}]
+        patch: JsonValue = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+        return {"runtimePatches": [patch]}
+
+    @property
+    def _asked(self) -> KubeflowOptions:
+        assert isinstance(self.record.options, KubeflowOptions)
+        return self.record.options
+
+
+def _looks_secret(value: JsonValue) -> bool:
+    if isinstance(value, dict):
+        is_named = is_secret_name(str(value.get("name", ""))) and bool(value.get("value"))
+        return is_named or any(map(_looks_secret, value.values()))
+    if isinstance(value, list):
+        return any(map(_looks_secret, value))
+    return isinstance(value, str) and redact(value) != value
+
+
+def _completed(base: dict[str, JsonValue], own: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Merge two objects: values of ``own`` win, lists are joined."""
+    merged = dict(base)
+    for key, value in own.items():
+        before = merged.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[key] = _completed(before, value)
+        elif isinstance(before, list) and isinstance(value, list) and key != "command":
+            merged[key] = [*before, *value]
+        else:
+            merged[key] = value
+    return merged

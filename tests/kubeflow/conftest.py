@@ -1,0 +1,156 @@
+"""A Kubernetes API on loopback with a real kubectl before it: TrainJobs by the CRD's schema, pods, and their logs.
+
+There is no cluster here, so the API is the double: it keeps jobs, and can run the command of each pod on this machine.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "kubeflow" / "trainjob.json").read_text())
+PREFIX = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs"
+PODS = "/api/v1/namespaces/team/pods"
+
+
+def problems_of(body, release="2.2"):
+    """What the CRD of a release of Trainer refuses in a TrainJob."""
+    return [error.message for error in Draft202012Validator(SCHEMA[release]).iter_errors(body)]
+
+
+class Api:
+    """The API of a namespace ``team``. ``runs_pods``: a new job's commands run here, one for each node."""
+
+    def __init__(self, folder):
+        self.folder, self.release, self.runs_pods = folder, "2.2", False
+        self.jobs, self.pods, self.logs, self.asked, self.failing = {}, {}, {}, [], []
+        self.processes = []
+
+    def answer(self, method, path, body):
+        """The code and the document, or the text, of one request."""
+        self.asked.append((method, path))
+        if self.failing:
+            return self.failing.pop(0)
+        path, _, query = path.partition("?")
+        if path.startswith(PODS):
+            name = path.removeprefix(f"{PODS}/").removesuffix("/log")
+            return 200, self.logs[name] if path.endswith("/log") else {"items": list(self.pods.values())}
+        if path != PREFIX:
+            return self._of_one_job(method, path.removeprefix(f"{PREFIX}/"))
+        if method == "GET":
+            return 200, {"items": list(self.jobs.values())}
+        assert query == "fieldValidation=Strict"
+        return self._created(json.loads(body))
+
+    def _of_one_job(self, method, name):
+        if name not in self.jobs:
+            return refusal(404, "NotFound", f'trainjobs.trainer.kubeflow.org "{name}" not found')
+        if method == "DELETE":
+            self._end(signal.SIGTERM)
+            return 200, self.jobs.pop(name)
+        return 200, self._ended(self.jobs[name])
+
+    def _created(self, body):
+        name = body["metadata"]["name"]
+        if name in self.jobs:
+            return refusal(409, "AlreadyExists", f'trainjobs.trainer.kubeflow.org "{name}" already exists')
+        for problem in problems_of(body, self.release):
+            extra = problem.partition("('")[2].partition("'")[0]
+            return refusal(400, "BadRequest", f'strict decoding error: unknown field "spec.{extra}"')
+        self.jobs[name] = body
+        if self.runs_pods:
+            self._start(body["spec"]["trainer"])
+        return 201, body
+
+    def _start(self, trainer):
+        for rank in range(trainer["numNodes"]):
+            env = {each["name"]: each["value"] for each in trainer["env"]}
+            env |= {"PATH": os.environ["PATH"], "PET_NNODES": str(trainer["numNodes"]), "PET_NODE_RANK": str(rank)}
+            env |= {"PET_MASTER_ADDR": "127.0.0.1", "HOME": str(self.folder)}
+            with (self.folder / f"pod-{rank}.out").open("wb") as log:
+                words = trainer["command"]
+                self.processes.append(subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True))
+
+    def _ended(self, body):
+        codes = [process.poll() for process in self.processes]
+        if codes and None not in codes:
+            body["status"] = {"conditions": [condition("Failed" if any(codes) else "Complete", "JobsDone")]}
+        return body
+
+    def _end(self, number):
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def stop(self):
+        """End what still runs, with everything that it started."""
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def condition(word, reason=""):
+    return {"type": word, "status": "True", "reason": reason}
+
+
+def refusal(code, reason, message):
+    document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}
+    return code, document | {"message": message}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Hands requests of kubectl to the API. It sends files in chunks."""
+
+    def _any(self):
+        answered = self.server.api.answer(self.command, self.path, self._body())
+        code, document = answered
+        text = (document if isinstance(document, str) else json.dumps(document)).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain" if isinstance(document, str) else "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = do_DELETE = _any  # noqa: N815 (names of http.server)
+
+    def _body(self):
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        return b"".join(parts)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    """The API, and a KUBECONFIG that leads there."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl not installed: apt-get install kubernetes-client")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.api = found = Api(tmp_path)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = tmp_path / "kubeconfig"
+    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
+    cluster = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+    config.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "a", "contexts": [context], "clusters": [cluster],
+        "users": [{"name": "a", "user": {}}],
+    }))  # fmt: skip
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    yield found
+    found.stop()
+    server.shutdown()
+    server.server_close()

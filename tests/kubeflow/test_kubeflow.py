@@ -1,0 +1,218 @@
+"""`--launcher kubeflow` and `mbr-perf jobs` against an API on loopback, through a real kubectl."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cluster.kubernetes import state_of
+from harness.records.job import read_job, read_submitted
+from harness.records.store import read_run
+from tests.kubeflow.conftest import PREFIX, condition, problems_of, refusal
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
+NEMO_RUN = json.loads((ROOT / "tests" / "data" / "kubeflow" / "nemo_run.json").read_text())
+IMAGE = ("--container_image", "registry/image:1")
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture(name="run_job")
+def _run_job(mbr_perf, results):
+    """`mbr-perf run --launcher kubeflow` of the small recipe, two nodes with a rank each."""
+
+    def run(*arguments, gpu="cpu"):
+        small = ("-mr", RECIPE, "-g", gpu, "-gn", "1", "--launcher", "kubeflow", "--kubeflow_namespace", "team")
+        volume = ("--kubeflow_workdir_pvc", "shared", "--kubeflow_workdir_pvc_path", results.parent)
+        return mbr_perf("run", *small, *volume, "--time_limit", "10", "--results_dir", results, *arguments)
+
+    return run
+
+
+@pytest.fixture(name="job_dir")
+def _job_dir(results):
+    """The folder of the only job."""
+    return lambda: next((results / "jobs").iterdir())
+
+
+def body_of(answer):
+    return json.loads(json.loads(answer.out)["plan"]["script"])
+
+
+@pytest.mark.parametrize("release", ["2.1", "2.2"])
+def test_a_dry_run_prints_what_the_crd_of_that_release_takes(run_job, results, release):
+    answer = run_job("--dryrun", "--json", "--kubeflow_trainer", release, *IMAGE)
+    body = body_of(answer)
+    assert (answer.code, problems_of(body, release)) == (0, [])
+    assert problems_of(body, {"2.1": "2.2", "2.2": "2.1"}[release])  # what tells the releases apart
+    trainer = body["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["image"], trainer["command"][:3]) == (
+        2, IMAGE[1], ["python3", "-m", "harness.cluster.task"],
+    )  # fmt: skip
+    assert not [
+        each for each in trainer["env"] if each["name"] in ("PATH", "HOME")
+    ]  # of the image, not of this machine
+    assert not results.exists()
+
+
+def test_the_body_is_nemo_runs_for_the_same_job(run_job, monkeypatch):
+    """Other: NeMo-Run names the processes of a node; mbr-perf starts torchrun itself."""
+    theirs = NEMO_RUN["body"]
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    answer = run_job(
+        "--dryrun", "--json", "--kubeflow_trainer", "2.1", "--container_image", "image", "-ng", "16", "-gn", "8",
+        gpu="h100",
+    )  # fmt: skip
+    ours = body_of(answer)
+    assert theirs["spec"]["trainer"].pop("numProcPerNode") == 8
+    (volume,) = ours["spec"]["podTemplateOverrides"][0]["spec"]["volumes"]
+    (mount,) = ours["spec"]["podTemplateOverrides"][0]["spec"]["containers"][0]["volumeMounts"]
+    volume["name"] = mount["name"] = "v"
+    mount["mountPath"] = "/nemo_run"
+    assert {"name": "NCCL_DEBUG", "value": "WARN"} in ours["spec"]["trainer"]["env"]
+    for body in (theirs, ours):
+        body["metadata"].pop("name")
+        body["spec"]["trainer"].pop("command")
+        body["spec"]["trainer"].pop("env")
+    assert ours == theirs
+
+
+def test_a_job_of_ones_own_is_completed(run_job, tmp_path):
+    file = tmp_path / "base.yaml"
+    patch = "{name: node, template: {spec: {template: {spec: {tolerations: [{key: gpu, operator: Exists}]}}}}}"
+    secret = "{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}"
+    file.write_text(
+        "metadata: {labels: {kueue.x-k8s.io/queue-name: night}}\n"
+        f"spec:\n  trainer: {{env: [{secret}]}}\n  runtimePatches:\n  - manager: acme.com/team\n"
+        f"    trainingRuntimeSpec: {{template: {{spec: {{replicatedJobs: [{patch}]}}}}}}\n"
+    )
+    body = body_of(run_job("--dryrun", "--json", "--kubeflow_job", file, *IMAGE))
+    assert problems_of(body) == []
+    assert body["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "night"}
+    assert body["spec"]["trainer"]["env"][0]["name"] == "HF_TOKEN"
+    assert [each["manager"] for each in body["spec"]["runtimePatches"]] == ["acme.com/team", "mbr-perf/results"]
+
+
+def test_all_wrong_options_are_named_at_once(run_job, mbr_perf, tmp_path):
+    secret = tmp_path / "base.yaml"
+    secret.write_text("spec: {trainer: {env: [{name: HF_TOKEN, value: hf_abcdefghijklmnopqrstuvwxyz0123456789}]}}\n")
+    answer = run_job("--kubeflow_job", secret, "--pass_env", "HOME")
+    assert answer.code == 2
+    assert all(text in answer.err for text in ("needs an image", "--pass_env", "--kubeflow_job"))
+    answer = run_job("--partition", "batch", "--segment", "2", "--kubeflow_trainer", "1", *IMAGE)
+    assert (answer.code, "--partition, --segment: " in answer.err, "--kubeflow_trainer '1'" in answer.err) == (
+        2,
+        True,
+        True,
+    )
+    outside = run_job("--results_dir", "/elsewhere", *IMAGE)
+    assert (outside.code, "/elsewhere" in outside.err) == (2, True)
+    local = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--kubeflow_namespace", "team")
+    assert (local.code, "--kubeflow_namespace: " in local.err) == (2, True)
+
+
+def test_a_job_is_created_seen_and_deleted(api, run_job, job_dir, mbr_perf, results):
+    answer = run_job("--detach", *IMAGE)
+    job = read_job(job_dir())
+    assert (answer.code, read_submitted(job_dir()).job_id, list(api.jobs)) == (0, job.name, [job.name])
+    assert problems_of(api.jobs[job.name]) == []
+    api.pods["p"] = {
+        "metadata": {"name": "p"},
+        "status": {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+    }
+    status = json.loads(mbr_perf("jobs", "status", job.name, "--results_dir", results, "--json").out)["slurm"][0]
+    assert (status["kind"], status["reason"]) == ("queued", "ImagePullBackOff")
+    cancelled = mbr_perf("jobs", "cancel", job.name, "--results_dir", results)
+    assert (cancelled.code, api.jobs) == (0, {})
+    waited = mbr_perf("jobs", "wait", job.name, "--results_dir", results)
+    record = read_run(job.runs[0].run_dir)
+    assert (waited.code, record.status, record.failure) == (130, "interrupted", "Kubernetes: DELETED")
+
+
+def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, job_dir, mbr_perf):
+    run_job("--detach", *IMAGE)
+    job = read_job(job_dir())
+    api.jobs[job.name]["status"] = {"conditions": [condition("Failed", "BackoffLimitExceeded")]}
+    api.pods["p-0"], api.logs["p-0"] = {"metadata": {"name": "p-0"}}, "python3: No module named harness\n"
+    assert mbr_perf("jobs", "wait", job_dir()).code == 3
+    failure = read_run(job.runs[0].run_dir).failure
+    assert failure.startswith("Kubernetes: Failed (BackoffLimitExceeded") and "No module named harness" in failure
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "says"),
+    [(403, "Forbidden", "refused the job"), (404, "NotFound", "refused the job"), (401, "Unauthorized", "logged in")],
+)
+def test_a_refused_job_is_a_wrong_request_and_leaves_no_run(api, run_job, results, code, reason, says):
+    api.failing = [refusal(code, reason, "no")] * 2
+    answer = run_job(*IMAGE)
+    assert (answer.code, says in answer.err, list((results / "runs").iterdir())) == (2, True, [])
+
+
+def test_the_fields_of_another_release_are_refused_and_the_option_is_named(api, run_job):
+    api.release = "2.1"
+    answer = run_job(*IMAGE)
+    assert (answer.code, "--kubeflow_trainer 2.1" in answer.err, api.jobs) == (2, True, {})
+
+
+def test_a_submission_without_an_answer_is_looked_for_and_sent_again(api, run_job):
+    api.failing = [refusal(503, "ServiceUnavailable", "busy")] * 5
+    answer = run_job("--detach", *IMAGE)
+    sent = [method for method, path in api.asked if path.startswith(PREFIX)]
+    assert (answer.code, sent, len(api.jobs)) == (3, ["POST", *["GET"] * 4], 0)
+    api.failing = [refusal(503, "ServiceUnavailable", "busy")]
+    assert (run_job("--detach", *IMAGE).code, len(api.jobs)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "word"),
+    [
+        ({}, "queued", "Created"),
+        ({"conditions": [condition("Suspended", "Suspended")]}, "queued", "Suspended"),
+        ({"jobsStatus": [{"name": "node", "active": 1, "ready": 0}]}, "queued", "Created"),
+        ({"jobsStatus": [{"name": "node", "active": 1, "ready": 1}]}, "running", "Running"),
+        ({"conditions": [condition("Complete", "AllJobsCompleted")]}, "finished", "Complete"),
+        ({"conditions": [condition("Failed", "DeadlineExceeded")]}, "timeout", "Failed"),
+        ({"conditions": [condition("Failed", "FailedJobs")]}, "failed", "Failed"),
+        ({"conditions": [condition("Suspended") | {"status": "False"}]}, "queued", "Created"),
+    ],
+)
+def test_states(status, kind, word):
+    found = state_of({"status": status})
+    assert (found.kind, found.state) == (kind, word)
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_pods_train_commit_and_are_judged(api, run_job, job_dir):
+    api.runs_pods = True
+    answer = run_job("-ms", "3", "--json", "--slurm_python", sys.executable, *IMAGE)
+    assert answer.code == 0, answer.err
+    job = read_job(job_dir())
+    record = read_run(job.runs[0].run_dir)
+    assert (json.loads(answer.out)["outcome"], record.provenance.job_id) == ("pass", job.name)
+    assert [[step.step for step in rank.steps] for rank in record.ranks] == [[0, 1, 2], [0, 1, 2]]
+    assert f"Kubernetes job {job.name} on 127.0.0.1" in record.notes
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_job, job_dir, mbr_perf):
+    api.runs_pods = True
+    run_job("-ms", "100000", "--detach", "--slurm_python", sys.executable, *IMAGE)
+    job = read_job(job_dir())
+    assert wait_until(lambda: list(Path(job.job_dir, "attempts").glob("*.json")), 60.0)
+    api.stop()  # the nodes are lost
+    api.processes.clear()
+    shutil.rmtree(Path(job.runs[0].run_dir) / "ranks", ignore_errors=True)
+    api._start(api.jobs[job.name]["spec"]["trainer"])
+    assert mbr_perf("jobs", "wait", job_dir()).code == 3
+    assert read_run(job.runs[0].run_dir).failure.startswith("Kubernetes: RESTARTED: ")
