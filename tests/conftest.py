@@ -39,7 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked long")
     parser.addoption("--cuda", action="store_true", help="run the tests on scripted GPUs, and no others")
     parser.addoption("--te", default="2.11", help="transformer-engine whose Python tests/real_te runs")
-    parser.addoption("--fuzz_seconds", type=float, default=600.0, help="of all fuzz tests together, with --slow")
 
 
 _ALL_TRAIN = re.compile(r"^pytestmark = \[?pytest\.mark\.train\b", re.MULTILINE)
@@ -79,12 +78,10 @@ _CLEARLY_SLOW_S = 1.2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many inputs every fuzz test had time for, and which tests should be marked slow."""
+    """Say which tests should be marked slow."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
-            if name == "fuzzed":
-                terminalreporter.write_line(f"fuzzed {value}")
-            elif name == "cpu_s" and value > _CLEARLY_SLOW_S and not {"slow", "train"} & report.keywords.keys():
+            if name == "cpu_s" and value > _CLEARLY_SLOW_S and not {"slow", "train"} & report.keywords.keys():
                 terminalreporter.write_line(f"mark this test slow: {value:.1f} s of processor time: {report.nodeid}")
 
 

@@ -19,7 +19,7 @@ from harness.records.reading import PlainValue
 from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
 
-Takes = Literal["flag", "off", "one", "many"]
+Takes = Literal["flag", "off", "one", "many", "any"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,19 @@ def options() -> Mapping[str, Argument]:
 
 
 @cache
+def families() -> tuple[str, ...]:
+    """Return how arguments begin that have no row, because they change neither memory nor time."""
+    return tuple(_table()["families"].split())
+
+
+def argument_of(option: str) -> Argument | None:
+    """Return the argument of an option, also of one that belongs to a family; None for an unknown one."""
+    name = re.sub("^--(?:(?:no|disable)-)?", "", option).replace("-", "_")
+    harmless = Argument(name, {option: "any"}, harmless=True) if name.startswith(families()) else None
+    return options().get(option, harmless)
+
+
+@cache
 def _defaults() -> Mapping[str, PlainValue]:
     return {name: row.defaults[0] for name, row in arguments().items() if row.defaults}
 
@@ -132,7 +145,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
     while rest:
         word = rest.pop(0)
         name, equals, inner = word.text.partition("=")
-        argument = options().get(name)
+        argument = argument_of(name)
         place = f"{label}:{word.line}: {name}"
         if argument is None:
             _refuse_word(found, word, name)
@@ -148,7 +161,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
             found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
         else:
-            value = _joined([each.text for each in values], takes) if values else takes == "flag"
+            value = _joined([each.text for each in values], takes) if values else takes != "off"
             _give(found, argument, Given(value, place))
     return found
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.foreign.conversions import listed
-from harness.foreign.megatron_arguments import Arguments, known
+from harness.foreign.megatron_arguments import Arguments, families, known
 from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.words import judge
 from harness.resolve.recipe import Layer, Setting
@@ -25,7 +25,9 @@ def arguments_layer(a: Arguments) -> Layer:
     BadRequestError with every argument that has no counterpart here, at its place.
     """
     layer = settings_in(a, rows_of("megatron"))
-    remarks = judge(a, known(), "no argument of Megatron-LM that mbr-perf knows", also=_missing_bytes(a))
+    harmless = [name for name in a.given if name.startswith(families())]
+    unknown = "no argument of Megatron-LM that mbr-perf knows"
+    remarks = judge(a, known(), unknown, sections=harmless, also=_missing_bytes(a))
     _refuse_context_communication(a)
     if remarks and "model.num_layers" in layer:
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=f"{a.label}: {remarks}")

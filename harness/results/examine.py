@@ -1,15 +1,12 @@
 """Checks what this machine can run, and what it lacks."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import ExitCode
@@ -31,7 +28,6 @@ RESULTS_BYTES = GIB
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (NCCL and torch put shared memory there)
 OLDEST_PYTHON = (3, 11)
 IMPORT_S = 120.0
-OLD_LOCK_S = 600.0  # torch compiles an extension in less
 
 _NO_LIBRARY = "NVML Shared Library Not Found"
 
@@ -55,7 +51,6 @@ def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[L
         compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
         results_line(results),
         shared_memory_line(SHARED_MEMORY),
-        lock_lines(host.shell, time.time()),
     )
     return tuple(line for part in parts for line in part)
 
@@ -189,19 +184,6 @@ def shared_memory_line(folder: Path) -> Iterator[Line]:
     size = shutil.disk_usage(folder).total
     state: State = "ok" if size >= SHARED_MEMORY_BYTES else "warning"
     yield Line("shared memory", state, f"{format_bytes(size)} at {folder}", remedy)
-
-
-def lock_lines(shell: Mapping[str, str], now_s: float) -> Iterator[Line]:
-    """Yield a line for each old lock of torch's extensions, which blocks the ranks that compile one (rule K18)."""
-    cache = shell.get("XDG_CACHE_HOME") or f"{shell.get('HOME', '/')}/.cache"
-    folder = Path(shell.get("TORCH_EXTENSIONS_DIR") or f"{cache}/torch_extensions")
-    for lock in sorted(lock for pattern in ("*/lock", "*/*/lock") for lock in folder.glob(pattern)):
-        with suppress(OSError):  # it may end now
-            age_s = now_s - lock.stat().st_mtime
-            if age_s >= OLD_LOCK_S:
-                found = f"{lock}: {age_s / 60:.0f} min old. Runs that need the extension wait until it is gone"
-                remedy = f"unless a process compiles it: rm {shlex.quote(str(lock))}"
-                yield Line(f"extension {lock.parent.name}", "warning", found, remedy)
 
 
 _INDENT = 9  # after the state

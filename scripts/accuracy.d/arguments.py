@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.foreign.megatron_arguments import Arguments, from_words, known, options, usual
+from harness.foreign.megatron_arguments import Arguments, argument_of, from_words, known, usual
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import Setting, build_spec, merge
@@ -172,12 +172,14 @@ def _words(arguments: Mapping[str, Any]) -> Iterator[Word]:
 
 def _treatment(name: str, plain: Arguments) -> str:
     """Return what became of an argument of a row that was read; ``plain``: the row's, after they were read."""
-    own = options()[f"--{name}"].name
+    argument = argument_of(f"--{name}")
+    assert argument is not None  # unknown ones were refused
+    own = argument.name
     if own not in plain.given or plain.fits(plain.given[own].value, usual(own)):
         return _DEFAULT
     if own in plain.read:
         return _READ
-    kinds = {row.kind for row in known()[own]}
+    kinds = {row.kind for row in known().get(own, ())}
     return _SMALL if "small" in kinds else _DERIVED if "refused" in kinds else _HARMLESS
 
 

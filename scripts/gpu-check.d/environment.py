@@ -25,7 +25,6 @@ STAGES = {
     "train": "a run under every module and with whole layers: memory readings in order, same losses",
     "oom": "a run that needs too much memory and the run after it; every kind of out-of-memory error, classified",
     "snapshot": "memory snapshots of a step and of a failure, against their run's record",
-    "kill": "kill -9 of a rank leaves no process and no GPU memory behind",
     "parallel": "two or more GPUs: user buffers, overlap, CUDA graphs and interleaving change no loss and end cleanly",
 }
 EXIT_CODES = """\

@@ -7,7 +7,6 @@ from typing import Any
 
 import checks
 from case import Case, Check, Unfinished, case_name, case_of_run, judged
-from killing import bytes_in_use, gpu_is_free
 from machine import Target
 from runs import Runs
 from shapes import Shape
@@ -70,7 +69,6 @@ def _compared(runs: Runs, shape: Shape, layout: Layout, name: str) -> Iterator[C
     if {plain, name} <= set(runs.kept):
         yield from (runs.kept[plain], runs.kept[name])
         return
-    before = bytes_in_use(runs, name, asked["num_gpus"])
     control = runs.run(plain, shape, **asked, set_values=layout.plain)
     if isinstance(control, Unfinished):
         yield from (control.case(plain), Case(name))
@@ -80,7 +78,7 @@ def _compared(runs: Runs, shape: Shape, layout: Layout, name: str) -> Iterator[C
     if isinstance(ran, Unfinished):
         yield ran.case(name)
         return
-    found = [*checks.of_training(ran), *_of_layout(ran.record, control.record), gpu_is_free(runs, name, before)]
+    found = [*checks.of_training(ran), *_of_layout(ran.record, control.record)]
     yield case_of_run(name, tuple(found), ran.seconds, ran.record)
 
 

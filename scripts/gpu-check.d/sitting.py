@@ -14,7 +14,6 @@ from case import Case, Check, Part, Unfinished, case_name, in_rounds, judged
 from checks import GPU_ONLY
 from environment import ATTENTIONS, DTYPES, SHAPES, STAGES
 from evidence import archive_problem, cases_page, earlier_cases, exit_code, pack, write_case, write_summary
-from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import make_ooms, survive_oom
 from planner import compare, groups
@@ -178,6 +177,5 @@ RUN: dict[str, Callable[[Runs, Asked], Part]] = {
     "train": lambda runs, asked: in_rounds(_train_shape(runs, asked, shape) for shape in asked.shapes),
     "oom": lambda runs, asked: chain(survive_oom(runs, asked.shapes[0]), make_ooms(runs)),
     "snapshot": lambda runs, asked: read_snapshots(runs, asked.shapes[0]),
-    "kill": lambda runs, asked: kill_a_rank(runs, asked.shapes[0]),
     "parallel": lambda runs, _: compare_layouts(runs, HERE),
 }

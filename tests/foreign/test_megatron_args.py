@@ -323,7 +323,16 @@ def test_the_table_of_arguments_and_the_tables_of_treatment_fit_together():
     assert {name for row in rows for name in row.names} | set(known()) == set(known())
     assert {row.path for row in rows} <= set(LEAVES)
     assert {name for name, rows in known().items() if any(row.kind == "unread" for row in rows)} <= set(arguments())
-    assert len(options()) > 950
+    assert len(options()) > 600
+
+
+def test_an_option_of_a_harmless_family_takes_the_words_up_to_the_next_option():
+    given = from_words(written({"rl-new": ["a", "b"], "no-log-more": True, "num-layers": 4}), "row").given
+    assert {name: each.value for name, each in given.items()} == {
+        "rl_new": ("a", "b"),
+        "log_more": True,
+        "num_layers": 4,
+    }
 
 
 def written(arguments):

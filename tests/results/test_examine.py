@@ -161,15 +161,3 @@ def test_missing_shared_memory_is_a_warning(tmp_path):
 def test_shared_memory_is_shown_with_its_size(tmp_path):
     line = only(doctor.shared_memory_line(tmp_path))
     assert line.found.endswith(f"iB at {tmp_path}")
-
-
-@pytest.mark.parametrize(("age_s", "states"), [(60, []), (3600, ["warning"])])
-@pytest.mark.parametrize("variable", ["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "HOME"])
-def test_an_old_lock_of_an_extension_is_named(tmp_path, variable, age_s, states):
-    below = {"XDG_CACHE_HOME": "torch_extensions/py312_cu129", "HOME": ".cache/torch_extensions/py312_cu129"}
-    lock = tmp_path / below.get(variable, "") / "share_storage_ext" / "lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    lines = list(doctor.lock_lines({variable: str(tmp_path)}, lock.stat().st_mtime + age_s))
-    assert [line.state for line in lines] == states
-    assert all(str(lock) in line.found and f"rm {lock}" in line.remedy for line in lines)

@@ -1,10 +1,8 @@
 """Cleans, splits and numbers the lines of a log."""
 
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -103,24 +101,9 @@ def lines_of(source: LogSource, stream: BufferedReader, wanted: Wanted | None = 
     head = stream.peek(PEEK_BYTES)
     require_text(head, source.name)
     whole = [as_text(line) for line in cleaned_bytes(head[: head.rfind(b"\n") + 1]).split(b"\n")]
-    prefixes = PrefixReader(source.rank, [text for line in whole for text in _unpacked(line)])
+    prefixes = PrefixReader(source.rank, whole)
     for number, piece in numbered_pieces(stream, Sieve(wanted) if wanted else None):
-        for text in _unpacked(as_text(piece)):
-            yield from _records(prefixes, source.name, number, text)
-
-
-_MESSAGES = ("log", "message", "msg", "textPayload", "line")  # of Docker, Kubernetes' collectors, loggers and Loki
-
-
-def _unpacked(text: str) -> list[str]:
-    """Return the lines of the message in a JSON object; the text itself if it is no such object."""
-    if text.startswith(('{"', '{ "')):
-        with suppress(ValueError, RecursionError):
-            document = json.loads(text)
-            message = next((document[name] for name in _MESSAGES if name in document), None)
-            if isinstance(message, str):
-                return [as_text(cleaned_bytes(line.encode(errors="replace"))) for line in message.split("\n") if line]
-    return [text]
+        yield from _records(prefixes, source.name, number, as_text(piece))
 
 
 def _records(prefixes: PrefixReader, source: str, number: int, text: str) -> list[LogLine]:

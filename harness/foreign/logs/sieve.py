@@ -32,14 +32,8 @@ class Wanted:
     more: int = 64
 
 
-# How a character of a word may stand inside a JSON string, in which some loggers write each line.
-_IN_JSON = {
-    '"': r'\\?"', "/": r"\\?/", "\n": r'[ \t]{0,9}(?:\r?\n|\\n|")',
-    **{char: rf"(?:{char}|\\u00{ord(char):02x})" for char in "<>&'="},
-}  # fmt: skip
-
-
 _COMMON = {char: place for place, char in enumerate(" etaoinsrhldcumfpgwy")}  # the most common first
+_LINE_END = r"[ \t]{0,9}\r?\n"
 _LEAST = 4  # characters of a word that are searched, if it has them
 
 
@@ -64,7 +58,7 @@ def any_of(words: Iterable[str]) -> re.Pattern[bytes]:
 def _tree(branch: dict[str, Any]) -> str:
     if "" in branch:  # a word ends here: longer ones add nothing
         return ""
-    found = [_IN_JSON.get(char, re.escape(char)) + _tree(below) for char, below in branch.items()]
+    found = [(_LINE_END if char == "\n" else re.escape(char)) + _tree(below) for char, below in branch.items()]
     return found[0] if len(found) == 1 else f"(?:{'|'.join(found)})"
 
 

@@ -1,6 +1,5 @@
 """Lines out of logs of any origin: whose they are, where they stand, and what was refused."""
 
-import json
 import sys
 import tarfile
 
@@ -241,8 +240,6 @@ LINES = ("loading", "Traceback (most recent call last):", "    run()", "KeyError
         (lambda line: f"2026-08-21T14:00:01.5Z stderr F {line}", None),
         (lambda line: f"2026/08/21 14:00:01 {line}", None),
         (lambda line: f"> {line}", None),
-        (lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr"}), None),
-        (lambda line: json.dumps({"severity": "ERROR", "message": f"node07: {line}"}), "node07"),
     ],
 )
 def test_what_a_collector_puts_around_a_line_is_taken_away(tmp_path, wrap, host):
@@ -250,11 +247,3 @@ def test_what_a_collector_puts_around_a_line_is_taken_away(tmp_path, wrap, host)
     read = list(log_lines([tmp_path / "a.log"]))
     assert [line.text for line in read] == [line.strip() for line in LINES]
     assert {line.host for line in read} == {host}
-
-
-def test_lines_in_a_json_object_have_their_own_ranks(tmp_path):
-    (tmp_path / "a.log").write_text(
-        json.dumps({"level": "error", "msg": "[rank3]: up\n[rank5]: lost"}) + '\n{"a": 1}\n'
-    )
-    found = [(line.rank, line.number, line.text) for line in log_lines([tmp_path / "a.log"])]
-    assert found == [(3, 1, "up"), (5, 1, "lost"), (None, 2, '{"a": 1}')]

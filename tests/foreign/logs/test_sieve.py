@@ -38,19 +38,6 @@ def test_a_short_log_is_read_whole(lines):
     assert found == {number: line.encode() for number, line in enumerate(lines, 1) if line}
 
 
-@pytest.mark.parametrize(
-    ("word", "written"),
-    [
-        ('File "', r'{"log": "  File \"/x.py\""}'),
-        ("NET/IB", r"NET\/IB: async"),
-        ("a <b", r"a \u003cb"),
-        ("a <b", "a <b"),
-    ],
-)
-def test_a_word_is_found_as_json_writes_it(word, written):
-    assert 40_001 in read([*DULL, written, *DULL], Wanted((word,)))
-
-
 def test_a_line_break_in_a_word_is_the_end_of_the_line():
     found = read([*DULL, "Error: of 3", "plain", "Error: ", "more", *DULL], Wanted((), ("Error:\n",), more=1))
     assert [number for number in found if 39_990 < number < 50_000] == [40_003, 40_004]

@@ -6,7 +6,6 @@
 import argparse
 import os
 import sys
-import time
 from pathlib import Path
 
 from harness.experiment.effective import effective_recompute
@@ -94,11 +93,6 @@ def place(spec, rank):
 def main(argv):
     assert argv[:3] == ["-m", "harness.app", "run"]
     options = options_of(argv[3:])
-    if FAULT == "endless":
-        time.sleep(60)
-    if FAULT == "refused":
-        sys.stderr.write("error: no such recipe\n  WANDB_API_KEY=CANARYvalue\n")
-        return 2
     if FAULT == "control_crash" and options.recompute == "none":
         return 3
     if FAULT in ("crash", "secret") and options.recompute == "mlp":

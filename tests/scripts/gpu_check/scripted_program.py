@@ -48,7 +48,7 @@ def main(script, folder, *arguments):
         return 1
     if FAULT == "endless":
         time.sleep(60)
-    programs = {"oom_class.py": oom, "device_use.py": use, "rates.py": rates}
+    programs = {"oom_class.py": oom, "rates.py": rates}
     return programs[Path(script).name](folder, *arguments)
 
 
@@ -69,14 +69,6 @@ def rates(_folder, gpu):
             ("call_s", "a linear layer", 0.0, 0.0, 18e-5, 18e-5)]  # fmt: skip
     for said in ({"part": "products", "done": 1, "of": 1, "rows": rows}, {"device": gpu, "outside_bytes": GIB}):
         sys.stdout.write(json.dumps(said) + "\n")
-    return 0
-
-
-def use(folder):
-    used = {f"GPU-{number}": {"used_bytes": GIB, "pids": []} for number in range(1, 5)}
-    if FAULT == "memory_stays" and len(list(folder.parent.glob("*-use"))) > 1:
-        used["GPU-2"]["used_bytes"] = 9 * GIB
-    (folder / "use.json").write_text(json.dumps(used))
     return 0
 
 

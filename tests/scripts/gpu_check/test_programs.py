@@ -36,12 +36,3 @@ def test_a_way_that_needs_a_gpu_is_refused_in_words_and_nothing_is_written(tmp_p
     assert done.returncode == 2
     assert "GPU" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_what_is_in_use_on_a_gpu_is_what_nvml_counts(scripted_gpu, tmp_path):
-    done = program("device_use.py", tmp_path, **scripted_gpu)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "use.json").read_text()) == {"GPU-1": {"used_bytes": 2**30, "pids": [4711]}}
-    done = program("device_use.py", tmp_path, **scripted_gpu | {"FAKE_NVML_STATE": str(tmp_path / "none")})
-    assert (done.returncode, done.stderr) == (3, "Driver Not Loaded (NVML 9)\n")

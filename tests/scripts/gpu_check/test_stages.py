@@ -8,7 +8,6 @@ import time
 import pytest
 from checks import not_suspect
 from evidence import earlier_cases, write_case
-from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import WAYS, make_ooms, oversize, survive_oom
 from runs import end, finished
@@ -181,7 +180,7 @@ def test_what_needs_a_gpu_is_skipped_on_a_processor_and_says_so(machine, shape):
 def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_path):
     runs = machine(seconds=5.0)
     cases = [*train_settings(runs, shape("dense"), FEW), *make_ooms(runs)]
-    for stage in (survive_oom, read_snapshots, kill_a_rank):
+    for stage in (survive_oom, read_snapshots):
         cases += stage(runs, shape("dense"))
     assert {case.verdict for case in cases} == {"not_run"}
     assert not (tmp_path / "runs").exists()
@@ -201,11 +200,6 @@ def test_a_program_that_the_deadline_stopped_is_no_failure(machine, shape):
     (way, *_) = (case for case in make_ooms(runs) if case.checks)
     assert way.verdict == "not_run"
     assert way.checks[0].found == "stopped at the deadline after 1 s"
-
-
-def test_a_run_that_had_no_time_for_a_step_to_be_killed_in_is_no_failure(machine, shape):
-    (case,) = kill_a_rank(machine("endless", seconds=1.5, rehearse=True, least_s=0.5), shape("dense"))
-    assert {check.name: check.verdict for check in case.checks} == {"killed": "not_run", "gpu_is_free": "skipped"}
 
 
 @pytest.mark.parametrize(
@@ -247,20 +241,6 @@ def test_a_rehearsal_asks_the_doctor_for_a_machine_without_gpus(python, tmp_path
     (tmp_path / "results").write_text("a file")
     with pytest.raises(BadRequestError, match=r"results folder: .*\n  use a checkout that you may write to"):
         require_fit(Target(host, "cpu", "CPU"), tmp_path / "results")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "program_s", "verdict"), [("", 600.0, "not_run"), ("program_dies", 1.0, "fail")])
-def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape, fault, program_s, verdict):
-    runs = machine(fault)
-    runs.took("program", program_s)
-    (case,) = kill_a_rank(runs, shape("dense"))
-    assert {check.name: check.verdict for check in case.checks}["gpu_is_free"] == verdict
-
-
-def test_a_run_that_ended_before_it_could_be_killed_is_reported_in_its_own_words(machine, shape):
-    (case,) = kill_a_rank(machine("refused", rehearse=True), shape("dense"))
-    assert case.checks[0].found.endswith(": exit 2: error: no such recipe\n  WANDB_API_KEY=***")
 
 
 def test_a_run_that_does_not_end_when_asked_to_is_killed_with_all_that_it_started():

@@ -4,9 +4,14 @@ import gc
 import io
 import pickle
 import random
+import resource
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness.snapshot.child import RefusedPickleError, load_plain, summarise
 from harness.snapshot.fields import SnapshotFormatError
@@ -14,6 +19,8 @@ from harness.snapshot.values import Question
 from harness.snapshot.what_if import answered
 from tests.snapshot_pickles import MLP, fragmented, trained
 
+ROOT = Path(__file__).parents[2]
+MEMORY_BYTES = 2 << 30
 _QUESTION = Question(settings=("expandable_segments:True",), device_bytes=1 << 30)
 _ODD: tuple[Any, ...] = (
     None,
@@ -114,3 +121,16 @@ def _change(at: Any, key: Any, draw: random.Random) -> None:
         del at[key]
     else:
         at[key] = draw.choice((*_ODD, draw.randrange(2**40), at[key]))
+
+
+@pytest.mark.slow
+def test_a_second_of_damaged_snapshots():
+    """In a process of its own, whose memory is limited."""
+    command = [sys.executable, "-m", "tests.snapshot.test_damaged"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, int(done.stdout or 0) > 10) == (0, True), done.stderr[-3000:]
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    sys.stdout.write(f"{damaged_snapshots(1, 1)}\n")
