@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind
+from harness.experiment.recompute import NoRecompute
 from harness.experiment.recompute_plan import FULL
 from harness.predict.compose import ChunkCost
 from harness.predict.experts import at_pace
@@ -74,7 +75,7 @@ class Mixer:
         for kind in dict.fromkeys(kinds):
             one = Chunk((kinds.index(kind),))
             # Of those that do the same on such a layer, the one with the fewest modules comes first, and is kept.
-            simplest = sorted(self.settings, key=lambda setting: setting.count(","))
+            simplest = sorted(self.settings, key=lambda setting: (setting != NoRecompute().text, setting.count(",")))
             mixes = [self._mix(one, (setting,), frozenset({kind})) for setting in simplest]
             kept = {mix.settings[0] for mix in pruned(mixes, self.composer.spec.num_microbatches)}
             found[kind] = tuple(setting for setting in self.settings if setting in kept)

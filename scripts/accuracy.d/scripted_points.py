@@ -50,12 +50,16 @@ UNEVEN = (
     ("deepseek_v3_pretrain_bf16_1024_library", 0, "4096,1600"), ("deepseek_v3_pretrain_bf16_1024_library", 15, "4096,1600"),
     ("deepseek_v3_pretrain_bf16_256_library_32nodes", 7, "4096,1600"),
 )  # fmt: skip
-# A plan by layer, measured on every stage: what `plan --optimal --fit_into 56 --assume apex=none` finds for this point.
+# Plans by layer, measured on every stage: what `plan --optimal --assume apex=none` finds with --fit_into 48 and 56.
 BY_LAYER = {
+    "llama3_70b_pretrain_bf16_64": "plan:1xfull+3xmlp/3xmlp+1xnone/2xmlp+2xnone/2xmlp+2xnone/2xmlp+2xnone;"
+    "1xfull+2xmlp+1xnone/2xmlp+2xnone/2xmlp+2xnone/2xmlp+2xnone/1xmlp+3xnone;"
+    "2xmlp+2xnone/2xmlp+2xnone/2xmlp+2xnone/2xmlp+2xnone/4xnone;"
+    "3xmlp+1xnone/2xmlp+2xnone/2xmlp+2xnone/2xmlp+2xnone/4xnone",
     "llama3_70b_sft_bf16_32": "plan:3xfull+1xmlp/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/2xmlp+2xnone;"
     "3xfull+1xmlp/1xmlp+3xnone/1xfull+2xmlp+1xnone/1xmlp+3xnone/1xfull+2xmlp+1xnone;"
     "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/4xnone;"
-    "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/4xnone"
+    "3xmlp+1xnone/3xmlp+1xnone/3xmlp+1xnone/1xfull+3xmlp/4xnone",
 }
 UNEVEN_FILE = FOLDER / "uneven" / "routing.json"
 # Ranks without expandable segments: point and stage.
