@@ -29,8 +29,9 @@ from harness.resolve.recipe import Recipe
 from harness.resolve.resolve import recipe_of, resolve_recipe
 from harness.resolve.sweep_file import SIZES
 
-# Shapes that are traced together: few at first, so that the first answers come early.
-_AT_ONCE = (1, 4, 16, 48)
+# Shapes that are traced together: few at first, so that the first answers come early. So many such batches are traced
+# while an earlier one is predicted: fewer leave the tracers or this process idle.
+_AT_ONCE, _AHEAD = (1, 4, 16), 2
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
 _NOT_LEGAL = "not legal"
@@ -113,7 +114,8 @@ class _Run:
 
     ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
     without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too
-    slow. ``planned``: layouts with all settings, replayed, as a plan of one layout has them.
+    slow. ``under_way``: layouts whose traces are being made. ``planned``: layouts with all settings, replayed, as a
+    plan of one layout has them.
     """
 
     request: PlanRequest
@@ -126,6 +128,7 @@ class _Run:
     too_large: set[tuple[object, ...]] = field(default_factory=set)
     open: set[Sizes] = field(default_factory=set)
     computing: dict[Sizes, float] = field(default_factory=dict)
+    under_way: set[Sizes] = field(default_factory=set)
     planned: set[Sizes] = field(default_factory=set)
     num_batches: int = 0
 
@@ -145,12 +148,13 @@ class _Run:
             level = 0 if sizes.shape == own else sizes.mb
             levels.setdefault(level, {}).setdefault(sizes.shape, []).append(sizes)
             self.known.num_layouts += 1
-        for level in sorted(levels):
-            order = [*levels[level].values()]
-            self._pipelined(self._batches(order, self._due), lambda due: self._settings(due, _ENDS[:1]))
-            again = [[s for s in group if s in self.known.tried] for group in order]
-            self._pipelined(self._batches(again, self._due_again), lambda due: self._settings(due, _ENDS))
-            for sizes in [*self.open]:
+        self._pipelined(self._levels([[*levels[level].values()] for level in sorted(levels)]))
+
+    def _levels(self, levels: list[list[list[Sizes]]]) -> "Iterator[_Batch]":
+        for order in levels:
+            yield from self._batches(order, self._due, _ENDS[:1])
+            yield from self._batches(order, self._due_again, _ENDS)
+            for sizes in self.open - self.under_way:
                 self._too_slow(sizes)
 
     def fine(self) -> None:
@@ -163,7 +167,8 @@ class _Run:
         }:
             some = [*due.values()][:_FINE_AT_ONCE]
             self.planned.update(each.sizes for each in some)
-            self._pipelined(iter([[_Due(each.sizes, each.settings, each.settled) for each in some]]), self._everything)
+            again = (_Due(each.sizes, each.settings, each.settled) for each in some)
+            self._pipelined(iter([[(due, self._everything(due)) for due in again]]))
         done = set[tuple[Sizes, str]]()
         while rows := {(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed} - done:
             for sizes, text in rows:
@@ -202,14 +207,16 @@ class _Run:
     def _everything(self, due: "_Due") -> Candidates:
         return candidates(due.settled.spec, due.settled.software, settled_implementation(due.settled.spec))
 
-    def _pipelined(self, batches: "Iterator[list[_Due]]", settings_of: "Callable[[_Due], Candidates]") -> None:
+    def _pipelined(self, batches: "Iterator[_Batch]") -> None:
+        """Trace the batches in turn, then predict each. An empty one waits until all before it are predicted."""
         with ThreadPoolExecutor(1) as pool:
-            waiting: list[tuple[list[tuple[_Due, Candidates]], Future[Traces]]] = []
+            waiting: list[tuple[_Batch, Future[Traces]]] = []
             try:
                 for batch in batches:
-                    settings = [(due, settings_of(due)) for due in batch]
-                    waiting.append((settings, pool.submit(self._traces, settings)))
-                    if len(waiting) > 1:
+                    if batch:
+                        self.under_way.update(due.sizes for due, _ in batch)
+                        waiting.append((batch, pool.submit(self._traces, batch)))
+                    while len(waiting) > (_AHEAD if batch else 0):
                         self._take(*waiting.pop(0))
                 while waiting:
                     self._take(*waiting.pop(0))
@@ -218,12 +225,24 @@ class _Run:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _batches(self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]") -> "Iterator[list[_Due]]":
-        """Yield the layouts of several shapes at once; of each shape those that may fit and are legal."""
-        waiting, batch = 0, list[_Due]()
+    def _batches(
+        self,
+        shapes: list[list[Sizes]],
+        due_of: "Callable[[Sizes], _Due | None]",
+        policies: tuple[RecomputePolicy, ...],
+    ) -> "Iterator[_Batch]":
+        """Yield the layouts of several shapes at once; of each shape those that may fit and are legal.
+
+        Whether they may depends on themselves without recompute, or on half the micro-batch.
+        """
+        waiting, batch = 0, _Batch()
         for group in shapes:
             self._end_if_stopped()
-            found = [due for sizes in group if (due := due_of(sizes))]
+            if any(not self.under_way.isdisjoint((sizes, sizes._replace(mb=sizes.mb // 2))) for sizes in group):
+                yield from filter(None, [batch])
+                yield []
+                batch, waiting = [], 0
+            found = [(due, self._settings(due, policies)) for sizes in group if (due := due_of(sizes))]
             batch += found
             waiting += bool(found)
             if waiting == _AT_ONCE[min(self.num_batches, len(_AT_ONCE) - 1)]:
@@ -269,8 +288,8 @@ class _Run:
         return _Due(sizes, settings, replace(self.base, spec=spec))
 
     def _due_again(self, sizes: Sizes) -> "_Due | None":
-        tried = self.known.tried[sizes]
-        if tried.least_seconds > SLOWEST * self.known.fastest:
+        tried = self.known.tried.get(sizes)
+        if tried is None or tried.least_seconds > SLOWEST * self.known.fastest:
             return None
         return _Due(sizes, tried.settings, tried.settled)
 
@@ -287,7 +306,7 @@ class _Run:
         self.known.reasons[why] += 1
         self._ended(_NOT_LEGAL)
 
-    def _traces(self, settings: "list[tuple[_Due, Candidates]]") -> Traces:
+    def _traces(self, settings: "_Batch") -> Traces:
         even: dict[str, ChunkTrace] = {}
         uneven: dict[str, ChunkTrace] = {}
         refused: dict[str, str] = {}
@@ -299,7 +318,7 @@ class _Run:
             find_requests = traced.find_requests
         return Traces(even, {**even, **uneven} if uneven else None, refused, find_requests)
 
-    def _take(self, settings: "list[tuple[_Due, Candidates]]", traced: "Future[Traces]") -> None:
+    def _take(self, settings: "_Batch", traced: "Future[Traces]") -> None:
         try:
             traces = traced.result()
         except RunFailedError:
@@ -309,6 +328,7 @@ class _Run:
             self._end_if_stopped()
             tried = self._tried(due, found, traces)
             self._keep(replayed(tried, self.request) if due.sizes in self.planned else tried)
+            self.under_way.discard(due.sizes)
         self.news(self.known)
 
     def _tried(self, due: "_Due", found: Candidates, traces: Traces) -> Tried:
@@ -349,7 +369,10 @@ class _Due:
     settled: Settled
 
 
-def _needed(settings: list[tuple[_Due, Candidates]]) -> Iterator[tuple[TraceKind, tuple[TraceCase, ...]]]:
+_Batch = list[tuple[_Due, Candidates]]
+
+
+def _needed(settings: _Batch) -> Iterator[tuple[TraceKind, tuple[TraceCase, ...]]]:
     for due, found in settings:
         kind = trace_kind(due.settled.spec)
         with suppress(LayoutError):  # the plan refuses such a layout with the reason
