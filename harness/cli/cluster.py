@@ -7,41 +7,27 @@ from pathlib import Path
 from typing import get_args
 
 from harness.cli.options import ClusterLaunchOptions
-from harness.cli.requests import given_options, read
 from harness.errors import BadRequestError, Problems
-from harness.records.job import CLUSTERS, ClusterRequest, KubeflowOptions, SlurmOptions
+from harness.records.job import KubeflowOptions, SlurmOptions
 from harness.records.strict_yaml import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
 _MINUTES = re.compile(r"\d{1,7}")
 
 
-def cluster_request(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> ClusterRequest | None:
-    """Return the options as one value; None for another launcher.
+def settled_options(
+    launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object], others: list[str]
+) -> dict[str, object]:
+    """Return what of the job's options is not as it was given. BadRequestError, all at once, for contradictions.
 
-    ``local``: the options that choose the nodes, by name; None for a default.
-    BadRequestError, all at once, for options that contradict each other or the launcher.
+    ``local``: the options that choose the nodes, by name; None for a default. ``others``: given ones of other clusters.
     """
-    if launcher not in CLUSTERS:
-        if names := given_options(given, but=()):
-            problem = f"{', '.join(names)}: only with --launcher {' or '.join(CLUSTERS)}"
-            raise BadRequestError(problem, remedy="add it, or leave them out")
-        return None
-    return ClusterRequest(options=_options(launcher, given, local), submit=not given.no_submit, detach=given.detach)
-
-
-def _options(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> SlurmOptions | KubeflowOptions:
-    """Return what the job asks the cluster for. BadRequestError, all at once, for options that contradict each other.
-
-    ``local``: the options that choose the nodes, by name; None for a default.
-    """
-    problems, kind = Problems(), CLUSTERS[launcher]
+    problems = Problems()
     if names := [f"--{name}" for name, value in local.items() if value is not None]:
         remedy = "leave them out: --num_gpus and --gpus_per_node decide how many nodes"
         problems.add(f"{', '.join(names)} cannot be combined with --launcher {launcher}", remedy)
-    own = {*kind.model_fields, "time_limit", "detach", "no_submit", "no_exclusive" if kind is SlurmOptions else ""}
-    if names := given_options(given, but=own):
-        problems.add(f"{', '.join(names)}: not with --launcher {launcher}", "leave them out")
+    if others:
+        problems.add(f"{', '.join(others)}: not with --launcher {launcher}", "leave them out")
     for name, number in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes)):
         if number is not None and number < 1:
             problems.add(f"--{name} {number} must be at least 1", "")
@@ -55,8 +41,7 @@ def _options(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, obj
         problems.add("--detach and --no_submit exclude each other", "leave one of them out")
     minutes = problems.tried(lambda: limit_minutes(given.time_limit))
     base = problems.tried(lambda: _train_job(given.base))
-    settled = {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base}
-    return read(kind, given, **settled, exclusive=not given.no_exclusive)
+    return {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base}
 
 
 def _train_job(file: Path | None) -> object:

@@ -1,13 +1,14 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from harness.cli.options import (
     ENGINES,
+    ClusterLaunchOptions,
     EngineOptions,
     ExperimentOptions,
     JudgeOptions,
@@ -21,6 +22,7 @@ from harness.launch.plan import Nodes
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions, LaunchSettings
+from harness.records.job import CLUSTERS, ClusterRequest
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
 
 _Kind = TypeVar("_Kind")
@@ -188,3 +190,23 @@ def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
         names = (option.default, *(option.param_decls or ()))  # Annotated puts the first name there
         long = next((name for name in names if isinstance(name, str) and name.startswith("--")), option.metavar)
         yield field, long.partition("/")[0]
+
+
+def cluster_request(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> ClusterRequest | None:
+    """Return the options as one value; None for a launcher that is no cluster's.
+
+    ``local``: the options that choose the nodes, by name; None for a default.
+    BadRequestError, all at once, for options that contradict each other or the launcher.
+    """
+    if launcher not in CLUSTERS:
+        if names := given_options(given, but=()):
+            problem = f"{', '.join(names)}: only with --launcher {' or '.join(CLUSTERS)}"
+            raise BadRequestError(problem, remedy="add it, or leave them out")
+        return None
+    from harness.cli.cluster import settled_options
+
+    kind = CLUSTERS[launcher]
+    own = {*kind.model_fields, "time_limit", "detach", "no_submit", "no_exclusive" if launcher == "slurm" else ""}
+    settled = settled_options(launcher, given, local, given_options(given, but=own))
+    options = read(kind, given, **settled, exclusive=not given.no_exclusive)
+    return ClusterRequest(options=options, submit=not given.no_submit, detach=given.detach)

@@ -138,8 +138,7 @@ def _request(
     problems: Problems,
 ) -> "NightRequest | None":
     """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
-    from harness.cli.cluster import cluster_request
-    from harness.cli.requests import batch_launch, read, require_engine
+    from harness.cli.requests import batch_launch, cluster_request, read, require_engine
     from harness.nightly.plan import NightRequest
     from harness.records.batches import BatchLaunch
 

@@ -63,8 +63,7 @@ def run(
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
     from harness.batch.repeats import run_experiment
-    from harness.cli.cluster import cluster_request
-    from harness.cli.requests import nodes_said, run_request
+    from harness.cli.requests import cluster_request, nodes_said, run_request
     from harness.measure.experiment import Display
 
     on_cluster = cluster_request(launch.launcher, cluster, nodes_said(launch, launch.replay_from))

@@ -186,8 +186,7 @@ def cluster_sweep_request(
     how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: ClusterLaunchOptions
 ) -> "ClusterRequest | None":
     """Return the request of a launcher of clusters; None for another launcher. BadRequestError with all problems."""
-    from harness.cli.cluster import cluster_request
-    from harness.cli.requests import nodes_said
+    from harness.cli.requests import cluster_request, nodes_said
     from harness.records.job import CLUSTERS
 
     problems, asked = Problems(), None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.cluster import cluster_request
 from harness.cli.options import (
     ClusterLaunchOptions,
     ExperimentOptions,
@@ -13,7 +12,7 @@ from harness.cli.options import (
     LaunchOptions,
     LocalLaunchOptions,
 )
-from harness.cli.requests import experiment_request, given_options, read, run_request
+from harness.cli.requests import cluster_request, experiment_request, given_options, read, run_request
 from harness.launch.plan import Nodes
 from harness.records.gating import GateOptions, LaunchSettings
 from tests.commands import refused

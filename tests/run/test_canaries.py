@@ -81,17 +81,17 @@ def test_a_secret_that_would_be_recorded_is_refused_and_not_repeated(mbr_perf, t
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (("run", "-E", f"HUB={TOKEN}", "--timeout", "-1", "-tp", "3"), ("HUB contains", "--timeout -1", "A01: ")),
+        (("run", "-E", f"HUB={TOKEN}", "--timeout", "-1", "-tp", "3"), ("HUB contains", "--timeout -1", "P03: ")),
         (("run", "--set", f"env.HUB={TOKEN}", "-c", "bf61"), ("HUB contains", "bf61")),
         (("run", "-E", "HF_TOKEN=CANARY1", "-E", "HF_TOKEN=CANARY2", "-c", "bf61"), ("HF_TOKEN", "bf61")),
         (("run", "-E", TOKEN, "-c", "bf61"), ("no '='", "bf61")),
         (("run", "-mr", f"/data/{TOKEN}/a.yaml", "-E", "A_TOKEN=CANARY"), ("/data/***/a.yaml: ", "A_TOKEN has")),
-        (("run", "-E", f"HUB={TOKEN}", "--launcher", "torchrum", "-tp", "3"), ("HUB contains", "torchrum", "A01: ")),
+        (("run", "-E", f"HUB={TOKEN}", "--launcher", "torchrum", "-tp", "3"), ("HUB contains", "torchrum", "P03: ")),
         (("run", "-E", f"HUB={TOKEN}", "--ab", f"env.HUT={TOKEN}"), ("HUB contains", "HUT contains")),
-        (("run", "-E", f"HUB={TOKEN}", "-tp", "3", "--launcher", "slurm", "--time_limit", "10"), ("HUB contains", "A01: ")),
-        (("check", "-E", f"HUB={TOKEN}", "-tp", "3"), ("HUB contains", "A01: ")),
+        (("run", "-E", f"HUB={TOKEN}", "-tp", "3", "--launcher", "slurm", "--time_limit", "10"), ("HUB contains", "P03: ")),
+        (("check", "-E", f"HUB={TOKEN}", "-tp", "3"), ("HUB contains", "P03: ")),
         (("sweep", "-E", f"HUB={TOKEN}", "--over", "tpp=1"), ("HUB contains", "tpp: ")),
-        (("sweep", "-E", f"HUB={TOKEN}", "-tp", "3", "--over", "recompute=none; mlp"), ("HUB contains", "A01: ")),
+        (("sweep", "-E", f"HUB={TOKEN}", "-tp", "3", "--over", "recompute=none; mlp"), ("HUB contains", "P03: ")),
     ],
 )  # fmt: skip
 def test_a_secret_is_reported_together_with_all_else_that_is_wrong(mbr_perf, tmp_path, asked, message):

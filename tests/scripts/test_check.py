@@ -139,7 +139,7 @@ def test_everything_is_checked_and_fast_leaves_only_tests_out(check, words, of_p
     assert code == 0
     assert f"python -m pytest -n 2 --dist loadfile --no-loadscope-reorder{of_pytest}" in calls
     num_programs = len(list(SCRIPTS.glob("*.d")))
-    assert sum(call.startswith("mypy") for call in calls) == 1 + num_programs
+    assert sum(call.startswith("mypy") for call in calls) == 2 + num_programs
     assert {"ruff format --check --quiet .", "ruff check --quiet .", "lint-imports --no-cache"} <= set(calls)
 
 
