@@ -29,8 +29,7 @@ from harness.resolve.recipe import Recipe
 from harness.resolve.resolve import recipe_of, resolve_recipe
 from harness.resolve.sweep_file import SIZES
 
-# Shapes that are traced together: few at first, so that the first answers come early. So many such batches are traced
-# while an earlier one is predicted: fewer leave the tracers or this process idle.
+# Shapes that are traced together: few at first, so that the first answers come early; and batches traced meanwhile.
 _AT_ONCE, _AHEAD = (1, 4, 16), 2
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
@@ -178,16 +177,14 @@ class _Run:
 
     def eager(self) -> None:
         """Plan the best layouts, or the nearest one, without CUDA graphs. Keep the best of them if it is better."""
-        best = self.known.best
         if self.base.spec.cuda_graph.impl == "none":
             return
-        settings = []
+        best, settings = self.known.best, []
         for each in best or filter(None, [self.known.nearest]):
             spec = each.settled.spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
             due = _Due(each.sizes, each.settings, replace(each.settled, spec=spec))
             settings.append((due, self._everything(due)))
-        with ThreadPoolExecutor(1) as pool:
-            traces = pool.submit(self._traces, settings).result()
+        traces = self._traces(settings)
         found = (replayed(self._tried(*each, traces), self.request) for each in settings)
         eager = min((each for each in found if each.row), key=lambda each: each.rank, default=None)
         if eager and (not best or eager.is_better_than(best[0])):

@@ -253,8 +253,7 @@ def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
         "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=3,5", "--control", "tp=7", "--launcher", "replay", "--dryrun"
     )
     assert answer.code == 2
-    for tp, rule in ((3, "P04"), (5, "P03"), (7, "P03")):
-        assert re.search(rf"\btp={tp}: .*\b{rule}: ", answer.err)
+    assert [tp for tp in (3, 5, 7) if not re.search(rf"\btp={tp}: P03: ", answer.err)] == []
 
 
 def dry(mbr_perf, over):
