@@ -65,7 +65,7 @@ def test_expandable_segments_cure_memory_in_pieces_as_diagnose_says(machine, who
     assert (answer["verdict"]["class"], answer["allocator"]["remedy"]) == ("capacity", "expandable_segments")
     cure, *_ = answer["fixes"]
     tried = here.mbr_perf(*shlex.split(cure["command"])[1:], "--results_dir", here.folder / "cure", "--json")
-    cells = json.loads(tried.stdout)["cells"]
-    assert [cell["status"] for cell in cells] == ["oom", "ok"]
-    peaks = [cells[1]["metrics"][name]["value"] for name in ("peak_allocated_bytes", "peak_reserved_bytes")]
+    cured = json.loads(tried.stdout)
+    peaks = [cured["metrics"][name]["value"] for name in ("peak_allocated_bytes", "peak_reserved_bytes")]
+    assert cured["outcome"] == "pass"
     assert [round(peak / GIB, 2) for peak in peaks] == [72.37, 73.11]
