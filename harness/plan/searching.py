@@ -29,8 +29,8 @@ from harness.resolve.recipe import Recipe
 from harness.resolve.resolve import recipe_of, resolve_recipe
 from harness.resolve.sweep_file import SIZES
 
-# Shapes that are traced together: few at first, so that the first answers come early; and batches traced meanwhile.
-_AT_ONCE, _AHEAD = (1, 4, 16), 2
+# Shapes that are traced together: few at first, so that the first answers come early. Batches of them traced at once.
+_AT_ONCE, _AHEAD = (1, 2, 4), 2
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
 _NOT_LEGAL = "not legal"
@@ -205,15 +205,15 @@ class _Run:
         return candidates(due.settled.spec, due.settled.software, settled_implementation(due.settled.spec))
 
     def _pipelined(self, batches: "Iterator[_Batch]") -> None:
-        """Trace the batches in turn, then predict each. An empty one waits until all before it are predicted."""
-        with ThreadPoolExecutor(1) as pool:
+        """Trace the batches, and predict each in turn. An empty one waits until another is predicted."""
+        with ThreadPoolExecutor(_AHEAD) as pool:
             waiting: list[tuple[_Batch, Future[Traces]]] = []
             try:
                 for batch in batches:
                     if batch:
                         self.under_way.update(due.sizes for due, _ in batch)
                         waiting.append((batch, pool.submit(self._traces, batch)))
-                    while len(waiting) > (_AHEAD if batch else 0):
+                    if len(waiting) > (_AHEAD if batch else 0):
                         self._take(*waiting.pop(0))
                 while waiting:
                     self._take(*waiting.pop(0))
@@ -235,10 +235,9 @@ class _Run:
         waiting, batch = 0, _Batch()
         for group in shapes:
             self._end_if_stopped()
-            if any(not self.under_way.isdisjoint((sizes, sizes._replace(mb=sizes.mb // 2))) for sizes in group):
-                yield from filter(None, [batch])
+            needed = {each for sizes in group for each in (sizes, sizes._replace(mb=sizes.mb // 2))}
+            while not self.under_way.isdisjoint(needed):
                 yield []
-                batch, waiting = [], 0
             found = [(due, self._settings(due, policies)) for sizes in group if (due := due_of(sizes))]
             batch += found
             waiting += bool(found)

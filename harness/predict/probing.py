@@ -1,9 +1,12 @@
 """The planner's constants from operations that were measured by themselves."""
 
+import re
 from collections.abc import Iterable, Sequence
 from math import inf
+from statistics import fmean
 
 from harness.experiment.gpu import GpuType
+from harness.predict.products import num_multiprocessors, slowdown
 from harness.predict.time_model import KERNEL_S
 from harness.records.calibration import ProbedRow
 
@@ -11,6 +14,7 @@ from harness.records.calibration import ProbedRow
 # of which the constant is, take at least half of them.
 _LAUNCHED = 0.9
 _LEAST_SHARE = 0.5
+_PRODUCT = re.compile(r"(\d+) x (\d+) x (\d+) (forward|input gradient|weight gradient|gradients)$")
 _CALLS = {"launch_s": 1, "call_s": 3}  # a linear layer makes three products
 
 
@@ -24,16 +28,27 @@ def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:
     per_s, flops = found.get("memory", 1.0) * gpu.memory_bandwidth, gpu.peak_flops
     peaks = {"gemm_bf16": flops["bf16"], "gemm_low_precision": flops.get("fp8"), "attention": flops["bf16"]}
     for name, peak in peaks.items():
-        share = _share([row for row in on_gpu if row.of == name], peak or 0.0, inf if name == "attention" else per_s)
+        measured = [row for row in on_gpu if row.of == name]
+        share = _share(measured, peak or 0.0, inf if name == "attention" else per_s, num_multiprocessors(gpu))
         found |= {name: share} if share else {}
     return found | {row.of: row.host_s / _CALLS[row.of] for row in rows if row.of in _CALLS}
 
 
-def _share(rows: Iterable[ProbedRow], peak: float, bytes_per_s: float) -> float | None:
-    """Return the share of the peak at which these operations compute; None where none says it."""
+def _share(rows: Iterable[ProbedRow], peak: float, bytes_per_s: float, num: int) -> float | None:
+    """Return the share of the peak at which these operations compute in full waves; None where none says it."""
     computing = ((row, row.seconds - KERNEL_S - row.moved_bytes / bytes_per_s) for row in rows)
-    kept = [(row.flops, rest) for row, rest in computing if rest >= _LEAST_SHARE * row.seconds]
+    kept = [(row.flops, rest / _slowdown(row, num)) for row, rest in computing if rest >= _LEAST_SHARE * row.seconds]
     return sum(flops for flops, _ in kept) / sum(rest for _, rest in kept) / peak if kept and peak else None
+
+
+def _slowdown(row: ProbedRow, num: int) -> float:
+    """Return the slowdown by shape of a row that names ``tokens x inner x outer``, and 1 of any other row."""
+    if not (sizes := _PRODUCT.match(row.what)):
+        return 1.0
+    tokens, inner, outer = map(int, sizes.groups()[:3])
+    forward, of_input, of_weight = (1, tokens, outer), (1, tokens, inner), (1, outer, inner)
+    outputs = {"forward": [forward], "input gradient": [of_input], "weight gradient": [of_weight]}
+    return fmean(slowdown(output, num) for output in outputs.get(sizes[4], [of_input, of_weight]))
 
 
 def _seconds(rows: Iterable[ProbedRow]) -> float:

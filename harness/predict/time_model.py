@@ -15,6 +15,7 @@ from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
 from harness.predict.model_states import state_bytes
 from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on_arrival
+from harness.predict.products import Widths, slowdown_of
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
 
@@ -23,6 +24,7 @@ from harness.records.trace import OpKind, Phase
 class Efficiency:
     """Shares of data-sheet rates that operations reach, and the seconds of the host.
 
+    ``gemm_bf16``, ``gemm_low_precision``: of a product of full waves, without its bytes (`products`).
     ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes
     the computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple
     operation of a trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its
@@ -322,8 +324,14 @@ class Clock:
         if op.kind == "elementwise":
             return moving + KERNEL_S
         computing = op.flops / self._flops_per_s[op.kind, op.dtype]
-        # The first loads and the last stores of a product have nothing to run beside, so small products are slower.
-        return (computing + moving if op.kind == "gemm" else max(computing, moving)) + KERNEL_S
+        if op.kind == "gemm":  # beside its first loads and last stores nothing runs
+            computing *= slowdown_of(op.phase, op.dtype, op.flops, op.bytes, self._widths)
+            return computing + moving + KERNEL_S
+        return max(computing, moving) + KERNEL_S
+
+    @cached_property
+    def _widths(self) -> Widths:
+        return Widths.of(self.spec)
 
     def _communicate(self, op: Op) -> float:
         return op.comm_bytes / self._sent_per_s[op.comm_group] if op.comm_group else 0.0

@@ -27,7 +27,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "exposed": (0.01, 1.0), "launch_s": (1e-6, 1e-3), "call_s": (1e-6, 1e-3), "norm": (1.2, 20.0),
 }  # fmt: skip
 MEANING = {
-    "gemm_bf16": "share of the data sheet's BF16 peak that matrix products reach",
+    "gemm_bf16": "share of the data sheet's BF16 peak that a matrix product of full waves reaches, without its bytes",
     "gemm_low_precision": "the same of FP8",
     "memory": "share of the memory bandwidth that kernels bound by memory reach",
     "link": "share of NVLink's rate that collectives reach",

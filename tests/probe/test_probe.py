@@ -6,6 +6,7 @@ import pytest
 
 from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
+from harness.predict.products import slowdown
 from harness.predict.time_model import KERNEL_S, borrowed_text
 from harness.records.calibration import Probe, ProbedRow
 
@@ -19,9 +20,12 @@ def rows(true, *, host_s=1e-6):
     peaks = {"gemm_bf16": 989.4e12, "gemm_low_precision": 1978.9e12, "attention": 989.4e12}
     for name, peak in peaks.items():
         for flops, moved in ((2e12, 2e8), (5e11, 1e8), (1e9, 1e8)):  # the last is bound by memory, and says nothing
-            moving = 0.0 if name == "attention" else moved / per_s
-            yield ProbedRow(of=name, what="", flops=flops, moved_bytes=moved, host_s=host_s,
-                            seconds=flops / peak / true[name] + moving + KERNEL_S)  # fmt: skip
+            what, output = ("", None) if name == "attention" else ("4096 x 8192 x 1280 forward", (1, 4096, 1280))
+            computing = flops / peak / true[name]
+            seconds = computing * slowdown(output, 132) + moved / per_s if output else computing
+            yield ProbedRow(
+                of=name, what=what, flops=flops, moved_bytes=moved, host_s=host_s, seconds=seconds + KERNEL_S
+            )
     yield ProbedRow(of="memory", what="copy", flops=0, moved_bytes=2e9, seconds=2e9 / per_s + KERNEL_S, host_s=host_s)
     for name, calls in (("launch_s", 1), ("call_s", 3)):
         seconds = calls * true[name]
