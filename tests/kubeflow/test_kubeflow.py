@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.kubernetes import state_of
+from harness.nightly.outcome import infrastructure_fault
 from harness.records.job import read_job, read_submitted
 from harness.records.store import read_run
 from tests.kubeflow.conftest import PREFIX, condition, problems_of, refusal
@@ -215,4 +216,6 @@ def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_jo
     shutil.rmtree(Path(job.runs[0].run_dir) / "ranks", ignore_errors=True)
     api._start(api.jobs[job.name]["spec"]["trainer"])
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
-    assert read_run(job.runs[0].run_dir).failure.startswith("Kubernetes: RESTARTED: ")
+    record = read_run(job.runs[0].run_dir)
+    assert record.failure.startswith("Kubernetes: RESTARTED: ")
+    assert infrastructure_fault(record).retry == "at_once"
