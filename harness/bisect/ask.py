@@ -21,7 +21,8 @@ class BisectOptions:
         help="SUITE:CASE, or a run: its folder or the start of its id.")] = None
     good: Annotated[str, option("REV", "A commit before the change.")] = ""
     bad: Annotated[str, option("REV", "A later commit that has it.")] = ""
-    repo: Annotated[Path | None, option("FOLDER", "A checkout of Megatron-LM. It is only read.")] = None
+    repo: Annotated[Path | None, option("FOLDER", "A checkout of Megatron-LM or Megatron-Bridge. It is only "
+                                                  "read.")] = None
     metric: Annotated[str | None, option("NAME", "recompute, memory, work (by tracing) or time. Default: what "
                                                  "differs in a trace, else time.")] = None
     max_runs: Annotated[int, option("N", "End undecided after N runs of a bisect by time.")] = 150
@@ -34,7 +35,7 @@ class BisectOptions:
 
 @takes(BisectOptions)
 def bisect(asked: BisectOptions) -> None:
-    """Find the commit of Megatron-LM from which on a case is slower, needs more memory, or recomputes something else.
+    """Find the commit from which on a case is slower, needs more memory, or recomputes something else.
 
     Each revision's megatron-core runs in this environment, from a copy. First both ends are measured under two labels
     each: a machine on which a revision differs from itself decides nothing. Revisions that cannot run are skipped.

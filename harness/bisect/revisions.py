@@ -10,10 +10,11 @@ from harness.errors import BadRequestError
 from harness.records.quoting import quoted_error
 from harness.show.page import on_one_line
 
-PACKAGE = "megatron"
+PACKAGE, SUBMODULE = "megatron", "3rdparty/Megatron-LM"
 _VERSION = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE)\s*=\s*['\"]?([\w.]*)['\"]?\s*$", re.MULTILINE)
 _ABOUT = re.compile(r"recomput|checkpoint|offload|memory|alloc|buffer|cuda_graph", re.IGNORECASE)
 _MOST_LINES = 20
+_CHECKOUT = "name a checkout of Megatron-LM or Megatron-Bridge with --repo"
 _PATIENCE_S = 300.0
 
 
@@ -29,15 +30,31 @@ def git(repo: Path, *arguments: str) -> bytes:
     return done.stdout
 
 
+def core_of(repo: Path, sha: str) -> tuple[Path, str]:
+    """Return the repository and the commit of megatron-core at a revision: of Megatron-Bridge, those of its submodule.
+
+    BadRequestError if the submodule is not checked out.
+    """
+    link = git(repo, "ls-tree", sha, SUBMODULE).decode().split()
+    if link[1:2] != ["commit"]:
+        return repo, sha
+    if not (repo / SUBMODULE / ".git").exists():
+        remedy = f"git -C {repo} submodule update --init {SUBMODULE}"
+        raise BadRequestError(f"{repo / SUBMODULE}: the submodule is not checked out", remedy=remedy)
+    return repo / SUBMODULE, link[2]
+
+
 def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
     """Return good, the later commits of the first-parent line that change megatron-core, and bad at the end.
 
     BadRequestError with everything that is wrong: no repository, unknown or unordered revisions, no megatron-core.
     """
     if not repo.is_dir():
-        raise BadRequestError(f"--repo {repo}: no such folder", remedy="name a checkout of Megatron-LM")
+        raise BadRequestError(
+            f"--repo {repo}: no such folder", remedy="name a checkout of Megatron-LM or Megatron-Bridge"
+        )
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
-    listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE)
+    listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE, SUBMODULE)
     if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:
         raise BadRequestError(
             f"--good {good} is no ancestor of --bad {bad}", remedy="name an earlier and a later commit"
@@ -47,10 +64,9 @@ def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
             f"no commit from --good {good} to --bad {bad} changes {PACKAGE}/", remedy="name other revisions"
         )
     for option, sha in (("--good", ends[0]), ("--bad", listed[-1].sha)):
-        if not git(repo, "ls-tree", sha, f"{PACKAGE}/core/__init__.py"):
-            raise BadRequestError(
-                f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy="name a checkout of Megatron-LM with --repo"
-            )
+        core, at = core_of(repo, sha)
+        if not git(core, "ls-tree", at, f"{PACKAGE}/core/__init__.py"):
+            raise BadRequestError(f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy=_CHECKOUT)
     return (*_listed(repo, "--max-count=1", ends[0]), *listed)
 
 
@@ -83,6 +99,7 @@ def copied(repo: Path, sha: str, folder: Path) -> str:
     A copy leaves the repository as it is. Packages of the folder go before installed ones, their versions too.
     BadRequestError if the revision has no megatron-core that can be read.
     """
+    repo, sha = core_of(repo, sha)
     version = version_at(repo, sha)
     if not (folder / PACKAGE).is_dir():
         half = folder.with_name(f"{folder.name}.half")
@@ -102,6 +119,7 @@ def copied(repo: Path, sha: str, folder: Path) -> str:
 def lines_about_memory(repo: Path, before: str, after: str) -> tuple[str, ...]:
     """Return the changed lines about recompute and memory, with their files, at most 20."""
     found, file = list[str](), ""
+    (repo, before), (_, after) = core_of(repo, before), core_of(repo, after)
     text = git(repo, "diff", "--unified=0", "--no-color", "--no-ext-diff", before, after, "--", PACKAGE)
     for line in text.decode(errors="replace").splitlines():
         if line.startswith("+++ "):

@@ -41,7 +41,7 @@ def settled_options(
         problems.add("--detach and --no_submit exclude each other", "leave one of them out")
     minutes = problems.tried(lambda: limit_minutes(given.time_limit))
     base = problems.tried(lambda: _train_job(given.base))
-    return {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base}
+    return {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base, "exclude": None}
 
 
 def _train_job(file: Path | None) -> object:

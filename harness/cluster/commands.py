@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from harness.cluster.controller import Answer, Controller, plain
 from harness.cluster.state import JobState, from_sacct, from_scontrol
@@ -64,17 +63,16 @@ class Slurm(Controller):
                 )
         return found
 
-    def require_options(self, job: ClusterJob) -> None:
-        """Let Slurm test the job."""
-        assert isinstance(job, SlurmJob)
+    def require_options(self, job: SlurmJob) -> None:
+        """BadRequestError where Slurm does not know a name that an option gives, or is not installed here.
+
+        Whatever else stands in the way of this job says nothing of others with the same options.
+        """
         answer = self.call(job.test_only)
         if answer.code is None and "no answer" not in answer.err:
             raise BadRequestError(answer.err, remedy="submit where Slurm is installed")
         if answer.code and self.wrong_option.search(answer.err):
             raise BadRequestError(f"Slurm refused the job: {plain(answer.err)}", remedy="nothing was submitted")
-
-    def keep_logs(self, job: SubmittedRecord, folder: Path) -> None:
-        """Do nothing: the batch file names the log."""
 
     def show(self, job: SubmittedRecord) -> Answer:
         """``scontrol``: what the controller still knows, for minutes after the end."""

@@ -5,9 +5,8 @@ import shlex
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from harness.cluster.state import JobState
@@ -58,13 +57,6 @@ class Controller(ABC):
         """Return the latest job of this file; the cluster's message if it does not name one."""
 
     @abstractmethod
-    def require_options(self, job: ClusterJob) -> None:
-        """BadRequestError where the cluster does not know a name that an option gives, or is not installed here.
-
-        Whatever else stands in the way of this job says nothing of others with the same options.
-        """
-
-    @abstractmethod
     def state(self, job: SubmittedRecord) -> JobState:
         """Return the state of a job. ``purged``: nobody knows it; ``unreachable``: nobody could be asked."""
 
@@ -76,9 +68,9 @@ class Controller(ABC):
     def _id_in(self, answer: Answer, job: ClusterJob) -> tuple[str, str | None]:
         """Return the id that an accepted submission names, and its cluster. RunFailedError if it names none."""
 
-    @abstractmethod
-    def keep_logs(self, job: SubmittedRecord, folder: Path) -> None:
-        """Bring the logs of the job's nodes into ``folder``, if the cluster does not write them there itself."""
+    def logs(self, _: SubmittedRecord) -> Iterator[tuple[str, str]]:
+        """Yield name and text of the logs of the job's nodes that the cluster does not write itself."""
+        yield from ()
 
     def submit(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
         """Return what the cluster answered. BadRequestError with its own words if it refuses; nothing is queued then.

@@ -18,6 +18,7 @@ from harness.launch.crew import interruption
 from harness.launch.heartbeats import Heartbeats
 from harness.records.disk import require_kept
 from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
+from harness.records.store import write_atomically
 from harness.show.terminal import narrate
 
 LOOK_S = 0.5
@@ -145,7 +146,8 @@ class _Look:
         watch.ended_s = now if watch.ended_s is None else watch.ended_s
         if now - watch.ended_s < SETTLE_S and watch.job.runs:
             return False
-        self._controller.keep_logs(watch.submitted, Path(watch.job.job_dir) / LOGS)
+        for name, text in self._controller.logs(watch.submitted):
+            write_atomically(Path(watch.job.job_dir) / LOGS / f"{name}.out", text)
         collect_ended(watch.job, watch.submitted, state)
         return True
 

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.cluster.controller import Answer, Controller, plain
@@ -12,7 +11,6 @@ from harness.errors import BadRequestError
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.kubeflow_job import TRAIN_JOBS
 from harness.records.job import SubmittedRecord
-from harness.records.store import write_atomically
 
 _ENDED: Mapping[str, Kind] = {"Complete": "finished", "Failed": "failed"}
 _OTHER_RELEASE = re.compile(r'unknown field \\?"spec\.(runtimePatches|podTemplateOverrides)')
@@ -40,16 +38,6 @@ class Kubernetes(Controller):
             return SubmittedRecord(job_id=job.record.name, submitted_at=submitted_at, sbatch=job.sbatch)
         return None if self.gone in answer.err else answer
 
-    def require_options(self, _: ClusterJob) -> None:
-        """List the namespace's jobs: this needs Kubeflow Trainer, the namespace and the right to look."""
-        answer = self._get(f"{self._jobs}?limit=1")
-        if answer.code is None and "no answer" not in answer.err:
-            raise BadRequestError(answer.err, remedy="submit where kubectl is installed")
-        if answer.code and self.wrong_option.search(answer.err):
-            raise BadRequestError(
-                f"Kubernetes refused to list jobs: {plain(answer.err)}", remedy="nothing was submitted"
-            )
-
     def state(self, job: SubmittedRecord) -> JobState:
         """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for."""
         answer = self._get(f"{self._jobs}/{job.job_id}")
@@ -67,13 +55,13 @@ class Kubernetes(Controller):
         """Delete the TrainJob: its pods get SIGTERM."""
         return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}")
 
-    def keep_logs(self, job: SubmittedRecord, folder: Path) -> None:
-        """Write ``POD.out`` for each pod that Kubernetes still has."""
+    def logs(self, job: SubmittedRecord) -> Iterator[tuple[str, str]]:
+        """Yield the log of each pod that Kubernetes still has."""
         for pod in self._pods_of(job):
             name = pod["metadata"]["name"]
             answer = self._get(f"{self._pods}/{name}/log")
             if answer.code == 0:
-                write_atomically(folder / f"{name}.out", answer.out.encode("utf-8", "replace"))
+                yield name, answer.out
 
     def _id_in(self, _: Answer, job: ClusterJob) -> tuple[str, str | None]:
         return job.record.name, None

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic
 
@@ -15,10 +15,23 @@ from harness.cluster.following import Watched, wait_for, watched
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, controller_of, found_again, narrate_submitted, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError
+from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
-from harness.records.job import JobOptions, JobRecord, job_dirs, new_job_dir, read_job, read_submitted
+from harness.launch.slurm_job import SlurmJob
+from harness.records.job import (
+    ATTEMPTS,
+    JobAttempt,
+    JobOptions,
+    JobRecord,
+    SlurmOptions,
+    job_dirs,
+    new_job_dir,
+    read_job,
+    read_submitted,
+)
 from harness.records.run import RunRecord
 from harness.records.store import write_record
+from harness.records.strict_json import read_document
 from harness.show.terminal import narrate
 
 _CANCEL_PATIENCE_S = 60.0
@@ -75,6 +88,8 @@ class JobPerEntry(Generic[Entry]):
         for run in due:
             fresh_folder(self.batch.planned(run).run_dir)
         asked = entry_job(self.batch, due, self.options, self.results)
+        if due[0].purpose == "confirm" and (nodes := self._nodes_of(self._folder(due[0]))):
+            asked = elsewhere(asked, nodes, controller, self.batch.host)
         record = asked.record(new_job_dir(self.results, asked.label))
         self.batch.starts(due[0])
         try:
@@ -94,6 +109,19 @@ class JobPerEntry(Generic[Entry]):
         narrate_submitted(record, submitted)
         return Path(record.job_dir)
 
+    def _nodes_of(self, folder: Path) -> str:
+        """Return the nodes of the entry's jobs until now, as Slurm lists them."""
+        found = set[str]()
+        for job_dir in job_dirs(self.results):
+            if self._entry_of(read_job(job_dir)) == folder:
+                found |= {read_document(path, JobAttempt).nodes for path in (job_dir / ATTEMPTS).glob("*.json")}
+        return ",".join(sorted(found))
+
+    def _entry_of(self, job: JobRecord) -> Path | None:
+        """Return the folder of the entry whose job this is; None for a job of another batch."""
+        is_own = job.what == self.batch.command and job.subject == str(self.batch.folder)
+        return Path(job.runs[0].run_dir).parent if is_own else None
+
     def _leave_alone(self, due: DueRun[Entry], why: str) -> None:
         self._left_alone.add(self._folder(due))
         narrate(f"{due.entry.name}: {why}")
@@ -108,9 +136,9 @@ class JobPerEntry(Generic[Entry]):
         found = dict[Path, Path | None]()
         for job_dir in job_dirs(self.results):
             job = read_job(job_dir)
-            if job.what != self.batch.command or job.subject != str(self.batch.folder):
+            folder = self._entry_of(job)
+            if folder is None:
                 continue
-            folder = Path(job.runs[0].run_dir).parent
             if read_submitted(job_dir) or self._taken_up(job, folder, controller):
                 found[folder] = job_dir if runs_of(job).due else None
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
@@ -184,6 +212,17 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOpt
         options=options,
         results=results,
     )
+
+
+def elsewhere(asked: JobRequest, nodes: str, controller: Controller, host: Host) -> JobRequest:
+    """Return the job without ``nodes``, if Slurm has others for it: a slow node cannot confirm what it caused."""
+    if not isinstance(asked.options, SlurmOptions):
+        return asked
+    without = replace(asked, options=asked.options.model_copy(update={"exclude": nodes}))
+    job = without.checked(host)
+    is_possible = isinstance(job, SlurmJob) and controller.call(job.test_only).code == 0
+    narrate(f"{asked.label}: confirmed on {'other nodes than' if is_possible else 'the same nodes:'} {nodes}")
+    return without if is_possible else asked
 
 
 def _by_hand(watch: Watched, record: RunRecord) -> str:

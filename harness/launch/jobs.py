@@ -9,8 +9,8 @@ from harness.records.job import JobOptions, JobRecord, SlurmOptions
 
 def cluster_job(record: JobRecord, host: Host) -> ClusterJob:
     """Return the job of ``record``. One BadRequestError for all values that the job's file cannot hold."""
-    make = slurm_job.slurm_job if isinstance(record.options, SlurmOptions) else kubeflow_job.kubeflow_job
-    return make(record, host)
+    is_slurm = isinstance(record.options, SlurmOptions)
+    return (slurm_job.slurm_job if is_slurm else kubeflow_job.kubeflow_job)(record, host)
 
 
 def option_problems(asked: JobOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:

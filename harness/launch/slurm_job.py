@@ -99,6 +99,7 @@ class SlurmJob(ClusterJob):
         maybe = (
             ("partition", asked.partition), ("account", asked.account), ("qos", asked.qos),
             ("reservation", asked.reservation), ("constraint", asked.constraint), ("segment", asked.segment),
+            ("exclude", asked.exclude),
         )  # fmt: skip
         return [
             f"job-name={record.name}",

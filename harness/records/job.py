@@ -47,7 +47,7 @@ class SlurmOptions(ClusterOptions):
     """What a job asks Slurm for.
 
     ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``:
-    nodes per NVLink domain.
+    nodes per NVLink domain. ``exclude``: nodes that a confirming job leaves out.
     """
 
     cluster, script = "Slurm", "job.sbatch"
@@ -62,6 +62,7 @@ class SlurmOptions(ClusterOptions):
     exclusive: bool = True
     segment: int | None = Field(default=None, ge=1)
     container_mounts: tuple[str, ...] = ()
+    exclude: str | None = None
 
 
 class KubeflowOptions(ClusterOptions):

@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 
+from harness.bisect.revisions import SUBMODULE, copied, find_revisions
 from harness.records.batches import EVENTS
 from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, repository
+from tests.commands import refused
 
 SUITE = """title: One case
 cases:
@@ -67,6 +69,26 @@ def test_every_problem_of_a_request_is_told_at_once_and_nothing_is_written(bisec
     both = mbr_perf("bisect", "--resume", "x", "--good", first)
     assert (both.code, "--good would change it" in both.err) == (2, True)
     assert not (tmp_path / "results").exists()
+
+
+def test_of_megatron_bridge_the_commits_count_that_move_the_submodule(small, tmp_path):
+    inner, shas = small
+    bridge = tmp_path / "bridge"
+    (bridge / "src").mkdir(parents=True)
+    git(bridge, "init", "-q")
+    moved = []
+    for place, pin in enumerate((shas[0], shas[0], shas[1], shas[2])):
+        (bridge / "src" / "own.py").write_text(f"{place}\n")
+        git(bridge, "add", "-A")
+        git(bridge, "update-index", "--add", "--cacheinfo", f"160000,{pin},{SUBMODULE}")
+        git(bridge, "commit", "-q", "-m", f"Change {place}")
+        moved.append(git(bridge, "rev-parse", "HEAD"))
+    refused(lambda: find_revisions(bridge, moved[0], moved[-1]), "submodule update --init")
+    git(bridge, "clone", "-q", str(inner), SUBMODULE)
+    found = find_revisions(bridge, moved[0], moved[-1])
+    assert [each.sha for each in found] == [moved[0], *moved[2:]]
+    assert copied(bridge, moved[2], tmp_path / "copy") == f"0.16.1+g{shas[1][:10]}"
+    assert (tmp_path / "copy" / "megatron" / "core" / "__init__.py").read_text() == "PLACE = 1\n"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.kubernetes import state_of
+from harness.nightly.outcome import infrastructure_fault
 from harness.records.job import read_job, read_submitted
 from harness.records.store import read_run
 from tests.kubeflow.conftest import PREFIX, condition, problems_of, refusal
@@ -215,4 +216,17 @@ def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_jo
     shutil.rmtree(Path(job.runs[0].run_dir) / "ranks", ignore_errors=True)
     api._start(api.jobs[job.name]["spec"]["trainer"])
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
-    assert read_run(job.runs[0].run_dir).failure.startswith("Kubernetes: RESTARTED: ")
+    record = read_run(job.runs[0].run_dir)
+    assert record.failure.startswith("Kubernetes: RESTARTED: ")
+    assert infrastructure_fault(record).retry == "at_once"
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_before_the_time_limit_the_ranks_end_and_keep_what_they_measured(api, run_job, job_dir):
+    api.runs_pods = True
+    answer = run_job("-ms", "100000", "--time_limit", "1", "--slurm_python", sys.executable, *IMAGE)
+    record = read_run(read_job(job_dir()).runs[0].run_dir)
+    assert (answer.code, record.failure.startswith("Kubernetes: TIMEOUT: ")) == (3, True)
+    assert all(rank.steps for rank in record.ranks)
