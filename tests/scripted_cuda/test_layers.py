@@ -152,7 +152,7 @@ def claimed(chunk):
 
 
 def test_layers_take_the_same_bytes_but_for_what_is_listed(found):
-    assert len(found["balanced"]) == 221
+    assert len(found["balanced"]) == 291
     assert unexplained(found["balanced"], ROWS) == {}
 
 
