@@ -23,8 +23,9 @@ from harness.measure.checking import check_request
 from harness.measure.understanding import RunRequest, rule_problem
 from harness.records.batches import append_event, read_events
 from harness.records.disk import disk_faults_reported
-from harness.records.folders import folder_named, new_folder, results_dir
+from harness.records.folders import new_folder, results_dir
 from harness.records.redact import own_command
+from harness.records.references import folder_named
 from harness.records.store import read_run, write_atomically, write_once
 from harness.records.strict_json import read_document
 from harness.resolve.suite_file import read_suite

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from harness.errors import BadRequestError, Problems
 from harness.foreign.logs.sources import STDIN, Passage
-from harness.records.folders import folder_named, folders, named, results_dir
-from harness.records.references import Kind, refuse_other_kinds
+from harness.records.folders import results_dir
+from harness.records.references import Kind, folder_named, folders, named, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
-from harness.engine.tracing.ledger import StorageLedger, StorageWatch, storage_watch
-from harness.records.rank import MemoryRecord, SeriesRecorder
+from harness.engine.tracing.ledger import StorageLedger, StorageWatch
+from harness.records.rank import MemoryRecord
 
 
 def _attention(query, key, value, *_args, **_kwargs) -> int:
@@ -54,10 +54,6 @@ class FlopTally(TorchDispatchMode):
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         return out
-
-
-_FINEST_S = 0.001  # of the memory timeline of the watched step
-_TIMELINE = "live tensors of this rank, counted after each operation of one untimed step, which is slower for it"
 
 
 class CudaMeter:
@@ -125,7 +121,6 @@ class CpuMeter:
         self._ledger = StorageLedger()
         self._after_setup = self._static = self._step_peak = None
         self.counted_flops: int | None = None
-        self._series = SeriesRecorder(_FINEST_S)
 
     def watching(self, index) -> AbstractContextManager:
         """Watch step ``index`` if it is one of the first. The block raises MemoryLimitError above the limit."""
@@ -146,7 +141,7 @@ class CpuMeter:
     @contextmanager
     def probing(self) -> Iterator[None]:
         """Count the storages and the FLOPs (``counted_flops``) of one more step, which the block runs untimed."""
-        watch = storage_watch(self._series, self._after_setup or 0, self._ledger)
+        watch = StorageWatch(self._ledger)
         with FlopTally() as tally, watch:
             yield
         self._step_peak, self.counted_flops = watch.peak_bytes, tally.flops
@@ -162,7 +157,6 @@ class CpuMeter:
             after_setup_bytes=self._after_setup,
             limit_bytes=limit.limit_bytes if limit else None,
             host_max_rss_bytes=host_max_rss_bytes(),
-            timeline=self._series.series(_TIMELINE),
         )
 
 

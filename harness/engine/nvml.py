@@ -17,7 +17,7 @@ import pynvml
 from harness.engine.nvml_device import Gpu, Neighbours, optional, reason_of
 from harness.engine.process import die_with_parent
 from harness.records.launch import CLOCKS_REFUSED, GPU_CLOCK, MEMORY_CLOCK
-from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples, SeriesRecorder
+from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_atomically
 from harness.units import counted
@@ -74,8 +74,6 @@ WRITE_EVERY_S = 2.0
 # The driver lists a process for a moment after it has ended, such as a rank of the run before.
 LEAVING_S = 1.0
 
-_FINEST_S = 0.05  # of the memory timeline; the interval grows during the run
-
 
 @dataclass
 class Track:
@@ -92,7 +90,6 @@ class Track:
     last_s: float = 0.0
     max_power_w: float | None = None
     clocks: ClockRecorder = field(default_factory=lambda: ClockRecorder(CLOCKS_EVERY_S))
-    series: SeriesRecorder = field(default_factory=lambda: SeriesRecorder(_FINEST_S))
     error: str | None = None
 
     def sample_memory(self, now: float) -> None:
@@ -105,7 +102,6 @@ class Track:
         if self.baseline_used is None or self.max_used is None:
             self.baseline_used, self.max_used, self.first_s = used, used, now
         self.max_used = max(self.max_used, used)
-        self.series.add(now, used)
         self.num_samples += 1
         self.last_s = now
 
@@ -140,7 +136,6 @@ class Track:
             foreign_processes=tuple(self.neighbours.foreign.values()),
             num_unidentified_processes=len(self.neighbours.unidentified),
             memory_api=self.gpu.memory_api if self.num_samples else None,
-            timeline=self.series.series("NVML, bytes that all processes use on the device, whole run"),
             error=self.error,
         )
 
@@ -165,7 +160,7 @@ class Sampler:
         """Sample until stopped; the file is complete after the first sample and after every rewrite."""
         until = time.monotonic() + LEAVING_S
         while any(track.gpu.processes() for track in self._tracks) and time.monotonic() < until:
-            time.sleep(_FINEST_S)
+            time.sleep(0.05)
         self._look_at_processes(Neighbours.before_ranks)
         self._sweep(time.monotonic(), power=True)
         self._publish()

@@ -28,7 +28,7 @@ _MOST_MEMORY = 1e9  # GB or MB of one rank
 _MOST_COUNTED = 1e15
 
 _TABLE = table_in(Path(__file__).with_name("lines.yaml"))
-_ITERATION, _UNCLOSED, _STEP_TIME, _MEMORY, _WORLD_SIZE, _BEGINS, _ENDS = map(
+_ITERATION, _UNCLOSED, _STEP_TIME, _MEMORY, _WORLD_SIZE, _ENDS = map(
     re.compile, (*_TABLE["patterns"].values(), "|".join(_TABLE["ends"]))
 )
 _MAY_END = tuple(_TABLE["may_end"])
@@ -106,7 +106,7 @@ class LogReader:
         if "world" in text and (size := _WORLD_SIZE.search(text)):
             self._world_size = self._world_size or int(size[1] or size[2])
         if any(word in text for word in _MAY_END):
-            self._ended = bool(_ENDS.search(text) or (self._ended and not _BEGINS.search(text)))
+            self._ended = self._ended or bool(_ENDS.search(text))
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""

@@ -22,12 +22,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def declared_requirements() -> dict[str, tuple[str, ...]]:
-    """Declared requirements of the packages that ranks import, from their metadata, without absent packages."""
-    names = [name for name in (*TRAINING, "transformer-engine") if _version(name) is not None]
-    return {name: tuple(metadata.requires(name) or ()) for name in names}
-
-
 def installed_software() -> Software:
     """Return versions from package metadata, without importing the packages; the GPU type is left open.
 

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import metadata
+from typing import Literal, Self
 
 from harness.experiment.software import Software
 from harness.launch.detection import Detection
@@ -37,6 +39,15 @@ class Declared:
     """Requirements that installed packages declare in their metadata: package -> PEP 508 strings."""
 
     requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls) -> Self:
+        """Read those of the packages that ranks import, without absent packages."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in (*TRAINING, "transformer-engine"):
+            with suppress(metadata.PackageNotFoundError):
+                found[name] = tuple(metadata.requires(name) or ())
+        return cls(found)
 
     def bounds(self, package: str, of: str) -> tuple[str | None, str | None]:
         """Lowest and first excluded version of ``of`` that ``package`` declares; None if it declares none."""

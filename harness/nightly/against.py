@@ -7,8 +7,9 @@ from harness.errors import BadRequestError
 from harness.experiment.software import Software
 from harness.launch.build import find_build
 from harness.launch.environment import Host
-from harness.records.folders import folders, results_dir
+from harness.records.folders import results_dir
 from harness.records.night import JUDGED, NIGHT, NIGHTS, REPORT, Against, NightPlan
+from harness.records.references import folders
 from harness.records.strict_json import read_document
 
 LAST_GOOD = "last-good"

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.records.folders import folder_named, folders
 from harness.records.night import NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
-from harness.records.references import MARKS, Kind
+from harness.records.references import MARKS, Kind, folder_named, folders
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.records.strict_json import RejectedError, read_document

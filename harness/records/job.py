@@ -12,10 +12,11 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.records.batches import BatchLaunch, Build
-from harness.records.folders import folder_named, folders, new_folder, results_dir
+from harness.records.folders import new_folder, results_dir
 from harness.records.gating import GateOptions
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
+from harness.records.references import folder_named, folders
 from harness.records.store import write_once
 from harness.records.strict_json import read_document
 

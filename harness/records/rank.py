@@ -75,20 +75,6 @@ def processor_name() -> str:
     return names[0] if names else platform.machine()
 
 
-MAX_POINTS = 240  # the width of a picture; a rank's record grows by a few KiB
-
-
-class MemorySeries(Frozen):
-    """The highest bytes in each interval of ``interval_s`` seconds, at most ``MAX_POINTS`` intervals.
-
-    ``what``: what was measured and for how long. The highest point is the exact peak.
-    """
-
-    what: str
-    interval_s: float
-    max_bytes: tuple[int, ...]
-
-
 SCHEMA_VERSION = 1
 SchemaVersion = Annotated[int, Field(ge=1, le=SCHEMA_VERSION)]
 
@@ -132,7 +118,6 @@ class MemoryRecord(Frozen):
     device_total_bytes: int | None = None
     limit_bytes: int | None = None
     host_max_rss_bytes: int | None = None
-    timeline: MemorySeries | None = None
 
 
 class LayerRecompute(Frozen):
@@ -277,38 +262,3 @@ class Owner(Frozen):
     pid_namespace: str
     pid: int
     start_ticks: int
-
-
-class SeriesRecorder:
-    """Records the maxima of equal intervals. When there are too many, it merges neighbours and doubles the interval.
-
-    ``first_interval_s`` is the finest resolution. Readings must come in order of time.
-    """
-
-    def __init__(self, first_interval_s: float) -> None:
-        self.interval_s = first_interval_s
-        self._start_s: float | None = None
-        self._level = 0
-        self._maxima: list[int] = []
-
-    def add(self, time_s: float, num_bytes: int) -> None:
-        """Record that the level is ``num_bytes`` from ``time_s`` on."""
-        if self._start_s is None:
-            self._start_s = time_s
-        while (place := int((time_s - self._start_s) / self.interval_s)) >= MAX_POINTS:
-            self._halve()
-        while len(self._maxima) <= place:  # nothing happened in between: the level stayed
-            self._maxima.append(self._level)
-        self._maxima[place] = max(self._maxima[place], num_bytes)
-        self._level = num_bytes
-
-    def series(self, what: str) -> MemorySeries | None:
-        """Return the series so far; None without a reading."""
-        if not self._maxima:
-            return None
-        return MemorySeries(what=what, interval_s=self.interval_s, max_bytes=tuple(self._maxima))
-
-    def _halve(self) -> None:
-        pairs = range(0, len(self._maxima), 2)
-        self._maxima = [max(self._maxima[place : place + 2]) for place in pairs]
-        self.interval_s *= 2

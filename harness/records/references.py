@@ -1,10 +1,12 @@
 """Finds the folder of a run, a sweep or a night by its path or id, and says what else a reference is."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import BadRequestError
-from harness.records.folders import folder_named, folders, named, results_dir
+from harness.errors import BadRequestError, closest
+from harness.records.folders import results_dir
 
 Kind = Literal["run", "sweep", "night"]
 MARKS: dict[Kind, str] = {"night": "night.json", "sweep": "sweep.json", "run": "record.json"}
@@ -15,6 +17,45 @@ _INSTEAD: dict[Kind, str] = {
     "sweep": "mbr-perf report {0}",
     "run": "mbr-perf results show {0}",
 }
+
+
+def folders(parent: Path) -> tuple[Path, ...]:
+    """List the folders in ``parent`` by name, without links; empty if ``parent`` does not exist."""
+    if not parent.is_dir():
+        return ()
+    return tuple(sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()))
+
+
+def named(start: str, among: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the paths whose name starts or ends with ``start``; none if ``start`` is empty."""
+    return tuple(path for path in among if start and (path.name.startswith(start) or path.name.endswith(f"-{start}")))
+
+
+def nearest_folder(typed: str, among: Iterable[Path]) -> str:
+    """``did you mean ID?`` for a slip in an id or in its last eight digits; empty where no folder is near."""
+    names = [path.name for path in among]
+    by_end = {name.rpartition("-")[2]: name for name in names}
+    near = closest(typed, names) or [by_end[end] for end in closest(typed, by_end)]
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Path:
+    """Return the only folder in ``parents`` that :func:`named` finds. BadRequestError for none or several.
+
+    ``kinds``: what the folders hold, such as ``run or sweep``. ``remedy``: for a name that no folder's is like.
+    """
+    every, where = [path for parent in parents for path in folders(parent)], os.path.commonpath(parents)
+    found = named(start, every)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(path.name for path in found[-5:])
+        raise BadRequestError(f"{start!r} matches {len(found)} folders in {where}", remedy=f"name one of: {listed}")
+    newest = f"the newest are: {', '.join(path.name for path in every[-3:])}" if every else f"{where} has none yet"
+    raise BadRequestError(
+        f"no {kinds} {start!r}: it is neither a path nor the start of an id in {where}",
+        remedy=nearest_folder(start, every) or remedy or newest,
+    )
 
 
 def folder_of(reference: str | Path, kind: Kind, results: Path | None = None) -> Path:

@@ -19,7 +19,6 @@ from harness.records.rank import (
     SCRIPTED,
     ClockSamples,
     Failure,
-    MemorySeries,
     RankRecord,
     SchemaVersion,
 )
@@ -110,7 +109,6 @@ class DeviceSample(Frozen):
     foreign_processes: tuple[str, ...] = ()
     num_unidentified_processes: int = 0
     memory_api: Literal["v1", "v2"] | None = None
-    timeline: MemorySeries | None = None
     error: str | None = None
 
 

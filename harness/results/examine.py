@@ -14,7 +14,7 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host, inherited
-from harness.launch.machine import declared_requirements, installed_software
+from harness.launch.machine import installed_software
 from harness.measure.software_fit import Declared, Line, State, software_lines
 from harness.records.disk import free_bytes
 from harness.records.quoting import quoted_error
@@ -41,7 +41,7 @@ class MachineDocument(Document):
 
 def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[Line, ...]:
     """Return the lines of all checks. ``gpus``: the GPUs if known; otherwise NVML lists them."""
-    software, declared = installed_software(), Declared(declared_requirements())
+    software, declared = installed_software(), Declared.here()
     gpus = detect_gpus(host) if gpus is None else gpus
     parts: tuple[Iterator[Line], ...] = (
         python_line(sys.version_info[:2]),

@@ -8,12 +8,12 @@ from typing import Literal
 from harness.errors import BadRequestError, RunFailedError
 from harness.history.store import history_file, survey_history
 from harness.launch.processes import Life, life_of
-from harness.records.folders import folders
 from harness.records.golden import list_retired
 from harness.records.goldens import MEND_GOLDEN, list_goldens
 from harness.records.inventory import Stored, inventory
 from harness.records.job import unsubmitted_job_of
 from harness.records.night import CASES
+from harness.records.references import folders
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import RejectedError, read_document

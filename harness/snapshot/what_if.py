@@ -1,6 +1,6 @@
 """Replays the history of a snapshot under other settings of torch's allocator, or with modules recomputed."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -39,11 +39,10 @@ def question_of(settings: Sequence[str], device_gib: float | None, without: Sequ
     if not settings and device_gib is None and not without:
         return None
     problems = Problems()
-    reads: list[Callable[[], object]] = [partial(settings_of, each, "--what_if") for each in settings]
-    reads += [partial(modules_of, each) for each in without]
-    for read in reads:
-        with problems.collecting():
-            read()
+    for setting in settings:
+        problems.tried(partial(settings_of, setting, "--what_if"))
+    for module in without:
+        problems.tried(partial(modules_of, module))
     if device_gib is not None and not 0 < device_gib < _MOST_GIB:
         problems.add(f"--device_gib {device_gib:g}: no size of a device in GiB", "e.g. --device_gib 80")
     problems.raise_if_any()

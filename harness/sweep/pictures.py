@@ -1,4 +1,4 @@
-"""Draws a sweep: cells by memory and throughput, their predictions, the ranks of one cell, memory over time."""
+"""Draws a sweep: cells by memory and throughput, their predictions, the ranks of one cell."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
@@ -6,21 +6,20 @@ from operator import gt
 
 from harness.judge import readings
 from harness.judge.saving import highest_per_rank
-from harness.records.rank import MemorySeries
 from harness.records.run import RunRecord
 from harness.records.sweep import SweepData
 from harness.show import chart as look
-from harness.show.chart import Axis, Bar, Bars, Curve, Plane, Point, front, memory_limit, memory_unit
+from harness.show.chart import Axis, Bar, Bars, Plane, Point, front, memory_limit, memory_unit
 from harness.show.figures import format_rate
 from harness.show.page import Picture
 from harness.sweep.values import CellVerdict, SweepVerdict
-from harness.units import format_bytes, shortened
+from harness.units import format_bytes
 
 _BEST, _CONTROL, _FRONT = "use this", "control", "Pareto set"
 _BEATEN, _DOUBTFUL = "beaten by another", "no margin or in doubt"
 _LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _FRONT: (look.BLUE, "circle"),
           _BEATEN: (look.SKY, "square"), _DOUBTFUL: (look.ORANGE, "cross")}  # fmt: skip
-_MOST_ROWS, _COLOURS = 16, (look.BLUE, look.VERMILION)
+_MOST_ROWS = 16
 
 
 def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
@@ -32,7 +31,6 @@ def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
         *_choice(verdict),
         *_predicted(verdict),
         *(_ranks(shown, ran[shown]) if shown else ()),
-        *_timeline({name: _series(ran[name]) for name in (verdict.plan.control, shown) if ran.get(name)}),
     )
 
 
@@ -133,27 +131,3 @@ def _ranks(name: str, runs: Sequence[RunRecord]) -> Iterator[Picture]:
     caption += "" if reserved else " Only allocated bytes exist: a CPU has no caching allocator and no device memory."
     if rows:
         yield Picture("rank_memory", "Memory of every rank", caption, Bars(Axis(f"Peak ({unit})"), looks, tuple(rows)))
-
-
-def _series(runs: Sequence[RunRecord]) -> MemorySeries | None:
-    """Return what the fullest rank recorded of one step; else the fullest GPU over the whole run."""
-    steps = [rank.memory.timeline for rank in runs[0].ranks if rank.memory and rank.memory.timeline]
-    devices = [device.timeline for node in runs[0].nodes for device in node.devices if device.timeline]
-    return max(steps or devices, key=lambda series: max(series.max_bytes), default=None)
-
-
-def _timeline(recorded: dict[str, MemorySeries | None]) -> Iterator[Picture]:
-    known = {name: series for name, series in recorded.items() if series}
-    if not known:
-        return
-    unit, scale = memory_unit([max(series.max_bytes) for series in known.values()])
-    curves = [_curve(name, known[name], colour, scale) for name, colour in zip(known, _COLOURS, strict=False)]
-    looks = {curve.kind: (curve.colour, "line") for curve in curves}
-    chart = Plane(Axis("Time (s)"), Axis(f"Memory ({unit})", from_zero=True), looks, curves=tuple(curves))
-    caption = f"Highest reading of each interval at the fullest rank: {next(iter(known.values())).what}."
-    yield Picture("timeline", "Memory over time", caption, chart)
-
-
-def _curve(name: str, series: MemorySeries, colour: str, scale: float) -> Curve:
-    places = ((at * series.interval_s, value / scale) for at, value in enumerate(series.max_bytes))
-    return Curve(shortened(name), tuple(places), is_step=True, colour=colour)

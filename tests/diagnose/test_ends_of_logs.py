@@ -49,21 +49,12 @@ def test_a_job_that_stayed_after_training_until_its_time_limit_needs_no_more_tim
     [
         "[exiting program after 77.5 minutes] datetime: 2026-01-02 03:04:05",
         "`Trainer.fit` stopped: `max_steps=7` reached.",
-        "[rank0]:[titan] 2026-01-02 03:04:05,678 - root - INFO - Training completed",
-        "[2026-01-02 03:04:05,678] [INFO] [launch.py:7:main] Process 77 exits successfully.",
-        ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"lineno": 7, "status": "success"}}',
-        "{'train_runtime': 77.25, 'train_loss': 1.5, 'epoch': 1.0}",
         "INFO:torch.distributed.elastic.agent.server.api:worker group finished (SUCCEEDED). Waiting 300 seconds",
         "INFO:torch.distributed.elastic.agent.server.api:[default] worker group successfully finished. Waiting",
-        "[INFO|trainer_pt_utils.py:7] 2026-01-02 03:04:05,678 >>   train_runtime            = 0:07:07.70",
     ],
 )
 def test_each_trainer_says_in_its_own_words_that_training_ended(diagnosed, line):
     assert diagnosed("begin", line)["job"]["status"] == "ok"
-    if "success" in line and "MLLOG" in line:
-        assert diagnosed("begin", line.replace("success", "aborted"))["job"]["status"] == "unknown"
-    again = diagnosed("begin", line, "[INFO|trainer.py:7] 2026-01-02 03:04:05,678 >> ***** Running training *****")
-    assert again["job"]["status"] == "unknown"
 
 
 @pytest.mark.parametrize("lines", [(*map(row, range(1, 20)), KILLS), (*map(row, range(1, 41)), DONE, KILLS, TASK)])

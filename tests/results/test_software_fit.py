@@ -4,7 +4,6 @@ import pytest
 
 from harness.experiment.software import Software
 from harness.launch.detection import DetectedGpu, Detection
-from harness.launch.machine import declared_requirements
 from harness.measure.software_fit import Declared, cuda_line, cuda_of, software_lines
 
 DECLARED = Declared(
@@ -102,5 +101,5 @@ def test_for_an_old_driver_the_remedy_names_a_matching_torch():
 
 
 def test_what_the_installed_packages_declare_can_be_read():
-    low, end = Declared(declared_requirements()).bounds("megatron-core", "transformer-engine")
+    low, end = Declared.here().bounds("megatron-core", "transformer-engine")
     assert (low, end) == ("2.9.0a0", "2.12.0")

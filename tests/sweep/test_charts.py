@@ -50,12 +50,6 @@ def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, mak
     assert [size for _, size in found.chart.rows[0].parts] == [60, 4, 2]
 
 
-def test_the_timeline_has_the_chosen_cell_where_the_control_ran_out_of_memory(recorded):
-    (curve,) = recorded["timeline"].chart.curves
-    assert curve.kind == "full:uniform:1"
-    assert max(y for _, y in curve.places) == pytest.approx(82.06, abs=0.01)
-
-
 def test_a_sweep_in_which_nothing_ran_has_no_pictures(make_cell, make_sweep):
     assert drawn(make_sweep([make_cell("none", [], fate="not_run", reason="no time")])) == {}
 

@@ -136,13 +136,13 @@ class TestWithPictures:
 
         assert all(link.endswith("/record.json") and ":" not in link for link in tags.links)
         assert written.stat().st_size < 60_000
-        assert page.count("<figure><svg") == 4
+        assert page.count("<figure><svg") == 3
 
     def test_every_picture_is_an_svg_in_the_page_that_says_what_it_shows(self, written):
         page, tags = written.read_text(encoding="utf-8").partition("<script>")[0], _Tags()
         tags.feed(page)
 
-        assert len(set(filter(None, tags.labels))) == len(tags.labels) == 4
+        assert len(set(filter(None, tags.labels))) == len(tags.labels) == 3
 
     def test_a_page_has_one_title_and_skips_no_level_of_headings(self, written):
         tags = _Tags()
@@ -224,7 +224,7 @@ class TestWithPictures:
 
         assert [path.name for path in paths] == [
             "report.html", "report.md", "report.csv", "report.json",
-            "memory_throughput.svg", "predicted_measured.svg", "rank_memory.svg", "timeline.svg",
+            "memory_throughput.svg", "predicted_measured.svg", "rank_memory.svg",
         ]  # fmt: skip
         assert all(path.read_text().startswith("<svg") for path in paths[4:])
         assert "](memory_throughput.svg)" in paths[1].read_text(encoding="utf-8")

@@ -1,6 +1,5 @@
 """Counts live and peak bytes by storage, for every operation that a watch sees. Views share one storage."""
 
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.engine.tracing.collectives import tensors_in
-from harness.records.rank import SeriesRecorder
 
 
 @dataclass
@@ -158,28 +156,8 @@ class StorageWatch(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.ledger.live_bytes)
 
 
-class _TimedWatch(StorageWatch):
-    """Records the live bytes over time, on top of ``base_bytes`` that existed before."""
-
-    def __init__(self, series: SeriesRecorder, base_bytes: int, ledger: StorageLedger | None) -> None:
-        super().__init__(ledger)
-        self._series, self._base = series, base_bytes
-
-    def grown(self, before: int, where: str) -> None:
-        """Add one point to the series."""
-        super().grown(before, where)
-        self._series.add(time.perf_counter(), self._base + self.ledger.live_bytes)
-
-
-def storage_watch(
-    series: SeriesRecorder | None = None, base_bytes: int = 0, ledger: StorageLedger | None = None
-) -> StorageWatch:
-    """Return a watch on top of ``ledger``; ``series`` receives the live bytes over time, with ``base_bytes``."""
-    return StorageWatch(ledger) if series is None else _TimedWatch(series, base_bytes, ledger)
-
-
 def watched_peak_bytes(run_step: Callable[[], object]) -> int:
     """Return the peak of tensor bytes that ``run_step()`` allocates."""
-    with storage_watch() as watch:
+    with StorageWatch() as watch:
         run_step()
     return watch.peak_bytes

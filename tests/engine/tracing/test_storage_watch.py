@@ -2,8 +2,6 @@
 
 import pytest
 
-from harness.records.rank import SeriesRecorder
-
 pytestmark = pytest.mark.train
 
 
@@ -60,18 +58,6 @@ def test_emptied_storages_are_free_under_living_tensors(torch, peak):
         torch.zeros(1000)
 
     assert peak(step) == 4000
-
-
-def test_the_timeline_peaks_where_the_watch_does(torch):
-    from harness.engine.tracing.ledger import storage_watch
-
-    series = SeriesRecorder(0.001)
-    with storage_watch(series, base_bytes=500) as watch:
-        torch.ones(1000, 1000) * 2
-
-    recorded = series.series("test")
-    assert recorded is not None
-    assert max(recorded.max_bytes) == watch.peak_bytes + 500 == 8_000_500
 
 
 @pytest.mark.parametrize("limit_bytes", [None, 10**6])
