@@ -189,21 +189,8 @@ class JobCommand(WholeShortOptions):
         return ["[FILE]", *super().collect_usage_pieces(ctx)]
 
 
-_ENDINGS = (
-    ".args",
-    ".sh",
-    ".bash",
-    ".slurm",
-    ".sbatch",
-    ".log",
-    ".out",
-    ".txt",
-    ".gz",
-    ".json",
-    ".yaml",
-    ".yml",
-    ".py",
-)
+_ENDINGS = (".args", ".sh", ".bash", ".slurm", ".sbatch", ".log", ".out", ".txt", ".gz", ".json", ".yaml", ".yml",
+            ".py")  # fmt: skip
 
 
 def _require_file(word: str) -> None:

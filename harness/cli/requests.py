@@ -23,6 +23,7 @@ from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.job import CLUSTERS, ClusterRequest
+from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
 
 _Kind = TypeVar("_Kind")
@@ -84,6 +85,9 @@ def require_job(request: Request, *others: str) -> None:
     if not request.job_name:
         own = ", ".join(f"--{kind}" for kind in get_args(FileKind))
         remedy = f"name a recipe with -mr (`mbr-perf recipes list`), or a file of your own job with {own}"
+        family = request.model_family_name
+        if names := [str(file.name) for file in all_recipe_files(recipes_dir()) if family in (file.name, file.family)]:
+            remedy = f"-m takes a family; add the recipe's name: -mr {' or -mr '.join(names)}"
         raise BadRequestError("the job is missing", remedy=", or ".join((remedy, *others)))
 
 

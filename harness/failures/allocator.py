@@ -27,21 +27,26 @@ MAX_TEXT = 8000  # characters of a message; the longest known, with a list of pr
 
 _REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
 # How the message begins. torch 2.12 and later write the second form instead of the first, or after it.
-# Other devices have other settings of their allocators: failures.yaml names their messages, without figures.
-_BEGIN = re.compile(rf"(?:CUDA|HIP) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}")
-_NEXT = re.compile(r"(?:CUDA|HIP) out of memory\.")
+# Messages of other devices are in failures.yaml, without figures.
+_BEGIN = re.compile(
+    rf"(?:CUDA|HIP|NPU) out of memory\. ?(?:Tried to allocate|Allocation was)|Allocation was {_REJECTED}"
+)
+_NEXT = re.compile(r"(?:CUDA|HIP|NPU) out of memory\.")
 _PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({_AMOUNT}) memory in use")
-_DEVICE = re.compile(r"\bGPU (\d{1,4}) has")
+_DEVICE = re.compile(r"\b(?:GPU (?=\d+ has)|[GN]PU (?=\d+;))(\d{1,4})")
 _FIGURES = {
     "tried_bytes": re.compile(rf"(?:Tried to allocate|Requested size:) ({_AMOUNT})"),
-    "total_bytes": re.compile(rf"total capac(?:i)?ty of ({_AMOUNT})"),
-    "free_bytes": re.compile(rf"of which ({_AMOUNT}) is free"),
+    "total_bytes": re.compile(rf"total capac(?:i)?ty of ({_AMOUNT})|({_AMOUNT}) total capacity;"),
+    "free_bytes": re.compile(rf"of which ({_AMOUNT}) is free|({_AMOUNT}) free;"),
     "this_process_bytes": re.compile(rf"this process has ({_AMOUNT}) memory in use"),
     "allowed_bytes": re.compile(rf"({_AMOUNT}) allowed;"),
     "private_pool_bytes": re.compile(rf"with ({_AMOUNT}) allocated in private pools"),
-    "allocated_bytes": re.compile(rf"Of the allocated memory ({_AMOUNT}) is allocated by PyTorch"),
+    "allocated_bytes": re.compile(
+        rf"Of the allocated memory ({_AMOUNT}) is allocated by PyTorch|({_AMOUNT}) already allocated;"
+    ),
     "unallocated_bytes": re.compile(rf"({_AMOUNT}) is reserved by PyTorch but unallocated"),
 }
+_RESERVED = re.compile(rf"({_AMOUNT}) reserved in total by PyTorch")  # before torch 2.1, and on NPUs
 
 
 def size_bytes(text: str | None) -> int | None:
@@ -68,7 +73,8 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     following = _NEXT.search(text, start + 1)
     message = text[start : min(following.start() if following else len(text), start + MAX_TEXT)]
     matches = {name: pattern.search(message) for name, pattern in _FIGURES.items()}
-    found = {name: size_bytes(match[1]) if match else None for name, match in matches.items()}
+    found = {name: size_bytes(match[match.lastindex or 1]) if match else None for name, match in matches.items()}
+    _add_unallocated(found, message)
     device, tried = _DEVICE.search(message), matches["tried_bytes"]
     processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
     # A request of an exbibyte or more is a negative size, read as one without a sign.
@@ -82,6 +88,12 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
         is_contradictory=is_contradictory,
         **found,
     )
+
+
+def _add_unallocated(found: dict[str, int | None], message: str) -> None:
+    reserved, allocated = _RESERVED.search(message), found["allocated_bytes"]
+    if reserved and allocated is not None:
+        found["unallocated_bytes"] = max(0, (size_bytes(reserved[1]) or 0) - allocated)
 
 
 def _drop_impossible(found: dict[str, int | None]) -> bool:

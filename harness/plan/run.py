@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import Field
@@ -54,6 +55,18 @@ class Layout:
     @property
     def row(self) -> Row | None:
         return self.plan.recommended
+
+    @property
+    def smallest(self) -> Row:
+        """Return the predicted setting of least memory."""
+        return min(self.plan.predicted, key=lambda row: row.prediction.fits[1] if row.prediction else inf)
+
+    @property
+    def lacking(self) -> float:
+        """Return the bytes that the setting of least memory needs beyond what is usable."""
+        found = self.smallest.prediction
+        assert found
+        return found.fits[1] - (self.plan.limits.budget_bytes or 0)
 
     def step(self) -> tuple[Row, StepHistory] | None:
         """Return the first steps of :attr:`stepped`; None where their requests are not known."""

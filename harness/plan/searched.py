@@ -44,18 +44,6 @@ class Tried(Layout):
         is_faster = self.seconds < other.seconds and not ratio_error().hides(self.seconds, other.seconds)
         return self.rank[0] < other.rank[0] or (self.rank[0] == other.rank[0] and is_faster)
 
-    @property
-    def smallest(self) -> Row:
-        """Return the predicted setting of least memory."""
-        return min(self.plan.predicted, key=lambda row: row.prediction.fits[1] if row.prediction else inf)
-
-    @property
-    def lacking(self) -> float:
-        """Return the bytes that the setting of least memory needs beyond what is usable."""
-        found = self.smallest.prediction
-        assert found
-        return found.fits[1] - (self.plan.limits.budget_bytes or 0)
-
     @cached_property
     def least_seconds(self) -> float:
         """Return the step time without recompute, which no other setting of the layout beats."""

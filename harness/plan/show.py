@@ -158,7 +158,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
         return column, lambda each: read(each.row.prediction, each.limits) if each.row.prediction else "-"
 
     more: dict[str, Callable[[Prediction, Limits], str]] = {
-        f"Range {unit}": lambda found, _: _range_text(found, unit),
+        f"Range {unit}": lambda found, _: "-".join(size_in(size, unit) for size in found.range_bytes),
         "TFLOP/s/GPU": lambda found, _: f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-",
         f"Fits {unit}": lambda found, _: size_in(found.fits[1], unit),
         f"Reserved {unit}": lambda found, _: size_in(found.reserved_bytes, unit),
@@ -212,11 +212,6 @@ def usable_cell(row: Row, limits: Limits) -> Words:
         figure = f"{(ceil(percent * 10) if share > 1 else floor(percent * 10)) / 10:.1f}"
     doubt = "?" if row.verdict == "OOM" and not row.is_certain else ""
     return Span(f"{bar(share)} {figure} % {row.verdict}{doubt}", style_of(row.verdict))
-
-
-def _range_text(prediction: Prediction, unit: str) -> str:
-    low, high = prediction.range_bytes
-    return f"{size_in(low, unit)}-{size_in(high, unit)}"
 
 
 def _parts(rows: Sequence[Row], unit: str) -> Section:

@@ -42,8 +42,16 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
             details("note", [*other_notes(planned.notes), *_about(planned, [each.plan for each in planned.made])]),
             assumptions(judged),
         ),
-        answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {why_none(first)}", "bad")),
+        answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {_why_nothing(planned)}", "bad")),
     )
+
+
+def _why_nothing(planned: Planned) -> str:
+    first = planned.made[0].plan
+    near = min((each for each in planned.made if each.plan.predicted), key=lambda each: each.lacking, default=None)
+    if near is None or near.lacking <= 0 or first.limits.capacity_bytes is None:
+        return why_none(first)
+    return f"closest is {near.name} with recompute {near.smallest.label}, {_need(near, near.smallest)}; try --search"
 
 
 def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:

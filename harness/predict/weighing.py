@@ -32,15 +32,19 @@ def with_replays(
 ) -> Plan:
     """Return the plan with the first steps of the recommended, the asked and a few ``named`` settings replayed.
 
-    Where that changes which setting is recommended, that one is replayed as well. ``varied``: sizes that vary, with
-    which the setting without recompute is replayed, too. Where expandable segments cost less than recompute, the plan
-    says so.
+    So are a cheaper one that may not fit, and what is recommended then. ``varied``: sizes that vary, with which the
+    setting without recompute is replayed, too. Where expandable segments cost less than recompute, the plan says so.
     """
     composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
     named = named if len(named) <= _MOST_REPLAYED else ()
     for _ in range(_MOST_REPLAYED):
         left = [row for row in made.rows if row.prediction and not row.is_weighed]
-        due = [row for row in left if row is made.recommended or _is_in_doubt(row, made, named, always=bool(draws))]
+        decisive = made.recommended, made.riskier
+        due = [
+            row
+            for row in left
+            if any(row is each for each in decisive) or _is_in_doubt(row, made, named, always=bool(draws))
+        ]
         if not due:
             break
         made = _with_rows(made, {row.text: _replayed(row, made.limits, composer, traces, draws) for row in due})

@@ -82,6 +82,8 @@ def test_a_recipe_option_on_a_file_of_bridge_names_the_other_option(mbr_perf, tm
 
 def test_the_python_interface_takes_a_file_and_needs_a_job():
     refused(lambda: harness.api.plan(ExperimentOptions(gpu="h100")), "job", "-mr")
+    [problem] = refused(lambda: harness.api.plan(ExperimentOptions(model_family_name="llama3_70b")), "job")
+    assert problem.remedy.endswith(" -mr llama3_70b")
 
 
 @pytest.mark.parametrize(

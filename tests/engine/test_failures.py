@@ -27,7 +27,7 @@ ASKED = {
 }
 
 
-NO_FIGURES = ("cut short", "a negative size without its sign", "NPU", "a device of any name", "XPU, since 2.1")
+NO_FIGURES = ("cut short", "a negative size without its sign", "a device of any name", "XPU, since 2.1")
 WHOLE = [text for name, (text, *_) in VARIANTS.items() if name not in NO_FIGURES]
 
 

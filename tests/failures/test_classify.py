@@ -102,8 +102,8 @@ VARIANTS = {
     "a request that the largest GPU would hold": ("CUDA out of memory. Tried to allocate 200.00 GiB.", "capacity", "low"),
     "HIP": (since_2_1("3.91 GiB", "191.98 GiB", "1.94 GiB", "180.48 GiB", "812.44 MiB", mine("189.16 GiB"))
             .replace("CUDA out", "HIP out"), "capacity", "high"),
-    "2.0": (in_2_0("CUDA"), "capacity", "low"),
-    "NPU": (in_2_0("NPU"), "capacity", "low"),
+    "2.0": (in_2_0("CUDA"), "capacity", "high"),
+    "NPU": (in_2_0("NPU"), "capacity", "high"),
     "a device of any name": (in_2_0("Newpu2"), "capacity", "low"),
     "XPU, since 2.1": (since_2_1("2.00 GiB", "64.00 GiB", "1.94 GiB", "50.00 GiB", "10.00 GiB").replace("CUDA out", "XPU out"),
                        "capacity", "low"),

@@ -8,9 +8,10 @@ import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
-from harness.measure.understanding import RunRequest, settle, understand
+from harness.launch.environment_rows import STOPS
+from harness.measure.understanding import RunRequest, settle, understand, with_stop
 from harness.records.gating import LaunchSettings
-from harness.resolve.recipe import Request
+from harness.resolve.recipe import ForeignSource, Request
 
 REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")
 
@@ -137,3 +138,16 @@ def test_a_profile_and_locked_clocks_make_another_experiment(host, tmp_path):
     others = [replace(plain, pytorch_profiler=True), replace(plain, lock_gpu_freq=1410), replace(plain, peak_mem_clk=9)]
     made = {understand(RunRequest(asked=each), host, tmp_path).spec.fingerprint for each in (plain, *others)}
     assert len(made) == 4
+
+
+@pytest.mark.parametrize(("exported", "stops"), [("", True), ("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", False)])
+def test_a_job_that_megatron_would_stop_at_its_start_is_noted(tmp_path, host, exported, stops):
+    script = tmp_path / "train.sh"
+    sizes = (
+        "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99"
+    )
+    parallel = "--bf16 --tensor-model-parallel-size 2 --sequence-parallel"
+    script.write_text(f"{exported}torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} {parallel}\n")
+    asked = Request(model_recipe_name="", gpu="h100", source=ForeignSource("megatron_args", str(script)))
+    noted = with_stop(settle(RunRequest(asked=asked), host), asked).notes
+    assert any(note.startswith(STOPS) and "V01" in note for note in noted) == stops

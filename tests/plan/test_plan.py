@@ -99,7 +99,7 @@ def test_a_processor_is_planned_without_seconds(plan):
 
 
 def test_a_plan_by_layer_is_shown_to_copy_where_it_is_faster(plan):
-    limits = [(*LLAMA, "--fit_into", gib, "--optimal") for gib in ("18.2", "40")]
+    limits = [(*LLAMA, "--fit_into", gib, "--optimal") for gib in ("17.5", "40")]
     gains = [json.loads(plan(*job, "--json").out)["optimal"]["gain"] for job in limits]
     assert gains[0] > 0 == gains[1]
     assert ["--plan_file " in plan(*job).out for job in limits] == [True, False]

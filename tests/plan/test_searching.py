@@ -12,7 +12,7 @@ from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
 from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
-from harness.plan.request import PlanRequest
+from harness.plan.request import PlanRequest, settled_for_search
 from harness.plan.searched import NUM_BEST, command
 from harness.plan.searching import _halves, _own, search
 from harness.plan.show_layouts import search_page, thinned
@@ -20,6 +20,7 @@ from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
+from harness.show.page import plain
 from harness.show.terminal import Console, print_page
 
 SFT = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="bf16", num_gpus=64, global_batch_size=64,
@@ -104,6 +105,26 @@ def test_that_nothing_fits_is_an_answer():
     assert nothing.best == []
     assert sum(nothing.counts.values()) == nothing.num_layouts
     assert "not legal" not in nothing.counts
+    assert nothing.least[0] > 12 * 2**30 or nothing.nearest.lacking > 0
+    assert "closest: tp=4 pp=" in plain(search_page(nothing, PlanRequest(asked=SFT)).answer.words)
+
+
+def test_a_search_starts_where_sizes_of_the_point_do_not_fit_what_is_given():
+    asked = replace(SFT, tensor_model_parallel_size=None, global_batch_size=None)
+    base = settled_for_search(PlanRequest(asked=replace(asked, num_gpus=2)), this_host()).spec
+    point = settled_for_search(PlanRequest(asked=replace(asked, num_gpus=None)), this_host()).spec
+    assert (base.num_gpus, base.parallelism.model_parallel_size) == (2, 1)
+    assert base.batch.global_batch_size == point.batch.global_batch_size * 2 // point.num_gpus
+
+
+@pytest.mark.slow
+def test_a_better_layout_without_cuda_graphs_is_found():
+    graphs = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "attn", "pipeline_model_parallel_size": 1}
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", compute_dtype="bf16", num_gpus=8, micro_batch_size=1,
+                    tensor_model_parallel_size=1, context_parallel_size=1, **graphs)  # fmt: skip
+    found = search(PlanRequest(asked=asked), this_host())
+    assert found.best == [] and found.nearest.lacking > 0
+    assert (found.eager.row.text, found.eager.plan.spec.cuda_graph.impl) == ("full:block:7", "none")
 
 
 def test_no_setting_of_any_layout_beats_one_of_the_pareto_set(found):

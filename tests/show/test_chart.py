@@ -90,3 +90,9 @@ def test_no_text_becomes_markup():
             "svg", "style", "rect", "text", "line", "path", "g", "title", "tspan",
         }  # fmt: skip
         assert not {"\x1b", "\u202e", "\x00"} & {*svg_file(picture)}
+
+
+def test_a_long_name_runs_on_over_further_lines():
+    names = " ".join(f"part{number}=of-a-setting" for number in range(9))
+    picture = Picture("p", "", "", Bars(Axis("x"), {"a": ("#000", "")}, (Bar(names, "1 GiB", (("a", 1.0),)),)))
+    assert all(name in svg_file(picture) for name in names.split())

@@ -1,6 +1,7 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
 from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import replace
 
 from harness.experiment.layout_text import LAYER_CODES
 from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Finding, Predicate, Rule, Situation, Values
@@ -272,17 +273,10 @@ def one_cause(findings: Sequence[Finding], s: Situation, force: Set[str]) -> lis
 def _of_size(first: Finding, broken: Collection[str], s: Situation) -> Finding:
     what = ", ".join(text(s) for name, text in _DIVIDED.items() if name in broken)
     rules = [row for row in RULES if row.id in _DIVIDED]
-    sizes = [tp for tp in range(1, s.spec.gpus_per_node + 1) if not any(row.judge(_with_size(s, tp)) for row in rules)]
-    fix = f"use -tp {_either(sizes)}" if sizes else "use a tensor_model_parallel_size that divides them"
+    sizes = []
+    for tp in range(1, s.spec.gpus_per_node + 1):
+        parallelism = s.spec.parallelism.model_copy(update={"tensor_model_parallel_size": tp})
+        other = replace(s, spec=s.spec.model_copy(update={"parallelism": parallelism}))
+        sizes += [] if any(row.judge(other) for row in rules) else [tp]
+    fix = f"use -tp {' or '.join(map(str, sizes))}" if sizes else "use a size that divides them"
     return first.model_copy(update={"message": f"TP {s.tp} does not divide {what}", "fix": fix})
-
-
-def _with_size(s: Situation, tp: int) -> Situation:
-    parallelism = s.spec.parallelism.model_copy(update={"tensor_model_parallel_size": tp})
-    spec = s.spec.model_copy(update={"parallelism": parallelism})
-    return Situation(spec, s.software, s.implementation)
-
-
-def _either(sizes: Sequence[int]) -> str:
-    *others, last = map(str, sizes)
-    return f"{', '.join(others)} or {last}" if others else last
