@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind
-from harness.experiment.recompute import NoRecompute
+from harness.experiment.recompute import NoRecompute, RecomputePolicy
 from harness.experiment.recompute_plan import FULL
 from harness.predict.compose import ChunkCost
 from harness.predict.experts import at_pace
@@ -68,6 +68,27 @@ class Mixer:
             self.made[alike] = tuple(self._mix(chunk, settings, of_stage) for settings in every)
         return self.made[alike]
 
+    def leading(self, mixes: tuple[Mix, ...]) -> tuple[Mix, ...]:
+        """Return the mixes of a chunk that no other one beats; all where the loss runs beside other layers."""
+        if self.composer.spec.kernels.overlap_moe_expert_parallel_comm and mixes[0].even.has_loss:
+            return mixes  # what runs beside the loss decides there
+        if id(mixes) not in self._leading:
+            self._leading[id(mixes)] = pruned(mixes, self.composer.spec.num_microbatches)
+        return self._leading[id(mixes)]
+
+    def _policy_of(self, setting: str) -> RecomputePolicy:
+        if setting not in self._policies:
+            self._policies[setting] = self.composer.policy_of(setting)
+        return self._policies[setting]
+
+    @cached_property
+    def _policies(self) -> dict[str, RecomputePolicy]:
+        return {}
+
+    @cached_property
+    def _leading(self) -> dict[int, tuple[Mix, ...]]:
+        return {}
+
     @cached_property
     def allowed(self) -> dict[LayerKind, tuple[str, ...]]:
         """Return the settings that a layer of each kind may have: without those that another one beats on one layer."""
@@ -110,7 +131,7 @@ class Mixer:
         return [*found]
 
     def _mix(self, chunk: Chunk, settings: tuple[str, ...], of_stage: frozenset[LayerKind]) -> Mix:
-        policies = tuple(map(self.composer.policy_of, settings))
+        policies = tuple(map(self._policy_of, settings))
         even = uneven = busiest = self.composer.chunk_cost(chunk, policies, of_stage, self.even)
         if self.uneven:
             uneven = self.composer.chunk_cost(chunk, policies, of_stage, self.uneven)
