@@ -57,9 +57,9 @@ _Placed = tuple[int, int]  # layers of the kind that comes first where chunks ar
 class SplitSearch:
     """Splits of a request's layers over ``flat``, its virtual stages, that are not slower than ``known_s``.
 
-    The bubble of the time model is that of equal chunks. So chunks of a rank differ by at most one layer; those with
-    the embedding, MTP layers or the loss may have fewer. Interleaved, layers of another kind come first, and lie in the
-    first chunks.
+    The bubble of the time model is that of equal chunks. So chunks of a rank differ by at most one layer, for which the
+    embedding, an MTP layer or the loss may stand. Interleaved, layers of another kind come first, and lie in the first
+    chunks.
     """
 
     planner: Planner
@@ -150,10 +150,10 @@ class SplitSearch:
     def _interleaved(self, rank: int, num_first: int, num: int, most: int) -> Iterator[Held]:
         """Yield what a rank may hold: in its first chunk layers of the first kind, and at ``most`` so many in all."""
         places, usual, first = self.flat[rank :: self._pp], self._layers[-1:], self._layers[:num_first]
-        ends = [place.has_embedding or place.has_loss or place.mtp_layers > 0 for place in places]
+        ends = [place.has_embedding + place.has_loss + place.mtp_layers for place in places]
         fronts = (first, *((),) * (self._vp - 1))
-        for least in range(max(0, num - any(ends)) // self._vp, num // max(1, ends.count(False)) + 1):
-            sizes = [[*range(0 if is_end else least, least + 2)] for is_end in ends]
+        for least in range(max(0, num - any(ends)) // self._vp, (num + sum(ends)) // self._vp + 1):
+            sizes = [[*range(max(0, least - fewer), least + 2)] for fewer in ends]
             sizes[0] = [size for size in sizes[0] if num_first <= size <= most]
             chunks = [
                 [replace(place, layers=front + usual * (size - len(front))) for size in each]

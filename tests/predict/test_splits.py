@@ -34,10 +34,7 @@ def is_even(flat, sizes, pp):
     of_ranks = [[*zip(flat[rank::pp], sizes[rank::pp], strict=True)] for rank in range(pp)]
     return all(
         any(
-            all(
-                (least <= size or chunk.has_embedding or chunk.has_loss) and size <= least + 1
-                for chunk, size in of_rank
-            )
+            all(least - chunk.has_embedding - chunk.has_loss <= size <= least + 1 for chunk, size in of_rank)
             for least in range(max(sizes) + 1)
         )
         for of_rank in of_ranks
