@@ -48,7 +48,8 @@ Made = dict[object, tuple[Mix, ...]]
 class Mixer:
     """Makes the mixes of a request. ``settings``: what a layer may have, the one that keeps the most last.
 
-    ``made``: mixes by kind of chunk, which budgets and splits of one request may share.
+    ``made``: mixes by kind of chunk, which budgets and splits of one request may share. ``more_layers``: by how many
+    a chunk may have more layers than in the request.
     """
 
     composer: Composer
@@ -57,6 +58,7 @@ class Mixer:
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
     made: Made = field(default_factory=dict)
+    more_layers: int = 0
 
     def mixes(self, stage: tuple[Chunk, ...], chunk: Chunk) -> tuple[Mix, ...]:
         """Return the mixes of a chunk; chunks that are alike have the same ones."""
@@ -107,7 +109,7 @@ class Mixer:
         """Return how many different settings a chunk may use: all, or so few that the mixes can be made."""
         kinds = self.composer.layer_kinds
         chunks = {
-            (tuple(kinds[i] for i in chunk.layers), chunk.mtp_layers)
+            (tuple(kinds[i] for i in chunk.layers) + kinds[-1:] * self.more_layers, chunk.mtp_layers)
             for stage in self.composer.stages
             for chunk in stage
         }

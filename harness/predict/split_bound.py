@@ -74,6 +74,11 @@ class SplitSearch:
         """Return whether the kinds of the layers of a chunk follow from the numbers of layers."""
         return self._most_layers > 0 and (self._vp == 1 or len({*self._layers[self._num_first :]}) == 1)
 
+    @property
+    def least_s(self) -> float:
+        """Return seconds that no split is below: those of equal stages without recompute."""
+        return (self.planner.num / self._pp + self.planner.bubble) * sum(map(self._of_chunk, self.flat))
+
     def best(self, *, is_exact: bool = False) -> Way:
         """Return the best way by what is known, or only by what ``is_exact``; of inf seconds if there is none."""
         self._next(0, (0, 0))

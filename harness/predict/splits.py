@@ -42,7 +42,7 @@ class Splits:
             return of_request
         began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)
         if not search.is_known:
-            return of_request
+            return replace(of_request, split_bound=search.least_s)
         bound = search.best()
         while bound.seconds < best.seconds_or_inf * (1 - SAME_TIME):
             due = [held for held in bound.ranks if not held.is_final]
@@ -59,6 +59,7 @@ class Splits:
         return replace(
             best,
             split_bound=min(bound.seconds, best.seconds_or_inf),
+            most_settings=min(best.most_settings, search.planner.mixer.most_settings),
             best_uniform=of_request.best_uniform,
             solved_in_s=of_request.solved_in_s + time.monotonic() - began,
         )
@@ -67,6 +68,7 @@ class Splits:
         rows = self.made.predicted
         assert rows[0].prediction
         mixer = mixer_of(self.made, self.traces, self.implementation, self.software, self.constants, self._mixes)
+        mixer = replace(mixer, more_layers=1)
         planner = Planner(mixer, room, rows[0].prediction.adam, self.constants.allocator_bytes)
         return SplitSearch(planner, self._flat, known.seconds_or_inf)
 
