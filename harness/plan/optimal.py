@@ -14,7 +14,7 @@ from harness.predict.search import SAME_COST
 from harness.show.json import Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
 from harness.show.svg import write_file
-from harness.units import counted, format_bytes, format_percent, format_seconds, sentence
+from harness.units import format_bytes, format_percent, format_seconds, sentence
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
@@ -153,8 +153,9 @@ def _section(found: "Optimal") -> Section:
 def _notes(found: "Optimal") -> Iterator[str]:
     yield f"Searched: plans with at most {found.most_settings} settings in a chunk ({found.solved_in_s:.1f} s)"
     if found.split_bound:
-        which = f"The best of {counted(found.num_splits, 'split')}" if found.layout else "No split tried is faster"
-        yield f"{which}; none is faster by more than {(found.seconds / found.split_bound - 1) * 100:.2g} %"
+        gap = found.seconds / found.split_bound - 1
+        more = "" if gap <= 1e-6 else f" by more than {gap * 100:.2g} %"
+        yield f"No split of the layers is faster{more}, where chunks of a stage differ by at most one layer"
 
 
 def _chunk_text(chunk: PlannedChunk) -> str:

@@ -31,8 +31,8 @@ class Optimal:
 
     ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
     settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare. ``stage_s``: of
-    a micro-batch in each stage. ``layout``: the split of layers that a search of ``num_splits`` chose instead of the
-    request's; no split is faster than ``split_bound``.
+    a micro-batch in each stage. ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers
+    that is faster than the request's; no split is faster than ``split_bound``.
     """
 
     row: Row | None
@@ -44,9 +44,13 @@ class Optimal:
     solved_in_s: float = 0.0
     reason: str = ""
     stage_s: tuple[float, ...] = ()
+    room: Room | None = None
     layout: str = ""
-    num_splits: int = 1
     split_bound: float = 0.0
+
+    @property
+    def seconds_or_inf(self) -> float:
+        return self.seconds if self.row else inf
 
     @property
     def is_proven(self) -> bool:
@@ -89,10 +93,9 @@ def optimal(
     none_yet = Optimal(None, best_uniform=min(fitting, key=_seconds, default=None), reason=_why_not(made, rows))
     if none_yet.reason or budget is None or rows[0].prediction is None:
         return none_yet
-    composer = Composer(made.spec, implementation, software).with_recompute(NoRecompute())
-    clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
-    mixer = Mixer(composer, clock, _settings(rows), traces.even, traces.uneven, mixes)
+    mixer = mixer_of(made, traces, implementation, software, constants, mixes)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
+    none_yet = replace(none_yet, room=due[0])
     for tried in range(_MOST_TRIES):
         try:
             for found, room in _solved(due, mixer, rows[0].prediction.adam, constants.allocator_bytes):
@@ -102,7 +105,7 @@ def optimal(
         if not known:
             break
         *_, found, room = known.pop(known.index(min(known)))
-        row = _row(made, found, composer, traces, implementation, software, constants)
+        row = _row(made, found, mixer.composer, traces, implementation, software, constants)
         if row.prediction is None:
             return replace(none_yet, reason=row.reason)
         if row.verdict == "FITS":
@@ -115,9 +118,19 @@ def optimal(
                 bound=found.bound,
                 most_settings=mixer.most_settings,
                 solved_in_s=time.monotonic() - began,
+                room=replace(room, most=(inf, inf)),
             )
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
     return replace(none_yet, reason="none fits with its whole range")
+
+
+def mixer_of(
+    made: Plan, traces: Traces, implementation: Implementation, software: Software, constants: Constants, mixes: Made
+) -> Mixer:
+    """Return what makes the mixes of a request. Arguments as of :func:`optimal`."""
+    composer = Composer(made.spec, implementation, software).with_recompute(NoRecompute())
+    clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
+    return Mixer(composer, clock, _settings(made.predicted), traces.even, traces.uneven, mixes)
 
 
 def _solved(due: Iterable[Room], mixer: Mixer, adam: Adam, allocator_bytes: int) -> Iterator[tuple[Solution, Room]]:

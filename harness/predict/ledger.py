@@ -303,7 +303,7 @@ def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
 
 def overhead_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
     """Return the bytes that stay: buffers of layers and of all chunks, rotary tables, workspaces of libraries."""
-    tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * _rotary_table_bytes(spec)
+    tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * rotary_table_bytes(spec)
     shared = max(chunk.shared for chunk in chunks)
     return sum(chunk.persistent for chunk in chunks) + shared + tables + library_bytes(spec, chunks)
 
@@ -314,7 +314,7 @@ def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
     return workspace_bytes(spec, has_experts=has_experts, has_loss=has_loss)
 
 
-def _rotary_table_bytes(spec: ExperimentSpec) -> int:
+def rotary_table_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes of the fp32 tables that chunks cache beside the first chunk's, which is traced."""
     model = spec.model
     if model.position_embedding_type not in ("rope", "yarn") or model.mla is not None:

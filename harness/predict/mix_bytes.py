@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters
-from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, overhead_bytes
+from harness.predict.ledger import deferred_bytes, gathered_inputs_bytes, overhead_bytes, rotary_table_bytes
 from harness.predict.mixes import Mix, Numbers, arrays
 from harness.predict.model_states import Adam, model_states
 from harness.predict.schedule import Instant, fullest_instants, keeps_outputs, schedule_of
@@ -31,12 +31,15 @@ class Row:
 def rows(
     spec: ExperimentSpec, pp_rank: int, chunks: Sequence[Sequence[Mix]], routing: Routing, adam: Adam, more: int
 ) -> Iterator[Row]:
-    """Yield the moments of a stage. ``chunks``: the mixes of each; ``more``: bytes held beside all."""
+    """Yield the moments of a stage. ``chunks``: the mixes of each; ``more``: bytes held beside all.
+
+    Mixes of a chunk may have different numbers of layers where the stage has as many in all as the first ones.
+    """
     costs: list[list[ChunkCost]] = [[getattr(mix, routing) for mix in mixes] for mixes in chunks]
-    of, first = [arrays(each) for each in costs], tuple(each[0] for each in costs)
+    of, first = [_with_table(spec, arrays(each)) for each in costs], tuple(each[0] for each in costs)
     states = model_states(spec, Parameters.total(cost.parameters for cost in first), adam=adam)
     schedule = schedule_of(spec, pp_rank)
-    always = states.total + more + overhead_bytes(spec, first) - sum(cost.persistent for cost in first)
+    always = states.total + more + overhead_bytes(spec, first) - sum(float(each["persistent"][0]) for each in of)
     always += gathered_inputs_bytes(spec) if schedule.num_deferred else 0
     outputs = [int(keeps_outputs(spec) and not cost.has_loss) for cost in first]
     yield Row(always + states.step_transient, tuple(each["persistent"] + each["lingering"] for each in of))
@@ -50,6 +53,11 @@ def rows(
         if schedule.extra_warmup:
             found[instant.event.chunk] = found[instant.event.chunk] - logits
             yield Row(fixed - deferred * first[instant.event.chunk].has_loss, tuple(found), beside=True)
+
+
+def _with_table(spec: ExperimentSpec, of: dict[str, Numbers]) -> dict[str, Numbers]:
+    """Return the figures with the rotary table that a chunk with layers caches."""
+    return of | {"persistent": of["persistent"] + rotary_table_bytes(spec) * (of["saved"] > 0)}
 
 
 def _of_chunk(instant: Instant, chunk: int, of: dict[str, Numbers]) -> Numbers:

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.experiment.layout_text import Chunk
 from harness.experiment.model import LayerKind
-from harness.experiment.recompute import NoRecompute
+from harness.experiment.recompute import NoRecompute, RecomputePolicy
 from harness.experiment.recompute_plan import FULL
 from harness.predict.compose import ChunkCost
 from harness.predict.experts import at_pace
@@ -48,7 +48,8 @@ Made = dict[object, tuple[Mix, ...]]
 class Mixer:
     """Makes the mixes of a request. ``settings``: what a layer may have, the one that keeps the most last.
 
-    ``made``: mixes by kind of chunk, which budgets and splits of one request may share.
+    ``made``: mixes by kind of chunk, which budgets and splits of one request may share. ``more_layers``: by how many
+    a chunk may have more layers than in the request.
     """
 
     composer: Composer
@@ -57,6 +58,7 @@ class Mixer:
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
     made: Made = field(default_factory=dict)
+    more_layers: int = 0
 
     def mixes(self, stage: tuple[Chunk, ...], chunk: Chunk) -> tuple[Mix, ...]:
         """Return the mixes of a chunk; chunks that are alike have the same ones."""
@@ -67,6 +69,27 @@ class Mixer:
             every = self._ways(layers, chunk.mtp_layers, self.most_settings)
             self.made[alike] = tuple(self._mix(chunk, settings, of_stage) for settings in every)
         return self.made[alike]
+
+    def leading(self, mixes: tuple[Mix, ...]) -> tuple[Mix, ...]:
+        """Return the mixes of a chunk that no other one beats; all where the loss runs beside other layers."""
+        if self.composer.spec.kernels.overlap_moe_expert_parallel_comm and mixes[0].even.has_loss:
+            return mixes  # what runs beside the loss decides there
+        if id(mixes) not in self._leading:
+            self._leading[id(mixes)] = pruned(mixes, self.composer.spec.num_microbatches)
+        return self._leading[id(mixes)]
+
+    def _policy_of(self, setting: str) -> RecomputePolicy:
+        if setting not in self._policies:
+            self._policies[setting] = self.composer.policy_of(setting)
+        return self._policies[setting]
+
+    @cached_property
+    def _policies(self) -> dict[str, RecomputePolicy]:
+        return {}
+
+    @cached_property
+    def _leading(self) -> dict[int, tuple[Mix, ...]]:
+        return {}
 
     @cached_property
     def allowed(self) -> dict[LayerKind, tuple[str, ...]]:
@@ -86,7 +109,7 @@ class Mixer:
         """Return how many different settings a chunk may use: all, or so few that the mixes can be made."""
         kinds = self.composer.layer_kinds
         chunks = {
-            (tuple(kinds[i] for i in chunk.layers), chunk.mtp_layers)
+            (tuple(kinds[i] for i in chunk.layers) + kinds[-1:] * self.more_layers, chunk.mtp_layers)
             for stage in self.composer.stages
             for chunk in stage
         }
@@ -110,7 +133,7 @@ class Mixer:
         return [*found]
 
     def _mix(self, chunk: Chunk, settings: tuple[str, ...], of_stage: frozenset[LayerKind]) -> Mix:
-        policies = tuple(map(self.composer.policy_of, settings))
+        policies = tuple(map(self._policy_of, settings))
         even = uneven = busiest = self.composer.chunk_cost(chunk, policies, of_stage, self.even)
         if self.uneven:
             uneven = self.composer.chunk_cost(chunk, policies, of_stage, self.uneven)

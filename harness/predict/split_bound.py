@@ -1,100 +1,265 @@
-"""The least seconds of a step under any split of the layers: whole layers on every rank, and no recompute."""
+"""The fastest split of the layers over pipeline stages, and a bound that no split is below.
 
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, reduce
+What a rank holds decides its seconds, and nothing that other ranks hold does. A dynamic program goes through the ranks
+by the layers placed so far. Its seconds of a rank are at first those without recompute, then those of a linear
+relaxation, then exact ones: those on the best way are improved until the best way has only exact ones.
+"""
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
 from math import inf
-from typing import Any
-
-import numpy as np
+from typing import NamedTuple
 
 from harness.experiment.layout_text import Chunk
-from harness.predict.mixes import Mixer
+from harness.experiment.recompute import NoRecompute
+from harness.predict.mixes import MOST_MIXES, Mix
+from harness.predict.optimal import SAME_TIME, Planner, Slowest, chosen
+from harness.predict.stage_search import StageSearch, TooManyError, least_sum
 from harness.predict.trace_book import MissingTraceError
 
-# Of models with more kinds of layers, or more layers of the rarer one, only the sum over all ranks is bounded.
-_MOST_RARE = 4
+Sizes = tuple[int, ...]  # decoder layers of each virtual stage: through all ranks of a chunk, then the next chunk
+
+
+@dataclass(eq=False)
+class Held:
+    """What a rank may hold: its ``layers``, and what each chunk may have of them. Layers of a kind have one number.
+
+    ``seconds``: the least of a micro-batch by what is known so far; ``part``: the least part of a step as the slowest
+    rank; ``longest``: seconds of the most recompute; ``sizes``: layers of each chunk, once the seconds are exact.
+    ``is_final``: they cannot be made more exact.
+    """
+
+    rank: int
+    chunks: tuple[tuple[Chunk, ...], ...]
+    layers: tuple[int, ...]
+    seconds: float = inf
+    part: float = 0.0
+    longest: float = inf
+    search: StageSearch | None = None
+    slowest: Slowest | None = None
+    sizes: Sizes = ()
+    is_final: bool = False
+
+
+class Way(NamedTuple):
+    """What all ranks hold, and the seconds of a step."""
+
+    seconds: float
+    ranks: tuple[Held, ...] = ()
+
+
+_Placed = tuple[int, int]  # layers of the kind that comes first where chunks are interleaved, and all layers
 
 
 @dataclass(frozen=True)
-class SplitBound:
+class SplitSearch:
     """Splits of a request's layers over ``flat``, its virtual stages, that are not slower than ``known_s``.
 
-    ``mixer``: of layers without recompute. A rank may hold any layers, also such as no split puts beside each other: so
-    the bound is never too high.
+    The bubble of the time model is that of equal chunks. So chunks of a rank differ by at most one layer, for which the
+    embedding, an MTP layer or the loss may stand. Interleaved, layers of another kind come first, and lie in the first
+    chunks.
     """
 
-    mixer: Mixer
+    planner: Planner
     flat: Sequence[Chunk]
-    pp: int
     known_s: float
+    _held: dict[object, Held] = field(default_factory=dict)
+    _chunks: dict[Chunk, float] = field(default_factory=dict)
+    _afterwards: dict[object, list[tuple[Held, _Placed]]] = field(default_factory=dict)
 
     @property
     def is_known(self) -> bool:
-        """Return whether the model has one kind of layers, or few of a second one."""
-        return len(set(self.mixer.composer.layer_kinds)) <= 2 and len(self._kinds[0]) <= _MOST_RARE
+        """Return whether the kinds of the layers of a chunk follow from the numbers of layers."""
+        return self._most_layers > 0 and (self._vp == 1 or len({*self._layers[self._num_first :]}) == 1)
 
-    def seconds(self) -> float:
-        """Return a bound of the seconds of a step. The slowest rank decides, and all count in the bubble.
+    @property
+    def least_s(self) -> float:
+        """Return seconds that no split is below: those of equal stages without recompute."""
+        return (self.planner.num / self._pp + self.planner.bubble) * sum(map(self._of_chunk, self.flat))
 
-        Some rank takes at least the least time in which all ranks together can hold all layers.
-        """
-        vp, of_ranks = len(self.flat) // self.pp, [self._rank(rank) for rank in range(self.pp)]
-        every = np.unique(np.concatenate([each[np.isfinite(each)] for each in of_ranks]))
-        low, high = 0, len(every) - 1
-        while low < high:
-            middle = (low + high) // 2
-            held = reduce(_together, [np.where(each <= every[middle], 0.0, inf) for each in of_ranks])
-            low, high = (low, middle) if np.isfinite(held[-1, -1]) else (middle + 1, high)
-        bubble = (self.pp - 1) / vp / self.pp * reduce(_together, of_ranks)[-1, -1]
-        once = self.mixer.clock.efficiency.step_s if self.mixer.clock else 0.0
-        return float(self._num * every[low] + bubble + once)
+    def best(self, *, is_exact: bool = False) -> Way:
+        """Return the best way by what is known, or only by what ``is_exact``; of inf seconds if there is none."""
+        self._next(0, (0, 0))
+        among = {held for held in self._held.values() if held.seconds < inf and (held.sizes or not is_exact)}
+        found, most = Way(inf), dict.fromkeys(range(self._pp), -len(self._layers))
+        shares = [held.seconds / len(held.layers) for held in among if held.layers]
+        least_bubble = self.planner.bubble * len(self._layers) * min(shares, default=0.0)
+        for slowest, group in groupby(sorted(among, key=_seconds), _seconds):
+            if self.planner.num * slowest + least_bubble >= found.seconds:
+                break
+            most |= {held.rank: max(most[held.rank], len(held.layers)) for held in group}
+            if sum(most.values()) >= len(self._layers):
+                found = min(found, self._way(among, slowest), key=lambda way: way.seconds)
+        return found
 
-    def _rank(self, rank: int) -> Any:
-        """Return the least seconds of a micro-batch with so many layers of both kinds; inf for too many."""
-        found = reduce(_together, [self._chunk(chunk) for chunk in self.flat[rank :: self.pp]])
-        return np.where(found <= self._most_s, found, inf)
+    def refine(self, held: Held) -> None:
+        """Make what is known of a rank that holds this more exact."""
+        try:
+            if held.search is None:
+                held.search = self.planner.search(held.rank, tuple(self._mixes(held)))
+                held.seconds = max(held.seconds, held.search.least_s)
+            else:
+                self._solve(held, held.search)
+        except (TooManyError, MissingTraceError):
+            held.is_final = True
 
-    def _chunk(self, place: Chunk) -> Any:
-        """Return the seconds of a chunk at this place with so many layers of the rarer kind and of the other one."""
-        ends, (rare, usual) = (place.has_embedding, place.has_loss, place.mtp_layers), self._kinds
-        if ends not in self._known:
-            found = self._known[ends] = np.full((len(rare) + 1, len(usual) + 1), inf)
-            for few in range(len(rare) + 1):
-                for many in range(len(usual) + 1):
-                    chunk = Chunk((*rare[:few], *usual[:many]), *ends)
-                    with suppress(MissingTraceError):  # no split puts the embedding or the loss beside such a layer
-                        found[few, many] = self.mixer.mixes((chunk,), chunk)[0].seconds
-                    if self._most_s < found[few, many] < inf:
-                        break
-        return self._known[ends]
+    def _way(self, among: Set[Held], slowest: float) -> Way:
+        """Return the best way whose ranks take at most so many seconds, and one of them as many."""
+        ways: dict[tuple[_Placed, bool], Way] = {((0, 0), False): Way(0.0)}
+        for rank in range(self._pp):
+            found: dict[tuple[_Placed, bool], Way] = {}
+            for (placed, is_decided), way in ways.items():
+                for held, after in self._next(rank, placed):
+                    if held not in among or held.seconds > slowest:
+                        continue
+                    choices = [(is_decided, way.seconds + self.planner.bubble * held.seconds)]
+                    if not is_decided:
+                        choices.append((True, way.seconds + self._part(held, slowest)))
+                    for decides, seconds in choices:
+                        if (after, decides) not in found or seconds < found[after, decides].seconds:
+                            found[after, decides] = Way(seconds, (*way.ranks, held))
+            ways = found
+        return ways.get((self._all, True), Way(inf))
 
-    @cached_property
-    def _known(self) -> dict[object, Any]:
-        return {}
+    def _part(self, held: Held, seconds: float) -> float:
+        """Return the least part of a step that a rank decides if it takes at least so many seconds."""
+        if held.slowest is None:
+            return (self.planner.num + self.planner.bubble) * seconds
+        return max(held.part, held.slowest.least_part(seconds)) if seconds <= held.longest else inf
 
-    @cached_property
-    def _num(self) -> int:
-        return self.mixer.composer.spec.num_microbatches
+    def _next(self, rank: int, placed: _Placed) -> list[tuple[Held, _Placed]]:
+        """Return what a rank may hold after the layers of those before it, with all layers that are placed then."""
+        if (rank, placed) not in self._afterwards:
+            is_last = rank == self._pp - 1
+            self._afterwards[rank, placed] = [
+                (held, after)
+                for held, after in self._choices(rank, *placed)
+                if (after == self._all if is_last else self._next(rank + 1, after))
+            ]
+        return self._afterwards[rank, placed]
+
+    def _choices(self, rank: int, first: int, used: int) -> Iterator[tuple[Held, _Placed]]:
+        least = len(self._layers) - used - (self._pp - 1 - rank) * self._most_layers
+        for num_first in range(self._num_first - first + 1):
+            is_whole = first + num_first < self._num_first
+            for num in range(max(num_first, least), min(len(self._layers) - used, self._most_layers) + 1):
+                if self._vp == 1:
+                    layers = self._layers[used : used + num]
+                    every = [self._known(rank, [[replace(self.flat[rank], layers=layers)]], layers)]
+                else:
+                    every = [*self._interleaved(rank, num_first, num, num_first if is_whole else num)]
+                yield from ((held, (first + num_first, used + num)) for held in every if held.seconds <= self._most_s)
+
+    def _interleaved(self, rank: int, num_first: int, num: int, most: int) -> Iterator[Held]:
+        """Yield what a rank may hold: in its first chunk layers of the first kind, and at ``most`` so many in all."""
+        places, usual, first = self.flat[rank :: self._pp], self._layers[-1:], self._layers[:num_first]
+        ends = [place.has_embedding + place.has_loss + place.mtp_layers for place in places]
+        fronts = (first, *((),) * (self._vp - 1))
+        for least in range(max(0, num - any(ends)) // self._vp, (num + sum(ends)) // self._vp + 1):
+            sizes = [[*range(max(0, least - fewer), least + 2)] for fewer in ends]
+            sizes[0] = [size for size in sizes[0] if num_first <= size <= most]
+            chunks = [
+                [replace(place, layers=front + usual * (size - len(front))) for size in each]
+                for place, front, each in zip(places, fronts, _possible(sizes, num), strict=False)
+            ]
+            if chunks and all(chunks):
+                yield self._known(rank, chunks, first + usual * (num - num_first))
+
+    def _known(self, rank: int, chunks: Sequence[Sequence[Chunk]], layers: tuple[int, ...]) -> Held:
+        """Return what a rank may hold, at first with its least seconds without recompute."""
+        kept = tuple(tuple(each for each in chunk if self._of_chunk(each) < inf) for chunk in chunks)
+        if (rank, kept, layers) not in self._held:
+            least = [{len(each.layers): self._of_chunk(each) for each in chunk} for chunk in kept]
+            self._held[rank, kept, layers] = Held(rank, kept, layers, least_sum(least, len(layers)))
+        return self._held[rank, kept, layers]
+
+    def _of_chunk(self, chunk: Chunk) -> float:
+        if chunk not in self._chunks:
+            try:
+                without = replace(self.planner.mixer, settings=(NoRecompute().text,), made={})
+                self._chunks[chunk] = without.mixes((chunk,), chunk)[0].seconds
+            except MissingTraceError:  # no split puts the embedding or the loss beside such a layer
+                self._chunks[chunk] = inf
+        return self._chunks[chunk]
+
+    def _solve(self, held: Held, search: StageSearch) -> None:
+        held.is_final, seconds = True, search.fastest()
+        held.seconds = inf if seconds is None else seconds
+        if seconds is None:
+            return
+        slowest = self.planner.deciding(search)
+        fastest = chosen(search, search.up_to(seconds * (1 + SAME_TIME)))
+        held.sizes = tuple(
+            len(own) - chunk[0].mtp_layers for own, chunk in zip(fastest.settings, held.chunks, strict=True)
+        )
+        if best := slowest.least(seconds):
+            held.slowest, held.part = slowest, slowest.part(*best[1:])
+            longest = [
+                {len(each.layers): -max(mix.seconds for mix in self._of_stage(held, each)) for each in chunk}
+                for chunk in held.chunks
+            ]
+            held.longest = -least_sum(longest, len(held.layers)) * (1 + SAME_TIME)
+
+    def _of_stage(self, held: Held, chunk: Chunk) -> tuple[Mix, ...]:
+        return self.planner.mixer.mixes((Chunk(held.layers),), chunk)
+
+    def _mixes(self, held: Held) -> Iterator[tuple[Mix, ...]]:
+        """Yield the mixes of each chunk, at first those of chunks that together hold all layers. TooManyError."""
+        left = len(held.layers) - sum(len(chunk[0].layers) for chunk in held.chunks)
+        for chunk in held.chunks:
+            more = min(left, len(chunk) - 1)
+            left -= more
+            every = [self._of_stage(held, each) for each in (chunk[more], *chunk[:more], *chunk[more + 1 :])]
+            if any(len(mixes) > MOST_MIXES for mixes in every):
+                raise TooManyError
+            yield tuple(mix for mixes in every for mix in self.planner.mixer.leading(mixes))
 
     @cached_property
     def _most_s(self) -> float:
-        return self.known_s / self._num
+        """Return the most seconds of a rank: what is known, or twice the mean of all without recompute."""
+        if self.known_s < inf:
+            return self.known_s / (self.planner.num + self.planner.bubble)
+        return 2 * sum(map(self._of_chunk, self.flat)) / self._pp
 
     @cached_property
-    def _kinds(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the layers of the rarer kind, and those of the most frequent one."""
-        kinds = self.mixer.composer.layer_kinds
-        usual = max(set(kinds), key=kinds.count)
-        both = [tuple(i for i, kind in enumerate(kinds) if (kind == usual) == same) for same in (False, True)]
-        return both[0], both[1]
+    def _most_layers(self) -> int:
+        """Return how many layers a rank may hold of the kind that takes the least time, without ends."""
+        every = (Chunk((layer,) * num) for layer in {*self._layers} for num in range(1, len(self._layers) + 1))
+        return max((len(chunk.layers) for chunk in every if self._of_chunk(chunk) <= self._most_s), default=0)
+
+    @property
+    def _vp(self) -> int:
+        return len(self.flat) // self._pp
+
+    @property
+    def _pp(self) -> int:
+        return len(self.planner.mixer.composer.stages)
+
+    @cached_property
+    def _layers(self) -> tuple[int, ...]:
+        """Return the layers, each as the first one of its kind."""
+        kinds = self.planner.mixer.composer.layer_kinds
+        return tuple(kinds.index(kind) for kind in kinds)
+
+    @cached_property
+    def _num_first(self) -> int:
+        """Return how many layers of another kind come first; 0 where chunks are not interleaved."""
+        return self._layers.index(self._layers[-1]) * (self._vp > 1)
+
+    @property
+    def _all(self) -> _Placed:
+        return self._num_first, len(self._layers)
 
 
-def _together(first: Any, second: Any) -> Any:
-    """Return the least sums for each number of layers in both."""
-    found = np.full(first.shape, inf)
-    for few, many in np.argwhere(np.isfinite(first)):
-        beside = found[few:, many:]
-        np.minimum(beside, first[few, many] + second[: beside.shape[0], : beside.shape[1]], out=beside)
-    return found
+def _possible(sizes: Sequence[Sequence[int]], total: int) -> list[list[int]]:
+    """Return the sizes of each chunk with which all can have this total; none if a chunk has no size."""
+    if not all(sizes):
+        return []
+    low, high = (sum(each[end] for each in sizes) for end in (0, -1))
+    return [[size for size in each if low - each[0] <= total - size <= high - each[-1]] for each in sizes]
+
+
+def _seconds(held: Held) -> float:
+    return held.seconds

@@ -1,35 +1,26 @@
-"""Moves layers between pipeline stages, so that the fastest plan by layer becomes faster.
-
-Stages are first balanced by their seconds without recompute. Then a layer goes from the slowest stage of the fastest
-plan to another one, as long as a plan becomes faster and time is left.
-"""
+"""Finds the split of layers over pipeline stages with the fastest plan by layer."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, product
-from math import inf
+from itertools import groupby
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.layout_text import Chunk
-from harness.experiment.recompute import NoRecompute
 from harness.experiment.software import Software
-from harness.predict.fastest import Optimal, optimal
-from harness.predict.mixes import Made, Mixer
+from harness.predict.fastest import Optimal, mixer_of, optimal
+from harness.predict.mixes import Made
+from harness.predict.optimal import SAME_TIME, Planner
 from harness.predict.prediction import Constants
 from harness.predict.search import Plan, Traces
-from harness.predict.split_bound import SplitBound
-from harness.predict.stages import Composer
-from harness.predict.time_model import Clock
+from harness.predict.split_bound import Sizes, SplitSearch
+from harness.predict.stage_search import Room
 from harness.predict.trace_book import MissingTraceError
 
 MOST_SECONDS = 10.0
-# The slowest stage gives a layer to one of so many fastest ones.
-_TAKERS = 3
-Sizes = tuple[int, ...]  # decoder layers of each virtual stage: through all ranks of a chunk, then the next chunk
 
 
 @dataclass(frozen=True)
@@ -43,33 +34,43 @@ class Splits:
     constants: Constants
 
     def best(self, of_request: Optimal) -> Optimal:
-        """Return the fastest plan of all splits that were tried, with a bound for those that were not.
+        """Return the fastest plan of all splits, with a bound of the seconds of those that were not tried.
 
         ``of_request``: the plan of the request's own split. Where that has none for want of a way to set it, it stays.
         """
-        if of_request.row is None and not of_request.most_settings:
+        if of_request.room is None or self._pp == 1:
             return of_request
-        began = time.monotonic()
-        first: Sizes = tuple(len(chunk.layers) for chunk in self._flat)
-        best, sizes, tried = of_request, first, {first}
-        due, longest = [even for even in [self._balanced(first)] if even != first], of_request.solved_in_s
-        while time.monotonic() - began + longest < MOST_SECONDS:
-            due += [each for each in self._next(sizes, best) if not due and each not in tried][:1]
-            if not due:
+        began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)
+        if not search.is_known:
+            return replace(of_request, split_bound=search.least_s)
+        bound = search.best()
+        while bound.seconds < best.seconds_or_inf * (1 - SAME_TIME):
+            due = [held for held in bound.ranks if not held.is_final]
+            if not due or time.monotonic() - began + of_request.solved_in_s > MOST_SECONDS:
                 break
-            tried.add(due[0])
-            found = self._solved(other := due.pop())
-            longest = max(longest, found.solved_in_s)
-            if _seconds(found) < _seconds(best) * (1 - 1e-9):
-                best, sizes = found, other
+            search.refine(min(due, key=lambda held: held.search is not None))
+            bound = search.best()
+        known = search.best(is_exact=True)
+        if known.seconds < best.seconds_or_inf * (1 - SAME_TIME):
+            of_ranks = zip(*(held.sizes for held in known.ranks), strict=True)
+            found = self._solved(sizes := tuple(size for chunk in of_ranks for size in chunk))
+            if found.seconds_or_inf < best.seconds_or_inf:
+                best = replace(found, layout=layout_text(self._flat, sizes))
         return replace(
             best,
-            layout=layout_text(self._flat, sizes) if sizes != first else "",
-            num_splits=len(tried),
-            split_bound=self._bound(sizes, best),
+            split_bound=min(bound.seconds, best.seconds_or_inf),
+            most_settings=min(best.most_settings, search.planner.mixer.most_settings),
             best_uniform=of_request.best_uniform,
             solved_in_s=of_request.solved_in_s + time.monotonic() - began,
         )
+
+    def _search(self, known: Optimal, room: Room) -> SplitSearch:
+        rows = self.made.predicted
+        assert rows[0].prediction
+        mixer = mixer_of(self.made, self.traces, self.implementation, self.software, self.constants, self._mixes)
+        mixer = replace(mixer, more_layers=1)
+        planner = Planner(mixer, room, rows[0].prediction.adam, self.constants.allocator_bytes)
+        return SplitSearch(planner, self._flat, known.seconds_or_inf)
 
     def _solved(self, sizes: Sizes) -> Optimal:
         made = replace(self.made, spec=self._with(sizes))
@@ -101,69 +102,6 @@ class Splits:
     @cached_property
     def _pp(self) -> int:
         return self.made.spec.parallelism.pipeline_model_parallel_size
-
-    @cached_property
-    def _mixer(self) -> Mixer:
-        composer = Composer(self.made.spec, self.implementation, self.software)
-        clock = None
-        if not self.made.spec.gpu_type.is_cpu:
-            clock = Clock(self.made.spec, self.constants.efficiency(self.made.spec.gpu))
-        keeps = composer.with_recompute(NoRecompute())
-        return Mixer(keeps, clock, (NoRecompute().text,), self.traces.even, self.traces.uneven)
-
-    def _of_ranks(self, sizes: Sizes) -> list[float]:
-        at, cut = 0, list[Chunk]()
-        for chunk, size in zip(self._flat, sizes, strict=True):
-            cut.append(replace(chunk, layers=tuple(range(at, at + size))))
-            at += size
-        stages = [tuple(cut[rank :: self._pp]) for rank in range(self._pp)]
-        return [sum(self._mixer.mixes(stage, chunk)[0].seconds for chunk in stage) for stage in stages]
-
-    def _balanced(self, sizes: Sizes) -> Sizes:
-        """Return the sizes after every move of one layer that makes the slowest rank faster."""
-        while True:
-            seconds = self._of_ranks(sizes)
-            slowest = seconds.index(max(seconds))
-            takers = [rank for rank in range(self._pp) if rank != slowest]
-            moved = min(_moves(self._flat, sizes, self._pp, slowest, takers), key=self._shape, default=sizes)
-            if self._shape(moved) >= self._shape(sizes):
-                return sizes
-            sizes = moved
-
-    def _shape(self, sizes: Sizes) -> tuple[float, float]:
-        try:
-            seconds = self._of_ranks(sizes)
-        except MissingTraceError:  # the embedding stood before no layer of this kind
-            return inf, inf
-        return max(seconds), sum(each * each for each in seconds)
-
-    def _next(self, sizes: Sizes, found: Optimal) -> Iterator[Sizes]:
-        """Yield the sizes with a layer of the slowest stage of a plan elsewhere, the fastest stages first."""
-        if found.stage_s:
-            order = sorted(range(self._pp), key=found.stage_s.__getitem__)
-            yield from _moves(self._flat, sizes, self._pp, order[-1], order[:-1][:_TAKERS])
-
-    def _bound(self, sizes: Sizes, best: Optimal) -> float:
-        """Return the least seconds of any split without recompute and exchanges; whole layers where that is known."""
-        bound = SplitBound(self._mixer, self._flat, self._pp, best.seconds)
-        if best.row and bound.is_known:
-            return bound.seconds()
-        total, vp = sum(self._of_ranks(sizes)), len(sizes) // self._pp
-        fixed = self._mixer.clock.efficiency.step_s if self._mixer.clock else 0.0
-        return total * (self.made.spec.num_microbatches / self._pp + (self._pp - 1) / vp / self._pp) + fixed
-
-
-def _seconds(found: Optimal) -> float:
-    return found.seconds if found.row else inf
-
-
-def _moves(flat: Sequence[Chunk], sizes: Sizes, pp: int, giver: int, takers: Sequence[int]) -> Iterator[Sizes]:
-    """Yield the sizes after one layer of rank ``giver`` has gone to a rank of ``takers``, before MTP layers."""
-    last = next((at for at, chunk in enumerate(flat) if chunk.mtp_layers), len(flat) - 1)
-    gives = sorted((at for at in range(giver, len(sizes), pp) if sizes[at]), key=lambda at: -sizes[at])
-    for taker, give in product(takers, gives):
-        take = min(range(taker, last + 1, pp), key=sizes.__getitem__)
-        yield tuple(size - (at == give) + (at == take) for at, size in enumerate(sizes))
 
 
 def layout_text(flat: Sequence[Chunk], sizes: Sizes) -> str:

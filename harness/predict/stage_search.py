@@ -5,7 +5,7 @@ cost beyond these prices. So all plans up to a given time are those whose mixes 
 difference, and these few are listed, chunk after chunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -70,14 +70,23 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class StageSearch:
-    """One stage. ``chunks``: the mixes of each; ``more_bytes``: what the allocator holds beside all."""
+    """One stage. ``chunks``: the mixes of each; ``more_bytes``: what the allocator holds beside all.
+
+    ``num_layers``: of all chunks together, with MTP layers; mixes of a chunk may have different numbers of them.
+    """
 
     spec: ExperimentSpec
     pp_rank: int
     chunks: tuple[tuple[Mix, ...], ...]
     room: Room
     adam: Adam
-    more_bytes: int = 0
+    more_bytes: int
+    num_layers: int
+
+    @property
+    def least_s(self) -> float:
+        """Return seconds that no plan which fits is below; inf if none fits."""
+        return inf if self._relaxed is None else self._relaxed[0] * (1 - _TOLERANCE)
 
     def fastest(self) -> float | None:
         """Return the seconds of the fastest plan that fits; None if none fits. TooManyError."""
@@ -119,7 +128,10 @@ class StageSearch:
                 np.zeros(len(parts)),
             )
             peaks, fits = self._fits(sums, largest, chunk + 1)
-            best = _undominated(found, np.column_stack([*sums, largest]), np.flatnonzero(fits))
+            placed = sum(counts[own] for counts, own in zip(self._counts, found.mixes.T, strict=False))
+            left = [sum(int(end(each)) for each in self._counts[chunk + 1 :]) for end in (np.min, np.max)]
+            fits &= (placed + left[0] <= self.num_layers) & (self.num_layers <= placed + left[1])
+            best = _undominated(found, placed, np.column_stack([*sums, largest]), np.flatnonzero(fits))
             found, cost, largest = found._replace(peaks=peaks).where(best), cost[best], largest[best]
             sums = [each[best] for each in sums]
         return found.where(found.seconds >= least_s * (1 - _TOLERANCE))
@@ -152,8 +164,19 @@ class StageSearch:
     @cached_property
     def forward_ends(self) -> tuple[float, float]:
         """Return the least and the most seconds of the forward passes of a micro-batch."""
-        forward = [own - back for own, back in zip(self._seconds, self._returning, strict=True)]
-        return sum(float(each.min()) for each in forward), sum(float(each.max()) for each in forward)
+        ends = list[float]()
+        for sign in (1, -1):
+            forward = [sign * (own - back) for own, back in zip(self._seconds, self._returning, strict=True)]
+            least = [
+                {int(num): float(each[counts == num].min()) for num in {*counts}}
+                for each, counts in zip(forward, self._counts, strict=True)
+            ]
+            ends.append(sign * least_sum(least, self.num_layers))
+        return ends[0], ends[1]
+
+    @cached_property
+    def _counts(self) -> list[Any]:
+        return [np.array([len(mix.settings) for mix in mixes]) for mixes in self.chunks]
 
     @cached_property
     def _largest(self) -> list[Any]:
@@ -192,16 +215,17 @@ class StageSearch:
         if len(self._kinds) == 1:
             above[at, num] = self.room.peak + self.room.uneven
         limits[at] = self.room.budget_bytes / MIB
-        one = lil_matrix((len(self.chunks), num + 3))
+        one = lil_matrix((len(self.chunks) + 1, num + 3))
         for chunk, (start, end) in enumerate(pairwise(starts)):
             above[at + 1 + chunk, start:end], above[at + 1 + chunk, num + 2] = self._largest[chunk] / MIB, -1
             one[chunk, start:end] = 1
+        one[-1, :num], sums = np.concatenate(self._counts), np.append(np.ones(len(self.chunks)), self.num_layers)
         costs = np.concatenate([*self._seconds, np.zeros(3)])
         scale = 1000 / max(float(costs.max()), 1e-300)
         above, one = above.tocsr(), one.tocsr()
         most = (self.room.most[0] / MIB, self.room.most[1] / MIB, inf)
         bounds = np.column_stack([np.zeros(num + 3), np.concatenate([np.full(num, inf), most])])
-        found = linprog(costs * scale, above, limits, one, np.ones(len(self.chunks)), bounds, method="highs")
+        found = linprog(costs * scale, above, limits, one, sums, bounds, method="highs")
         if found.status != 0:
             return None
         prices = costs * scale - above.T @ found.ineqlin.marginals - one.T @ found.eqlin.marginals
@@ -209,18 +233,30 @@ class StageSearch:
         return found.fun / scale, [prices[start:end] for start, end in pairwise(starts)]
 
 
+def least_sum(parts: Sequence[Mapping[int, float]], total: int) -> float:
+    """Return the least sum of a value of each part whose keys have this ``total``; inf if none have."""
+    found = {0: 0.0}
+    for part in parts:
+        sums = [(num + more, value + part[more]) for num, value in found.items() for more in part]
+        found = {num: min(value for other, value in sums if other == num) for num, _ in sums}
+    return found.get(total, inf)
+
+
 def _require_few(number: int) -> None:
     if number > MOST_LISTED:
         raise TooManyError
 
 
-def _undominated(plans: Plans, held: Any, among: Any) -> Any:
+def _undominated(plans: Plans, placed: Any, held: Any, among: Any) -> Any:
     """Return those of the plans ``among`` beside which no other takes as long and ``held[plan]`` nowhere more.
 
-    Of chunks with equal layers, some recompute; most plans differ only in which.
+    Plans have ``placed`` so many layers; of others with as many. Of chunks with equal layers, some recompute; most
+    plans differ only in which.
     """
     times = np.column_stack([plans.seconds, plans.returning])[among]
-    _, kinds = np.unique(np.round(times / (times.max(initial=0.0) * _SAME_SHARE)), axis=0, return_inverse=True)
+    longest = max(float(times.max(initial=0.0)), 1e-300)
+    alike = np.column_stack([np.round(times / (longest * _SAME_SHARE)), placed[among]])
+    _, kinds = np.unique(alike, axis=0, return_inverse=True)
     order, kept = np.lexsort((held[among].sum(axis=1), kinds.ravel())), list[int]()
     for left in np.split(among[order], np.flatnonzero(np.diff(kinds.ravel()[order])) + 1):
         equal = left
