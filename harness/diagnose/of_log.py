@@ -65,7 +65,7 @@ def case_of_log(
 
     Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
     """
-    first = failure_of(scan, None if spec is None or spec.gpu_type.is_cpu else spec.gpu_type.memory_bytes)
+    first = failure_of(scan, _device_bytes(spec))
     harmless = first if first is not None and _is_harmless(first, log) else None
     first = None if harmless or first is None else _after_training(first, log)
     broken = log.not_finite()
@@ -96,6 +96,10 @@ def case_of_log(
             *log.notes,
         ),
     )
+
+
+def _device_bytes(spec: ExperimentSpec | None) -> int | None:
+    return None if spec is None or spec.gpu_type.is_cpu else spec.gpu_type.memory_bytes
 
 
 def _ending(
