@@ -43,7 +43,8 @@ class OptimalDocument(Shown):
     """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
 
     ``bound``: no plan of the space has a shorter step, in seconds; ``most_settings``: how many settings a chunk of the
-    space may use. ``recompute``: the plan as `--recompute` takes it. ``layout``: the split of layers that
+    space may use. ``gain``: below 0 where a setting for all layers fits by its replayed bytes, while those of plans by
+    layer are estimated. ``recompute``: the plan as `--recompute` takes it. ``layout``: the split of layers that
     `--layers_too` found as `pipeline_model_parallel_layout`; empty for the request's. No split is faster than
     ``split_bound``.
     """
