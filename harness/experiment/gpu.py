@@ -107,9 +107,10 @@ class Links:
 class GpuType:
     """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
 
-    ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either. ``host_bandwidth``:
-    bytes/s between the GPU and its host, each way; ``host_memory_bytes``: of a node; None where the data sheet states
-    none. ``driver_bytes``: of ``memory_bytes``, what no program can have.
+    ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either. ``multiprocessors``:
+    those that compute, of NVIDIA's architecture white papers. ``host_bandwidth``: bytes/s between the GPU and its host,
+    each way; ``host_memory_bytes``: of a node; None where the data sheet states none. ``driver_bytes``: of
+    ``memory_bytes``, what no program can have.
     ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
     repeated runs were measured to need it.
     """
@@ -120,6 +121,7 @@ class GpuType:
     memory_bytes: int
     memory_bandwidth: float
     capability: tuple[int, int] | None
+    multiprocessors: int
     links: Links | None
     name_pattern: str | None
     source: str
@@ -177,6 +179,7 @@ def _rubin(name: str, title: str, gpus_per_node: int) -> GpuType:
         288 * GB,
         22e12,
         (10, 7),
+        224,
         Links(1800e9, 200e9, 72, "NVLink 6, half of 3.6 TB/s; ConnectX-9, 1.6 Tb/s per GPU"),
         rf"\b{name.upper()}\b",
         "NVIDIA Vera Rubin NVL72 data sheet (preliminary) / 72 GPUs, FP4 as in training",
@@ -188,61 +191,61 @@ GPUS: dict[str, GpuType] = {
     row.name: row
     for row in (
         GpuType(
-            "a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0),
+            "a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 108,
             Links(300e9, 25e9, 8, "NVLink 3, half of 600 GB/s; HDR InfiniBand 200 Gb/s (DGX A100 data sheet)"),
             r"\bA100\b.*80GB", "NVIDIA A100 data sheet", host_bandwidth=_PCIE_4, host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
-            "h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0),
+            "h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0), 132,
             Links(450e9, 50e9, 8, f"{_NVLINK_4} (DGX H100 data sheet)"),
             r"\bH100\b(?! PCIe| NVL)", "NVIDIA H100 data sheet (halved: it prints sparse figures)",
             host_bandwidth=_PCIE_5, host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
-            "h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 143_771 * MIB, 4.8e12, (9, 0),
+            "h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 143_771 * MIB, 4.8e12, (9, 0), 132,
             Links(450e9, 50e9, 8, f"{_NVLINK_4} (DGX H200 data sheet)"),
             r"\bH200\b(?! NVL)", "NVIDIA H200 data sheet (halved)", host_bandwidth=_PCIE_5,
             host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
-            "b200", "HGX B200", _peaks(2250, 4500, 9000), 183_359 * MIB, 7.7e12, (10, 0),
+            "b200", "HGX B200", _peaks(2250, 4500, 9000), 183_359 * MIB, 7.7e12, (10, 0), 148,
             Links(900e9, 50e9, 8, f"{_NVLINK_5}; 400 Gb/s per GPU (DGX B200 data sheet)"),
             r"\bB200\b", "NVIDIA HGX B200 data sheet, per GPU at 1,000 W", host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
-            "b300", "HGX B300", _peaks(2250, 4500, 13125), 275_040 * MIB, 7.7e12, (10, 3),
+            "b300", "HGX B300", _peaks(2250, 4500, 13125), 275_040 * MIB, 7.7e12, (10, 3), 148,
             Links(900e9, 100e9, 8, f"{_NVLINK_5}; 800 Gb/s per GPU (DGX B300 data sheet)"),
             r"\bB300\b", "NVIDIA HGX B300 data sheet, per GPU", host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
-            "gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 189_471 * MIB, 8.0e12, (10, 0),
+            "gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 189_471 * MIB, 8.0e12, (10, 0), 148,
             Links(900e9, 50e9, 72, f"{_NVLINK_5}; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
             r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
             host_memory_bytes=2 * _GRACE_BYTES,
         ),
         GpuType(
-            "gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 284_208 * MIB, 8.0e12, (10, 3),
+            "gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 284_208 * MIB, 8.0e12, (10, 3), 148,
             Links(900e9, 100e9, 72, f"{_NVLINK_5}; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
             r"\bGB300\b", "NVIDIA GB300 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
             host_memory_bytes=2 * _GRACE_BYTES,
         ),
         GpuType(
-            "a800", "A800 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0),
+            "a800", "A800 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 108,
             Links(200e9, 25e9, 8, "NVLink 3, half of 400 GB/s (A800 data sheet); HDR InfiniBand 200 Gb/s as A100"),
             r"\bA800\b.*80GB", "NVIDIA A800 data sheet: an A100 with less NVLink", host_bandwidth=_PCIE_4,
         ),
         GpuType(
-            "h800", "H800 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0),
+            "h800", "H800 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0), 132,
             Links(200e9, 50e9, 8, "NVLink 4, half of 400 GB/s (H800 data sheet); NDR InfiniBand 400 Gb/s as H100"),
             r"\bH800\b(?! PCIe| NVL)", "NVIDIA H800 data sheet: an H100 with less NVLink", host_bandwidth=_PCIE_5,
         ),
         GpuType(
-            "h20", "H20 96GB SXM", _peaks(148, 296), 97_871 * MIB, 4.0e12, (9, 0),
+            "h20", "H20 96GB SXM", _peaks(148, 296), 97_871 * MIB, 4.0e12, (9, 0), 78,
             Links(450e9, 50e9, 8, f"{_NVLINK_4} as H100"),
             r"\bH20\b(?!-3e)", "NVIDIA H20 data sheet (dense figures)", host_bandwidth=_PCIE_5,
         ),
         GpuType(
-            "gh200", "GH200 96GB", _peaks(989.4, 1978.9), 97_871 * MIB, 4.0e12, (9, 0),
+            "gh200", "GH200 96GB", _peaks(989.4, 1978.9), 97_871 * MIB, 4.0e12, (9, 0), 132,
             Links(450e9, 50e9, 1, "one GPU of a node: no NVLink between GPUs; NDR InfiniBand 400 Gb/s"),
             r"\bGH200\b(?! 144G)", "NVIDIA GH200 Grace Hopper data sheet (halved); NVLink-C2C, half of 900 GB/s",
             gpus_per_node=1, host_bandwidth=450e9, host_memory_bytes=_GRACE_BYTES,
@@ -250,12 +253,12 @@ GPUS: dict[str, GpuType] = {
         _rubin("vr200", "Vera Rubin NVL72", gpus_per_node=4),
         _rubin("r100", "Rubin, one GPU a node", gpus_per_node=1),
         GpuType(
-            "l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 46_068 * MIB, 0.864e12, (8, 9),
+            "l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 46_068 * MIB, 0.864e12, (8, 9), 142,
             Links(32e9, 12.5e9, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet"),
             r"\bL40S\b", "NVIDIA L40S data sheet", host_bandwidth=_PCIE_4,
         ),
         GpuType(
-            "cpu", "this machine's processor, gloo", {}, 0, 0.0, None, None, None,
+            "cpu", "this machine's processor, gloo", {}, 0, 0.0, None, 0, None, None,
             "thresholds: identical CPU runs differ by 4 to 12 % in time and by some KiB in memory",
             default_compute_dtype="fp32", driver_bytes=0, timing_threshold=0.15, memory_threshold=0.005,
         ),

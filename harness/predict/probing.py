@@ -6,7 +6,7 @@ from math import inf
 from statistics import fmean
 
 from harness.experiment.gpu import GpuType
-from harness.predict.products import num_multiprocessors, slowdown
+from harness.predict.products import slowdown
 from harness.predict.time_model import KERNEL_S
 from harness.records.calibration import ProbedRow
 
@@ -29,7 +29,7 @@ def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:
     peaks = {"gemm_bf16": flops["bf16"], "gemm_low_precision": flops.get("fp8"), "attention": flops["bf16"]}
     for name, peak in peaks.items():
         measured = [row for row in on_gpu if row.of == name]
-        share = _share(measured, peak or 0.0, inf if name == "attention" else per_s, num_multiprocessors(gpu))
+        share = _share(measured, peak or 0.0, inf if name == "attention" else per_s, gpu.multiprocessors)
         found |= {name: share} if share else {}
     return found | {row.of: row.host_s / _CALLS[row.of] for row in rows if row.of in _CALLS}
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GpuType, PeakKey
+from harness.experiment.gpu import PeakKey
 from harness.records.trace import Phase
 
 # Rows and columns of the output that a multiprocessor computes at once, either way around: the largest tile of cuBLAS
@@ -16,15 +16,7 @@ _TILE = (128, 256)
 # Share of the multiprocessors without a tile in the last wave that stay idle. cuBLAS gives most of them work: smaller
 # tiles, parts of the inner dimension. From the 195 products of an A100 in SimuMax 1.2 (configs/system/a100_pcie.json).
 _IDLE = 0.4
-# Streaming multiprocessors (NVIDIA's architecture white papers); later types of a generation as its first one.
-_MULTIPROCESSORS = {"a100": 108, "a800": 108, "h20": 78, "l40s": 142, "vr200": 224, "r100": 224}
-_OF_GENERATION = {9: 132, 10: 148}
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
-
-
-def num_multiprocessors(gpu: GpuType) -> int:
-    """Return how many tiles the GPU computes at once. Example: 132 on an H100."""
-    return _MULTIPROCESSORS.get(gpu.name) or _OF_GENERATION[(gpu.capability or (9, 0))[0]]
 
 
 def slowdown(output: tuple[int, int, int], num: int) -> float:
@@ -68,7 +60,7 @@ class Widths(NamedTuple):
             num_experts=model.moe.num_moe_experts // p.expert_model_parallel_size if model.moe else 0,
             inside=(inside, 2 * inside),
             is_trained=spec.peft is None,
-            num=num_multiprocessors(spec.gpu_type),
+            num=spec.gpu_type.multiprocessors,
         )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
-from harness.predict.products import Widths, num_multiprocessors, slowdown, slowdown_of
+from harness.predict.products import Widths, slowdown, slowdown_of
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_a_product_pays_for_tiles_in_part_and_for_multiprocessors_without_one(ou
 
 
 def test_every_gpu_has_multiprocessors():
-    found = {name: num_multiprocessors(row) for name, row in GPUS.items() if not row.is_cpu}
+    found = {name: row.multiprocessors for name, row in GPUS.items() if not row.is_cpu}
     assert min(found.values()) == found["h20"] == 78
     assert (found["a100"], found["h200"], found["gb200"]) == (108, 132, 148)
 
