@@ -202,6 +202,8 @@ def _of_script(text: str, label: str) -> Arguments:
 
 
 def _one_of(launches: list[list[Word]], label: str) -> list[Word]:
+    if all(words[0].text.startswith("--") for words in launches):  # a list of arguments, some on each line
+        return [word for words in launches for word in words]
     many = [words for words in launches if _num_options(words) >= _FEWEST_OPTIONS] or launches
     named = [words for words in many if any(_MODEL in word.text for word in words)]
     if len(named) == 1 or len(many) == 1:

@@ -90,6 +90,10 @@ def test_the_one_command_that_trains_is_read(spec):
     assert spec(script) == spec(SMALLEST)
 
 
+def test_arguments_may_stand_one_on_each_line(spec):
+    assert spec(SMALLEST.replace(" --", "\n--")) == spec(SMALLEST)
+
+
 def test_options_override_arguments(spec):
     found = spec(MEGATRON_LM, num_gpus=16, tensor_model_parallel_size=4, recompute="mlp")
     assert (found.parallelism.tensor_model_parallel_size, found.recompute.text) == (4, "mlp")
