@@ -255,7 +255,7 @@ def job_launcher(asked: Request) -> Launcher | None:
 
 
 def with_stop(settled: Settled, asked: Request) -> Settled:
-    """Add a note where the environment of a job of one's own is such that Megatron's launcher stops at once."""
+    """Add a note where the environment of a job of one's own makes Megatron's launcher stop at once."""
     launcher, spec = job_launcher(asked), settled.spec
     if launcher is None:
         return settled
