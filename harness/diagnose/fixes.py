@@ -49,7 +49,10 @@ class Situation:
 
 def fixes(known: Situation) -> tuple[Fix, ...]:
     """Return every fix that applies, in the order of the table; if there is none, the next experiment of the class."""
-    found = [fix for offer in _OFFERS for fix in offer(known)]
+    changes = known.plan.changes if known.plan else ()
+    is_sized = bool(changes and changes[0].sizes)  # a smaller micro-batch helps whatever the moment holds
+    offers = sorted(_OFFERS, key=lambda offer: is_sized and offer is _of_moment)
+    found = [fix for offer in offers for fix in offer(known)]
     return tuple(dict.fromkeys(found or _last_resort(known)))
 
 
@@ -75,9 +78,12 @@ def _settings(known: Situation) -> list[Fix]:
 
 
 def _of_moment(known: Situation) -> list[Fix]:
-    """Offer what the moment or the size of the request asks for, before recompute, which also helps."""
-    verdict = known.case.verdict
-    return [Fix(verdict.advice)] if known.oom_class == "capacity" and verdict.advice and verdict.recompute_helps else []
+    """Offer what the moment or the size of the request asks for, but for what the job has, before other recompute."""
+    verdict, spec = known.case.verdict, known.case.spec
+    if known.oom_class != "capacity" or not verdict.advice or not verdict.recompute_helps:
+        return []
+    has = ", --use-distributed-optimizer" if spec and spec.optimizer.use_distributed_optimizer else ""
+    return [Fix(verdict.advice.replace(has, ""))]
 
 
 def _allocator(known: Situation) -> list[Fix]:
