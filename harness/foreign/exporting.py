@@ -116,6 +116,8 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
     off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
     gone = [*(option for option in _options(former) if option not in _options(words)), *_options_of(off)]
+    if base.recompute.text == "core_attn" != spec.recompute.text:
+        gone.insert(0, "--recompute-activations")  # Megatron-LM's other name of it
     if not words and not gone:
         gone = ["--recompute-granularity"]
     env = [f"-E {name}={shlex.quote(value)}" for name, value in spec.env.items() if base.env.get(name) != value]
