@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+from pydantic import JsonValue
+
 from harness.cli.options import ClusterLaunchOptions
 from harness.errors import BadRequestError, Problems
+from harness.launch.kubeflow_job import part_of
 from harness.records.job import KubeflowOptions, SlurmOptions
 from harness.records.strict_yaml import read_yaml
 
@@ -41,15 +44,26 @@ def settled_options(
         problems.add("--detach and --no_submit exclude each other", "leave one of them out")
     minutes = problems.tried(lambda: limit_minutes(given.time_limit))
     base = problems.tried(lambda: _train_job(given.base))
-    return {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base, "exclude": None}
+    namespace = given.namespace or part_of(base, "metadata namespace")
+    return {
+        "time_limit_minutes": problems.having(minutes),
+        "launcher": launcher,
+        "base": base,
+        "namespace": namespace if isinstance(namespace, str) else None,
+        "exclude": None,
+    }
 
 
-def _train_job(file: Path | None) -> object:
-    """Return the object in a file; ``{}`` without one. BadRequestError for a file without an object."""
-    found = read_yaml(file, str(file), by_pyyaml=True).at(()) if file else {}
+def _train_job(file: Path | None) -> dict[str, JsonValue]:
+    """Return the mapping in a file; ``{}`` without one. BadRequestError for anything else."""
+    found = read_yaml(file, f"--kubeflow_job {file}", by_pyyaml=True).at(()) if file else {}
+    remedy = "write a TrainJob, as for kubectl"
     if not isinstance(found, dict):
-        raise BadRequestError(f"--kubeflow_job {file}: no object", remedy="write a TrainJob, as for kubectl")
-    return json.loads(json.dumps(found))
+        raise BadRequestError(f"--kubeflow_job {file}: is not a mapping", remedy=remedy)
+    try:
+        return dict(json.loads(json.dumps(found, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"--kubeflow_job {file}: {error}", remedy=remedy) from error
 
 
 def limit_minutes(text: str | None) -> int:

@@ -284,16 +284,14 @@ class ClusterLaunchOptions:
     segment: Annotated[int | None, option("N", "Slurm's --segment: nodes per NVLink domain.")] = None
     container_mounts: Annotated[list[str] | None, option("SRC:DST", "Further mounts of the container. "
         "Repeatable.")] = None
-    namespace: Annotated[str | None, option("NAME", "Namespace of the TrainJob. Default: default.",
+    namespace: Annotated[str | None, option("NAME", "Namespace of the TrainJob. Default: that of the file, or default.",
         "--kubeflow_namespace")] = None
-    runtime: Annotated[str | None, option("NAME", "ClusterTrainingRuntime. Default: torch-distributed.",
-        "--kubeflow_runtime")] = None
     workdir_pvc: Annotated[str | None, option("CLAIM", "Volume claim that contains the results folder. Default: the "
         "runtime mounts it.", "--kubeflow_workdir_pvc")] = None
     workdir_pvc_path: Annotated[str | None, option("PATH", "Where the volume is mounted, in pods and here. Default: "
         "/nemo_run.", "--kubeflow_workdir_pvc_path")] = None
-    base: Annotated[Path | None, option("FILE", "TrainJob (YAML or JSON) that mbr-perf completes: labels, tolerations, "
-        "secrets.", "--kubeflow_job")] = None
+    base: Annotated[Path | None, option("FILE", "TrainJob (YAML or JSON) that mbr-perf completes: runtimeRef, labels, "
+        "tolerations, secrets.", "--kubeflow_job")] = None
     trainer: Annotated[str | None, option("RELEASE", "Kubeflow Trainer: 2.1, or 2.2 and later. Default: 2.2.",
         "--kubeflow_trainer")] = None
 # fmt: on

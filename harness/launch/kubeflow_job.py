@@ -5,6 +5,8 @@ Fields: https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_
 
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +26,19 @@ _OF_THIS_MACHINE = re.compile(
     r"(PET|SLURM|SBATCH|XDG)_.*|(CUDA|NVIDIA)_VISIBLE_DEVICES|CUDA_(HOME|PATH)|(LD_LIBRARY_|PYTHON)?PATH|HOME|USER"
     r"|LOGNAME|TMPDIR|VIRTUAL_ENV|CC|CXX"
 )
-_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NODE = "node"  # the job and the container of a node in Kubeflow's runtimes for torch
+_GPUS = "nvidia.com/gpu"
+_RESOURCES = ("spec trainer resourcesPerNode limits", "spec trainer resourcesPerNode requests")
+_MAPPINGS = ("metadata", "spec", "spec runtimeRef", "spec trainer", "spec trainer resourcesPerNode", *_RESOURCES)
+_LISTS = ("spec trainer env", "spec runtimePatches", "spec podTemplateOverrides")
+_TEXTS = ("metadata namespace", "spec runtimeRef name")
+_OWN = {
+    "metadata": ("name",),
+    "spec trainer": ("image", "numNodes", "command", "args"),
+    **dict.fromkeys(_RESOURCES, (_GPUS,)),
+}
+_TYPE = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
 
 
 def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
@@ -40,10 +53,37 @@ def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[B
     if pass_env:
         remedy = "write the variable with valueFrom.secretKeyRef in spec.trainer.env of the --kubeflow_job file"
         problems.append(BadRequestError("--pass_env cannot be used with --launcher kubeflow", remedy=remedy))
-    if _looks_secret(asked.base):
-        remedy = "use valueFrom.secretKeyRef, or imagePullSecrets"
-        problems.append(BadRequestError("--kubeflow_job: the file contains a value that looks secret", remedy=remedy))
-    return problems
+    return [*problems, *_base_problems(asked.base)]
+
+
+def _base_problems(base: dict[str, JsonValue]) -> list[BadRequestError]:
+    """Return a problem for each part of the user's TrainJob that mbr-perf would have to replace."""
+    wrong = [
+        (path, f"is not a {word}", "correct it")
+        for kind, word, paths in ((dict, "mapping", _MAPPINGS), (list, "list", _LISTS), (str, "text", _TEXTS))
+        for path in paths
+        if not isinstance(part_of(base, path), kind | None)
+    ]
+    wrong += [(key, f"is not {text}", "correct it") for key, text in _TYPE.items() if base.get(key, text) != text]
+    wrong += [
+        (f"{path} {key}", "is set by mbr-perf", "leave it out")
+        for path, keys in _OWN.items()
+        for key in keys
+        if part_of(base, f"{path} {key}") is not None
+    ]
+    remedy = "use valueFrom.secretKeyRef, or imagePullSecrets"
+    wrong += [(path, "looks like a secret", remedy) for path in dict.fromkeys(_secrets(base))]
+    return [
+        BadRequestError(f"--kubeflow_job: {redact(path.strip().replace(' ', '.'))} {problem}", remedy=remedy)
+        for path, problem, remedy in wrong
+    ]
+
+
+def part_of(base: JsonValue, path: str) -> JsonValue:
+    """Return the value at the keys of ``path``, which blanks separate; None without one."""
+    for key in path.split():
+        base = base.get(key) if isinstance(base, dict) else None
+    return base
 
 
 def kubeflow_job(record: JobRecord, host: Host) -> "KubeflowJob":
@@ -85,15 +125,15 @@ class KubeflowJob(ClusterJob):
             "env": [{"name": name, "value": value} for name, value in self.environment],
         }
         if record.gpus_per_node:
-            gpus: JsonValue = {"nvidia.com/gpu": str(record.gpus_per_node)}
+            gpus: JsonValue = {_GPUS: str(record.gpus_per_node)}
             trainer["resourcesPerNode"] = {"limits": gpus, "requests": gpus}
         own: dict[str, JsonValue] = {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
+            **_TYPE,
             "metadata": {"name": record.name, "namespace": asked.namespace},
-            "spec": {"runtimeRef": {"name": asked.runtime}, "trainer": trainer, **self._volumes()},
+            "spec": {"trainer": trainer, **self._volumes()},
         }
-        return _completed(asked.base, own)
+        default: dict[str, JsonValue] = {"spec": {"runtimeRef": {"name": "torch-distributed"}}}
+        return _completed(_completed(default, asked.base), own)
 
     def _volumes(self) -> dict[str, JsonValue]:
         asked = self._asked
@@ -114,13 +154,30 @@ class KubeflowJob(ClusterJob):
         return self.record.options
 
 
-def _looks_secret(value: JsonValue) -> bool:
+def _secrets(value: JsonValue, where: str = "") -> Iterator[str]:
+    """Yield the place of each text that looks secret by its form, its key, or the words beside it."""
     if isinstance(value, dict):
-        is_named = is_secret_name(str(value.get("name", ""))) and bool(value.get("value"))
-        return is_named or any(map(_looks_secret, value.values()))
-    if isinstance(value, list):
-        return any(map(_looks_secret, value))
-    return isinstance(value, str) and redact(value) != value
+        if is_secret_name(str(value.get("name", ""))) and value.get("value"):
+            yield where
+        for key, inner in value.items():
+            is_text = inner and not isinstance(inner, dict | list | bool)
+            if redact(key) != key or (is_text and _names_secret(key)):
+                yield f"{where} {key}"
+            yield from _secrets(inner, f"{where} {key}")
+    elif isinstance(value, list):
+        words = shlex.join(each for each in value if isinstance(each, str))
+        if redact(words) != words:
+            yield where
+        for inner in value:
+            yield from _secrets(inner, where)
+    elif isinstance(value, str) and redact(value) != value:
+        yield where
+
+
+def _names_secret(key: str) -> bool:
+    """Return whether the text of a key is a secret: not with a key of tolerations, affinity or a secret's reference."""
+    name = re.split(r"[./]", key)[-1]
+    return is_secret_name(name) and name not in ("key", "topologyKey") and not name.endswith(("Ref", "SecretName"))
 
 
 def _completed(base: dict[str, JsonValue], own: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -130,7 +187,7 @@ def _completed(base: dict[str, JsonValue], own: dict[str, JsonValue]) -> dict[st
         before = merged.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
             merged[key] = _completed(before, value)
-        elif isinstance(before, list) and isinstance(value, list) and key != "command":
+        elif isinstance(before, list) and isinstance(value, list):
             merged[key] = [*before, *value]
         else:
             merged[key] = value

@@ -102,6 +102,39 @@ def test_a_job_of_ones_own_is_completed(run_job, tmp_path):
     assert [each["manager"] for each in body["spec"]["runtimePatches"]] == ["acme.com/team", "mbr-perf/results"]
 
 
+def test_the_file_names_namespace_and_runtime_where_no_option_does(mbr_perf, run_job, tmp_path):
+    file = tmp_path / "base.yaml"
+    file.write_text("metadata: {namespace: 1team}\nspec: {runtimeRef: {name: own, kind: TrainingRuntime}}\n")
+    asked = ("--kubeflow_job", file, "--dryrun", "--json", *IMAGE)
+    alone = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "-gn", "1", "--launcher", "kubeflow", "-t", "10", *asked)
+    for answer, namespace in ((alone, "1team"), (run_job(*asked), "team")):
+        body = body_of(answer)
+        assert (problems_of(body), body["metadata"]["namespace"]) == ([], namespace)
+        assert body["spec"]["runtimeRef"] == {"name": "own", "kind": "TrainingRuntime"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("metadata: mine\nspec: [a]", ["metadata is", "spec is"]),
+        ("kind: Pod\napiVersion: v1", ["kind is", "apiVersion is"]),
+        ("metadata: {name: a, namespace: 3}", ["metadata.name is", "metadata.namespace is"]),
+        ("spec: {trainer: {image: a, numNodes: 7, command: [a], args: [a]}}",
+         [f"spec.trainer.{key} is" for key in ("image", "numNodes", "command", "args")]),
+        ("spec: {runtimeRef: a, trainer: {env: {a: b}, resourcesPerNode: {limits: {nvidia.com/gpu: 4}}}}",
+         ["spec.runtimeRef is", "spec.trainer.env is", "spec.trainer.resourcesPerNode.limits.nvidia.com/gpu is"]),
+        ("[a]", ["base.yaml"]),
+        ("metadata: {annotations: {x: .nan}}", ["base.yaml"]),
+    ],
+)  # fmt: skip
+def test_what_the_file_cannot_say_is_refused_and_never_replaced(run_job, tmp_path, text, named):
+    file = tmp_path / "base.yaml"
+    file.write_text(text)
+    answer = run_job("--dryrun", "--kubeflow_job", file, *IMAGE)
+    assert (answer.code, [each for each in named if each not in answer.err]) == (2, [])
+    assert answer.err.count("error: ") == len(named)
+
+
 def test_all_wrong_options_are_named_at_once(run_job, mbr_perf, tmp_path):
     secret = tmp_path / "base.yaml"
     secret.write_text("spec: {trainer: {env: [{name: HF_TOKEN, value: hf_abcdefghijklmnopqrstuvwxyz0123456789}]}}\n")
