@@ -267,7 +267,7 @@ class ClusterLaunchOptions:
         "to whole minutes.", "-t")] = None
     container_image: Annotated[str | None, option("IMAGE", "Run in this container: on Slurm by pyxis, with results "
         "and the checkout mounted; needed on Kubernetes. --slurm_python must find mbr-perf there.", "-i")] = None
-    python: Annotated[str | None, option("PATH", "Python on the nodes. Default: this one; python3 in a container.",
+    python: Annotated[str | None, option("PATH", "Python on the nodes. Default: python3 in a container, else this one.",
         "--slurm_python")] = None
     pending_timeout_minutes: Annotated[int | None, option("MINUTES", "Cancel a job that has not started by then. "
         "Default: wait.", "--pending_timeout")] = None
