@@ -66,8 +66,8 @@ def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[B
 def _base_problems(base: dict[str, JsonValue]) -> list[BadRequestError]:
     """Return a problem for each part of the user's TrainJob that mbr-perf would have to replace."""
     wrong = [
-        (path, f"is not a {word}", "correct it")
-        for kind, word, paths in ((dict, "mapping", _MAPPINGS), (list, "list", _LISTS), (str, "text", _TEXTS))
+        (path, f"is not {word}", "correct it")
+        for kind, word, paths in ((dict, "a mapping", _MAPPINGS), (list, "a list", _LISTS), (str, "text", _TEXTS))
         for path in paths
         if not isinstance(_at(base, path), kind | None)
     ]

@@ -156,10 +156,8 @@ def _request(
         from harness.cli.cluster import cluster_request
 
         on_cluster = problems.tried(lambda: cluster_request(launch, cluster, {}))
-    with problems.collecting():
-        require_engine(what.engine)
-    with problems.collecting():
-        words = batch_launch(launch)
+    problems.tried(lambda: require_engine(what.engine))
+    words = problems.tried(lambda: batch_launch(launch)) or words
     if what.suite is None:
         return None
     return read(
