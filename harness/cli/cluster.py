@@ -1,4 +1,4 @@
-"""Checks the options of a job of a cluster."""
+"""Makes the request of a job of a cluster from its options."""
 
 import json
 import re
@@ -6,50 +6,94 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from harness.cli.options import ClusterLaunchOptions
+from pydantic import JsonValue
+
+from harness.cli.options import ClusterLaunchOptions, LocalLaunchOptions
+from harness.cli.requests import given_options, read
 from harness.errors import BadRequestError, Problems
-from harness.records.job import KubeflowOptions, SlurmOptions
+from harness.launch.jobs import option_problems
+from harness.launch.kubeflow_job import text_in
+from harness.records.job import CLUSTERS, ClusterRequest, KubeflowOptions, SlurmOptions
 from harness.records.strict_yaml import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
 _MINUTES = re.compile(r"\d{1,7}")
+_POSITIVE = range(1, 1_000_000)
+_GPUS = get_args(SlurmOptions.model_fields["gpus"].annotation)
+_RELEASES = get_args(KubeflowOptions.model_fields["trainer"].annotation)
 
 
-def settled_options(
-    launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object], others: list[str]
-) -> dict[str, object]:
-    """Return what of the job's options is not as it was given. BadRequestError, all at once, for contradictions.
+def cluster_request(
+    launch: LocalLaunchOptions, given: ClusterLaunchOptions, local: Mapping[str, object]
+) -> ClusterRequest:
+    """Return the options as one value.
 
-    ``local``: the options that choose the nodes, by name; None for a default. ``others``: given ones of other clusters.
+    ``local``: the options that choose the nodes, by name; None for a default.
+    BadRequestError, all at once, for options that contradict each other or the launcher. Values that the job's file
+    cannot hold are reported with these, or else later with the problems of the run.
     """
+    launcher = launch.launcher
+    if launcher not in CLUSTERS:
+        takers = [each for each in CLUSTERS if not _foreign(each, given)] or CLUSTERS
+        problem = f"{', '.join(given_options(given, but=()))}: only with --launcher {' or '.join(takers)}"
+        raise BadRequestError(problem, remedy="add it, or leave them out")
+    problems = _contradictions(launcher, given, local)
+    options = read(CLUSTERS[launcher], given, **_settled(launcher, given, problems))
+    if problems.found:
+        problems.found += option_problems(options, tuple(launch.pass_env or ()))
+    problems.raise_if_any()
+    return ClusterRequest(options=options, submit=not given.no_submit, detach=given.detach)
+
+
+def _contradictions(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> Problems:
     problems = Problems()
     if names := [f"--{name}" for name, value in local.items() if value is not None]:
         remedy = "leave them out: --num_gpus and --gpus_per_node decide how many nodes"
         problems.add(f"{', '.join(names)} cannot be combined with --launcher {launcher}", remedy)
-    if others:
-        problems.add(f"{', '.join(others)}: not with --launcher {launcher}", "leave them out")
-    for name, number in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes)):
-        if number is not None and number < 1:
-            problems.add(f"--{name} {number} must be at least 1", "")
-    for option, value, hint in (
-        ("--slurm_gpus", given.gpus, SlurmOptions.model_fields["gpus"]),
-        ("--kubeflow_trainer", given.trainer, KubeflowOptions.model_fields["trainer"]),
-    ):
-        if value is not None and value not in (ways := get_args(hint.annotation)):
-            problems.add(f"{option} {value!r}: no such value", f"one of {', '.join(ways)}")
+    if names := _foreign(launcher, given):
+        problems.add(f"{', '.join(names)} cannot be used with --launcher {launcher}", "leave them out")
     if given.detach and given.no_submit:
         problems.add("--detach and --no_submit exclude each other", "leave one of them out")
-    minutes = problems.tried(lambda: limit_minutes(given.time_limit))
-    base = problems.tried(lambda: _train_job(given.base))
-    return {"time_limit_minutes": problems.having(minutes), "launcher": launcher, "base": base, "exclude": None}
+    if given.workdir_pvc_path is not None and given.workdir_pvc is None:
+        problems.add("--kubeflow_workdir_pvc_path needs a volume", "name its claim with --kubeflow_workdir_pvc")
+    return problems
 
 
-def _train_job(file: Path | None) -> object:
-    """Return the object in a file; ``{}`` without one. BadRequestError for a file without an object."""
-    found = read_yaml(file, str(file), by_pyyaml=True).at(()) if file else {}
+def _settled(launcher: str, given: ClusterLaunchOptions, problems: Problems) -> dict[str, object]:
+    """Return the options that need conversion. ``problems`` takes what is wrong; a default stands in for it."""
+    settled: dict[str, object] = {"launcher": launcher, "exclusive": not given.no_exclusive, "exclude": None}
+    for option, name, allowed, words in (
+        ("--segment", "segment", _POSITIVE, "at least 1"),
+        ("--pending_timeout", "pending_timeout_minutes", _POSITIVE, "at least 1"),
+        ("--slurm_gpus", "gpus", _GPUS, ", ".join(_GPUS)),
+        ("--kubeflow_trainer", "trainer", _RELEASES, ", ".join(_RELEASES)),
+    ):
+        value = settled[name] = getattr(given, name)
+        if value is not None and value not in allowed:
+            problems.add(f"{option} {value!r} is not possible", f"use {words}")
+            settled[name] = None
+    settled["time_limit_minutes"] = problems.tried(lambda: limit_minutes(given.time_limit)) or 1
+    base = problems.tried(lambda: _train_job(given.base)) or {}
+    return settled | {"base": base, "namespace": given.namespace or text_in(base, "metadata namespace")}
+
+
+def _foreign(launcher: str, given: ClusterLaunchOptions) -> list[str]:
+    """Name the given options that a launcher of clusters does not take."""
+    exclusive = ("no_exclusive",) if launcher == "slurm" else ()
+    own = {*CLUSTERS[launcher].model_fields, "time_limit", "detach", "no_submit", *exclusive}
+    return given_options(given, but=own)
+
+
+def _train_job(file: Path | None) -> dict[str, JsonValue]:
+    """Return the mapping in a file; ``{}`` without one. BadRequestError for anything else."""
+    found = read_yaml(file, f"--kubeflow_job {file}", by_pyyaml=True).at(()) if file else {}
+    remedy = "write a TrainJob, as for kubectl"
     if not isinstance(found, dict):
-        raise BadRequestError(f"--kubeflow_job {file}: no object", remedy="write a TrainJob, as for kubectl")
-    return json.loads(json.dumps(found))
+        raise BadRequestError(f"--kubeflow_job {file}: is not a mapping", remedy=remedy)
+    try:
+        return dict(json.loads(json.dumps(found, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"--kubeflow_job {file}: {error}", remedy=remedy) from error
 
 
 def limit_minutes(text: str | None) -> int:

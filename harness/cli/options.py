@@ -267,7 +267,7 @@ class ClusterLaunchOptions:
         "to whole minutes.", "-t")] = None
     container_image: Annotated[str | None, option("IMAGE", "Run in this container: on Slurm by pyxis, with results "
         "and the checkout mounted; needed on Kubernetes. --slurm_python must find mbr-perf there.", "-i")] = None
-    python: Annotated[str | None, option("PATH", "Python on the nodes. Default: this one; python3 in a container.",
+    python: Annotated[str | None, option("PATH", "Python on the nodes. Default: python3 in a container, else this one.",
         "--slurm_python")] = None
     pending_timeout_minutes: Annotated[int | None, option("MINUTES", "Cancel a job that has not started by then. "
         "Default: wait.", "--pending_timeout")] = None
@@ -284,16 +284,14 @@ class ClusterLaunchOptions:
     segment: Annotated[int | None, option("N", "Slurm's --segment: nodes per NVLink domain.")] = None
     container_mounts: Annotated[list[str] | None, option("SRC:DST", "Further mounts of the container. "
         "Repeatable.")] = None
-    namespace: Annotated[str | None, option("NAME", "Namespace of the TrainJob. Default: default.",
+    namespace: Annotated[str | None, option("NAME", "Namespace of the TrainJob. Default: that of the file, or default.",
         "--kubeflow_namespace")] = None
-    runtime: Annotated[str | None, option("NAME", "ClusterTrainingRuntime. Default: torch-distributed.",
-        "--kubeflow_runtime")] = None
     workdir_pvc: Annotated[str | None, option("CLAIM", "Volume claim that contains the results folder. Default: the "
         "runtime mounts it.", "--kubeflow_workdir_pvc")] = None
     workdir_pvc_path: Annotated[str | None, option("PATH", "Where the volume is mounted, in pods and here. Default: "
         "/nemo_run.", "--kubeflow_workdir_pvc_path")] = None
-    base: Annotated[Path | None, option("FILE", "TrainJob (YAML or JSON) that mbr-perf completes: labels, tolerations, "
-        "secrets.", "--kubeflow_job")] = None
+    base: Annotated[Path | None, option("FILE", "TrainJob (YAML or JSON) that mbr-perf completes: runtimeRef, labels, "
+        "tolerations, secrets.", "--kubeflow_job")] = None
     trainer: Annotated[str | None, option("RELEASE", "Kubeflow Trainer: 2.1, or 2.2 and later. Default: 2.2.",
         "--kubeflow_trainer")] = None
 # fmt: on

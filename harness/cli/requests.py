@@ -1,7 +1,7 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -22,7 +22,7 @@ from harness.launch.plan import Nodes
 from harness.measure.understanding import RunRequest
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions, LaunchSettings
-from harness.records.job import CLUSTERS, ClusterRequest
+from harness.records.job import CLUSTERS
 from harness.resolve.find import all_recipe_files, recipes_dir
 from harness.resolve.recipe import STDIN, FileKind, ForeignSource, Request
 
@@ -196,21 +196,6 @@ def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
         yield field, long.partition("/")[0]
 
 
-def cluster_request(launcher: str, given: ClusterLaunchOptions, local: Mapping[str, object]) -> ClusterRequest | None:
-    """Return the options as one value; None for a launcher that is no cluster's.
-
-    ``local``: the options that choose the nodes, by name; None for a default.
-    BadRequestError, all at once, for options that contradict each other or the launcher.
-    """
-    if launcher not in CLUSTERS:
-        if names := given_options(given, but=()):
-            problem = f"{', '.join(names)}: only with --launcher {' or '.join(CLUSTERS)}"
-            raise BadRequestError(problem, remedy="add it, or leave them out")
-        return None
-    from harness.cli.cluster import settled_options
-
-    kind = CLUSTERS[launcher]
-    own = {*kind.model_fields, "time_limit", "detach", "no_submit", "no_exclusive" if launcher == "slurm" else ""}
-    settled = settled_options(launcher, given, local, given_options(given, but=own))
-    options = read(kind, given, **settled, exclusive=not given.no_exclusive)
-    return ClusterRequest(options=options, submit=not given.no_submit, detach=given.detach)
+def is_for_cluster(launch: LocalLaunchOptions, given: ClusterLaunchOptions) -> bool:
+    """Return whether :func:`harness.cli.cluster.cluster_request` has something to do: import it only then."""
+    return launch.launcher in CLUSTERS or bool(given_options(given, but=()))

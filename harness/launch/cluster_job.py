@@ -68,10 +68,6 @@ class ClusterJob(ABC):
         return shlex.join(self.sbatch)
 
     @property
-    def warning_s(self) -> int:
-        return warning_s(self.record.options.time_limit_minutes)
-
-    @property
     def task(self) -> tuple[str, ...]:
         """Return the command of each node."""
         module = "harness.sweep.run" if self.record.what == "sweep" else "harness.cluster.task"

@@ -5,6 +5,8 @@ Fields: https://github.com/kubeflow/trainer, pkg/apis/trainer/v1alpha1/trainjob_
 
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit
 from harness.launch.environment import Host, inherited
 from harness.records.job import JobRecord, KubeflowOptions
-from harness.records.redact import is_secret_name, redact
+from harness.records.redact import redact
 
 TRAIN_JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs"
 MANAGER = "mbr-perf/results"
@@ -24,14 +26,32 @@ _OF_THIS_MACHINE = re.compile(
     r"(PET|SLURM|SBATCH|XDG)_.*|(CUDA|NVIDIA)_VISIBLE_DEVICES|CUDA_(HOME|PATH)|(LD_LIBRARY_|PYTHON)?PATH|HOME|USER"
     r"|LOGNAME|TMPDIR|VIRTUAL_ENV|CC|CXX"
 )
-_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAMED = "use a-z, 0-9, - and ."
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_GRACE_MINUTES = 15  # after the time limit Kubernetes ends a job whose pods do not
 _NODE = "node"  # the job and the container of a node in Kubeflow's runtimes for torch
+_GPUS = "nvidia.com/gpu"
+_RESOURCES = ("spec trainer resourcesPerNode limits", "spec trainer resourcesPerNode requests")
+_MAPPINGS = ("metadata", "spec", "spec runtimeRef", "spec trainer", "spec trainer resourcesPerNode", *_RESOURCES)
+_LISTS = ("spec trainer env", "spec runtimePatches", "spec podTemplateOverrides")
+_TEXTS = ("metadata namespace", "spec runtimeRef name")
+_OWN = (
+    "metadata name",
+    *(f"spec trainer {key}" for key in ("image", "numNodes", "command", "args")),
+    *(f"{each} {_GPUS}" for each in _RESOURCES),
+)
+_TYPE = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
 
 
 def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
     """Return the problems of the options alone."""
     checked: list[Checked] = [
         ("--kubeflow_namespace", asked.namespace, _DNS_LABEL.fullmatch, "use a-z, 0-9 and -"),
+        ("--kubeflow_workdir_pvc", asked.workdir_pvc, _NAME.fullmatch, _NAMED),
+        ("--container_image", asked.container_image or None, _IMAGE.fullmatch, "use REGISTRY/NAME:TAG"),
+        ("--kubeflow_job: runtimeRef", text_in(asked.base, "spec runtimeRef name"), _NAME.fullmatch, _NAMED),
         ("--kubeflow_workdir_pvc_path", asked.workdir_pvc_path, lambda path: path.startswith("/"), "use /PATH"),
     ]
     problems = unfit(checked, "a TrainJob")
@@ -40,10 +60,38 @@ def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[B
     if pass_env:
         remedy = "write the variable with valueFrom.secretKeyRef in spec.trainer.env of the --kubeflow_job file"
         problems.append(BadRequestError("--pass_env cannot be used with --launcher kubeflow", remedy=remedy))
-    if _looks_secret(asked.base):
-        remedy = "use valueFrom.secretKeyRef, or imagePullSecrets"
-        problems.append(BadRequestError("--kubeflow_job: the file contains a value that looks secret", remedy=remedy))
-    return problems
+    return [*problems, *_base_problems(asked.base)]
+
+
+def _base_problems(base: dict[str, JsonValue]) -> list[BadRequestError]:
+    """Return a problem for each part of the user's TrainJob that mbr-perf would have to replace."""
+    wrong = [
+        (path, f"is not {word}", "correct it")
+        for kind, word, paths in ((dict, "a mapping", _MAPPINGS), (list, "a list", _LISTS), (str, "text", _TEXTS))
+        for path in paths
+        if not isinstance(_at(base, path), kind | None)
+    ]
+    wrong += [(key, f"is not {text}", "correct it") for key, text in _TYPE.items() if base.get(key, text) != text]
+    wrong += [(path, "is set by mbr-perf", "leave it out") for path in _OWN if _at(base, path) is not None]
+    secrets = dict.fromkeys(place for place, text in _texts(base) if redact(text) != text)
+    remedy = "use valueFrom.secretKeyRef, or imagePullSecrets"
+    wrong += [(path, "looks like a secret", remedy) for path in secrets]
+    return [
+        BadRequestError(f"--kubeflow_job: {redact(path.strip().replace(' ', '.'))} {problem}", remedy=remedy)
+        for path, problem, remedy in wrong
+    ]
+
+
+def text_in(base: JsonValue, path: str) -> str | None:
+    """Return the text of a TrainJob at the keys of ``path``, which blanks separate; None without one."""
+    found = _at(base, path)
+    return found if isinstance(found, str) else None
+
+
+def _at(base: JsonValue, path: str) -> JsonValue:
+    for key in path.split():
+        base = base.get(key) if isinstance(base, dict) else None
+    return base
 
 
 def kubeflow_job(record: JobRecord, host: Host) -> "KubeflowJob":
@@ -58,17 +106,19 @@ def kubeflow_job(record: JobRecord, host: Host) -> "KubeflowJob":
         problems.append(BadRequestError(problem, remedy=remedy))
     raise_all(problems)
     environment, left_out = exported(inherited(host.shell), _OF_THIS_MACHINE)
-    return KubeflowJob(record, asked.python or CONTAINER_PYTHON, environment, left_out)
+    return KubeflowJob(record, asked.python or CONTAINER_PYTHON, environment, left_out, asked=asked)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KubeflowJob(ClusterJob):
     """One pod for each node. Each reads its place from the PET_* variables of Kubeflow's torch runtime."""
+
+    asked: KubeflowOptions
 
     @property
     def sbatch(self) -> tuple[str, ...]:
         """Return the command. Strict: otherwise Kubernetes drops fields that this release of Trainer lacks."""
-        path = f"{TRAIN_JOBS.format(namespace=self._asked.namespace)}?fieldValidation=Strict"
+        path = f"{TRAIN_JOBS.format(namespace=self.asked.namespace)}?fieldValidation=Strict"
         return ("kubectl", "create", "--raw", path, "-f", str(self.script_path))
 
     def render(self) -> str:
@@ -77,26 +127,31 @@ class KubeflowJob(ClusterJob):
 
     def body(self) -> dict[str, JsonValue]:
         """Return the TrainJob: the user's own, completed."""
-        record, asked = self.record, self._asked
+        record, asked = self.record, self.asked
+        listed = _at(asked.base, "spec trainer env")
+        named = [each.get("name") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
         trainer: dict[str, JsonValue] = {
             "numNodes": record.nnodes,
             "image": asked.container_image,
             "command": list(self.task),
-            "env": [{"name": name, "value": value} for name, value in self.environment],
+            "env": [{"name": name, "value": value} for name, value in self.environment if name not in named],
         }
         if record.gpus_per_node:
-            gpus: JsonValue = {"nvidia.com/gpu": str(record.gpus_per_node)}
+            gpus: JsonValue = {_GPUS: str(record.gpus_per_node)}
             trainer["resourcesPerNode"] = {"limits": gpus, "requests": gpus}
-        own: dict[str, JsonValue] = {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": record.name, "namespace": asked.namespace},
-            "spec": {"runtimeRef": {"name": asked.runtime}, "trainer": trainer, **self._volumes()},
+        spec: dict[str, JsonValue] = {"trainer": trainer, **self._volumes()}
+        if asked.trainer != "2.1" and _at(asked.base, "spec activeDeadlineSeconds") is None:
+            spec["activeDeadlineSeconds"] = (asked.time_limit_minutes + _GRACE_MINUTES) * 60
+        own: dict[str, JsonValue] = {"metadata": {"name": record.name, "namespace": asked.namespace}, "spec": spec}
+        default: dict[str, JsonValue] = {
+            **_TYPE,
+            "metadata": {},
+            "spec": {"runtimeRef": {"name": "torch-distributed"}},
         }
-        return _completed(asked.base, own)
+        return _completed(_completed(default, asked.base), own)
 
     def _volumes(self) -> dict[str, JsonValue]:
-        asked = self._asked
+        asked = self.asked
         if asked.workdir_pvc is None:
             return {}
         volume: JsonValue = {"name": "mbr-perf", "persistentVolumeClaim": {"claimName": asked.workdir_pvc}}
@@ -108,19 +163,21 @@ class KubeflowJob(ClusterJob):
         patch: JsonValue = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
         return {"runtimePatches": [patch]}
 
-    @property
-    def _asked(self) -> KubeflowOptions:
-        assert isinstance(self.record.options, KubeflowOptions)
-        return self.record.options
 
-
-def _looks_secret(value: JsonValue) -> bool:
+def _texts(value: JsonValue, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the place and form of everything that may be a secret: values behind their names, and lists as words."""
     if isinstance(value, dict):
-        is_named = is_secret_name(str(value.get("name", ""))) and bool(value.get("value"))
-        return is_named or any(map(_looks_secret, value.values()))
-    if isinstance(value, list):
-        return any(map(_looks_secret, value))
-    return isinstance(value, str) and redact(value) != value
+        yield where, f"{value.get('name')}={value.get('value')}"
+        for key, inner in value.items():
+            is_text = key != "topologyKey" and not isinstance(inner, dict | list)
+            yield f"{where} {key}", f"{key}={inner if is_text else ''}"
+            yield from _texts(inner, f"{where} {key}")
+    elif isinstance(value, list):
+        yield where, shlex.join(each for each in value if isinstance(each, str))
+        for inner in value:
+            yield from _texts(inner, where)
+    else:
+        yield where, str(value)
 
 
 def _completed(base: dict[str, JsonValue], own: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -130,7 +187,7 @@ def _completed(base: dict[str, JsonValue], own: dict[str, JsonValue]) -> dict[st
         before = merged.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
             merged[key] = _completed(before, value)
-        elif isinstance(before, list) and isinstance(value, list) and key != "command":
+        elif isinstance(before, list) and isinstance(value, list):
             merged[key] = [*before, *value]
         else:
             merged[key] = value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit
+from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit, warning_s
 from harness.launch.environment import Host, inherited
 from harness.records.folders import checkout_dir
 from harness.records.job import LOGS, JobRecord, SlurmOptions, time_limit_note
@@ -60,20 +60,17 @@ _OF_THIS_MACHINE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SlurmJob(ClusterJob):
     """One task for each node, started by srun."""
+
+    asked: SlurmOptions
 
     @property
     def sbatch(self) -> tuple[str, ...]:
         """Return the command. The job gets only variables that the file exports or that are passed by name."""
         names = ",".join(self.record.launch.pass_env) or "NIL"
         return ("sbatch", "--parsable", f"--export={names}", str(self.script_path))
-
-    @property
-    def _asked(self) -> SlurmOptions:
-        assert isinstance(self.record.options, SlurmOptions)
-        return self.record.options
 
     @property
     def test_only(self) -> tuple[str, ...]:
@@ -91,11 +88,11 @@ class SlurmJob(ClusterJob):
             exports=exports + left_out,
             note=shlex.quote(str(time_limit_note(Path(self.record.job_dir)))),
             srun=" \\\n  ".join(self._srun()),
-            warning_s=self.warning_s,
+            warning_s=warning_s(self.asked.time_limit_minutes),
         )
 
     def _directives(self) -> list[str]:
-        record, asked = self.record, self._asked
+        record, asked = self.record, self.asked
         maybe = (
             ("partition", asked.partition), ("account", asked.account), ("qos", asked.qos),
             ("reservation", asked.reservation), ("constraint", asked.constraint), ("segment", asked.segment),
@@ -112,17 +109,17 @@ class SlurmJob(ClusterJob):
             f"output={Path(record.job_dir) / LOGS / 'slurm-%j.out'}",
             "open-mode=append",
             "no-requeue",
-            f"signal=B:USR1@{self.warning_s}",
+            f"signal=B:USR1@{warning_s(asked.time_limit_minutes)}",
         ]
 
     def _gpus(self) -> tuple[str, ...]:
-        num, how = self.record.gpus_per_node, self._asked.gpus
+        num, how = self.record.gpus_per_node, self.asked.gpus
         if num == 0 or how == "none":
             return ()
         return (f"gres=gpu:{num}",) if how == "gres" else (f"gpus-per-node={num}",)
 
     def _srun(self) -> list[str]:
-        record, asked = self.record, self._asked
+        record, asked = self.record, self.asked
         container = []
         if asked.container_image is not None:
             mounts = ",".join([*own_mounts(record), *asked.container_mounts])
@@ -151,6 +148,7 @@ def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
     environment, left_out = exported(inherited(host.shell), _OF_THIS_MACHINE)
     return SlurmJob(
         record=record,
+        asked=asked,
         python=asked.python or (CONTAINER_PYTHON if in_container else host.python),
         environment=environment,
         left_out=left_out,

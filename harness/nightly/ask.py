@@ -138,7 +138,7 @@ def _request(
     problems: Problems,
 ) -> "NightRequest | None":
     """Return the request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
-    from harness.cli.requests import batch_launch, cluster_request, read, require_engine
+    from harness.cli.requests import batch_launch, is_for_cluster, read, require_engine
     from harness.nightly.plan import NightRequest
     from harness.records.batches import BatchLaunch
 
@@ -152,12 +152,12 @@ def _request(
         )
     if judge.pairs is not None and not judge.against:
         problems.add("--pairs needs --against", "add --against ENVIRONMENT")
-    with problems.collecting():
-        on_cluster = cluster_request(launch.launcher, cluster, {})
-    with problems.collecting():
-        require_engine(what.engine)
-    with problems.collecting():
-        words = batch_launch(launch)
+    if is_for_cluster(launch, cluster):
+        from harness.cli.cluster import cluster_request
+
+        on_cluster = problems.tried(lambda: cluster_request(launch, cluster, {}))
+    problems.tried(lambda: require_engine(what.engine))
+    words = problems.tried(lambda: batch_launch(launch)) or words
     if what.suite is None:
         return None
     return read(

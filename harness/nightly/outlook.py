@@ -150,7 +150,7 @@ def _total(plan: NightPlan) -> str:
 
 
 class CaseJob(SlurmSubmission):
-    """The Slurm job of a case, and the folders of its runs."""
+    """The job of a case, and the folders of its runs."""
 
     name: str = at("record", "name")
     runs: tuple[str, ...]
@@ -175,7 +175,7 @@ class NightPlanDocument(Document):
 
 
 class NightJobPlanDocument(NightPlanDocument):
-    """``mbr-perf nightly --launcher slurm --dryrun --json``: with the jobs that would be submitted first."""
+    """``mbr-perf nightly --launcher slurm|kubeflow --dryrun --json``: with the jobs that would be submitted first."""
 
     jobs: tuple[CaseJob, ...]
 

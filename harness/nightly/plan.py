@@ -208,7 +208,9 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
         # Without the remedy, which is about single runs.
         reasons = dict.fromkeys(part.message for error in found for part in error.problems)
         none = f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:"
-        remedy = "run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run"
+        remedy = (
+            "run them where the GPUs are, or as jobs with --launcher slurm or kubeflow; --dryrun shows what would run"
+        )
         raise BadRequestError("\n  ".join([none, *reasons]), remedy=remedy)
     cases = [
         RefusedCase(**dict(case) | {"refused": in_one_sentence(problem)})

@@ -67,7 +67,7 @@ class SlurmOptions(ClusterOptions):
 
 
 class KubeflowOptions(ClusterOptions):
-    """What a job asks Kubeflow Trainer for. ``runtime``: the ClusterTrainingRuntime. ``trainer``: the release's fields.
+    """What a job asks Kubeflow Trainer for. ``trainer``: the release whose fields it has.
 
     ``workdir_pvc``: the volume claim with the results, mounted at ``workdir_pvc_path``; None: the runtime mounts it.
     ``base``: a TrainJob that mbr-perf completes.
@@ -77,7 +77,6 @@ class KubeflowOptions(ClusterOptions):
 
     launcher: Literal["kubeflow"] = "kubeflow"
     namespace: str = "default"
-    runtime: str = "torch-distributed"
     trainer: Literal["2.1", "2.2"] = "2.2"
     workdir_pvc: str | None = None
     workdir_pvc_path: str = "/nemo_run"

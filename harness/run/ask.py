@@ -63,10 +63,14 @@ def run(
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
     from harness.batch.repeats import run_experiment
-    from harness.cli.requests import cluster_request, nodes_said, run_request
+    from harness.cli.requests import is_for_cluster, nodes_said, run_request
     from harness.measure.experiment import Display
 
-    on_cluster = cluster_request(launch.launcher, cluster, nodes_said(launch, launch.replay_from))
+    on_cluster = None
+    if is_for_cluster(launch, cluster):
+        from harness.cli.cluster import cluster_request
+
+        on_cluster = cluster_request(launch, cluster, nodes_said(launch, launch.replay_from))
     if second.ab:
         from harness.run.ab import run_ab
 

@@ -58,7 +58,7 @@ _ROWS: dict[str, Callable[[Provenance], str | None]] = {
     "git commit": _commit,
     "Host": lambda provenance: provenance.hostname,
     "Container": lambda provenance: provenance.container,
-    "Slurm job": lambda provenance: provenance.job_id,
+    "Cluster job": lambda provenance: provenance.job_id,
 }
 
 

@@ -186,12 +186,14 @@ def cluster_sweep_request(
     how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: ClusterLaunchOptions
 ) -> "ClusterRequest | None":
     """Return the request of a launcher of clusters; None for another launcher. BadRequestError with all problems."""
-    from harness.cli.requests import cluster_request, nodes_said
+    from harness.cli.requests import is_for_cluster, nodes_said
     from harness.records.job import CLUSTERS
 
     problems, asked = Problems(), None
-    with problems.collecting():
-        asked = cluster_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
+    if is_for_cluster(launch, given):
+        from harness.cli.cluster import cluster_request
+
+        asked = problems.tried(lambda: cluster_request(launch, given, nodes_said(nodes, launch.replay_from)))
     if launch.launcher in CLUSTERS and how.no_warm:
         problems.add(f"--no_warm cannot be used with --launcher {launch.launcher}", "leave it out")
     if launch.launcher in CLUSTERS and how.max_minutes is not None and how.resume is not None:

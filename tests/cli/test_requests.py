@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.cluster import cluster_request
 from harness.cli.options import (
     ClusterLaunchOptions,
     ExperimentOptions,
@@ -12,7 +13,7 @@ from harness.cli.options import (
     LaunchOptions,
     LocalLaunchOptions,
 )
-from harness.cli.requests import cluster_request, experiment_request, given_options, read, run_request
+from harness.cli.requests import experiment_request, given_options, read, run_request
 from harness.launch.plan import Nodes
 from harness.records.gating import GateOptions, LaunchSettings
 from tests.commands import refused
@@ -60,7 +61,7 @@ def test_a_job_has_what_slurm_is_asked_for():
     given = ClusterLaunchOptions(
         time_limit="01:30:00", partition="big", gpus="gres", python="/py", pending_timeout_minutes=5
     )
-    found = cluster_request("slurm", replace(given, no_exclusive=True), {})
+    found = cluster_request(LocalLaunchOptions(launcher="slurm"), replace(given, no_exclusive=True), {})
     assert found is not None
     options = found.options
     assert (options.time_limit_minutes, options.partition, options.gpus) == (90, "big", "gres")
@@ -73,7 +74,9 @@ def test_options_are_named_as_they_are_typed():
         "--from", "--timeout", "--distribute_saved_activations",
     ]  # fmt: skip
     options = ClusterLaunchOptions(gpus="none", python="/py", pending_timeout_minutes=1)
-    refused(lambda: cluster_request("torchrun", options, {}), "--slurm_python, --pending_timeout, --slurm_gpus: ")
+    refused(
+        lambda: cluster_request(LocalLaunchOptions(), options, {}), "--slurm_python, --pending_timeout, --slurm_gpus: "
+    )
 
 
 def test_the_chunks_of_a_virtual_pipeline_are_a_count_or_none():

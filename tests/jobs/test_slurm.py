@@ -189,7 +189,7 @@ def test_a_finished_job_is_not_cancelled(on_slurm, slurm, job_dir, jobs, make_re
     [
         (("--nnodes", "2", "--master_addr", "n1"), "--nnodes, --master_addr "),
         (("--segment", "0"), "--segment 0 "),
-        (("--slurm_gpus", "all"), "--slurm_gpus 'all': "),
+        (("--slurm_gpus", "all"), "--slurm_gpus 'all' "),
         (("--detach", "--no_submit"), "--detach and --no_submit "),
         (("--partition", "a b"), "--partition 'a b' "),
         (("--container_image", "i", "--container_mounts", "/a:/a,/b"), "--container_mounts '/a:/a,/b' "),

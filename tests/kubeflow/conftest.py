@@ -62,7 +62,7 @@ class Api:
         if name in self.jobs:
             return refusal(409, "AlreadyExists", f'trainjobs.trainer.kubeflow.org "{name}" already exists')
         for problem in problems_of(body, self.release):
-            extra = problem.partition("('")[2].partition("'")[0]
+            extra = problem.partition("('")[2].partition("' w")[0].replace("', '", '", unknown field "spec.')
             return refusal(400, "BadRequest", f'strict decoding error: unknown field "spec.{extra}"')
         self.jobs[name] = body
         if self.runs_pods:

@@ -102,22 +102,96 @@ def test_a_job_of_ones_own_is_completed(run_job, tmp_path):
     assert [each["manager"] for each in body["spec"]["runtimePatches"]] == ["acme.com/team", "mbr-perf/results"]
 
 
+def test_the_file_names_namespace_and_runtime_where_no_option_does(mbr_perf, run_job, tmp_path):
+    file = tmp_path / "base.yaml"
+    file.write_text("metadata: {namespace: 1team}\nspec: {runtimeRef: {name: own, kind: TrainingRuntime}}\n")
+    asked = ("--kubeflow_job", file, "--dryrun", "--json", *IMAGE)
+    alone = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "-gn", "1", "--launcher", "kubeflow", "-t", "10", *asked)
+    for answer, namespace in ((alone, "1team"), (run_job(*asked), "team")):
+        body = body_of(answer)
+        assert (problems_of(body), body["metadata"]["namespace"]) == ([], namespace)
+        assert body["spec"]["runtimeRef"] == {"name": "own", "kind": "TrainingRuntime"}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("metadata: mine\nspec: [a]", ["metadata is", "spec is"]),
+        ("kind: Pod\napiVersion: v1", ["kind is", "apiVersion is"]),
+        ("metadata: {name: a, namespace: 3}", ["metadata.name is", "metadata.namespace is"]),
+        ("spec: {trainer: {image: a, numNodes: 7, command: [a], args: [a]}}",
+         [f"spec.trainer.{key} is" for key in ("image", "numNodes", "command", "args")]),
+        ("spec: {runtimeRef: a, trainer: {env: {a: b}, resourcesPerNode: {limits: {nvidia.com/gpu: 4}}}}",
+         ["spec.runtimeRef is", "spec.trainer.env is", "spec.trainer.resourcesPerNode.limits.nvidia.com/gpu is"]),
+        ("[a]", ["base.yaml"]),
+        ("metadata: {annotations: {x: .nan}}", ["base.yaml"]),
+    ],
+)  # fmt: skip
+def test_what_the_file_cannot_say_is_refused_and_never_replaced(run_job, tmp_path, text, named):
+    file = tmp_path / "base.yaml"
+    file.write_text(text)
+    answer = run_job("--dryrun", "--kubeflow_job", file, *IMAGE)
+    assert (answer.code, [each for each in named if each not in answer.err]) == (2, [])
+    assert answer.err.count("error: ") == len(named)
+
+
+def test_a_variable_of_shell_and_file_is_there_once_as_the_file_has_it(run_job, tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    file = tmp_path / "base.yaml"
+    file.write_text("spec: {trainer: {env: [{name: NCCL_DEBUG, value: WARN}]}}\n")
+    env = body_of(run_job("--dryrun", "--json", "--kubeflow_job", file, *IMAGE))["spec"]["trainer"]["env"]
+    assert [each["value"] for each in env if each["name"] == "NCCL_DEBUG"] == ["WARN"]
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "deadline"),
+    [("2.2", "{}", 25 * 60), ("2.1", "{}", None), ("2.2", "spec: {activeDeadlineSeconds: 7}", 7)],
+)
+def test_kubernetes_ends_a_job_whose_pods_do_not(run_job, tmp_path, release, text, deadline):
+    file = tmp_path / "base.yaml"
+    file.write_text(text)
+    asked = ("--kubeflow_trainer", release, "--kubeflow_job", file)
+    assert body_of(run_job("--dryrun", "--json", *asked, *IMAGE))["spec"].get("activeDeadlineSeconds") == deadline
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--kubeflow_workdir_pvc", "My Claim"),
+        ("--kubeflow_workdir_pvc", ""),
+        ("--container_image", "bad image name"),
+        ("--kubeflow_namespace", "Team"),
+    ],
+)
+def test_a_value_that_kubernetes_cannot_take_is_refused_in_a_dry_run(run_job, option, value):
+    answer = run_job("--dryrun", *IMAGE, option, value)
+    assert (answer.code, f"{option} {value!r} " in answer.err) == (2, True)
+
+
+def test_a_path_without_its_volume_and_a_wrong_runtime_are_refused(mbr_perf, run_job, tmp_path):
+    small = ("-mr", RECIPE, "-g", "cpu", "-gn", "1", "--launcher", "kubeflow", "-t", "10", "--dryrun", *IMAGE)
+    answer = mbr_perf("run", *small, "--kubeflow_workdir_pvc_path", "/nowhere")
+    assert (answer.code, "--kubeflow_workdir_pvc_path needs" in answer.err) == (2, True)
+    file = tmp_path / "base.yaml"
+    file.write_text("spec: {runtimeRef: {name: No Such/Thing}}\n")
+    answer = run_job("--dryrun", "--kubeflow_job", file, *IMAGE)
+    assert (answer.code, "runtimeRef 'No Such/Thing'" in answer.err) == (2, True)
+
+
 def test_all_wrong_options_are_named_at_once(run_job, mbr_perf, tmp_path):
     secret = tmp_path / "base.yaml"
     secret.write_text("spec: {trainer: {env: [{name: HF_TOKEN, value: hf_abcdefghijklmnopqrstuvwxyz0123456789}]}}\n")
     answer = run_job("--kubeflow_job", secret, "--pass_env", "HOME")
     assert answer.code == 2
     assert all(text in answer.err for text in ("needs an image", "--pass_env", "--kubeflow_job"))
-    answer = run_job("--partition", "batch", "--segment", "2", "--kubeflow_trainer", "1", *IMAGE)
-    assert (answer.code, "--partition, --segment: " in answer.err, "--kubeflow_trainer '1'" in answer.err) == (
-        2,
-        True,
-        True,
-    )
+    wrong = ("--partition", "batch", "--segment", "2", "--kubeflow_trainer", "1", "--kubeflow_namespace", "Team")
+    answer = run_job(*wrong, "--pass_env", "HOME")
+    named = ("--partition, --segment ", "--kubeflow_trainer '1'", "'Team'", "needs an image", "--pass_env")
+    assert (answer.code, [text for text in named if text not in answer.err]) == (2, [])
     outside = run_job("--results_dir", "/elsewhere", *IMAGE)
     assert (outside.code, "/elsewhere" in outside.err) == (2, True)
     local = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--kubeflow_namespace", "team")
-    assert (local.code, "--kubeflow_namespace: " in local.err) == (2, True)
+    assert (local.code, "--kubeflow_namespace: only with --launcher kubeflow\n" in local.err) == (2, True)
 
 
 def test_a_job_is_created_seen_and_deleted(api, run_job, job_dir, mbr_perf, results):

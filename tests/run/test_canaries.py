@@ -157,6 +157,38 @@ def test_the_shell_is_in_nothing_that_slurm_is_given(mbr_perf, slurm, tmp_path):
     assert holders(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("metadata: {annotations: {wandb_api_key: 0CANARY}}", "metadata.annotations.wandb_api_key"),
+        ("metadata: {annotations: {acme.com/password: CANARY}}", "metadata.annotations.acme.com/password"),
+        (f"metadata: {{labels: {{{TOKEN}: a}}}}", "metadata.labels.***"),
+        ("spec: {trainer: {env: [{name: HF_TOKEN, value: CANARY}]}}", "spec.trainer.env"),
+        ("spec: {initializer: {args: [--token, CANARYargument]}}", "spec.initializer.args"),
+        ("spec: {initializer: {command: [sh, -c, 'curl -u me:CANARY https://x']}}", "spec.initializer.command"),
+        (f"spec: {{initializer: {{model: {TOKEN}}}}}", "spec.initializer.model"),
+    ],
+)
+def test_a_secret_in_a_train_job_is_refused_and_written_nowhere(mbr_perf, tmp_path, file, place):
+    train_job, results = tmp_path / "base.yaml", tmp_path / "results"
+    train_job.write_text(file)
+    asked = ("--launcher", "kubeflow", "--time_limit", "10", "--container_image", "a", "--kubeflow_job", train_job)
+    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "-gn", "1", *asked, "--no_submit", "--results_dir", results)
+    assert f"--kubeflow_job: {place} looks like a secret" in silent(answer, code=2).err
+    assert not results.exists()
+
+
+def test_references_to_secrets_and_ordinary_keys_are_no_secrets(mbr_perf, tmp_path):
+    train_job = tmp_path / "base.yaml"
+    train_job.write_text(
+        "spec:\n  trainer: {env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}]}\n"
+        "  runtimePatches: [{manager: a/b, imagePullSecrets: [{name: regcred}], tolerations: [{key: gpu}],"
+        " topologyKey: host, secretName: tls, tokenSecretName: a, max_tokens: '4096', automountToken: false}]\n"
+    )
+    asked = ("--launcher", "kubeflow", "--time_limit", "10", "--container_image", "a", "--kubeflow_job", train_job)
+    assert mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "-gn", "1", *asked, "--dryrun").code == 0
+
+
 def test_what_a_foreign_log_tells_is_repeated_without_its_secrets(mbr_perf, tmp_path):
     log, results = tmp_path / "log", tmp_path / "results"
     log.write_text(
