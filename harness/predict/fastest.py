@@ -104,7 +104,7 @@ def optimal(
             return replace(none_yet, reason="too many plans of a stage are as fast; name fewer settings with --only")
         if not known:
             break
-        *_, found, room = known.pop(known.index(min(known)))
+        *_, found, room = known.pop(min(range(len(known)), key=lambda at: known[at][:2]))
         row = _row(made, found, mixer.composer, traces, implementation, software, constants)
         if row.prediction is None:
             return replace(none_yet, reason=row.reason)
