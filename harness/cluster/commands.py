@@ -58,9 +58,7 @@ class Slurm(Controller):
             if line.startswith("CLUSTER: "):
                 cluster = line.removeprefix("CLUSTER: ").strip()
             elif identifier.isdecimal() and command.strip() == str(job.script_path):
-                found = SubmittedRecord(
-                    job_id=identifier, cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch
-                )
+                found = SubmittedRecord(job_id=identifier, cluster=cluster, submitted_at=submitted_at)
         return found
 
     def require_options(self, job: SlurmJob) -> None:

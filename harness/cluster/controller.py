@@ -94,7 +94,7 @@ class Controller(ABC):
         if answer.code != 0:
             raise self._refusal(job, answer)
         job_id, cluster = self._id_in(answer, job)
-        return SubmittedRecord(job_id=job_id, cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
+        return SubmittedRecord(job_id=job_id, cluster=cluster, submitted_at=submitted_at)
 
     def cancel(self, job: SubmittedRecord) -> None:
         """End the job; no error for a job that has ended. RunFailedError if the cluster does not do it."""

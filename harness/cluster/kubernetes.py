@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from harness.cluster.controller import Answer, Controller, plain
@@ -17,7 +18,7 @@ _OTHER_RELEASE = re.compile(r'unknown field \\?"spec\.(runtimePatches|podTemplat
 
 
 class Kubernetes(Controller):
-    """One namespace of the cluster of kubectl's current context."""
+    """One namespace. New jobs go to the cluster of kubectl's current context, which their record names."""
 
     cluster, gone = "Kubernetes", "(NotFound)"
     unreached = re.compile(
@@ -33,14 +34,14 @@ class Kubernetes(Controller):
 
     def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
         """Ask for the job by its name, which no other job has."""
-        answer = self._get(f"{self._jobs}/{job.record.name}")
+        answer = self._get(f"{self._jobs}/{job.record.name}", self._context)
         if answer.code == 0:
-            return SubmittedRecord(job_id=job.record.name, submitted_at=submitted_at, sbatch=job.sbatch)
+            return SubmittedRecord(job_id=job.record.name, cluster=self._context, submitted_at=submitted_at)
         return None if self.gone in answer.err else answer
 
     def state(self, job: SubmittedRecord) -> JobState:
         """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for."""
-        answer = self._get(f"{self._jobs}/{job.job_id}")
+        answer = self._get(f"{self._jobs}/{job.job_id}", job.cluster)
         if self.gone in answer.err:
             return JobState(kind="cancelled", state="DELETED", source="kubernetes")
         if answer.code != 0:
@@ -53,18 +54,23 @@ class Kubernetes(Controller):
 
     def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
         """Delete the TrainJob: its pods get SIGTERM."""
-        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}")
+        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}", *_in(job.cluster))
 
     def logs(self, job: SubmittedRecord) -> Iterator[tuple[str, str]]:
         """Yield the log of each pod that Kubernetes still has."""
         for pod in self._pods_of(job):
             name = pod["metadata"]["name"]
-            answer = self._get(f"{self._pods}/{name}/log")
+            answer = self._get(f"{self._pods}/{name}/log", job.cluster)
             if answer.code == 0:
                 yield name, answer.out
 
     def _id_in(self, _: Answer, job: ClusterJob) -> tuple[str, str | None]:
-        return job.record.name, None
+        return job.record.name, self._context
+
+    @cached_property
+    def _context(self) -> str | None:
+        """kubectl's current context; None inside a pod, which has none."""
+        return self.call(("kubectl", "config", "current-context")).out.strip() or None
 
     def _refusal(self, job: ClusterJob, answer: Answer) -> BadRequestError:
         refusal = super()._refusal(job, answer)
@@ -74,12 +80,16 @@ class Kubernetes(Controller):
         return refusal
 
     def _pods_of(self, job: SubmittedRecord) -> list[dict[str, Any]]:
-        answer = self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}")
+        answer = self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job.cluster)
         items: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
         return items
 
-    def _get(self, path: str) -> Answer:
-        return self.call(("kubectl", "get", "--raw", path))
+    def _get(self, path: str, context: str | None) -> Answer:
+        return self.call(("kubectl", "get", "--raw", path, *_in(context)))
+
+
+def _in(context: str | None) -> tuple[str, ...]:
+    return (f"--context={context}",) if context else ()
 
 
 def state_of(train_job: dict[str, Any]) -> JobState:

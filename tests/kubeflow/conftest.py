@@ -18,6 +18,8 @@ from jsonschema import Draft202012Validator
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "kubeflow" / "trainjob.json").read_text())
 PREFIX = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs"
 PODS = "/api/v1/namespaces/team/pods"
+ELSEWHERE = "/elsewhere"
+"""The path of another cluster, of the context of that name. It knows no job."""
 
 
 def problems_of(body, release="2.2"):
@@ -35,6 +37,8 @@ class Api:
 
     def answer(self, method, path, body):
         """The code and the document, or the text, of one request."""
+        if path.startswith(ELSEWHERE):
+            return refusal(404, "NotFound", "not found")
         self.asked.append((method, path))
         if self.failing:
             return self.failing.pop(0)
@@ -143,10 +147,13 @@ def api(tmp_path, monkeypatch):
     server.api = found = Api(tmp_path)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     config = tmp_path / "kubeconfig"
-    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
-    cluster = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+    contexts = [{"name": name, "context": {"cluster": name, "user": "a"}} for name in ("a", "elsewhere")]
+    clusters = [
+        {"name": name, "cluster": {"server": f"http://127.0.0.1:{server.server_port}{path}"}}
+        for name, path in (("a", ""), ("elsewhere", ELSEWHERE))
+    ]
     config.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "a", "contexts": [context], "clusters": [cluster],
+        "apiVersion": "v1", "kind": "Config", "current-context": "a", "contexts": contexts, "clusters": clusters,
         "users": [{"name": "a", "user": {}}],
     }))  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(config))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -136,6 +137,14 @@ def test_a_job_is_created_seen_and_deleted(api, run_job, job_dir, mbr_perf, resu
     waited = mbr_perf("jobs", "wait", job.name, "--results_dir", results)
     record = read_run(job.runs[0].run_dir)
     assert (waited.code, record.status, record.failure) == (130, "interrupted", "Kubernetes: DELETED")
+
+
+def test_a_job_is_asked_about_where_it_was_submitted(api, run_job, job_dir, mbr_perf):
+    run_job("--detach", *IMAGE)
+    subprocess.run(("kubectl", "config", "use-context", "elsewhere"), check=True)
+    assert mbr_perf("jobs", "wait", job_dir(), "--timeout", "0").code == 6
+    assert mbr_perf("jobs", "cancel", job_dir()).code == 0
+    assert (read_submitted(job_dir()).cluster, api.jobs) == ("a", {})
 
 
 def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, job_dir, mbr_perf):
