@@ -40,17 +40,26 @@ class Kubernetes(Controller):
         return None if self.gone in answer.err else answer
 
     def state(self, job: SubmittedRecord) -> JobState:
-        """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for."""
+        """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for.
+
+        A deleted TrainJob is gone at once. Its pods run on until they have written what they measured.
+        """
         answer = self._get(f"{self._jobs}/{job.job_id}", job.cluster)
         if self.gone in answer.err:
-            return JobState(kind="cancelled", state="DELETED", source="kubernetes")
+            answer = self._ask_for_pods(job)
+            if any(pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") for pod in _pods_in(answer)):
+                return JobState(kind="running", state="Terminating", source="kubernetes")
+            if not self._is_unreached(answer):
+                return JobState(kind="cancelled", state="DELETED", source="kubernetes")
         if answer.code != 0:
             why = plain(answer.err) or "no answer"
             return JobState(kind="unreachable", state="UNKNOWN", reason=why)
         state = state_of(json.loads(answer.out))
         if state.kind != "queued" or state.reason:
             return state
-        return state.model_copy(update={"reason": next((_waits_for(pod) for pod in self._pods_of(job)), "")})
+        return state.model_copy(
+            update={"reason": next((_waits_for(pod) for pod in _pods_in(self._ask_for_pods(job))), "")}
+        )
 
     def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
         """Delete the TrainJob: its pods get SIGTERM."""
@@ -58,7 +67,7 @@ class Kubernetes(Controller):
 
     def logs(self, job: SubmittedRecord) -> Iterator[tuple[str, str]]:
         """Yield the log of each pod that Kubernetes still has."""
-        for pod in self._pods_of(job):
+        for pod in _pods_in(self._ask_for_pods(job)):
             name = pod["metadata"]["name"]
             answer = self._get(f"{self._pods}/{name}/log", job.cluster)
             if answer.code == 0:
@@ -79,13 +88,16 @@ class Kubernetes(Controller):
             return BadRequestError(refusal.message, remedy=f"this is another release: add --kubeflow_trainer {release}")
         return refusal
 
-    def _pods_of(self, job: SubmittedRecord) -> list[dict[str, Any]]:
-        answer = self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job.cluster)
-        items: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
-        return items
+    def _ask_for_pods(self, job: SubmittedRecord) -> Answer:
+        return self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job.cluster)
 
     def _get(self, path: str, context: str | None) -> Answer:
         return self.call(("kubectl", "get", "--raw", path, *_in(context)))
+
+
+def _pods_in(answer: Answer) -> list[dict[str, Any]]:
+    pods: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
+    return pods
 
 
 def _in(context: str | None) -> tuple[str, ...]:

@@ -28,12 +28,15 @@ def problems_of(body, release="2.2"):
 
 
 class Api:
-    """The API of a namespace ``team``. ``runs_pods``: a new job's commands run here, one for each node."""
+    """The API of a namespace ``team``. ``runs_pods``: a new job's commands run here, one for each node.
+
+    ``sigterm_after_s``: from the deletion of a job until its pods get SIGTERM.
+    """
 
     def __init__(self, folder):
         self.folder, self.release, self.runs_pods = folder, "2.2", False
         self.jobs, self.pods, self.logs, self.asked, self.failing = {}, {}, {}, [], []
-        self.processes = []
+        self.processes, self.sigterm_after_s = [], 0.0
 
     def answer(self, method, path, body):
         """The code and the document, or the text, of one request."""
@@ -45,7 +48,7 @@ class Api:
         path, _, query = path.partition("?")
         if path.startswith(PODS):
             name = path.removeprefix(f"{PODS}/").removesuffix("/log")
-            return 200, self.logs[name] if path.endswith("/log") else {"items": list(self.pods.values())}
+            return 200, self.logs.get(name, "") if path.endswith("/log") else {"items": [*self.pods.values(), *self._running()]}
         if path != PREFIX:
             return self._of_one_job(method, path.removeprefix(f"{PREFIX}/"))
         if method == "GET":
@@ -57,7 +60,7 @@ class Api:
         if name not in self.jobs:
             return refusal(404, "NotFound", f'trainjobs.trainer.kubeflow.org "{name}" not found')
         if method == "DELETE":
-            self._end(signal.SIGTERM)
+            threading.Timer(self.sigterm_after_s, self._end, [signal.SIGTERM]).start()
             return 200, self.jobs.pop(name)
         return 200, self._ended(self.jobs[name])
 
@@ -81,6 +84,10 @@ class Api:
             with (self.folder / f"pod-{rank}.out").open("wb") as log:
                 words = trainer["command"]
                 self.processes.append(subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True))
+
+    def _running(self):
+        running = [place for place, process in enumerate(self.processes) if process.poll() is None]
+        return [{"metadata": {"name": f"node-{place}"}, "status": {"phase": "Running"}} for place in running]
 
     def _ended(self, body):
         codes = [process.poll() for process in self.processes]

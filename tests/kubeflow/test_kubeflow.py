@@ -134,6 +134,8 @@ def test_a_job_is_created_seen_and_deleted(api, run_job, job_dir, mbr_perf, resu
     assert (status["kind"], status["reason"]) == ("queued", "ImagePullBackOff")
     cancelled = mbr_perf("jobs", "cancel", job.name, "--results_dir", results)
     assert (cancelled.code, api.jobs) == (0, {})
+    assert mbr_perf("jobs", "wait", job.name, "--timeout", "0", "--results_dir", results).code == 6
+    api.pods.clear()
     waited = mbr_perf("jobs", "wait", job.name, "--results_dir", results)
     record = read_run(job.runs[0].run_dir)
     assert (waited.code, record.status, record.failure) == (130, "interrupted", "Kubernetes: DELETED")
@@ -211,6 +213,21 @@ def test_pods_train_commit_and_are_judged(api, run_job, job_dir):
     assert (json.loads(answer.out)["outcome"], record.provenance.job_id) == ("pass", job.name)
     assert [[step.step for step in rank.steps] for rank in record.ranks] == [[0, 1, 2], [0, 1, 2]]
     assert f"Kubernetes job {job.name} on 127.0.0.1" in record.notes
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_what_a_cancelled_job_measured_is_kept(api, run_job, job_dir, mbr_perf):
+    """Kubernetes has deleted the TrainJob for seconds before the ranks hear of it."""
+    api.runs_pods, api.sigterm_after_s = True, 3.0
+    run_job("-ms", "100000", "--detach", "--slurm_python", sys.executable, *IMAGE)
+    run_dir = Path(read_job(job_dir()).runs[0].run_dir)
+    assert wait_until(lambda: any(path.stat().st_size > 3000 for path in run_dir.glob("ranks/*progress*")), 60.0)
+    assert mbr_perf("jobs", "cancel", job_dir()).code == 0
+    assert mbr_perf("jobs", "wait", job_dir()).code == 130
+    record = read_run(run_dir)
+    assert (record.status, all(rank.steps for rank in record.ranks)) == ("interrupted", True)
+    assert record.notes[-1].startswith("Kubernetes job ")  # node 0 committed it, not the one that waited
 
 
 @pytest.mark.train
