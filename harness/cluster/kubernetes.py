@@ -8,13 +8,13 @@ from typing import Any
 
 from harness.cluster.controller import Answer, Controller, plain
 from harness.cluster.state import JobState, Kind
-from harness.errors import BadRequestError
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.kubeflow_job import TRAIN_JOBS
-from harness.records.job import SubmittedRecord
+from harness.records.job import KubeflowOptions, SubmittedRecord
 
 _ENDED: Mapping[str, Kind] = {"Complete": "finished", "Failed": "failed"}
-_OTHER_RELEASE = re.compile(r'unknown field \\?"spec\.(runtimePatches|podTemplateOverrides)')
+_UNKNOWN_FIELD = re.compile(r'unknown field \\?"spec\.(\w+)')
+_NO_CLUSTER = "localhost:8080"  # kubectl goes there if no file names a cluster
 
 
 class Kubernetes(Controller):
@@ -22,10 +22,14 @@ class Kubernetes(Controller):
 
     cluster, gone = "Kubernetes", "(NotFound)"
     unreached = re.compile(
-        r"Unable to connect to the server|connection to the server .* was refused|i/o timeout|TLS handshake timeout"
-        r"|\((ServiceUnavailable|Timeout|ServerTimeout|TooManyRequests|InternalError)\)"
+        rf"Unable to connect to the server|connection to the server (?!{_NO_CLUSTER} ).* was refused|i/o timeout"
+        r"|TLS handshake timeout|unexpected EOF|connection reset|deadline exceeded|etcdserver"
+        # AlreadyExists: an earlier try came late. No other job has the name.
+        r"|\((ServiceUnavailable|Timeout|ServerTimeout|TooManyRequests|InternalError|AlreadyExists)\)"
     )
-    wrong_option = re.compile(r"\((NotFound|Forbidden|Unauthorized|BadRequest)\)|unknown field")
+    wrong_option = re.compile(
+        rf"\((NotFound|Forbidden|Unauthorized|BadRequest)\)|unknown field|logged in|{_NO_CLUSTER}|: not installed here"
+    )
 
     def __init__(self, shell: Mapping[str, str], namespace: str, look_after_s: Sequence[float] | None = None) -> None:
         super().__init__(shell, look_after_s)
@@ -61,6 +65,13 @@ class Kubernetes(Controller):
             update={"reason": next((_waits_for(pod) for pod in _pods_in(self._ask_for_pods(job))), "")}
         )
 
+    def tested(self, job: ClusterJob) -> Answer:
+        """Create the TrainJob in a dry run, which finds missing rights, namespaces, fields and Trainer itself."""
+        words = ("kubectl", "create", "--raw", f"{self._jobs}?dryRun=All&fieldValidation=Strict", "-f", "-")
+        answer = self.call(words, job.render())
+        # A webhook of the cluster can make a dry run impossible. It says nothing of the job.
+        return Answer(0, "", "") if "does not support dry run" in answer.err else answer
+
     def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
         """Delete the TrainJob: its pods get SIGTERM."""
         return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}", *_in(job.cluster))
@@ -81,12 +92,17 @@ class Kubernetes(Controller):
         """kubectl's current context; None inside a pod, which has none."""
         return self.call(("kubectl", "config", "current-context")).out.strip() or None
 
-    def _refusal(self, job: ClusterJob, answer: Answer) -> BadRequestError:
-        refusal = super()._refusal(job, answer)
-        if found := _OTHER_RELEASE.search(answer.err):
-            release = "2.1" if found[1] == "runtimePatches" else "2.2"
-            return BadRequestError(refusal.message, remedy=f"this is another release: add --kubeflow_trainer {release}")
-        return refusal
+    def _advice(self, job: ClusterJob, words: str) -> str:
+        asked = job.record.options
+        assert isinstance(asked, KubeflowOptions)
+        if _NO_CLUSTER in words:
+            return "kubectl knows no cluster: set KUBECONFIG, or choose one with kubectl config use-context"
+        if not (unknown := set(_UNKNOWN_FIELD.findall(words))):
+            return ""
+        own = asked.base.get("spec")
+        if unknown <= set(own if isinstance(own, dict) else ()):
+            return "correct the --kubeflow_job file"
+        return f"this is another release: add --kubeflow_trainer {'2.1' if asked.trainer == '2.2' else '2.2'}"
 
     def _ask_for_pods(self, job: SubmittedRecord) -> Answer:
         return self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job.cluster)

@@ -17,7 +17,6 @@ from harness.cluster.submission import JobRequest, controller_of, found_again, n
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
-from harness.launch.slurm_job import SlurmJob
 from harness.records.job import (
     ATTEMPTS,
     JobAttempt,
@@ -130,7 +129,7 @@ class JobPerEntry(Generic[Entry]):
         run = job.runs[0]
         write_record(Path(run.run_dir), unstarted_record(run, error.message, self.batch.host))
         drop_unstarted(job.runs[1:])
-        narrate(f"{run.run_id}: {error}")
+        narrate(f"{run.run_id}: {error.message}")
 
     def _jobs_at_work(self, controller: Controller) -> dict[Path, Path]:
         found = dict[Path, Path | None]()
@@ -219,8 +218,7 @@ def elsewhere(asked: JobRequest, nodes: str, controller: Controller, host: Host)
     if not isinstance(asked.options, SlurmOptions):
         return asked
     without = replace(asked, options=asked.options.model_copy(update={"exclude": nodes}))
-    job = without.checked(host)
-    is_possible = isinstance(job, SlurmJob) and controller.call(job.test_only).code == 0
+    is_possible = controller.tested(without.checked(host)).code == 0
     narrate(f"{asked.label}: confirmed on {'other nodes than' if is_possible else 'the same nodes:'} {nodes}")
     return without if is_possible else asked
 

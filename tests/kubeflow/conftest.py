@@ -40,7 +40,7 @@ class Api:
 
     def answer(self, method, path, body):
         """The code and the document, or the text, of one request."""
-        if path.startswith(ELSEWHERE):
+        if path.startswith((ELSEWHERE, "/version")):  # some kubectl ask for the version first
             return refusal(404, "NotFound", "not found")
         self.asked.append((method, path))
         if self.failing:
@@ -48,13 +48,15 @@ class Api:
         path, _, query = path.partition("?")
         if path.startswith(PODS):
             name = path.removeprefix(f"{PODS}/").removesuffix("/log")
-            return 200, self.logs.get(name, "") if path.endswith("/log") else {"items": [*self.pods.values(), *self._running()]}
+            return 200, self.logs.get(name, "") if path.endswith("/log") else {
+                "items": [*self.pods.values(), *self._running()]
+            }
         if path != PREFIX:
             return self._of_one_job(method, path.removeprefix(f"{PREFIX}/"))
         if method == "GET":
             return 200, {"items": list(self.jobs.values())}
-        assert query == "fieldValidation=Strict"
-        return self._created(json.loads(body))
+        assert query.endswith("fieldValidation=Strict")
+        return self._created(json.loads(body), is_kept="dryRun=All" not in query)
 
     def _of_one_job(self, method, name):
         if name not in self.jobs:
@@ -64,13 +66,15 @@ class Api:
             return 200, self.jobs.pop(name)
         return 200, self._ended(self.jobs[name])
 
-    def _created(self, body):
+    def _created(self, body, is_kept):
         name = body["metadata"]["name"]
         if name in self.jobs:
             return refusal(409, "AlreadyExists", f'trainjobs.trainer.kubeflow.org "{name}" already exists')
         for problem in problems_of(body, self.release):
             extra = problem.partition("('")[2].partition("'")[0]
             return refusal(400, "BadRequest", f'strict decoding error: unknown field "spec.{extra}"')
+        if not is_kept:
+            return 201, body
         self.jobs[name] = body
         if self.runs_pods:
             self._start(body["spec"]["trainer"])

@@ -163,25 +163,69 @@ def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, 
     ("code", "reason", "says"),
     [(403, "Forbidden", "refused the job"), (404, "NotFound", "refused the job"), (401, "Unauthorized", "logged in")],
 )
-def test_a_refused_job_is_a_wrong_request_and_leaves_no_run(api, run_job, results, code, reason, says):
-    api.failing = [refusal(code, reason, "no")] * 2
+def test_a_dry_run_refuses_a_wrong_request_before_anything_is_written(api, run_job, results, code, reason, says):
+    api.failing = [refusal(code, reason, "no")]
     answer = run_job(*IMAGE)
-    assert (answer.code, says in answer.err, list((results / "runs").iterdir())) == (2, True, [])
+    assert (answer.code, says in answer.err, results.exists()) == (2, True, False)
+    assert "dryRun=All" in api.asked[0][1]
 
 
-def test_the_fields_of_another_release_are_refused_and_the_option_is_named(api, run_job):
+def test_a_job_that_is_refused_later_leaves_no_run(api, run_job, results):
+    api.failing = [TAKEN, refusal(403, "Forbidden", "no")]
+    assert (run_job(*IMAGE).code, list((results / "runs").iterdir())) == (2, [])
+
+
+def test_a_webhook_without_dry_runs_refuses_nothing(api, run_job):
+    api.failing = [refusal(400, "BadRequest", 'admission webhook "w" does not support dry run')]
+    assert (run_job("--detach", *IMAGE).code, len(api.jobs)) == (0, 1)
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize("variable", ["PATH", "KUBECONFIG"])
+@pytest.mark.parametrize("command", ["run", "nightly"])
+def test_without_kubectl_or_a_cluster_nothing_begins(mbr_perf, tmp_path, results, monkeypatch, command, variable):
+    (tmp_path / "suite.yaml").write_text(
+        f"defaults: {{golden: optional, request: {{model_recipe_name: {RECIPE}, gpu: cpu}}}}\n"
+        "title: Two\ncases: [{name: first}, {name: second, request: {recompute: none}}]\n"
+    )
+    monkeypatch.setenv(variable, str(tmp_path / "none"))
+    asked = (tmp_path / "suite.yaml",) if command == "nightly" else ("-mr", RECIPE, "-g", "cpu")
+    where = ("--launcher", "kubeflow", "--time_limit", "10", "--results_dir", results)
+    answer = mbr_perf(command, *asked, *where, *IMAGE)
+    says = {"PATH": "kubectl: not installed", "KUBECONFIG": "set KUBECONFIG"}[variable]
+    assert (answer.code, says in answer.err, results.exists()) == (2, True, False), answer.err
+
+
+def test_the_fields_of_another_release_are_refused_and_the_option_is_named(api, run_job, tmp_path):
     api.release = "2.1"
     answer = run_job(*IMAGE)
-    assert (answer.code, "--kubeflow_trainer 2.1" in answer.err, api.jobs) == (2, True, {})
+    assert (answer.code, "add --kubeflow_trainer 2.1" in answer.err, api.jobs) == (2, True, {})
+    api.release = "2.2"
+    own = tmp_path / "own.yaml"
+    own.write_text("spec: {podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: a}}]}\n")
+    answer = run_job("--kubeflow_job", own, *IMAGE)
+    assert (answer.code, "correct the --kubeflow_job file" in answer.err) == (2, True)
+
+
+BUSY = refusal(503, "ServiceUnavailable", "busy")
+TAKEN = (201, {})
 
 
 def test_a_submission_without_an_answer_is_looked_for_and_sent_again(api, run_job):
-    api.failing = [refusal(503, "ServiceUnavailable", "busy")] * 5
+    api.failing = [TAKEN, *[BUSY] * 5]
     answer = run_job("--detach", *IMAGE)
-    sent = [method for method, path in api.asked if path.startswith(PREFIX)]
+    sent = [method for method, path in api.asked[1:] if path.startswith(PREFIX)]
     assert (answer.code, sent, len(api.jobs)) == (3, ["POST", *["GET"] * 4], 0)
-    api.failing = [refusal(503, "ServiceUnavailable", "busy")]
+    etcd = (500, {"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: request timed out"})
+    api.failing = [BUSY, etcd]
     assert (run_job("--detach", *IMAGE).code, len(api.jobs)) == (0, 1)
+
+
+def test_a_submission_that_came_late_is_no_refusal(api, run_job, job_dir):
+    unknown, late = refusal(404, "NotFound", "no"), refusal(409, "AlreadyExists", "there")
+    api.failing = [TAKEN, refusal(500, "InternalError", "?"), unknown, late, (200, {})]
+    answer = run_job("--detach", *IMAGE)
+    assert (answer.code, read_submitted(job_dir()).job_id) == (0, read_job(job_dir()).name)
 
 
 @pytest.mark.parametrize(
