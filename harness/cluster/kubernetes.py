@@ -80,9 +80,12 @@ class Kubernetes(Controller):
         """Yield the log of each pod that Kubernetes still has."""
         for pod in _pods_in(self._ask_for_pods(job)):
             name = pod["metadata"]["name"]
-            answer = self._get(f"{self._pods}/{name}/log", job.cluster)
-            if answer.code == 0:
-                yield name, answer.out
+            containers = pod.get("status", {}).get("containerStatuses", ())
+            before = [("&previous=true", ".previous")] if any(each.get("restartCount") for each in containers) else []
+            for query, suffix in (*before, ("", "")):
+                answer = self._get(f"{self._pods}/{name}/log?container=node{query}", job.cluster)
+                if answer.code == 0:
+                    yield name + suffix, answer.out
 
     def _id_in(self, _: Answer, job: ClusterJob) -> tuple[str, str | None]:
         return job.record.name, self._context

@@ -48,6 +48,7 @@ class Api:
         path, _, query = path.partition("?")
         if path.startswith(PODS):
             name = path.removeprefix(f"{PODS}/").removesuffix("/log")
+            assert not path.endswith("/log") or query.startswith("container=node")
             return 200, self.logs.get(name, "") if path.endswith("/log") else {
                 "items": [*self.pods.values(), *self._running()]
             }

@@ -153,9 +153,12 @@ def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, 
     run_job("--detach", *IMAGE)
     job = read_job(job_dir())
     api.jobs[job.name]["status"] = {"conditions": [condition("Failed", "BackoffLimitExceeded")]}
-    api.pods["p-0"], api.logs["p-0"] = {"metadata": {"name": "p-0"}}, "python3: No module named harness\n"
+    again = {"containerStatuses": [{"restartCount": 1}]}
+    api.pods["p-0"] = {"metadata": {"name": "p-0"}, "status": again}
+    api.logs["p-0"] = "python3: No module named harness\n"
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
     failure = read_run(job.runs[0].run_dir).failure
+    assert {log.name for log in Path(job.job_dir, "logs").iterdir()} == {"p-0.out", "p-0.previous.out"}
     assert failure.startswith("Kubernetes: Failed (BackoffLimitExceeded") and "No module named harness" in failure
 
 
@@ -255,6 +258,7 @@ def test_pods_train_commit_and_are_judged(api, run_job, job_dir):
     job = read_job(job_dir())
     record = read_run(job.runs[0].run_dir)
     assert (json.loads(answer.out)["outcome"], record.provenance.job_id) == ("pass", job.name)
+    assert list(Path(job.job_dir, "logs").iterdir())
     assert [[step.step for step in rank.steps] for rank in record.ranks] == [[0, 1, 2], [0, 1, 2]]
     assert f"Kubernetes job {job.name} on 127.0.0.1" in record.notes
 
