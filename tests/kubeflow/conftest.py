@@ -50,7 +50,7 @@ class Api:
             name = path.removeprefix(f"{PODS}/").removesuffix("/log")
             assert not path.endswith("/log") or query.startswith("container=node")
             return 200, self.logs.get(name, "") if path.endswith("/log") else {
-                "items": [*self.pods.values(), *self._running()]
+                "items": [*self.pods.values(), *self._started()]
             }
         if path != PREFIX:
             return self._of_one_job(method, path.removeprefix(f"{PREFIX}/"))
@@ -90,9 +90,11 @@ class Api:
                 words = trainer["command"]
                 self.processes.append(subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True))
 
-    def _running(self):
-        running = [place for place, process in enumerate(self.processes) if process.poll() is None]
-        return [{"metadata": {"name": f"node-{place}"}, "status": {"phase": "Running"}} for place in running]
+    def _started(self):
+        phases = ["Running" if process.poll() is None else "Succeeded" for process in self.processes]
+        return [
+            {"metadata": {"name": f"node-{place}"}, "status": {"phase": phase}} for place, phase in enumerate(phases)
+        ]
 
     def _ended(self, body):
         codes = [process.poll() for process in self.processes]
