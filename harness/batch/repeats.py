@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.showing import JobDisplay
-from harness.cluster.submission import JobRequest, hand_over, require_gpu_named
+from harness.cluster.submission import JobRequest, hand_over, require_accepted, require_gpu_named
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.judge.gate import status_exit_code
 from harness.launch.environment import this_host
@@ -83,7 +83,8 @@ def dry_run_on_cluster(request: RunRequest, cluster: ClusterRequest, display: Jo
 def run_on_cluster(request: RunRequest, cluster: ClusterRequest, display: JobDisplay) -> ExitCode:
     """Submit one job for all repeats. Wait for it and judge it, unless the request says not to wait."""
     understood = _understood(request, cluster)
-    _job(request, cluster, understood, [Path("RUN").absolute()] * request.repeats).checked(understood.host)
+    folders = [Path("RUN").absolute()] * request.repeats
+    require_accepted(_job(request, cluster, understood, folders), cluster, understood.host)
     display.run.understood(understood)
     absolute = replace(request, results_dir=results_dir(request.results_dir).absolute())
     folders = [run_folder(absolute).absolute() for _ in range(request.repeats)]

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from harness.cluster.controller import Answer, Controller, plain
+from harness.cluster.controller import Answer, Controller
 from harness.cluster.state import JobState, from_sacct, from_scontrol
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import RunFailedError
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.slurm_job import SlurmJob
 from harness.records.job import SubmittedRecord
@@ -26,7 +26,7 @@ class Slurm(Controller):
     )
     wrong_option = re.compile(
         r"invalid (partition|account|qos|feature|constraint)|reservation (is )?invalid|no partition specified"
-        r"|(denied|not permitted)\b.*\b(partition|reservation|account|qos)",
+        r"|(denied|not permitted)\b.*\b(partition|reservation|account|qos)|: not installed here",
         re.IGNORECASE,
     )
 
@@ -58,21 +58,13 @@ class Slurm(Controller):
             if line.startswith("CLUSTER: "):
                 cluster = line.removeprefix("CLUSTER: ").strip()
             elif identifier.isdecimal() and command.strip() == str(job.script_path):
-                found = SubmittedRecord(
-                    job_id=identifier, cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch
-                )
+                found = SubmittedRecord(job_id=identifier, cluster=cluster, submitted_at=submitted_at)
         return found
 
-    def require_options(self, job: SlurmJob) -> None:
-        """BadRequestError where Slurm does not know a name that an option gives, or is not installed here.
-
-        Whatever else stands in the way of this job says nothing of others with the same options.
-        """
-        answer = self.call(job.test_only)
-        if answer.code is None and "no answer" not in answer.err:
-            raise BadRequestError(answer.err, remedy="submit where Slurm is installed")
-        if answer.code and self.wrong_option.search(answer.err):
-            raise BadRequestError(f"Slurm refused the job: {plain(answer.err)}", remedy="nothing was submitted")
+    def tested(self, job: ClusterJob) -> Answer:
+        """``sbatch --test-only``."""
+        assert isinstance(job, SlurmJob)
+        return self.call(job.test_only)
 
     def show(self, job: SubmittedRecord) -> Answer:
         """``scontrol``: what the controller still knows, for minutes after the end."""

@@ -45,7 +45,7 @@ class Controller(ABC):
     gone: ClassVar[str]
     """What it says of a job that it does not know any more."""
     wrong_option: ClassVar[re.Pattern[str]]
-    """What it says if it refuses an option, and so every job with it."""
+    """What it says if it refuses an option, and so every job with it, or if it is not installed."""
 
     def __init__(self, shell: Mapping[str, str], look_after_s: Sequence[float] | None = None) -> None:
         self._look_after_s = LOOK_AFTER_S if look_after_s is None else look_after_s
@@ -63,6 +63,19 @@ class Controller(ABC):
     @abstractmethod
     def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
         """Return the command that ends the job."""
+
+    @abstractmethod
+    def tested(self, job: ClusterJob) -> Answer:
+        """Ask the cluster what it makes of a job. Nothing is queued, and no file is read."""
+
+    def require_options(self, job: ClusterJob) -> None:
+        """Raise BadRequestError if the cluster cannot be asked from here, or refuses an option of the job.
+
+        Other objections to this job say nothing of others with the same options.
+        """
+        answer = self.tested(job)
+        if answer.code != 0 and self.wrong_option.search(answer.err):
+            raise self._refusal(job, answer, "nothing was submitted")
 
     @abstractmethod
     def _id_in(self, answer: Answer, job: ClusterJob) -> tuple[str, str | None]:
@@ -89,12 +102,10 @@ class Controller(ABC):
             answer = self.call(job.sbatch) if found is None else answer
         if self._is_unreached(answer):
             return self._looked_for(job, submitted_at, answer)
-        if answer.code is None:
-            raise BadRequestError(answer.err, remedy=f"submit where {job.sbatch[0]} is installed")
         if answer.code != 0:
-            raise self._refusal(job, answer)
+            raise self._refusal(job, answer, f"the job was not submitted; its file is {job.script_path}")
         job_id, cluster = self._id_in(answer, job)
-        return SubmittedRecord(job_id=job_id, cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
+        return SubmittedRecord(job_id=job_id, cluster=cluster, submitted_at=submitted_at)
 
     def cancel(self, job: SubmittedRecord) -> None:
         """End the job; no error for a job that has ended. RunFailedError if the cluster does not do it."""
@@ -104,9 +115,15 @@ class Controller(ABC):
             message = plain(answer.err) or "no answer"
             raise RunFailedError(f"job {job.job_id} was not cancelled: {message}", remedy=shlex.join(words))
 
-    def _refusal(self, job: ClusterJob, answer: Answer) -> BadRequestError:
-        remedy = f"the job was not submitted; its file is {job.script_path}"
-        return BadRequestError(f"{self.cluster} refused the job: {plain(answer.err) or answer.out}", remedy=remedy)
+    def _refusal(self, job: ClusterJob, answer: Answer, remedy: str) -> BadRequestError:
+        if answer.code is None:
+            return BadRequestError(answer.err, remedy=f"submit where {job.sbatch[0]} is installed")
+        message = f"{self.cluster} refused the job: {plain(answer.err) or answer.out}"
+        return BadRequestError(message, remedy=self._advice(job, answer.err) or remedy)
+
+    def _advice(self, _: ClusterJob, __: str) -> str:
+        """Return what to do about a refusal in these words; empty if the words themselves say it."""
+        return ""
 
     def _looked_for(self, job: ClusterJob, submitted_at: str, answer: Answer) -> SubmittedRecord:
         """Return the job after the last try; the errors of :meth:`submit` where it is not there."""
@@ -125,13 +142,13 @@ class Controller(ABC):
             return "no answer" in answer.err
         return answer.code != 0 and self.unreached.search(answer.err) is not None
 
-    def call(self, words: Sequence[str]) -> Answer:
-        """Run one command; its answer, or why there is none."""
+    def call(self, words: Sequence[str], text: str = "") -> Answer:
+        """Run one command with ``text`` on its standard input. Return its answer, or why there is none."""
         try:
             done = subprocess.run(
                 words,
                 env=self._shell,
-                stdin=subprocess.DEVNULL,
+                input=text,
                 capture_output=True,
                 timeout=PATIENCE_S,
                 check=False,
@@ -141,7 +158,7 @@ class Controller(ABC):
         except FileNotFoundError:
             return Answer(None, "", f"{words[0]}: not installed here, or not on PATH")
         except PermissionError as error:
-            return Answer(None, "", f"{words[0]}: {error.strerror}")
+            return Answer(None, "", f"{words[0]}: not installed here: {error.strerror}")
         except subprocess.TimeoutExpired:
             return Answer(None, "", f"{words[0]}: no answer within {PATIENCE_S:g} s")
         return Answer(done.returncode, done.stdout, done.stderr)

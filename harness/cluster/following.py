@@ -131,6 +131,7 @@ class _Look:
         runs = runs_of(watch.job)
         if runs.are_settled:
             drop_unstarted(runs.dropped)
+            self._keep_logs(watch)
             return True
         if runs.due is not None:
             require_kept(Path(runs.due.run_dir), then=then)
@@ -146,10 +147,13 @@ class _Look:
         watch.ended_s = now if watch.ended_s is None else watch.ended_s
         if now - watch.ended_s < SETTLE_S and watch.job.runs:
             return False
-        for name, text in self._controller.logs(watch.submitted):
-            write_atomically(Path(watch.job.job_dir) / LOGS / f"{name}.out", text)
+        self._keep_logs(watch)
         collect_ended(watch.job, watch.submitted, state)
         return True
+
+    def _keep_logs(self, watch: Watched) -> None:
+        for name, text in self._controller.logs(watch.submitted):
+            write_atomically(Path(watch.job.job_dir) / LOGS / f"{name}.out", text)
 
     def _ask(self, watch: Watched) -> JobState:
         state = self._controller.state(watch.submitted)

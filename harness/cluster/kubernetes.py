@@ -3,28 +3,33 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from harness.cluster.controller import Answer, Controller, plain
 from harness.cluster.state import JobState, Kind
-from harness.errors import BadRequestError
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.kubeflow_job import TRAIN_JOBS
-from harness.records.job import SubmittedRecord
+from harness.records.job import KubeflowOptions, SubmittedRecord
 
 _ENDED: Mapping[str, Kind] = {"Complete": "finished", "Failed": "failed"}
-_OTHER_RELEASE = re.compile(r'unknown field \\?"spec\.(runtimePatches|podTemplateOverrides)')
+_UNKNOWN_FIELD = re.compile(r'unknown field \\?"spec\.(\w+)')
+_NO_CLUSTER = "localhost:8080"  # kubectl goes there if no file names a cluster
 
 
 class Kubernetes(Controller):
-    """One namespace of the cluster of kubectl's current context."""
+    """One namespace. New jobs go to the cluster of kubectl's current context, which their record names."""
 
     cluster, gone = "Kubernetes", "(NotFound)"
     unreached = re.compile(
-        r"Unable to connect to the server|connection to the server .* was refused|i/o timeout|TLS handshake timeout"
-        r"|\((ServiceUnavailable|Timeout|ServerTimeout|TooManyRequests|InternalError)\)"
+        rf"Unable to connect to the server|connection to the server (?!{_NO_CLUSTER} ).* was refused|i/o timeout"
+        r"|TLS handshake timeout|unexpected EOF|connection reset|deadline exceeded|etcdserver"
+        # AlreadyExists: an earlier try came late. No other job has the name.
+        r"|\((ServiceUnavailable|Timeout|ServerTimeout|TooManyRequests|InternalError|AlreadyExists)\)"
     )
-    wrong_option = re.compile(r"\((NotFound|Forbidden|Unauthorized|BadRequest)\)|unknown field")
+    wrong_option = re.compile(
+        rf"\((NotFound|Forbidden|Unauthorized|BadRequest)\)|unknown field|logged in|{_NO_CLUSTER}|: not installed here"
+    )
 
     def __init__(self, shell: Mapping[str, str], namespace: str, look_after_s: Sequence[float] | None = None) -> None:
         super().__init__(shell, look_after_s)
@@ -33,53 +38,89 @@ class Kubernetes(Controller):
 
     def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
         """Ask for the job by its name, which no other job has."""
-        answer = self._get(f"{self._jobs}/{job.record.name}")
+        answer = self._get(f"{self._jobs}/{job.record.name}", self._context)
         if answer.code == 0:
-            return SubmittedRecord(job_id=job.record.name, submitted_at=submitted_at, sbatch=job.sbatch)
+            return SubmittedRecord(job_id=job.record.name, cluster=self._context, submitted_at=submitted_at)
         return None if self.gone in answer.err else answer
 
     def state(self, job: SubmittedRecord) -> JobState:
-        """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for."""
-        answer = self._get(f"{self._jobs}/{job.job_id}")
+        """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for.
+
+        A deleted TrainJob is gone at once. Its pods run on until they have written what they measured.
+        """
+        answer = self._get(f"{self._jobs}/{job.job_id}", job.cluster)
         if self.gone in answer.err:
-            return JobState(kind="cancelled", state="DELETED", source="kubernetes")
+            answer = self._ask_for_pods(job)
+            if any(pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") for pod in _pods_in(answer)):
+                return JobState(kind="running", state="Terminating", source="kubernetes")
+            if not self._is_unreached(answer):
+                return JobState(kind="cancelled", state="DELETED", source="kubernetes")
         if answer.code != 0:
             why = plain(answer.err) or "no answer"
             return JobState(kind="unreachable", state="UNKNOWN", reason=why)
         state = state_of(json.loads(answer.out))
         if state.kind != "queued" or state.reason:
             return state
-        return state.model_copy(update={"reason": next((_waits_for(pod) for pod in self._pods_of(job)), "")})
+        return state.model_copy(
+            update={"reason": next((_waits_for(pod) for pod in _pods_in(self._ask_for_pods(job))), "")}
+        )
+
+    def tested(self, job: ClusterJob) -> Answer:
+        """Create the TrainJob in a dry run, which finds missing rights, namespaces, fields and Trainer itself."""
+        words = ("kubectl", "create", "--raw", f"{self._jobs}?dryRun=All&fieldValidation=Strict", "-f", "-")
+        answer = self.call(words, job.render())
+        # A webhook of the cluster can make a dry run impossible. It says nothing of the job.
+        return Answer(0, "", "") if "does not support dry run" in answer.err else answer
 
     def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
         """Delete the TrainJob: its pods get SIGTERM."""
-        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}")
+        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}", *_in(job.cluster))
 
     def logs(self, job: SubmittedRecord) -> Iterator[tuple[str, str]]:
         """Yield the log of each pod that Kubernetes still has."""
-        for pod in self._pods_of(job):
+        for pod in _pods_in(self._ask_for_pods(job)):
             name = pod["metadata"]["name"]
-            answer = self._get(f"{self._pods}/{name}/log")
-            if answer.code == 0:
-                yield name, answer.out
+            containers = pod.get("status", {}).get("containerStatuses", ())
+            before = [("&previous=true", ".previous")] if any(each.get("restartCount") for each in containers) else []
+            for query, suffix in (*before, ("", "")):
+                answer = self._get(f"{self._pods}/{name}/log?container=node{query}", job.cluster)
+                if answer.code == 0:
+                    yield name + suffix, answer.out
 
     def _id_in(self, _: Answer, job: ClusterJob) -> tuple[str, str | None]:
-        return job.record.name, None
+        return job.record.name, self._context
 
-    def _refusal(self, job: ClusterJob, answer: Answer) -> BadRequestError:
-        refusal = super()._refusal(job, answer)
-        if found := _OTHER_RELEASE.search(answer.err):
-            release = "2.1" if found[1] == "runtimePatches" else "2.2"
-            return BadRequestError(refusal.message, remedy=f"this is another release: add --kubeflow_trainer {release}")
-        return refusal
+    @cached_property
+    def _context(self) -> str | None:
+        """kubectl's current context; None inside a pod, which has none."""
+        return self.call(("kubectl", "config", "current-context")).out.strip() or None
 
-    def _pods_of(self, job: SubmittedRecord) -> list[dict[str, Any]]:
-        answer = self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}")
-        items: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
-        return items
+    def _advice(self, job: ClusterJob, words: str) -> str:
+        asked = job.record.options
+        assert isinstance(asked, KubeflowOptions)
+        if _NO_CLUSTER in words:
+            return "kubectl knows no cluster: set KUBECONFIG, or choose one with kubectl config use-context"
+        if not (unknown := set(_UNKNOWN_FIELD.findall(words))):
+            return ""
+        own = asked.base.get("spec")
+        if unknown <= set(own if isinstance(own, dict) else ()):
+            return "correct the --kubeflow_job file"
+        return f"this is another release: add --kubeflow_trainer {'2.1' if asked.trainer == '2.2' else '2.2'}"
 
-    def _get(self, path: str) -> Answer:
-        return self.call(("kubectl", "get", "--raw", path))
+    def _ask_for_pods(self, job: SubmittedRecord) -> Answer:
+        return self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job.cluster)
+
+    def _get(self, path: str, context: str | None) -> Answer:
+        return self.call(("kubectl", "get", "--raw", path, *_in(context)))
+
+
+def _pods_in(answer: Answer) -> list[dict[str, Any]]:
+    pods: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
+    return pods
+
+
+def _in(context: str | None) -> tuple[str, ...]:
+    return (f"--context={context}",) if context else ()
 
 
 def state_of(train_job: dict[str, Any]) -> JobState:

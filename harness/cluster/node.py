@@ -101,7 +101,7 @@ def why_ended(job: JobRecord, place: Place, host: Host) -> str:
         return f"{job.options.cluster}: TIMEOUT: {limit} was about to expire"
     if not isinstance(job.options, SlurmOptions):
         return ""  # a pod has no right to ask
-    asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
+    asked = SubmittedRecord(job_id=place.job_id, submitted_at="")
     answer = Slurm(host.shell).show(asked)
     state = from_scontrol(answer.out) if answer.code == 0 else None
     return ending_of(state, place.nnodes) if state else ""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic
@@ -17,7 +18,6 @@ from harness.cluster.submission import JobRequest, controller_of, found_again, n
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
-from harness.launch.slurm_job import SlurmJob
 from harness.records.job import (
     ATTEMPTS,
     JobAttempt,
@@ -88,7 +88,8 @@ class JobPerEntry(Generic[Entry]):
         for run in due:
             fresh_folder(self.batch.planned(run).run_dir)
         asked = entry_job(self.batch, due, self.options, self.results)
-        if due[0].purpose == "confirm" and (nodes := self._nodes_of(self._folder(due[0]))):
+        can_exclude = isinstance(self.options, SlurmOptions)
+        if can_exclude and due[0].purpose == "confirm" and (nodes := self._nodes_of(self._folder(due[0]))):
             asked = elsewhere(asked, nodes, controller, self.batch.host)
         record = asked.record(new_job_dir(self.results, asked.label))
         self.batch.starts(due[0])
@@ -112,15 +113,19 @@ class JobPerEntry(Generic[Entry]):
     def _nodes_of(self, folder: Path) -> str:
         """Return the nodes of the entry's jobs until now, as Slurm lists them."""
         found = set[str]()
-        for job_dir in job_dirs(self.results):
-            if self._entry_of(read_job(job_dir)) == folder:
+        for job_dir, _, entry in self._jobs():
+            if entry == folder:
                 found |= {read_document(path, JobAttempt).nodes for path in (job_dir / ATTEMPTS).glob("*.json")}
         return ",".join(sorted(found))
 
-    def _entry_of(self, job: JobRecord) -> Path | None:
-        """Return the folder of the entry whose job this is; None for a job of another batch."""
-        is_own = job.what == self.batch.command and job.subject == str(self.batch.folder)
-        return Path(job.runs[0].run_dir).parent if is_own else None
+    def _jobs(self) -> Iterator[tuple[Path, JobRecord, Path]]:
+        """Yield each job of this batch: its folder, its record, and the folder of its entry."""
+        for job_dir in job_dirs(self.results):
+            job = None
+            with suppress(BadRequestError):  # another command reports unreadable jobs
+                job = read_job(job_dir)
+            if job and (job.what, job.subject) == (self.batch.command, str(self.batch.folder)):
+                yield job_dir, job, Path(job.runs[0].run_dir).parent
 
     def _leave_alone(self, due: DueRun[Entry], why: str) -> None:
         self._left_alone.add(self._folder(due))
@@ -130,15 +135,11 @@ class JobPerEntry(Generic[Entry]):
         run = job.runs[0]
         write_record(Path(run.run_dir), unstarted_record(run, error.message, self.batch.host))
         drop_unstarted(job.runs[1:])
-        narrate(f"{run.run_id}: {error}")
+        narrate(f"{run.run_id}: {error.message}")
 
     def _jobs_at_work(self, controller: Controller) -> dict[Path, Path]:
         found = dict[Path, Path | None]()
-        for job_dir in job_dirs(self.results):
-            job = read_job(job_dir)
-            folder = self._entry_of(job)
-            if folder is None:
-                continue
+        for job_dir, job, folder in self._jobs():
             if read_submitted(job_dir) or self._taken_up(job, folder, controller):
                 found[folder] = job_dir if runs_of(job).due else None
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
@@ -216,11 +217,8 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOpt
 
 def elsewhere(asked: JobRequest, nodes: str, controller: Controller, host: Host) -> JobRequest:
     """Return the job without ``nodes``, if Slurm has others for it: a slow node cannot confirm what it caused."""
-    if not isinstance(asked.options, SlurmOptions):
-        return asked
     without = replace(asked, options=asked.options.model_copy(update={"exclude": nodes}))
-    job = without.checked(host)
-    is_possible = isinstance(job, SlurmJob) and controller.call(job.test_only).code == 0
+    is_possible = controller.tested(without.checked(host)).code == 0
     narrate(f"{asked.label}: confirmed on {'other nodes than' if is_possible else 'the same nodes:'} {nodes}")
     return without if is_possible else asked
 

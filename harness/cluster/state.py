@@ -41,6 +41,7 @@ NEVER = frozenset({
     "AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
     "MaxMemPerLimit", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit",
     "QOSMaxGRESPerJob", "QOSMaxMemoryPerJob", "QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed",
+    "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError",
 })  # fmt: skip
 
 # Reasons that a person set or must remove.

@@ -125,6 +125,16 @@ def hand_over(
     return wait_and_judge(Path(job.record.job_dir), controller, display, judge)
 
 
+def require_accepted(asked: JobRequest, cluster: ClusterRequest, host: Host) -> None:
+    """Raise BadRequestError for a job that its file cannot hold, or that Kubernetes refuses in a dry run.
+
+    sbatch tests a job as it submits it.
+    """
+    job = asked.checked(host)
+    if cluster.submit and not isinstance(cluster.options, SlurmOptions):
+        controller_of(cluster.options, host.shell).require_options(job)
+
+
 def controller_of(options: JobOptions, shell: Mapping[str, str]) -> Controller:
     """Return what reaches the cluster of these options."""
     return Slurm(shell) if isinstance(options, SlurmOptions) else Kubernetes(shell, options.namespace)

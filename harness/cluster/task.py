@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.cluster.collecting import drop_unstarted, runs_of
-from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, Place, place_of
+from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, Place, place_of, why_ended
 from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.cluster_job import warning_s
@@ -72,7 +72,8 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
         if attempt.refused:
             due = runs_of(job).due if place.node_rank == 0 and place.head else None
             if due is not None:  # Slurm states why it began the job again; Kubernetes does not
-                node.refuse(due, f"{job.options.cluster}: RESTARTED: {'; '.join(attempt.refused)}")
+                restarted = f"{job.options.cluster}: RESTARTED: {'; '.join(attempt.refused)}"
+                node.refuse(due, why_ended(job, place, host) or restarted)
             raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
         if place.nnodes != job.nnodes:
             given = f"{job.options.cluster} gave {place.nnodes} nodes ({place.nodes})"

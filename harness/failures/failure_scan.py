@@ -35,7 +35,7 @@ _BARE_ASSERT = re.compile(r"(?:E {2,8})?AssertionError:?$")
 # glog, as torch's elastic writes it: E0821 14:03:27.481093; torch's C++ writes no zero before the month: [E821
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
 # Slurm ended the job: errors that follow are consequences. After a requeue they may be of the next attempt.
-_ENDS_THE_JOB = ("slurm_time_limit", "slurm_preempted", "slurm_node_lost")
+_ENDS_THE_JOB = ("slurm_time_limit", "slurm_preempted", "slurm_node_lost", "kubernetes_restarted")
 # What a program cannot have survived, or goes on with for a while.
 _STAYS = (*_ENDS_THE_JOB, "slurm_requeued", "slurm_task_failed", "non_finite")
 

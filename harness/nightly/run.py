@@ -5,9 +5,9 @@ from pathlib import Path
 
 from harness.batch.engine import begun, holding, play, play_here
 from harness.batch.launches import require_same_software
-from harness.cluster.commands import Slurm
 from harness.cluster.rounds import JobPerEntry, by_entry, entry_job
 from harness.cluster.showing import JobDisplay
+from harness.cluster.submission import controller_of
 from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.history.record import HistoryRecord, Occasion, history_record
 from harness.history.store import require_sound, write_history
@@ -16,7 +16,6 @@ from harness.judge.gate import status_exit_code
 from harness.launch.build import require_same_build
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.environment import Host, this_host
-from harness.launch.slurm_job import SlurmJob
 from harness.measure.experiment import Display
 from harness.nightly.batch import NightBatch, due_round
 from harness.nightly.judge import NightJudge, outlook
@@ -61,8 +60,8 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     require_sound(results)
     plan = plan_night(request, host, starts=True, waits=pass_time)
     jobs = night_jobs(plan, plan.slurm, host, results) if plan.slurm else ()
-    if jobs and isinstance(jobs[0], SlurmJob):
-        Slurm(host.shell).require_options(jobs[0])
+    if jobs:
+        controller_of(jobs[0].record.options, host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
     with begun(NIGHT_FOLDERS, night_dir, plan):

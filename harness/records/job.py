@@ -148,16 +148,12 @@ class JobRecord(Frozen):
 
 
 class SubmittedRecord(Frozen):
-    """``submitted.json``: the cluster's answer. ``cluster``: set if Slurm serves several clusters.
-
-    ``sbatch``: the command that submitted the job.
-    """
+    """``submitted.json``: the cluster's answer. ``cluster``: one of several that Slurm serves, or kubectl's context."""
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
     cluster: str | None = None
     submitted_at: str
-    sbatch: tuple[str, ...]
 
 
 class JobAttempt(Frozen):

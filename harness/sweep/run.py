@@ -9,7 +9,7 @@ from harness.batch.launches import require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
 from harness.cluster.node import NodeOfJob
 from harness.cluster.showing import JobDisplay
-from harness.cluster.submission import JobRequest, controller_of, hand_over, require_gpu_named
+from harness.cluster.submission import JobRequest, controller_of, hand_over, require_accepted, require_gpu_named
 from harness.cluster.task import main
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.gpu import GPUS
@@ -167,7 +167,7 @@ def start_sweep_on_cluster(request: SweepRequest, cluster: ClusterRequest, displ
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host)
     batch = _unstarted(plan, host, results)
-    sweep_job(batch, cluster, results).checked(host)
+    require_accepted(sweep_job(batch, cluster, results), cluster, host)
     named = request.sweep_dir
     sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
     batch = SweepBatch(sweep_dir, host, plan.model_copy(update={"sweep_id": sweep_dir.name}))

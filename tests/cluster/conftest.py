@@ -6,7 +6,7 @@ import pytest
 
 from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
 
-SUBMITTED = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
+SUBMITTED = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00")
 
 
 def job_record(job_dir, **changes):

@@ -9,7 +9,7 @@ from harness.cluster.rounds import elsewhere
 from harness.cluster.submission import JobRequest
 from harness.launch.environment import this_host
 from harness.records.batches import BatchLaunch
-from harness.records.job import KubeflowOptions, SlurmOptions
+from harness.records.job import SlurmOptions
 
 REFUSED = "allocation failure: Requested node configuration is not available"
 
@@ -22,11 +22,6 @@ def test_a_confirming_job_leaves_out_the_first_nodes_where_slurm_has_others(slur
     assert found.options.exclude == nodes
     assert "--exclude=n[1-2]" in slurm.calls("sbatch")[0]
     assert ("#SBATCH --exclude=n[1-2]\n" in found.checked(this_host()).render()) == (nodes is not None)
-
-
-def test_kubernetes_chooses_the_nodes_of_its_pods(slurm, make_spec):
-    asked = request(make_spec, KubeflowOptions(time_limit_minutes=5, container_image="image"))
-    assert elsewhere(asked, "n1", Slurm(this_host().shell), this_host()) is asked
 
 
 def request(make_spec, options):

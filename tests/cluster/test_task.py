@@ -9,7 +9,7 @@ from harness.cluster.node import place_of
 from harness.cluster.task import main
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.batches import BatchLaunch
-from harness.records.job import JOB, JobAttempt, attempt_path
+from harness.records.job import JOB, JobAttempt, KubeflowOptions, attempt_path, time_limit_note
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
 from tests.cluster.conftest import job_record
@@ -92,6 +92,24 @@ def test_a_requeued_or_second_job_runs_nothing_and_writes_nothing_over(make_job,
     assert run_task(job) == 3
     assert attempt(job, "12").refused[0].startswith("job 7 ")
     assert Path(job.runs[0].run_dir, "record.json").read_bytes() == committed
+
+
+@pytest.mark.parametrize(("is_late", "word"), [(False, "RESTARTED"), (True, "TIMEOUT")])
+def test_a_pod_that_starts_again_names_the_time_limit_if_that_ended_it(make_job, in_job, monkeypatch, is_late, word):
+    job = make_job(num_runs=1)
+    job = job.model_copy(update={"options": KubeflowOptions(time_limit_minutes=30, container_image="image")})
+    Path(job.job_dir, JOB).write_text(job.model_dump_json())
+    for name, value in {"NODE_RANK": "0", "NNODES": "1", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(f"PET_{name}", value)
+    before = attempt_path(Path(job.job_dir), job.name, 0)
+    before.parent.mkdir()
+    ran = JobAttempt(job_id=job.name, restart_count=0, nodes="n1", hostname="n1", started_at="x", master_port=1)
+    before.write_text(ran.model_dump_json())
+    if is_late:
+        time_limit_note(Path(job.job_dir)).touch()
+    assert run_task(job) == 0
+    signal.alarm(0)  # the job's limit
+    assert read_run(job.runs[0].run_dir).failure.startswith(f"Kubernetes: {word}: ")
 
 
 def test_half_a_run_of_another_job_is_not_written_over(make_job, in_job, capsys):

@@ -18,6 +18,8 @@ from jsonschema import Draft202012Validator
 SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "kubeflow" / "trainjob.json").read_text())
 PREFIX = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs"
 PODS = "/api/v1/namespaces/team/pods"
+ELSEWHERE = "/elsewhere"
+"""The path of another cluster, of the context of that name. It knows no job."""
 
 
 def problems_of(body, release="2.2"):
@@ -26,44 +28,54 @@ def problems_of(body, release="2.2"):
 
 
 class Api:
-    """The API of a namespace ``team``. ``runs_pods``: a new job's commands run here, one for each node."""
+    """The API of a namespace ``team``. ``runs_pods``: a new job's commands run here, one for each node.
+
+    ``sigterm_after_s``: from the deletion of a job until its pods get SIGTERM.
+    """
 
     def __init__(self, folder):
         self.folder, self.release, self.runs_pods = folder, "2.2", False
         self.jobs, self.pods, self.logs, self.asked, self.failing = {}, {}, {}, [], []
-        self.processes = []
+        self.processes, self.sigterm_after_s = [], 0.0
 
     def answer(self, method, path, body):
         """The code and the document, or the text, of one request."""
+        if path.startswith((ELSEWHERE, "/version")):  # some kubectl ask for the version first
+            return refusal(404, "NotFound", "not found")
         self.asked.append((method, path))
         if self.failing:
             return self.failing.pop(0)
         path, _, query = path.partition("?")
         if path.startswith(PODS):
             name = path.removeprefix(f"{PODS}/").removesuffix("/log")
-            return 200, self.logs[name] if path.endswith("/log") else {"items": list(self.pods.values())}
+            assert not path.endswith("/log") or query.startswith("container=node")
+            return 200, self.logs.get(name, "") if path.endswith("/log") else {
+                "items": [*self.pods.values(), *self._started()]
+            }
         if path != PREFIX:
             return self._of_one_job(method, path.removeprefix(f"{PREFIX}/"))
         if method == "GET":
             return 200, {"items": list(self.jobs.values())}
-        assert query == "fieldValidation=Strict"
-        return self._created(json.loads(body))
+        assert query.endswith("fieldValidation=Strict")
+        return self._created(json.loads(body), is_kept="dryRun=All" not in query)
 
     def _of_one_job(self, method, name):
         if name not in self.jobs:
             return refusal(404, "NotFound", f'trainjobs.trainer.kubeflow.org "{name}" not found')
         if method == "DELETE":
-            self._end(signal.SIGTERM)
+            threading.Timer(self.sigterm_after_s, self._end, [signal.SIGTERM]).start()
             return 200, self.jobs.pop(name)
         return 200, self._ended(self.jobs[name])
 
-    def _created(self, body):
+    def _created(self, body, is_kept):
         name = body["metadata"]["name"]
         if name in self.jobs:
             return refusal(409, "AlreadyExists", f'trainjobs.trainer.kubeflow.org "{name}" already exists')
         for problem in problems_of(body, self.release):
             extra = problem.partition("('")[2].partition("' w")[0].replace("', '", '", unknown field "spec.')
             return refusal(400, "BadRequest", f'strict decoding error: unknown field "spec.{extra}"')
+        if not is_kept:
+            return 201, body
         self.jobs[name] = body
         if self.runs_pods:
             self._start(body["spec"]["trainer"])
@@ -77,6 +89,12 @@ class Api:
             with (self.folder / f"pod-{rank}.out").open("wb") as log:
                 words = trainer["command"]
                 self.processes.append(subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True))
+
+    def _started(self):
+        phases = ["Running" if process.poll() is None else "Succeeded" for process in self.processes]
+        return [
+            {"metadata": {"name": f"node-{place}"}, "status": {"phase": phase}} for place, phase in enumerate(phases)
+        ]
 
     def _ended(self, body):
         codes = [process.poll() for process in self.processes]
@@ -143,10 +161,13 @@ def api(tmp_path, monkeypatch):
     server.api = found = Api(tmp_path)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     config = tmp_path / "kubeconfig"
-    context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
-    cluster = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+    contexts = [{"name": name, "context": {"cluster": name, "user": "a"}} for name in ("a", "elsewhere")]
+    clusters = [
+        {"name": name, "cluster": {"server": f"http://127.0.0.1:{server.server_port}{path}"}}
+        for name, path in (("a", ""), ("elsewhere", ELSEWHERE))
+    ]
     config.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "a", "contexts": [context], "clusters": [cluster],
+        "apiVersion": "v1", "kind": "Config", "current-context": "a", "contexts": contexts, "clusters": clusters,
         "users": [{"name": "a", "user": {}}],
     }))  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(config))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -207,18 +208,31 @@ def test_a_job_is_created_seen_and_deleted(api, run_job, job_dir, mbr_perf, resu
     assert (status["kind"], status["reason"]) == ("queued", "ImagePullBackOff")
     cancelled = mbr_perf("jobs", "cancel", job.name, "--results_dir", results)
     assert (cancelled.code, api.jobs) == (0, {})
+    assert mbr_perf("jobs", "wait", job.name, "--timeout", "0", "--results_dir", results).code == 6
+    api.pods.clear()
     waited = mbr_perf("jobs", "wait", job.name, "--results_dir", results)
     record = read_run(job.runs[0].run_dir)
     assert (waited.code, record.status, record.failure) == (130, "interrupted", "Kubernetes: DELETED")
+
+
+def test_a_job_is_asked_about_where_it_was_submitted(api, run_job, job_dir, mbr_perf):
+    run_job("--detach", *IMAGE)
+    subprocess.run(("kubectl", "config", "use-context", "elsewhere"), check=True)
+    assert mbr_perf("jobs", "wait", job_dir(), "--timeout", "0").code == 6
+    assert mbr_perf("jobs", "cancel", job_dir()).code == 0
+    assert (read_submitted(job_dir()).cluster, api.jobs) == ("a", {})
 
 
 def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, job_dir, mbr_perf):
     run_job("--detach", *IMAGE)
     job = read_job(job_dir())
     api.jobs[job.name]["status"] = {"conditions": [condition("Failed", "BackoffLimitExceeded")]}
-    api.pods["p-0"], api.logs["p-0"] = {"metadata": {"name": "p-0"}}, "python3: No module named harness\n"
+    again = {"containerStatuses": [{"restartCount": 1}]}
+    api.pods["p-0"] = {"metadata": {"name": "p-0"}, "status": again}
+    api.logs["p-0"] = "python3: No module named harness\n"
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
     failure = read_run(job.runs[0].run_dir).failure
+    assert {log.name for log in Path(job.job_dir, "logs").iterdir()} == {"p-0.out", "p-0.previous.out"}
     assert failure.startswith("Kubernetes: Failed (BackoffLimitExceeded") and "No module named harness" in failure
 
 
@@ -226,25 +240,69 @@ def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, 
     ("code", "reason", "says"),
     [(403, "Forbidden", "refused the job"), (404, "NotFound", "refused the job"), (401, "Unauthorized", "logged in")],
 )
-def test_a_refused_job_is_a_wrong_request_and_leaves_no_run(api, run_job, results, code, reason, says):
-    api.failing = [refusal(code, reason, "no")] * 2
+def test_a_dry_run_refuses_a_wrong_request_before_anything_is_written(api, run_job, results, code, reason, says):
+    api.failing = [refusal(code, reason, "no")]
     answer = run_job(*IMAGE)
-    assert (answer.code, says in answer.err, list((results / "runs").iterdir())) == (2, True, [])
+    assert (answer.code, says in answer.err, results.exists()) == (2, True, False)
+    assert "dryRun=All" in api.asked[0][1]
 
 
-def test_the_fields_of_another_release_are_refused_and_the_option_is_named(api, run_job):
+def test_a_job_that_is_refused_later_leaves_no_run(api, run_job, results):
+    api.failing = [TAKEN, refusal(403, "Forbidden", "no")]
+    assert (run_job(*IMAGE).code, list((results / "runs").iterdir())) == (2, [])
+
+
+def test_a_webhook_without_dry_runs_refuses_nothing(api, run_job):
+    api.failing = [refusal(400, "BadRequest", 'admission webhook "w" does not support dry run')]
+    assert (run_job("--detach", *IMAGE).code, len(api.jobs)) == (0, 1)
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize("variable", ["PATH", "KUBECONFIG"])
+@pytest.mark.parametrize("command", ["run", "nightly"])
+def test_without_kubectl_or_a_cluster_nothing_begins(mbr_perf, tmp_path, results, monkeypatch, command, variable):
+    (tmp_path / "suite.yaml").write_text(
+        f"defaults: {{golden: optional, request: {{model_recipe_name: {RECIPE}, gpu: cpu}}}}\n"
+        "title: Two\ncases: [{name: first}, {name: second, request: {recompute: none}}]\n"
+    )
+    monkeypatch.setenv(variable, str(tmp_path / "none"))
+    asked = (tmp_path / "suite.yaml",) if command == "nightly" else ("-mr", RECIPE, "-g", "cpu")
+    where = ("--launcher", "kubeflow", "--time_limit", "10", "--results_dir", results)
+    answer = mbr_perf(command, *asked, *where, *IMAGE)
+    says = {"PATH": "kubectl: not installed", "KUBECONFIG": "set KUBECONFIG"}[variable]
+    assert (answer.code, says in answer.err, results.exists()) == (2, True, False), answer.err
+
+
+def test_the_fields_of_another_release_are_refused_and_the_option_is_named(api, run_job, tmp_path):
     api.release = "2.1"
     answer = run_job(*IMAGE)
-    assert (answer.code, "--kubeflow_trainer 2.1" in answer.err, api.jobs) == (2, True, {})
+    assert (answer.code, "add --kubeflow_trainer 2.1" in answer.err, api.jobs) == (2, True, {})
+    api.release = "2.2"
+    own = tmp_path / "own.yaml"
+    own.write_text("spec: {podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: a}}]}\n")
+    answer = run_job("--kubeflow_job", own, *IMAGE)
+    assert (answer.code, "correct the --kubeflow_job file" in answer.err) == (2, True)
+
+
+BUSY = refusal(503, "ServiceUnavailable", "busy")
+TAKEN = (201, {})
 
 
 def test_a_submission_without_an_answer_is_looked_for_and_sent_again(api, run_job):
-    api.failing = [refusal(503, "ServiceUnavailable", "busy")] * 5
+    api.failing = [TAKEN, *[BUSY] * 5]
     answer = run_job("--detach", *IMAGE)
-    sent = [method for method, path in api.asked if path.startswith(PREFIX)]
+    sent = [method for method, path in api.asked[1:] if path.startswith(PREFIX)]
     assert (answer.code, sent, len(api.jobs)) == (3, ["POST", *["GET"] * 4], 0)
-    api.failing = [refusal(503, "ServiceUnavailable", "busy")]
+    etcd = (500, {"kind": "Status", "status": "Failure", "code": 500, "message": "etcdserver: request timed out"})
+    api.failing = [BUSY, etcd]
     assert (run_job("--detach", *IMAGE).code, len(api.jobs)) == (0, 1)
+
+
+def test_a_submission_that_came_late_is_no_refusal(api, run_job, job_dir):
+    unknown, late = refusal(404, "NotFound", "no"), refusal(409, "AlreadyExists", "there")
+    api.failing = [TAKEN, refusal(500, "InternalError", "?"), unknown, late, (200, {})]
+    answer = run_job("--detach", *IMAGE)
+    assert (answer.code, read_submitted(job_dir()).job_id) == (0, read_job(job_dir()).name)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +332,24 @@ def test_pods_train_commit_and_are_judged(api, run_job, job_dir):
     job = read_job(job_dir())
     record = read_run(job.runs[0].run_dir)
     assert (json.loads(answer.out)["outcome"], record.provenance.job_id) == ("pass", job.name)
+    assert list(Path(job.job_dir, "logs").iterdir())
     assert [[step.step for step in rank.steps] for rank in record.ranks] == [[0, 1, 2], [0, 1, 2]]
     assert f"Kubernetes job {job.name} on 127.0.0.1" in record.notes
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_what_a_cancelled_job_measured_is_kept(api, run_job, job_dir, mbr_perf):
+    """Kubernetes has deleted the TrainJob for seconds before the ranks hear of it."""
+    api.runs_pods, api.sigterm_after_s = True, 3.0
+    run_job("-ms", "100000", "--detach", "--slurm_python", sys.executable, *IMAGE)
+    run_dir = Path(read_job(job_dir()).runs[0].run_dir)
+    assert wait_until(lambda: any(path.stat().st_size > 3000 for path in run_dir.glob("ranks/*progress*")), 60.0)
+    assert mbr_perf("jobs", "cancel", job_dir()).code == 0
+    assert mbr_perf("jobs", "wait", job_dir()).code == 130
+    record = read_run(run_dir)
+    assert (record.status, all(rank.steps for rank in record.ranks)) == ("interrupted", True)
+    assert record.notes[-1].startswith("Kubernetes job ")  # node 0 committed it, not the one that waited
 
 
 @pytest.mark.train

@@ -30,6 +30,7 @@ def _ended(make_spec, make_rank, make_record):
         ("[Errno 28] No space left on device", "disk_full", "after_repair"),
         ("Slurm: NODE_FAIL (NodeDown) on n2", "slurm_node_lost", "at_once"),
         ("Slurm: BOOT_FAIL on n2", "slurm_node_lost", "at_once"),
+        ("Kubernetes: RESTARTED: it ran before", "kubernetes_restarted", "at_once"),
         ("Slurm: REQUEUED 1 time, then LAUNCH_FAILED (JobLaunchFailure)", "slurm_launch_failed", "at_once"),
         ("Slurm could not be reached: Connection refused", "slurm_unreachable", "at_once"),
         ("Slurm refused the job: invalid account", "slurm_refused", "after_repair"),

@@ -122,6 +122,13 @@ def test_a_night_takes_up_a_job_that_slurm_took_without_saying_so(nightly, slurm
     assert len(slurm.submissions()) == 1
 
 
+def test_an_unreadable_job_of_others_stops_no_night(nightly, slurm, results):
+    (results / "jobs" / "theirs").mkdir(parents=True)
+    (results / "jobs" / "theirs" / "job.json").write_text("{")
+    slurm.reports("nodefail")
+    assert (nightly("--only", "first").code, len(slurm.submissions())) == (3, 1)
+
+
 def test_a_dry_run_prints_the_batch_file_of_every_case(nightly, slurm, results):
     jobs = json.loads(nightly("--dryrun", "--partition", "batch").out)["jobs"]
     assert [[Path(run).name for run in job["runs"]] for job in jobs] == [["0"], ["0"]]
