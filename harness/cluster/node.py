@@ -58,7 +58,7 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
     is_slurm = isinstance(job.options, SlurmOptions)
     remedy = "srun sets it: start this command inside a job, one task per node"
     if not is_slurm:
-        remedy = "a runtime of Kubeflow with mlPolicy.torch sets it: name one with --kubeflow_runtime"
+        remedy = "a runtime of Kubeflow with mlPolicy.torch sets it: name one as runtimeRef in the --kubeflow_job file"
     problems: list[BadRequestError] = []
 
     def number(name: str, absent: int | None = None) -> int:
