@@ -42,11 +42,11 @@ def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
 class OptimalDocument(Shown):
     """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
 
-    ``bound``: no plan of the space has a shorter step, in seconds; ``most_settings``: how many settings a chunk of the
+    ``bound``: no plan of the space has a shorter step, in seconds, and with `--layers_too` none of another split; ``most_settings``: how many settings a chunk of the
     space may use. ``gain``: below 0 where a setting for all layers fits by its replayed bytes, while those of plans by
     layer are estimated. ``recompute``: the plan as `--recompute` takes it. ``layout``: the split of layers that
     `--layers_too` found as `pipeline_model_parallel_layout`; empty for the request's. No split is faster than
-    ``split_bound``.
+    ``split_bound``; ``split_reason`` says why not every split was searched.
     """
 
     step_time_s: float | None = at("row", "prediction", "time", "likely_s")
@@ -62,6 +62,7 @@ class OptimalDocument(Shown):
     verdict: Verdict | None = at("row", "verdict")
     layout: Text
     split_bound: float | None
+    split_reason: Text
     peaks_bytes: tuple[int, ...]
     stages: tuple[PlanRow, ...]
 
@@ -83,7 +84,8 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
     found, judged = planned.optimal, planned.judged
     assert found and judged
     if found.row is None or found.row.prediction is None:
-        why = Line(f"No plan by layer: {found.reason or 'it could not be predicted'}", "doubt")
+        reasons = found.reason or "it could not be predicted", found.split_reason
+        why = Line(f"No plan by layer: {'; '.join(filter(None, reasons))}", "doubt")
         return replace(page, blocks=(why, *page.blocks))
     blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
     if found.is_faster:
@@ -118,7 +120,7 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     elif not found.is_faster:
         known = uniform.prediction.time if uniform.prediction else None
         most = max(SAME_COST, known.likely_s / found.bound - 1) if known else SAME_COST
-        best = f"; no plan by layer is faster than {uniform.label} by more than {most * 100:.2g} %"
+        best = f"; no plan by layer is faster than {uniform.label}{_by_more_than(most)}"
         return answer_of(planned.judged.plan, more=(best,))
     elif gain is None:
         faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
@@ -128,9 +130,11 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
 
 
 def _proof(found: "Optimal") -> str:
-    if found.is_proven:
-        return "no plan by layer is faster"
-    return f"none is faster by more than {max(0.0, found.seconds / found.bound - 1) * 100:.2g} %"
+    return f"no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}"
+
+
+def _by_more_than(share: float) -> str:
+    return f" by more than {share * 100:.2g} %" if share > 1e-6 else ""
 
 
 def _section(found: "Optimal") -> Section:
@@ -148,14 +152,14 @@ def _section(found: "Optimal") -> Section:
             ),
         ],
     )
-    return Section("Plan by layer", (table,))
+    ended = [Line(sentence(found.split_reason), "doubt")] if found.split_reason else []
+    return Section("Plan by layer", (table, *ended))
 
 
 def _notes(found: "Optimal") -> Iterator[str]:
     yield f"Searched: plans with at most {found.most_settings} settings in a chunk ({found.solved_in_s:.1f} s)"
     if found.split_bound:
-        gap = found.seconds / found.split_bound - 1
-        more = "" if gap <= 1e-6 else f" by more than {gap * 100:.2g} %"
+        more = _by_more_than(found.seconds / found.split_bound - 1)
         yield f"No split of the layers is faster{more}, where chunks of a stage differ by at most one layer"
 
 

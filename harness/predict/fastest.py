@@ -32,7 +32,8 @@ class Optimal:
     ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
     settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare. ``stage_s``: of
     a micro-batch in each stage. ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers
-    that is faster than the request's; no split is faster than ``split_bound``.
+    that is faster than the request's; no split is faster than ``split_bound``. ``split_reason``: why not every split
+    was searched; nothing is proven then.
     """
 
     row: Row | None
@@ -47,6 +48,7 @@ class Optimal:
     room: Room | None = None
     layout: str = ""
     split_bound: float = 0.0
+    split_reason: str = ""
 
     @property
     def seconds_or_inf(self) -> float:
@@ -55,7 +57,7 @@ class Optimal:
     @property
     def is_proven(self) -> bool:
         """Return whether no plan of the space is faster, and not only none that was found."""
-        return self.row is not None and self.bound >= self.seconds * (1 - 1e-6)
+        return self.row is not None and not self.split_reason and self.bound >= self.seconds * (1 - 1e-6)
 
     @property
     def gain(self) -> float | None:

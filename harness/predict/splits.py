@@ -32,6 +32,7 @@ class Splits:
     implementation: Implementation
     software: Software
     constants: Constants
+    most_s: float = MOST_SECONDS
 
     def best(self, of_request: Optimal) -> Optimal:
         """Return the fastest plan of all splits, with a bound of the seconds of those that were not tried.
@@ -43,10 +44,12 @@ class Splits:
         began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)
         if not search.is_known:
             return replace(of_request, split_bound=search.least_s)
-        bound = search.best()
+        bound, reason = search.best(), ""
         while bound.seconds < best.seconds_or_inf * (1 - SAME_TIME):
             due = [held for held in bound.ranks if not held.is_final]
-            if not due or time.monotonic() - began + of_request.solved_in_s > MOST_SECONDS:
+            if time.monotonic() - began + of_request.solved_in_s > self.most_s:
+                reason = "the time limit ended the search of splits"
+            if not due or reason:
                 break
             search.refine(min(due, key=lambda held: held.search is not None))
             bound = search.best()
@@ -56,9 +59,12 @@ class Splits:
             found = self._solved(sizes := tuple(size for chunk in of_ranks for size in chunk))
             if found.seconds_or_inf < best.seconds_or_inf:
                 best = replace(found, layout=layout_text(self._flat, sizes))
+        split_bound = min(bound.seconds, best.seconds_or_inf)
         return replace(
             best,
-            split_bound=min(bound.seconds, best.seconds_or_inf),
+            bound=min(best.bound, split_bound),
+            split_bound=split_bound,
+            split_reason=reason * (split_bound < best.seconds_or_inf * (1 - SAME_TIME)),
             most_settings=min(best.most_settings, search.planner.mixer.most_settings),
             best_uniform=of_request.best_uniform,
             solved_in_s=of_request.solved_in_s + time.monotonic() - began,
