@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from harness.experiment.effective import Implementation
-from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, simplest
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute, simplest
 from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.mixes import Made, Mixer
 from harness.predict.model_states import Adam
-from harness.predict.optimal import Planner, Solution
+from harness.predict.optimal import SAME_TIME, Planner, Solution
 from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
 from harness.predict.reserved import ratios_of
@@ -65,7 +66,7 @@ class Optimal:
         if self.row is None or self.best_uniform is None:
             return None
         times = [row.prediction.time for row in (self.row, self.best_uniform) if row.prediction]
-        return times[1].likely_s / times[0].likely_s - 1 if times[0] and times[1] else None
+        return round(times[1].likely_s / times[0].likely_s - 1, 8) if times[0] and times[1] else None
 
     @property
     def is_faster(self) -> bool:
@@ -97,7 +98,9 @@ def optimal(
         return none_yet
     mixer = mixer_of(made, traces, implementation, software, constants, mixes)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
-    none_yet = replace(none_yet, room=due[0])
+    none_yet = replace(
+        none_yet, room=due[0], most_settings=mixer.most_settings, reason="none fits with its whole range"
+    )
     for tried in range(_MOST_TRIES):
         try:
             for found, room in _solved(due, mixer, rows[0].prediction.adam, constants.allocator_bytes):
@@ -105,25 +108,58 @@ def optimal(
         except TooManyError:
             return replace(none_yet, reason="too many plans of a stage are as fast; name fewer settings with --only")
         if not known:
-            break
+            none_yet = replace(none_yet, bound=inf, solved_in_s=time.monotonic() - began)
+            return _no_slower(none_yet, made, mixer.composer)
         *_, found, room = known.pop(known.index(min(known)))
         row = _row(made, found, mixer.composer, traces, implementation, software, constants)
         if row.prediction is None:
             return replace(none_yet, reason=row.reason)
         if row.verdict == "FITS":
-            return replace(
+            plan = replace(
                 none_yet,
                 row=row,
+                reason="",
                 stages=found.settings,
                 seconds=found.seconds,
                 stage_s=tuple(each.seconds for each in found.stages),
                 bound=found.bound,
-                most_settings=mixer.most_settings,
                 solved_in_s=time.monotonic() - began,
                 room=replace(room, most=(inf, inf)),
             )
+            return _no_slower(plan, made, mixer.composer)
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
-    return replace(none_yet, reason="none fits with its whole range")
+    return none_yet
+
+
+def _no_slower(found: Optimal, made: Plan, composer: Composer) -> Optimal:
+    """Return the best setting for all layers as the plan where it is faster: its needs may be less than estimated."""
+    rows = [row for row in made.predicted if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
+    same_split = [row for row in rows if row.candidate.spec.parallelism == made.spec.parallelism]
+    best = min(same_split, key=_seconds, default=None)
+    if best is None or best.prediction is None or best.prediction.time is None:
+        return found
+    seconds = best.prediction.time.likely_s
+    if seconds >= found.seconds_or_inf * (1 - SAME_TIME):
+        return found
+    layers = composer.with_recompute(best.candidate.spec.recompute)
+    stages = tuple(tuple(tuple(map(_setting, layers.settings(chunk))) for chunk in stage) for stage in layers.stages)
+    return replace(found, row=best, stages=stages, seconds=seconds, bound=min(found.bound, seconds), reason="")
+
+
+def _setting(policy: RecomputePolicy) -> str:
+    return FULL if isinstance(policy, FullRecompute) else policy.text
+
+
+def _is_by_layer(spec: ExperimentSpec) -> bool:
+    """Return whether a plan by layer can do the same as the setting of all layers.
+
+    Plans have no checkpoints over several layers, of MTP layers, or with distributed activations.
+    """
+    policy = spec.recompute
+    if not isinstance(policy, FullRecompute):
+        return True
+    is_single = policy.method == "block" or (policy.num_layers == 1 and not spec.model.mtp_num_layers)
+    return is_single and not policy.distribute_saved_activations
 
 
 def mixer_of(

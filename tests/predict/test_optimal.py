@@ -17,7 +17,7 @@ from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
 from harness.predict import mixes
-from harness.predict.fastest import optimal
+from harness.predict.fastest import _is_by_layer, optimal
 from harness.predict.prediction import BUILT_IN
 from harness.predict.search import _predicted, candidate_of, judged, row_of
 from harness.predict.stages import Composer
@@ -121,7 +121,9 @@ def test_the_plan_equals_brute_force_at_every_budget(name):
         need = needs[int(share * (len(needs) - 1))]
         made = with_budget(plan, (need + outside + 2**20) / (1 - plan.limits.margin) / 2**30)
         budget = made.limits.budget_bytes
-        fitting = [found for found in every if found.fits[2] <= budget]
+        # Settings for all layers may be replayed, and then need less than what plans by layer are estimated to need.
+        alike = [row.prediction for row in made.rows if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
+        fitting = [*(found for found in every if found.fits[2] <= budget), *alike]
         best = min(found.time.likely_s for found in fitting)
         smallest = min(found.peak_bytes for found in fitting if found.time.likely_s <= best * (1 + 1e-9))
         answer = solved(made, traces)
@@ -146,6 +148,24 @@ def test_less_memory_is_never_faster_and_never_a_higher_peak(name):
     times, peaks = [each.time.likely_s for each in answers], [each.peak_bytes for each in answers]
     assert times == sorted(times, reverse=True)
     assert peaks == sorted(peaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["none", "core_attn"])
+def test_a_setting_for_all_layers_that_fits_is_never_faster_than_the_plan(text):
+    plan, traces = planned("interleaved")
+    need = min(found.fits[2] for found in every_plan("interleaved")) + plan.limits.outside_bytes + 2**20
+    for share, is_found in ((1.001, True), (0.5, False)):
+        made = with_budget(plan, share * need / (1 - plan.limits.margin) / 2**30)
+        own = solved(made, traces)
+        assert bool(own.row) == is_found
+        # As where a replay of this setting shows that it needs less than what plans by layer are estimated to need.
+        rows = tuple(replace(row, verdict="FITS" if row.text == text else row.verdict) for row in made.rows)
+        answer = solved(replace(made, rows=rows), traces)
+        assert answer.row.text == answer.best_uniform.text == text
+        assert (answer.gain, answer.reason, answer.is_proven) == (0, "", True)
+        assert answer.bound == answer.seconds == answer.row.prediction.time.likely_s < own.seconds_or_inf
+        assert {setting for chunks in answer.stages for chunk in chunks for setting in chunk} == {text}
 
 
 @pytest.mark.parametrize("text", ["none", "mlp", "full:block:1"])
