@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Self
 
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
-from harness.plan.answer import answer_of, size_in, size_unit
+from harness.plan.answer import _need, _speed, answer_of, size_in, size_unit
 from harness.plan.run import Planned
 from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
 from harness.show.svg import write_file
-from harness.units import format_bytes, format_percent, format_seconds, sentence
+from harness.units import format_percent, sentence
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
@@ -112,10 +112,7 @@ def _to_copy(found: "Optimal", file: Path | None) -> Line:
 def _answer(found: "Optimal", planned: Planned) -> Line:
     row, uniform = found.row, found.best_uniform
     assert row and row.prediction and planned.judged
-    layers, gain = row.prediction, found.gain
-    usable = max(0, planned.judged.plan.limits.budget_bytes or 0)
-    sizes = f": needs {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"
-    seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
+    gain, (need, ends) = found.gain, _need(planned.judged.plan, row, size_unit([row]))
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif not found.is_faster:
@@ -124,10 +121,11 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
         best = f"; no plan by layer is faster than {uniform.label}{_by_more_than(most)}"
         return answer_of(planned.judged.plan, more=(best,))
     elif gain is None:
-        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
+        faster = f"; {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     else:
-        faster = f", {format_percent(-gain / (1 + gain))} time against {uniform.text}"
-    return answer_line(("Use the ", Span("plan by layer", "chosen"), sizes), seconds, faster, f"; {_proof(found)}", ".")
+        faster = f"; {format_percent(-gain / (1 + gain))} time against {uniform.text}"
+    proof, use = f"; {_proof(found)}", ("Use the ", Span("plan by layer", "chosen"), need)
+    return answer_line(use, ends, *_speed(row, is_control=True), faster, proof, ".", keep=(faster, proof, "."))
 
 
 def _proof(found: "Optimal") -> str:

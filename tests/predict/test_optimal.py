@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -14,6 +15,7 @@ from harness.experiment.recompute import FullRecompute, parse_recompute, simples
 from harness.experiment.recompute_plan import PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.launch.environment import this_host
+from harness.plan.optimal import with_optimal
 from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
 from harness.predict import mixes
@@ -22,6 +24,7 @@ from harness.predict.prediction import BUILT_IN
 from harness.predict.search import _predicted, candidate_of, judged, row_of
 from harness.predict.stages import Composer
 from harness.resolve.recipe import Request
+from harness.show.page import Page, plain
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
 JOB = {"gpu": "h100", "compute_dtype": "bf16", "cuda_graph_impl": "none", "context_parallel_size": 1}
@@ -200,6 +203,19 @@ def test_plans_are_not_offered_where_layers_are_captured_or_moved():
                    {"offload": plan.spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})}):  # fmt: skip
         found = solved(replace(plan, spec=plan.spec.model_copy(update=update)), traces)
         assert found.row is None and found.reason
+
+
+@pytest.mark.slow
+def test_line_1_has_what_the_plan_needs_with_its_range():
+    plan, _ = planned("interleaved")
+    gib = (plan.control.prediction.fits[0] + plan.limits.outside_bytes) / (1 - plan.limits.margin) / 2**30
+    asked = Request(**INSTANCES["interleaved"][0])
+    request = PlanRequest(asked=asked, assume="megatron-core=0.16.1", optimal=True, fit_into_gib=gib)
+    made = plan_request(request, this_host())
+    found, answer = made.optimal.row.prediction, with_optimal(Page(()), made, None).answer
+    assert made.optimal.is_faster and found.fits[1] > found.peak_bytes
+    need, *ends = re.search(r"([\d.]+) GiB .*\(([\d.]+)-([\d.]+)\)", plain(answer.words)).groups()
+    assert [float(ends[0]), float(need), float(ends[1])] == [round(size / 2**30, 1) for size in found.fits]
 
 
 @pytest.mark.slow
