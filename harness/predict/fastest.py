@@ -18,7 +18,7 @@ from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
 from harness.predict.reserved import ratios_of
 from harness.predict.search import SAME_COST, Plan, Row, Traces, candidate_of, row_of
-from harness.predict.stage_search import Room, TooManyError
+from harness.predict.stage_search import Room, UnsolvedError
 from harness.predict.stages import Composer
 from harness.predict.time_model import Clock
 
@@ -105,8 +105,8 @@ def optimal(
         try:
             for found, room in _solved(due, mixer, rows[0].prediction.adam, constants.allocator_bytes):
                 known.append((found.seconds, -len(known), found, room))
-        except TooManyError:
-            return replace(none_yet, reason="too many plans of a stage are as fast; name fewer settings with --only")
+        except UnsolvedError as error:
+            return replace(none_yet, reason=str(error))
         if not known:
             none_yet = replace(none_yet, bound=inf, solved_in_s=time.monotonic() - began)
             return _no_slower(none_yet, made, mixer.composer)

@@ -16,7 +16,7 @@ from harness.experiment.layout_text import Chunk
 from harness.experiment.recompute import NoRecompute
 from harness.predict.mixes import MOST_MIXES, Mix
 from harness.predict.optimal import SAME_TIME, Planner, Slowest, chosen
-from harness.predict.stage_search import StageSearch, TooManyError, least_sum
+from harness.predict.stage_search import StageSearch, UnsolvedError, least_sum
 from harness.predict.trace_book import MissingTraceError
 
 Sizes = tuple[int, ...]  # decoder layers of each virtual stage: through all ranks of a chunk, then the next chunk
@@ -102,7 +102,7 @@ class SplitSearch:
                 held.seconds = max(held.seconds, held.search.least_s)
             else:
                 self._solve(held, held.search)
-        except (TooManyError, MissingTraceError):
+        except (UnsolvedError, MissingTraceError):
             held.is_final = True
 
     def _way(self, among: Set[Held], slowest: float) -> Way:
@@ -206,14 +206,14 @@ class SplitSearch:
         return self.planner.mixer.mixes((Chunk(held.layers),), chunk)
 
     def _mixes(self, held: Held) -> Iterator[tuple[Mix, ...]]:
-        """Yield the mixes of each chunk, at first those of chunks that together hold all layers. TooManyError."""
+        """Yield the mixes of each chunk, at first those of chunks that together hold all layers. UnsolvedError."""
         left = len(held.layers) - sum(len(chunk[0].layers) for chunk in held.chunks)
         for chunk in held.chunks:
             more = min(left, len(chunk) - 1)
             left -= more
             every = [self._of_stage(held, each) for each in (chunk[more], *chunk[:more], *chunk[more + 1 :])]
             if any(len(mixes) > MOST_MIXES for mixes in every):
-                raise TooManyError
+                raise UnsolvedError
             yield tuple(mix for mixes in every for mix in self.planner.mixer.leading(mixes))
 
     @cached_property

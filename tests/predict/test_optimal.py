@@ -19,9 +19,11 @@ from harness.plan.optimal import with_optimal
 from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
 from harness.predict import mixes
-from harness.predict.fastest import _is_by_layer, optimal
+from harness.predict.fastest import _is_by_layer, mixer_of, optimal
+from harness.predict.optimal import Planner
 from harness.predict.prediction import BUILT_IN
 from harness.predict.search import _predicted, candidate_of, judged, row_of
+from harness.predict.stage_search import Room, UnsolvedError
 from harness.predict.stages import Composer
 from harness.resolve.recipe import Request
 from harness.show.page import Page, plain
@@ -194,6 +196,15 @@ def test_a_setting_that_another_beats_is_not_in_the_space():
     texts = tuple(row.text for row in plan.rows if row.prediction and "full" not in row.text)
     mixer = mixes.Mixer(Composer(plan.spec, implementation), None, texts, traces.even, traces.uneven)
     assert "core_attn" in texts and "core_attn" not in mixer.allowed["dense"]
+
+
+def test_only_a_program_without_a_solution_means_that_nothing_fits():
+    plan, traces = planned("two stages")
+    mixer = mixer_of(plan, traces, settled_implementation(plan.spec), SOFTWARE, BUILT_IN, {})
+    adam = plan.control.prediction.adam
+    assert Planner(mixer, Room(2**20, 1.0, 0.0), adam).solve() is None
+    with pytest.raises(UnsolvedError):  # HiGHS does not accept so large a number
+        Planner(mixer, Room(2**40, 1e16, 0.0), adam).solve()
 
 
 def test_plans_are_not_offered_where_layers_are_captured_or_moved():
