@@ -70,14 +70,13 @@ class SplitSearch:
     _afterwards: dict[object, list[tuple[Held, _Placed]]] = field(default_factory=dict)
 
     @property
-    def is_known(self) -> bool:
-        """Return whether the kinds of the layers of a chunk follow from the numbers of layers."""
-        return self._most_layers > 0 and (self._vp == 1 or len({*self._layers[self._num_first :]}) == 1)
-
-    @property
-    def least_s(self) -> float:
-        """Return seconds that no split is below: those of equal stages without recompute."""
-        return (self.planner.num / self._pp + self.planner.bubble) * sum(map(self._of_chunk, self.flat))
+    def why_not(self) -> str:
+        """Return why splits cannot be searched; empty where they can."""
+        if not self._most_layers or inf in map(self._of_chunk, self.flat):
+            return "a chunk without recompute has no trace"
+        # The kinds of the layers of a chunk must follow from the numbers of layers.
+        is_known = self._vp == 1 or len({*self._layers[self._num_first :]}) == 1
+        return "" if is_known else "interleaved chunks have layers of two kinds in turn"
 
     def best(self, *, is_exact: bool = False) -> Way:
         """Return the best way by what is known, or only by what ``is_exact``; of inf seconds if there is none."""

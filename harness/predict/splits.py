@@ -37,13 +37,13 @@ class Splits:
     def best(self, of_request: Optimal) -> Optimal:
         """Return the fastest plan of all splits, with a bound of the seconds of those that were not tried.
 
-        ``of_request``: the plan of the request's own split. Where that has none for want of a way to set it, it stays.
+        ``of_request``: the plan of the request's own split, which is the answer where no plan can be set.
         """
         if of_request.room is None or self._pp == 1:
             return of_request
         began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)
-        if not search.is_known:
-            return replace(of_request, split_bound=search.least_s)
+        if search.why_not:
+            return replace(of_request, split_reason=f"splits were not searched: {search.why_not}")
         bound, reason = search.best(), ""
         while bound.seconds < best.seconds_or_inf * (1 - SAME_TIME):
             due = [held for held in bound.ranks if not held.is_final]

@@ -78,6 +78,18 @@ def test_nothing_is_proven_where_the_time_limit_ends_the_search_of_splits():
 
 
 @pytest.mark.slow
+def test_splits_that_cannot_be_searched_have_no_bound():
+    plan, traces = planned("dense first")
+    of_request = solved(with_budget(plan, 1e3), traces)
+    moe = plan.spec.model.moe.model_copy(update={"moe_layer_freq": (0, 1, 0, 1)})
+    in_turn = plan.spec.model_copy(update={"model": plan.spec.model.model_copy(update={"moe": moe})})
+    for made, known in ((replace(plan, spec=in_turn), traces), (plan, replace(traces, even={}))):
+        answer = splits(made, known).best(of_request)
+        assert (answer.split_bound, bool(answer.split_reason), answer.is_proven) == (0, True, False)
+        assert (answer.row, answer.bound) == (of_request.row, of_request.bound)
+
+
+@pytest.mark.slow
 def test_a_split_is_written_as_megatron_core_reads_it():
     flat = flat_of(planned("interleaved")[0].spec)
     for sizes in ((1, 1, 1, 1), (2, 0, 2, 0), (0, 0, 0, 4), (3, 1, 0, 0)):
