@@ -20,6 +20,7 @@ from harness.predict.split_bound import Sizes, SplitSearch
 from harness.predict.stage_search import Room
 from harness.predict.trace_book import MissingTraceError
 
+# About so long: a step of the search that has begun ends, and the best split found is planned.
 MOST_SECONDS = 10.0
 
 
