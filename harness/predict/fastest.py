@@ -31,10 +31,10 @@ class Optimal:
     """The fastest plan; none for the ``reason``. ``bound``: no plan of the space is faster, in seconds.
 
     ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
-    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare. ``stage_s``: of
-    a micro-batch in each stage. ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers
-    that is faster than the request's; no split is faster than ``split_bound``. ``split_reason``: why not every split
-    was searched; nothing is proven then.
+    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare.
+    ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers that is faster than the
+    request's; no split is faster than ``split_bound``. ``split_reason``: why not every split was searched; nothing is
+    proven then.
     """
 
     row: Row | None
@@ -45,7 +45,6 @@ class Optimal:
     most_settings: int = 0
     solved_in_s: float = 0.0
     reason: str = ""
-    stage_s: tuple[float, ...] = ()
     room: Room | None = None
     layout: str = ""
     split_bound: float = 0.0
@@ -121,7 +120,6 @@ def optimal(
                 reason="",
                 stages=found.settings,
                 seconds=found.seconds,
-                stage_s=tuple(each.seconds for each in found.stages),
                 bound=found.bound,
                 solved_in_s=time.monotonic() - began,
                 room=replace(room, most=(inf, inf)),
