@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from harness.experiment.layout_text import Chunk
 from harness.experiment.recompute import NoRecompute
-from harness.predict.mixes import MOST_MIXES, Mix
+from harness.predict.mixes import MOST_MIXES, Mix, Mixer
 from harness.predict.optimal import SAME_TIME, Planner, Slowest, chosen
 from harness.predict.stage_search import StageSearch, UnsolvedError, least_sum
 from harness.predict.trace_book import MissingTraceError
@@ -177,11 +177,14 @@ class SplitSearch:
     def _of_chunk(self, chunk: Chunk) -> float:
         if chunk not in self._chunks:
             try:
-                without = replace(self.planner.mixer, settings=(NoRecompute().text,), made={})
-                self._chunks[chunk] = without.mixes((chunk,), chunk)[0].seconds
+                self._chunks[chunk] = self._without.mixes((chunk,), chunk)[0].seconds
             except MissingTraceError:  # no split puts the embedding or the loss beside such a layer
                 self._chunks[chunk] = inf
         return self._chunks[chunk]
+
+    @cached_property
+    def _without(self) -> Mixer:
+        return replace(self.planner.mixer, settings=(NoRecompute().text,), made={})
 
     def _solve(self, held: Held, search: StageSearch) -> None:
         held.is_final, seconds = True, search.fastest()
