@@ -218,6 +218,11 @@ class SplitSearch:
                 raise UnsolvedError
             yield tuple(mix for mixes in every for mix in self.planner.mixer.leading(mixes))
 
+    @property
+    def left_out_s(self) -> float:
+        """Return seconds that no split is below which this leaves out, because a rank would take too long."""
+        return (self.planner.num + self.planner.bubble) * self._most_s
+
     @cached_property
     def _most_s(self) -> float:
         """Return the most seconds of a rank: what is known, or twice the mean of all without recompute."""

@@ -60,7 +60,7 @@ class Splits:
             found = self._solved(sizes := tuple(size for chunk in of_ranks for size in chunk))
             if found.seconds_or_inf < best.seconds_or_inf:
                 best = replace(found, layout=layout_text(self._flat, sizes))
-        split_bound = min(bound.seconds, best.seconds_or_inf)
+        split_bound = min(bound.seconds, best.seconds_or_inf, search.left_out_s)
         return replace(
             best,
             bound=min(best.bound, split_bound),
