@@ -56,7 +56,7 @@ class Once(NamedTuple):
 
     @classmethod
     def of(cls, clock: Clock | None, costs: tuple[ChunkCost, ...]) -> Self:
-        """Return it for a stage of such chunks."""
+        """Return what a step takes once if a stage with chunks of these ``costs`` is the slowest."""
         if clock is None:
             return cls()
         parameters = Parameters.total(cost.parameters for cost in costs)

@@ -1,8 +1,8 @@
 """The fastest split of the layers over pipeline stages, and a bound that no split is below.
 
-What a rank holds decides its seconds, and nothing that other ranks hold does. A dynamic program goes through the ranks
-by the layers placed so far. Its seconds of a rank are at first those without recompute, then those of a linear
-relaxation, then exact ones: those on the best way are improved until the best way has only exact ones.
+The seconds of a rank depend only on the layers that it holds. A dynamic program goes through the ranks by the layers
+placed so far. At first it uses the seconds of a rank without recompute, then those of a linear relaxation, then exact
+ones. It improves the ranks of the best way until all of these have exact seconds.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -79,7 +79,10 @@ class SplitSearch:
         return "" if is_known else "interleaved chunks have layers of two kinds in turn"
 
     def best(self, *, is_exact: bool = False) -> Way:
-        """Return the best way by what is known, or only by what ``is_exact``; of inf seconds if there is none."""
+        """Return the way with the shortest step by the seconds known so far; infinite seconds if there is no way.
+
+        ``is_exact``: use only ranks whose seconds are exact.
+        """
         self._next(0, (0, 0))
         among = {held for held in self._held.values() if held.seconds < inf and (held.sizes or not is_exact)}
         found, most = Way(inf), dict.fromkeys(range(self._pp), -len(self._layers))
@@ -152,7 +155,10 @@ class SplitSearch:
                 yield from ((held, (first + num_first, used + num)) for held in every if held.seconds <= self._most_s)
 
     def _interleaved(self, rank: int, num_first: int, num: int, most: int) -> Iterator[Held]:
-        """Yield what a rank may hold: in its first chunk layers of the first kind, and at ``most`` so many in all."""
+        """Yield what a rank may hold of ``num`` layers, ``num_first`` of them of the first kind.
+
+        Those lie in the first chunk, which has at ``most`` so many layers.
+        """
         places, usual, first = self.flat[rank :: self._pp], self._layers[-1:], self._layers[:num_first]
         ends = [place.has_embedding + place.has_loss + place.mtp_layers for place in places]
         fronts = (first, *((),) * (self._vp - 1))

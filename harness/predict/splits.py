@@ -36,9 +36,9 @@ class Splits:
     most_s: float = MOST_SECONDS
 
     def best(self, of_request: Optimal) -> Optimal:
-        """Return the fastest plan of all splits, with a bound of the seconds of those that were not tried.
+        """Return the fastest plan of all splits, with a bound for the splits that were not tried.
 
-        ``of_request``: the plan of the request's own split, which is the answer where no plan can be set.
+        ``of_request``: the plan of the request's own split, which stays the answer where splits cannot be searched.
         """
         if of_request.room is None or self._pp == 1:
             return of_request

@@ -106,7 +106,7 @@ class StageSearch:
     def up_to(self, most_s: float, least_s: float = 0.0) -> Plans:
         """Return the plans that fit and take at most, and at least, so many seconds. UnsolvedError.
 
-        Of plans that take as long, those are left out that hold at no moment less than another one.
+        Leaves out a plan if another one takes as long and at no moment holds more.
         """
         if self._relaxed is None:
             return self._nothing
@@ -254,10 +254,10 @@ def _require_few(number: int) -> None:
 
 
 def _undominated(plans: Plans, placed: Any, held: Any, among: Any) -> Any:
-    """Return those of the plans ``among`` beside which no other takes as long and ``held[plan]`` nowhere more.
+    """Return the plans ``among`` all without those that another plan makes superfluous.
 
-    Plans have ``placed`` so many layers; of others with as many. Of chunks with equal layers, some recompute; most
-    plans differ only in which.
+    The other plan has as many layers ``placed``, takes as long and at no moment has more bytes ``held``. Where chunks
+    have equal layers, most plans differ only in the chunk that recomputes.
     """
     times = np.column_stack([plans.seconds, plans.returning])[among]
     longest = max(float(times.max(initial=0.0)), 1e-300)
