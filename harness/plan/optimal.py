@@ -12,7 +12,7 @@ from harness.plan.run import Planned
 from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown, Text, at
-from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
+from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, table
 from harness.show.svg import write_file
 from harness.units import format_percent, sentence
 
@@ -100,13 +100,11 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
 
 def _to_copy(found: "Optimal", file: Path | None) -> Line:
     split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
-    if file is None:
-        use = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
-        return Line(use, whole=True)
-    is_script = file.suffix == ".py"
-    return Line(
-        f"{file} sets it in other programs" if is_script else f"mbr-perf: --recompute {file}{split}", whole=True
-    )
+    text = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
+    if file:
+        is_script = file.suffix == ".py"
+        text = f"{file} sets it in other programs" if is_script else f"mbr-perf: --recompute {file}{split}"
+    return Line(text, whole=True)
 
 
 def _answer(found: "Optimal", planned: Planned) -> Line:
@@ -116,20 +114,16 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif not found.is_faster:
-        known = uniform.prediction.time if uniform.prediction else None
-        most = max(SAME_COST, known.likely_s / found.bound - 1) if known else SAME_COST
+        most = max(SAME_COST, (1 + (gain or 0.0)) * found.seconds / found.bound - 1)
         best = f"; no plan by layer is faster than {uniform.label}{_by_more_than(most)}"
         return answer_of(planned.judged.plan, more=(best,))
     elif gain is None:
         faster = f"; {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     else:
         faster = f"; {format_percent(-gain / (1 + gain))} time against {uniform.text}"
-    proof, use = f"; {_proof(found)}", ("Use the ", Span("plan by layer", "chosen"), need)
-    return answer_line(use, ends, *_speed(row, is_control=True), faster, proof, ".", keep=(faster, proof, "."))
-
-
-def _proof(found: "Optimal") -> str:
-    return f"no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}"
+    proof = f"; no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}."
+    use = "Use the ", Span("plan by layer", "chosen"), need
+    return answer_line(use, ends, *_speed(row, is_control=True), faster, proof, keep=(faster, proof))
 
 
 def _by_more_than(share: float) -> str:
@@ -139,20 +133,13 @@ def _by_more_than(share: float) -> str:
 def _section(found: "Optimal") -> Section:
     assert found.row and found.row.prediction
     unit = size_unit([found.row])
-    stages = list(zip(found.row.prediction.stages, found.stages, strict=True))
-    table = tabled(
-        stages,
-        [
-            (Column("Stage", right=True), lambda each: str(each[0].pp_rank)),
-            (Column(f"Peak {unit}", right=True), lambda each: size_in(each[0].total, unit)),
-            (
-                Column("Layers of each chunk", whole=True),
-                lambda each: " | ".join(map(_chunk_text, map(grouped_layers, each[1]))),
-            ),
-        ],
+    columns = "Stage", f"Peak {unit}", Column("Layers of each chunk", whole=True)
+    rows = (
+        (str(each.pp_rank), size_in(each.total, unit), " | ".join(map(_chunk_text, map(grouped_layers, chunks))))
+        for each, chunks in zip(found.row.prediction.stages, found.stages, strict=True)
     )
     ended = [Line(sentence(found.split_reason), "doubt")] if found.split_reason else []
-    return Section("Plan by layer", (table, *ended))
+    return Section("Plan by layer", (table(columns, rows, right=columns[:2]), *ended))
 
 
 def _notes(found: "Optimal") -> Iterator[str]:

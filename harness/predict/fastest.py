@@ -7,7 +7,7 @@ from math import inf
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute, simplest
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, simplest
 from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
@@ -110,7 +110,7 @@ def optimal(
             none_yet = replace(none_yet, bound=inf, solved_in_s=time.monotonic() - began)
             return _no_slower(none_yet, made, mixer.composer)
         *_, found, room = known.pop(known.index(min(known)))
-        row = _row(made, found, mixer.composer, traces, implementation, software, constants)
+        row = _row(made, found, mixer.composer, traces, constants)
         if row.prediction is None:
             return replace(none_yet, reason=row.reason)
         if row.verdict == "FITS":
@@ -132,32 +132,23 @@ def optimal(
 def _no_slower(found: Optimal, made: Plan, composer: Composer) -> Optimal:
     """Return the best setting for all layers as the plan where it is faster: its needs may be less than estimated."""
     rows = [row for row in made.predicted if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
-    same_split = [row for row in rows if row.candidate.spec.parallelism == made.spec.parallelism]
-    best = min(same_split, key=_seconds, default=None)
-    if best is None or best.prediction is None or best.prediction.time is None:
+    rows = [row for row in rows if row.candidate.spec.parallelism == made.spec.parallelism]
+    best = min(rows, key=_seconds, default=None)
+    time_of = best.prediction.time if best and best.prediction else None
+    if best is None or time_of is None or time_of.likely_s >= found.seconds_or_inf * (1 - SAME_TIME):
         return found
-    seconds = best.prediction.time.likely_s
-    if seconds >= found.seconds_or_inf * (1 - SAME_TIME):
-        return found
-    layers = composer.with_recompute(best.candidate.spec.recompute)
-    stages = tuple(tuple(tuple(map(_setting, layers.settings(chunk))) for chunk in stage) for stage in layers.stages)
+    layers, seconds = composer.with_recompute(best.candidate.spec.recompute), time_of.likely_s
+    of_chunks = (map(layers.settings, stage) for stage in layers.stages)
+    stages = tuple(tuple(tuple(each.text.partition(":")[0] for each in own) for own in stage) for stage in of_chunks)
     return replace(found, row=best, stages=stages, seconds=seconds, bound=min(found.bound, seconds), reason="")
 
 
-def _setting(policy: RecomputePolicy) -> str:
-    return FULL if isinstance(policy, FullRecompute) else policy.text
-
-
 def _is_by_layer(spec: ExperimentSpec) -> bool:
-    """Return whether a plan by layer can do the same as the setting of all layers.
-
-    Plans have no checkpoints over several layers, of MTP layers, or with distributed activations.
-    """
+    """Return whether plans by layer have the setting: no checkpoints over several layers, or of MTP layers."""
     policy = spec.recompute
-    if not isinstance(policy, FullRecompute):
-        return True
-    is_single = policy.method == "block" or (policy.num_layers == 1 and not spec.model.mtp_num_layers)
-    return is_single and not policy.distribute_saved_activations
+    if not isinstance(policy, FullRecompute) or policy.distribute_saved_activations:
+        return not isinstance(policy, FullRecompute)
+    return policy.method == "block" or (policy.num_layers == 1 and not spec.model.mtp_num_layers)
 
 
 def mixer_of(
@@ -233,15 +224,8 @@ def _room(known: Prediction, budget: int, peak_bytes: int) -> Room:
     return Room(budget, held + higher + spread.higher, 0.0)
 
 
-def _row(
-    made: Plan,
-    found: Solution,
-    composer: Composer,
-    traces: Traces,
-    implementation: Implementation,
-    software: Software,
-    constants: Constants,
-) -> Row:
+def _row(made: Plan, found: Solution, composer: Composer, traces: Traces, constants: Constants) -> Row:
+    implementation, software = composer.implementation, composer.software
     policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, chunks)) for chunks in found.settings))
     control = made.control.prediction if made.control else None
     candidate = candidate_of(made.spec.model_copy(update={"recompute": simplest(policy)}), software, implementation)

@@ -74,15 +74,11 @@ class SplitSearch:
         """Return why splits cannot be searched; empty where they can."""
         if not self._most_layers or inf in map(self._of_chunk, self.flat):
             return "a chunk without recompute has no trace"
-        # The kinds of the layers of a chunk must follow from the numbers of layers.
         is_known = self._vp == 1 or len({*self._layers[self._num_first :]}) == 1
         return "" if is_known else "interleaved chunks have layers of two kinds in turn"
 
     def best(self, *, is_exact: bool = False) -> Way:
-        """Return the way with the shortest step by the seconds known so far; infinite seconds if there is no way.
-
-        ``is_exact``: use only ranks whose seconds are exact.
-        """
+        """Return the fastest way by the seconds known so far, or only by exact ones; infinite seconds without one."""
         self._next(0, (0, 0))
         among = {held for held in self._held.values() if held.seconds < inf and (held.sizes or not is_exact)}
         found, most = Way(inf), dict.fromkeys(range(self._pp), -len(self._layers))
@@ -155,10 +151,7 @@ class SplitSearch:
                 yield from ((held, (first + num_first, used + num)) for held in every if held.seconds <= self._most_s)
 
     def _interleaved(self, rank: int, num_first: int, num: int, most: int) -> Iterator[Held]:
-        """Yield what a rank may hold of ``num`` layers, ``num_first`` of them of the first kind.
-
-        Those lie in the first chunk, which has at ``most`` so many layers.
-        """
+        """Yield ways to hold ``num`` layers. Those of the first kind lie in the first chunk of at ``most`` layers."""
         places, usual, first = self.flat[rank :: self._pp], self._layers[-1:], self._layers[:num_first]
         ends = [place.has_embedding + place.has_loss + place.mtp_layers for place in places]
         fronts = (first, *((),) * (self._vp - 1))

@@ -20,27 +20,27 @@ from harness.predict.split_bound import Sizes, SplitSearch
 from harness.predict.stage_search import Room
 from harness.predict.trace_book import MissingTraceError
 
-# About so long: a step of the search that has begun ends, and the best split found is planned.
-MOST_SECONDS = 10.0
-
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of one request. Embedding, MTP layers and loss stay where they are."""
+    """The splits of one request. Embedding, MTP layers and loss stay where they are.
+
+    ``most_s``: about how long a search may take. A step of the search that has begun ends.
+    """
 
     made: Plan
     traces: Traces
     implementation: Implementation
     software: Software
     constants: Constants
-    most_s: float = MOST_SECONDS
+    most_s: float = 10.0
 
     def best(self, of_request: Optimal) -> Optimal:
         """Return the fastest plan of all splits, with a bound for the splits that were not tried.
 
         ``of_request``: the plan of the request's own split, which stays the answer where splits cannot be searched.
         """
-        if of_request.room is None or self._pp == 1:
+        if of_request.room is None or self.made.spec.parallelism.pipeline_model_parallel_size == 1:
             return of_request
         began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)
         if search.why_not:
@@ -75,8 +75,7 @@ class Splits:
         rows = self.made.predicted
         assert rows[0].prediction
         mixer = mixer_of(self.made, self.traces, self.implementation, self.software, self.constants, self._mixes)
-        mixer = replace(mixer, more_layers=1)
-        planner = Planner(mixer, room, rows[0].prediction.adam, self.constants.allocator_bytes)
+        planner = Planner(replace(mixer, more_layers=1), room, rows[0].prediction.adam, self.constants.allocator_bytes)
         return SplitSearch(planner, self._flat, known.seconds_or_inf)
 
     def _solved(self, sizes: Sizes) -> Optimal:
@@ -105,10 +104,6 @@ class Splits:
     def _flat(self) -> tuple[Chunk, ...]:
         stages = chunks(self.made.spec.model, self.made.spec.parallelism)
         return tuple(stage[chunk] for chunk in range(len(stages[0])) for stage in stages)
-
-    @cached_property
-    def _pp(self) -> int:
-        return self.made.spec.parallelism.pipeline_model_parallel_size
 
 
 def layout_text(flat: Sequence[Chunk], sizes: Sizes) -> str:

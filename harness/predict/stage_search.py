@@ -33,9 +33,6 @@ _SAME_SHARE = 1e-11
 class UnsolvedError(Exception):
     """A search ends without an answer: more plans are as fast than it lists, or the linear program has no solution."""
 
-    def __init__(self, reason: str = "too many plans of a stage are as fast; name fewer settings with --only") -> None:
-        super().__init__(reason)
-
 
 @dataclass(frozen=True)
 class Room:
@@ -202,10 +199,8 @@ class StageSearch:
         """
         starts = [0, *np.cumsum([len(each) for each in self._seconds])]
         num, num_rows = starts[-1], sum(len(kind.fixed) for kind in self._kinds)
-        above, limits = (
-            lil_matrix((num_rows + 1 + len(self.chunks), num + 3)),
-            np.zeros(num_rows + 1 + len(self.chunks)),
-        )
+        num_limits = num_rows + 1 + len(self.chunks)
+        above, limits = lil_matrix((num_limits, num + 3)), np.zeros(num_limits)
         at = 0
         for nth, kind in enumerate(self._kinds):
             end = at + len(kind.fixed)
@@ -250,7 +245,7 @@ def least_sum(parts: Sequence[Mapping[int, float]], total: int) -> float:
 
 def _require_few(number: int) -> None:
     if number > MOST_LISTED:
-        raise UnsolvedError
+        raise UnsolvedError("too many plans of a stage are as fast; name fewer settings with --only")
 
 
 def _undominated(plans: Plans, placed: Any, held: Any, among: Any) -> Any:
