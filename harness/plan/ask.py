@@ -39,7 +39,7 @@ class PlanOptions:
                                  "stay. With --over ng=8,16,32: the fewest GPUs that anything fits into.")] = False
     max_minutes: Annotated[float | None, option("MINUTES", "End the search then, with the best so far.")] = None
     optimal: Annotated[bool, flag("Find the fastest recompute by layer that fits, with a proof.")] = False
-    layers_too: Annotated[bool, flag("With --optimal: also move layers between pipeline stages, for at most ten "
+    layers_too: Annotated[bool, flag("With --optimal: also move layers between pipeline stages, for about ten "
         "seconds.")] = False
     plan_file: Annotated[Path | None, option("FILE", "Also write that plan: *.yaml for --recompute, *.py for "
         "Megatron-LM and Megatron-Bridge.")] = None

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Self
 
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
-from harness.plan.answer import answer_of, size_in, size_unit
+from harness.plan.answer import _need, _speed, answer_of, size_in, size_unit
 from harness.plan.run import Planned
 from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown, Text, at
-from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, tabled
+from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, table
 from harness.show.svg import write_file
-from harness.units import format_bytes, format_percent, format_seconds, sentence
+from harness.units import format_percent, sentence
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
@@ -42,11 +42,12 @@ def plan_rows(found: "Optimal") -> Iterator[PlanRow]:
 class OptimalDocument(Shown):
     """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
 
-    ``bound``: no plan of the space has a shorter step, in seconds; ``most_settings``: how many settings a chunk of the
-    space may use. ``gain``: below 0 where a setting for all layers fits by its replayed bytes, while those of plans by
-    layer are estimated. ``recompute``: the plan as `--recompute` takes it. ``layout``: the split of layers that
-    `--layers_too` found as `pipeline_model_parallel_layout`; empty for the request's. No split is faster than
-    ``split_bound``.
+    ``bound``: no plan of the space has a shorter step, in seconds, and with `--layers_too` none of another split.
+    ``most_settings``: how many settings a chunk of the space may use. ``gain``: below 0 only where the best setting for
+    all layers has checkpoints over several layers, or of MTP layers, which the space has not. ``recompute``: for
+    `--recompute`. ``layout``: the split of layers that `--layers_too` found, as `pipeline_model_parallel_layout`; empty
+    for the request's. No split is faster than ``split_bound``.
+    ``split_reason``: why not every split was searched.
     """
 
     step_time_s: float | None = at("row", "prediction", "time", "likely_s")
@@ -62,6 +63,7 @@ class OptimalDocument(Shown):
     verdict: Verdict | None = at("row", "verdict")
     layout: Text
     split_bound: float | None
+    split_reason: Text
     peaks_bytes: tuple[int, ...]
     stages: tuple[PlanRow, ...]
 
@@ -83,7 +85,8 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
     found, judged = planned.optimal, planned.judged
     assert found and judged
     if found.row is None or found.row.prediction is None:
-        why = Line(f"No plan by layer: {found.reason or 'it could not be predicted'}", "doubt")
+        reasons = found.reason or "it could not be predicted", found.split_reason
+        why = Line(f"No plan by layer: {'; '.join(filter(None, reasons))}", "doubt")
         return replace(page, blocks=(why, *page.blocks))
     blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
     if found.is_faster:
@@ -97,65 +100,52 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
 
 def _to_copy(found: "Optimal", file: Path | None) -> Line:
     split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
-    if file is None:
-        use = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
-        return Line(use, whole=True)
-    is_script = file.suffix == ".py"
-    return Line(
-        f"{file} sets it in other programs" if is_script else f"mbr-perf: --recompute {file}{split}", whole=True
-    )
+    text = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
+    if file:
+        is_script = file.suffix == ".py"
+        text = f"{file} sets it in other programs" if is_script else f"mbr-perf: --recompute {file}{split}"
+    return Line(text, whole=True)
 
 
 def _answer(found: "Optimal", planned: Planned) -> Line:
     row, uniform = found.row, found.best_uniform
     assert row and row.prediction and planned.judged
-    layers, gain = row.prediction, found.gain
-    usable = max(0, planned.judged.plan.limits.budget_bytes or 0)
-    sizes = f": needs {format_bytes(layers.peak_bytes)} of {format_bytes(usable)} usable"
-    seconds = f", {format_seconds(layers.time.likely_s)} a step" if layers.time else ""
+    gain, (need, ends) = found.gain, _need(planned.judged.plan, row, size_unit([row]))
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif not found.is_faster:
-        known = uniform.prediction.time if uniform.prediction else None
-        most = max(SAME_COST, known.likely_s / found.bound - 1) if known else SAME_COST
-        best = f"; no plan by layer is faster than {uniform.label} by more than {most * 100:.2g} %"
+        most = max(SAME_COST, (1 + (gain or 0.0)) * found.seconds / found.bound - 1)
+        best = f"; no plan by layer is faster than {uniform.label}{_by_more_than(most)}"
         return answer_of(planned.judged.plan, more=(best,))
     elif gain is None:
-        faster = f", {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
+        faster = f"; {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     else:
-        faster = f", {format_percent(-gain / (1 + gain))} time against {uniform.text}"
-    return answer_line(("Use the ", Span("plan by layer", "chosen"), sizes), seconds, faster, f"; {_proof(found)}", ".")
+        faster = f"; {format_percent(-gain / (1 + gain))} time against {uniform.text}"
+    proof = f"; no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}."
+    use = "Use the ", Span("plan by layer", "chosen"), need
+    return answer_line(use, ends, *_speed(row, is_control=True), faster, proof, keep=(faster, proof))
 
 
-def _proof(found: "Optimal") -> str:
-    if found.is_proven:
-        return "no plan by layer is faster"
-    return f"none is faster by more than {max(0.0, found.seconds / found.bound - 1) * 100:.2g} %"
+def _by_more_than(share: float) -> str:
+    return f" by more than {share * 100:.2g} %" if share > 1e-6 else ""
 
 
 def _section(found: "Optimal") -> Section:
     assert found.row and found.row.prediction
     unit = size_unit([found.row])
-    stages = list(zip(found.row.prediction.stages, found.stages, strict=True))
-    table = tabled(
-        stages,
-        [
-            (Column("Stage", right=True), lambda each: str(each[0].pp_rank)),
-            (Column(f"Peak {unit}", right=True), lambda each: size_in(each[0].total, unit)),
-            (
-                Column("Layers of each chunk", whole=True),
-                lambda each: " | ".join(map(_chunk_text, map(grouped_layers, each[1]))),
-            ),
-        ],
+    columns = "Stage", f"Peak {unit}", Column("Layers of each chunk", whole=True)
+    rows = (
+        (str(each.pp_rank), size_in(each.total, unit), " | ".join(map(_chunk_text, map(grouped_layers, chunks))))
+        for each, chunks in zip(found.row.prediction.stages, found.stages, strict=True)
     )
-    return Section("Plan by layer", (table,))
+    ended = [Line(sentence(found.split_reason), "doubt")] if found.split_reason else []
+    return Section("Plan by layer", (table(columns, rows, right=columns[:2]), *ended))
 
 
 def _notes(found: "Optimal") -> Iterator[str]:
     yield f"Searched: plans with at most {found.most_settings} settings in a chunk ({found.solved_in_s:.1f} s)"
     if found.split_bound:
-        gap = found.seconds / found.split_bound - 1
-        more = "" if gap <= 1e-6 else f" by more than {gap * 100:.2g} %"
+        more = _by_more_than(found.seconds / found.split_bound - 1)
         yield f"No split of the layers is faster{more}, where chunks of a stage differ by at most one layer"
 
 

@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, simplest
 from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.mixes import Made, Mixer
 from harness.predict.model_states import Adam
-from harness.predict.optimal import Planner, Solution
+from harness.predict.optimal import SAME_TIME, Planner, Solution
 from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
 from harness.predict.reserved import ratios_of
 from harness.predict.search import SAME_COST, Plan, Row, Traces, candidate_of, row_of
-from harness.predict.stage_search import Room, TooManyError
+from harness.predict.stage_search import Room, UnsolvedError
 from harness.predict.stages import Composer
 from harness.predict.time_model import Clock
 
@@ -30,9 +31,10 @@ class Optimal:
     """The fastest plan; none for the ``reason``. ``bound``: no plan of the space is faster, in seconds.
 
     ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
-    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare. ``stage_s``: of
-    a micro-batch in each stage. ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers
-    that is faster than the request's; no split is faster than ``split_bound``.
+    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare.
+    ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers that is faster than the
+    request's; no split is faster than ``split_bound``. ``split_reason``: why not every split was searched; nothing is
+    proven then.
     """
 
     row: Row | None
@@ -43,10 +45,10 @@ class Optimal:
     most_settings: int = 0
     solved_in_s: float = 0.0
     reason: str = ""
-    stage_s: tuple[float, ...] = ()
     room: Room | None = None
     layout: str = ""
     split_bound: float = 0.0
+    split_reason: str = ""
 
     @property
     def seconds_or_inf(self) -> float:
@@ -55,7 +57,7 @@ class Optimal:
     @property
     def is_proven(self) -> bool:
         """Return whether no plan of the space is faster, and not only none that was found."""
-        return self.row is not None and self.bound >= self.seconds * (1 - 1e-6)
+        return self.row is not None and not self.split_reason and self.bound >= self.seconds * (1 - 1e-6)
 
     @property
     def gain(self) -> float | None:
@@ -63,7 +65,7 @@ class Optimal:
         if self.row is None or self.best_uniform is None:
             return None
         times = [row.prediction.time for row in (self.row, self.best_uniform) if row.prediction]
-        return times[1].likely_s / times[0].likely_s - 1 if times[0] and times[1] else None
+        return round(times[1].likely_s / times[0].likely_s - 1, 8) if times[0] and times[1] else None
 
     @property
     def is_faster(self) -> bool:
@@ -95,33 +97,58 @@ def optimal(
         return none_yet
     mixer = mixer_of(made, traces, implementation, software, constants, mixes)
     due, known = [_room(rows[0].prediction, budget, budget)], list[tuple[float, int, Solution, Room]]()
-    none_yet = replace(none_yet, room=due[0])
+    none_yet = replace(
+        none_yet, room=due[0], most_settings=mixer.most_settings, reason="none fits with its whole range"
+    )
     for tried in range(_MOST_TRIES):
         try:
             for found, room in _solved(due, mixer, rows[0].prediction.adam, constants.allocator_bytes):
                 known.append((found.seconds, -len(known), found, room))
-        except TooManyError:
-            return replace(none_yet, reason="too many plans of a stage are as fast; name fewer settings with --only")
+        except UnsolvedError as error:
+            return replace(none_yet, reason=str(error))
         if not known:
-            break
+            none_yet = replace(none_yet, bound=inf, solved_in_s=time.monotonic() - began)
+            return _no_slower(none_yet, made, mixer.composer)
         *_, found, room = known.pop(min(range(len(known)), key=lambda at: known[at][:2]))
-        row = _row(made, found, mixer.composer, traces, implementation, software, constants)
+        row = _row(made, found, mixer.composer, traces, constants)
         if row.prediction is None:
             return replace(none_yet, reason=row.reason)
         if row.verdict == "FITS":
-            return replace(
+            plan = replace(
                 none_yet,
                 row=row,
+                reason="",
                 stages=found.settings,
                 seconds=found.seconds,
-                stage_s=tuple(each.seconds for each in found.stages),
                 bound=found.bound,
-                most_settings=mixer.most_settings,
                 solved_in_s=time.monotonic() - began,
                 room=replace(room, most=(inf, inf)),
             )
+            return _no_slower(plan, made, mixer.composer)
         due = _less(room, row.prediction) if tried else [_room(rows[0].prediction, budget, row.prediction.peak_bytes)]
-    return replace(none_yet, reason="none fits with its whole range")
+    return none_yet
+
+
+def _no_slower(found: Optimal, made: Plan, composer: Composer) -> Optimal:
+    """Return the best setting for all layers as the plan where it is faster: its needs may be less than estimated."""
+    rows = [row for row in made.predicted if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
+    rows = [row for row in rows if row.candidate.spec.parallelism == made.spec.parallelism]
+    best = min(rows, key=_seconds, default=None)
+    time_of = best.prediction.time if best and best.prediction else None
+    if best is None or time_of is None or time_of.likely_s >= found.seconds_or_inf * (1 - SAME_TIME):
+        return found
+    layers, seconds = composer.with_recompute(best.candidate.spec.recompute), time_of.likely_s
+    of_chunks = (map(layers.settings, stage) for stage in layers.stages)
+    stages = tuple(tuple(tuple(each.text.partition(":")[0] for each in own) for own in stage) for stage in of_chunks)
+    return replace(found, row=best, stages=stages, seconds=seconds, bound=min(found.bound, seconds), reason="")
+
+
+def _is_by_layer(spec: ExperimentSpec) -> bool:
+    """Return whether plans by layer have the setting: no checkpoints over several layers, or of MTP layers."""
+    policy = spec.recompute
+    if not isinstance(policy, FullRecompute) or policy.distribute_saved_activations:
+        return not isinstance(policy, FullRecompute)
+    return policy.method == "block" or (policy.num_layers == 1 and not spec.model.mtp_num_layers)
 
 
 def mixer_of(
@@ -197,15 +224,8 @@ def _room(known: Prediction, budget: int, peak_bytes: int) -> Room:
     return Room(budget, held + higher + spread.higher, 0.0)
 
 
-def _row(
-    made: Plan,
-    found: Solution,
-    composer: Composer,
-    traces: Traces,
-    implementation: Implementation,
-    software: Software,
-    constants: Constants,
-) -> Row:
+def _row(made: Plan, found: Solution, composer: Composer, traces: Traces, constants: Constants) -> Row:
+    implementation, software = composer.implementation, composer.software
     policy = PlannedRecompute(stages=tuple(tuple(map(grouped_layers, chunks)) for chunks in found.settings))
     control = made.control.prediction if made.control else None
     candidate = candidate_of(made.spec.model_copy(update={"recompute": simplest(policy)}), software, implementation)

@@ -56,7 +56,7 @@ class Once(NamedTuple):
 
     @classmethod
     def of(cls, clock: Clock | None, costs: tuple[ChunkCost, ...]) -> Self:
-        """Return it for a stage of such chunks."""
+        """Return what a step takes once if a stage with chunks of these ``costs`` is the slowest."""
         if clock is None:
             return cls()
         parameters = Parameters.total(cost.parameters for cost in costs)
@@ -73,7 +73,7 @@ class Slowest:
     num: float
 
     def least(self, fastest: float, at_least: float = 0.0, below: float = inf) -> Chosen | None:
-        """Return the mixes with the least part of a step, at most ``below``; of equal ones the smallest. TooManyError.
+        """Return the mixes with the least part of a step, at most ``below``; of equal ones the smallest. UnsolvedError.
 
         ``fastest``: the seconds of the fastest ones.
         """
@@ -116,7 +116,7 @@ class Planner:
     more_bytes: int = 0
 
     def solve(self) -> Solution | None:
-        """Return the fastest plan that fits, of those with the least peak; None if none fits. TooManyError."""
+        """Return the fastest plan that fits, of those with the least peak; None if none fits. UnsolvedError."""
         searches = self._searches(every=False)
         fastest: list[float] = []
         for search in searches:

@@ -1,8 +1,8 @@
 """The fastest split of the layers over pipeline stages, and a bound that no split is below.
 
-What a rank holds decides its seconds, and nothing that other ranks hold does. A dynamic program goes through the ranks
-by the layers placed so far. Its seconds of a rank are at first those without recompute, then those of a linear
-relaxation, then exact ones: those on the best way are improved until the best way has only exact ones.
+The seconds of a rank depend only on the layers that it holds. A dynamic program goes through the ranks by the layers
+placed so far. At first it uses the seconds of a rank without recompute, then those of a linear relaxation, then exact
+ones. It improves the ranks of the best way until all of these have exact seconds.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from harness.experiment.layout_text import Chunk
 from harness.experiment.recompute import NoRecompute
-from harness.predict.mixes import MOST_MIXES, Mix
+from harness.predict.mixes import MOST_MIXES, Mix, Mixer
 from harness.predict.optimal import SAME_TIME, Planner, Slowest, chosen
-from harness.predict.stage_search import StageSearch, TooManyError, least_sum
+from harness.predict.stage_search import StageSearch, UnsolvedError, least_sum
 from harness.predict.trace_book import MissingTraceError
 
 Sizes = tuple[int, ...]  # decoder layers of each virtual stage: through all ranks of a chunk, then the next chunk
@@ -70,17 +70,15 @@ class SplitSearch:
     _afterwards: dict[object, list[tuple[Held, _Placed]]] = field(default_factory=dict)
 
     @property
-    def is_known(self) -> bool:
-        """Return whether the kinds of the layers of a chunk follow from the numbers of layers."""
-        return self._most_layers > 0 and (self._vp == 1 or len({*self._layers[self._num_first :]}) == 1)
-
-    @property
-    def least_s(self) -> float:
-        """Return seconds that no split is below: those of equal stages without recompute."""
-        return (self.planner.num / self._pp + self.planner.bubble) * sum(map(self._of_chunk, self.flat))
+    def why_not(self) -> str:
+        """Return why splits cannot be searched; empty where they can."""
+        if not self._most_layers or inf in map(self._of_chunk, self.flat):
+            return "a chunk without recompute has no trace"
+        is_known = self._vp == 1 or len({*self._layers[self._num_first :]}) == 1
+        return "" if is_known else "interleaved chunks have layers of two kinds in turn"
 
     def best(self, *, is_exact: bool = False) -> Way:
-        """Return the best way by what is known, or only by what ``is_exact``; of inf seconds if there is none."""
+        """Return the fastest way by the seconds known so far, or only by exact ones; infinite seconds without one."""
         self._next(0, (0, 0))
         among = {held for held in self._held.values() if held.seconds < inf and (held.sizes or not is_exact)}
         found, most = Way(inf), dict.fromkeys(range(self._pp), -len(self._layers))
@@ -102,7 +100,7 @@ class SplitSearch:
                 held.seconds = max(held.seconds, held.search.least_s)
             else:
                 self._solve(held, held.search)
-        except (TooManyError, MissingTraceError):
+        except (UnsolvedError, MissingTraceError):
             held.is_final = True
 
     def _way(self, among: Set[Held], slowest: float) -> Way:
@@ -153,7 +151,7 @@ class SplitSearch:
                 yield from ((held, (first + num_first, used + num)) for held in every if held.seconds <= self._most_s)
 
     def _interleaved(self, rank: int, num_first: int, num: int, most: int) -> Iterator[Held]:
-        """Yield what a rank may hold: in its first chunk layers of the first kind, and at ``most`` so many in all."""
+        """Yield ways to hold ``num`` layers. Those of the first kind lie in the first chunk of at ``most`` layers."""
         places, usual, first = self.flat[rank :: self._pp], self._layers[-1:], self._layers[:num_first]
         ends = [place.has_embedding + place.has_loss + place.mtp_layers for place in places]
         fronts = (first, *((),) * (self._vp - 1))
@@ -178,11 +176,14 @@ class SplitSearch:
     def _of_chunk(self, chunk: Chunk) -> float:
         if chunk not in self._chunks:
             try:
-                without = replace(self.planner.mixer, settings=(NoRecompute().text,), made={})
-                self._chunks[chunk] = without.mixes((chunk,), chunk)[0].seconds
+                self._chunks[chunk] = self._without.mixes((chunk,), chunk)[0].seconds
             except MissingTraceError:  # no split puts the embedding or the loss beside such a layer
                 self._chunks[chunk] = inf
         return self._chunks[chunk]
+
+    @cached_property
+    def _without(self) -> Mixer:
+        return replace(self.planner.mixer, settings=(NoRecompute().text,), made={})
 
     def _solve(self, held: Held, search: StageSearch) -> None:
         held.is_final, seconds = True, search.fastest()
@@ -206,15 +207,20 @@ class SplitSearch:
         return self.planner.mixer.mixes((Chunk(held.layers),), chunk)
 
     def _mixes(self, held: Held) -> Iterator[tuple[Mix, ...]]:
-        """Yield the mixes of each chunk, at first those of chunks that together hold all layers. TooManyError."""
+        """Yield the mixes of each chunk, at first those of chunks that together hold all layers. UnsolvedError."""
         left = len(held.layers) - sum(len(chunk[0].layers) for chunk in held.chunks)
         for chunk in held.chunks:
             more = min(left, len(chunk) - 1)
             left -= more
             every = [self._of_stage(held, each) for each in (chunk[more], *chunk[:more], *chunk[more + 1 :])]
             if any(len(mixes) > MOST_MIXES for mixes in every):
-                raise TooManyError
+                raise UnsolvedError
             yield tuple(mix for mixes in every for mix in self.planner.mixer.leading(mixes))
+
+    @property
+    def left_out_s(self) -> float:
+        """Return seconds that no split is below which this leaves out, because a rank would take too long."""
+        return (self.planner.num + self.planner.bubble) * self._most_s
 
     @cached_property
     def _most_s(self) -> float:

@@ -20,33 +20,37 @@ from harness.predict.split_bound import Sizes, SplitSearch
 from harness.predict.stage_search import Room
 from harness.predict.trace_book import MissingTraceError
 
-MOST_SECONDS = 10.0
-
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of one request. Embedding, MTP layers and loss stay where they are."""
+    """The splits of one request. Embedding, MTP layers and loss stay where they are.
+
+    ``most_s``: about how long a search may take. A step of the search that has begun ends.
+    """
 
     made: Plan
     traces: Traces
     implementation: Implementation
     software: Software
     constants: Constants
+    most_s: float = 10.0
 
     def best(self, of_request: Optimal) -> Optimal:
-        """Return the fastest plan of all splits, with a bound of the seconds of those that were not tried.
+        """Return the fastest plan of all splits, with a bound for the splits that were not tried.
 
-        ``of_request``: the plan of the request's own split. Where that has none for want of a way to set it, it stays.
+        ``of_request``: the plan of the request's own split, which stays the answer where splits cannot be searched.
         """
-        if of_request.room is None or self._pp == 1:
+        if of_request.room is None or self.made.spec.parallelism.pipeline_model_parallel_size == 1:
             return of_request
         began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)
-        if not search.is_known:
-            return replace(of_request, split_bound=search.least_s)
-        bound = search.best()
+        if search.why_not:
+            return replace(of_request, split_reason=f"splits were not searched: {search.why_not}")
+        bound, reason = search.best(), ""
         while bound.seconds < best.seconds_or_inf * (1 - SAME_TIME):
             due = [held for held in bound.ranks if not held.is_final]
-            if not due or time.monotonic() - began + of_request.solved_in_s > MOST_SECONDS:
+            if time.monotonic() - began + of_request.solved_in_s > self.most_s:
+                reason = "the time limit ended the search of splits"
+            if not due or reason:
                 break
             search.refine(min(due, key=lambda held: held.search is not None))
             bound = search.best()
@@ -56,9 +60,12 @@ class Splits:
             found = self._solved(sizes := tuple(size for chunk in of_ranks for size in chunk))
             if found.seconds_or_inf < best.seconds_or_inf:
                 best = replace(found, layout=layout_text(self._flat, sizes))
+        split_bound = min(bound.seconds, best.seconds_or_inf, search.left_out_s)
         return replace(
             best,
-            split_bound=min(bound.seconds, best.seconds_or_inf),
+            bound=min(best.bound, split_bound),
+            split_bound=split_bound,
+            split_reason=reason * (split_bound < best.seconds_or_inf * (1 - SAME_TIME)),
             most_settings=min(best.most_settings, search.planner.mixer.most_settings),
             best_uniform=of_request.best_uniform,
             solved_in_s=of_request.solved_in_s + time.monotonic() - began,
@@ -68,8 +75,7 @@ class Splits:
         rows = self.made.predicted
         assert rows[0].prediction
         mixer = mixer_of(self.made, self.traces, self.implementation, self.software, self.constants, self._mixes)
-        mixer = replace(mixer, more_layers=1)
-        planner = Planner(mixer, room, rows[0].prediction.adam, self.constants.allocator_bytes)
+        planner = Planner(replace(mixer, more_layers=1), room, rows[0].prediction.adam, self.constants.allocator_bytes)
         return SplitSearch(planner, self._flat, known.seconds_or_inf)
 
     def _solved(self, sizes: Sizes) -> Optimal:
@@ -98,10 +104,6 @@ class Splits:
     def _flat(self) -> tuple[Chunk, ...]:
         stages = chunks(self.made.spec.model, self.made.spec.parallelism)
         return tuple(stage[chunk] for chunk in range(len(stages[0])) for stage in stages)
-
-    @cached_property
-    def _pp(self) -> int:
-        return self.made.spec.parallelism.pipeline_model_parallel_size
 
 
 def layout_text(flat: Sequence[Chunk], sizes: Sizes) -> str:

@@ -30,8 +30,8 @@ _TOLERANCE = 1e-7
 _SAME_SHARE = 1e-11
 
 
-class TooManyError(Exception):
-    """More plans are as fast as asked than a search lists."""
+class UnsolvedError(Exception):
+    """A search ends without an answer: more plans are as fast than it lists, or the linear program has no solution."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class StageSearch:
         return inf if self._relaxed is None else self._relaxed[0] * (1 - _TOLERANCE)
 
     def fastest(self) -> float | None:
-        """Return the seconds of the fastest plan that fits; None if none fits. TooManyError."""
+        """Return the seconds of the fastest plan that fits; None if none fits. UnsolvedError."""
         if self._relaxed is None:
             return None
         least, longest = self._relaxed[0], sum(float(each.max()) for each in self._seconds)
@@ -101,9 +101,9 @@ class StageSearch:
         return None
 
     def up_to(self, most_s: float, least_s: float = 0.0) -> Plans:
-        """Return the plans that fit and take at most, and at least, so many seconds. TooManyError.
+        """Return the plans that fit and take at most, and at least, so many seconds. UnsolvedError.
 
-        Of plans that take as long, those are left out that hold at no moment less than another one.
+        Leaves out a plan if another one takes as long and at no moment holds more.
         """
         if self._relaxed is None:
             return self._nothing
@@ -193,16 +193,14 @@ class StageSearch:
 
     @cached_property
     def _relaxed(self) -> tuple[float, list[Any]] | None:
-        """Return the seconds of the relaxation and what each mix costs beyond its prices; None if nothing fits.
+        """Return the least seconds and what each mix costs beyond its prices; None if nothing fits. UnsolvedError.
 
         Variables: a share of each mix, then the peaks of both kinds of routing, and the largest layer.
         """
         starts = [0, *np.cumsum([len(each) for each in self._seconds])]
         num, num_rows = starts[-1], sum(len(kind.fixed) for kind in self._kinds)
-        above, limits = (
-            lil_matrix((num_rows + 1 + len(self.chunks), num + 3)),
-            np.zeros(num_rows + 1 + len(self.chunks)),
-        )
+        num_limits = num_rows + 1 + len(self.chunks)
+        above, limits = lil_matrix((num_limits, num + 3)), np.zeros(num_limits)
         at = 0
         for nth, kind in enumerate(self._kinds):
             end = at + len(kind.fixed)
@@ -226,8 +224,11 @@ class StageSearch:
         most = (self.room.most[0] / MIB, self.room.most[1] / MIB, inf)
         bounds = np.column_stack([np.zeros(num + 3), np.concatenate([np.full(num, inf), most])])
         found = linprog(costs * scale, above, limits, one, sums, bounds, method="highs")
-        if found.status != 0:
+        # Status 2 is also that of a program which HiGHS does not accept.
+        if found.status == 2 and "infeasible" in found.message.lower():
             return None
+        if found.status != 0:
+            raise UnsolvedError(f"the linear program of a stage was not solved; try other --only. {found.message}")
         prices = costs * scale - above.T @ found.ineqlin.marginals - one.T @ found.eqlin.marginals
         prices = np.maximum(0, prices / scale)
         return found.fun / scale, [prices[start:end] for start, end in pairwise(starts)]
@@ -244,14 +245,14 @@ def least_sum(parts: Sequence[Mapping[int, float]], total: int) -> float:
 
 def _require_few(number: int) -> None:
     if number > MOST_LISTED:
-        raise TooManyError
+        raise UnsolvedError("too many plans of a stage are as fast; name fewer settings with --only")
 
 
 def _undominated(plans: Plans, placed: Any, held: Any, among: Any) -> Any:
-    """Return those of the plans ``among`` beside which no other takes as long and ``held[plan]`` nowhere more.
+    """Return the plans ``among`` all without those that another plan makes superfluous.
 
-    Plans have ``placed`` so many layers; of others with as many. Of chunks with equal layers, some recompute; most
-    plans differ only in which.
+    The other plan has as many layers ``placed``, takes as long and at no moment has more bytes ``held``. Where chunks
+    have equal layers, most plans differ only in the chunk that recomputes.
     """
     times = np.column_stack([plans.seconds, plans.returning])[among]
     longest = max(float(times.max(initial=0.0)), 1e-300)

@@ -183,10 +183,12 @@ def page(rows: Sequence[Row]) -> Page:
 _NOTES = (
     "Written by `scripts/accuracy --optimal`. Jobs run without CUDA graphs. Budgets are what torch's allocator may use: ten equal "
     "steps from what the smallest setting needs, with its whole range, to what no recompute needs. With less memory only "
-    "checkpoints over several layers fit (`full:uniform:N`), which plans by layer do not have. Gain is the "
+    "checkpoints over several layers fit (`full:uniform:N`), which plans by layer do not have. Settings for all "
+    "layers are judged by their estimates, as plans by layer are; `plan` replays some of them. Gain is the "
     "share of the step that the plan saves; above 0.1 % it counts as faster. Times are predictions. The seconds of the search are those of a "
     "machine that also did other work. On one pipeline stage `full:block:N` is nearly a plan by layer, so there is little to gain "
-    "(`llama3_70b_peft_bf16_8_library`). A point is searched when it is named, so rows may differ in their release.",
+    "(`llama3_70b_peft_bf16_8_library`). Different commits wrote the rows: "
+    "each run searches only the points that it names.",
 )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -14,14 +15,18 @@ from harness.experiment.recompute import FullRecompute, parse_recompute, simples
 from harness.experiment.recompute_plan import PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.launch.environment import this_host
+from harness.plan.optimal import with_optimal
 from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
 from harness.predict import mixes
-from harness.predict.fastest import optimal
+from harness.predict.fastest import _is_by_layer, mixer_of, optimal
+from harness.predict.optimal import Planner
 from harness.predict.prediction import BUILT_IN
 from harness.predict.search import _predicted, candidate_of, judged, row_of
+from harness.predict.stage_search import Room, UnsolvedError
 from harness.predict.stages import Composer
 from harness.resolve.recipe import Request
+from harness.show.page import Page, plain
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
 JOB = {"gpu": "h100", "compute_dtype": "bf16", "cuda_graph_impl": "none", "context_parallel_size": 1}
@@ -121,7 +126,9 @@ def test_the_plan_equals_brute_force_at_every_budget(name):
         need = needs[int(share * (len(needs) - 1))]
         made = with_budget(plan, (need + outside + 2**20) / (1 - plan.limits.margin) / 2**30)
         budget = made.limits.budget_bytes
-        fitting = [found for found in every if found.fits[2] <= budget]
+        # Settings for all layers may be replayed, and then need less than what plans by layer are estimated to need.
+        alike = [row.prediction for row in made.rows if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
+        fitting = [*(found for found in every if found.fits[2] <= budget), *alike]
         best = min(found.time.likely_s for found in fitting)
         smallest = min(found.peak_bytes for found in fitting if found.time.likely_s <= best * (1 + 1e-9))
         answer = solved(made, traces)
@@ -146,6 +153,24 @@ def test_less_memory_is_never_faster_and_never_a_higher_peak(name):
     times, peaks = [each.time.likely_s for each in answers], [each.peak_bytes for each in answers]
     assert times == sorted(times, reverse=True)
     assert peaks == sorted(peaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["none", "core_attn"])
+def test_a_setting_for_all_layers_that_fits_is_never_faster_than_the_plan(text):
+    plan, traces = planned("interleaved")
+    need = min(found.fits[2] for found in every_plan("interleaved")) + plan.limits.outside_bytes + 2**20
+    for share, is_found in ((1.001, True), (0.5, False)):
+        made = with_budget(plan, share * need / (1 - plan.limits.margin) / 2**30)
+        own = solved(made, traces)
+        assert bool(own.row) == is_found
+        # As where a replay of this setting shows that it needs less than what plans by layer are estimated to need.
+        rows = tuple(replace(row, verdict="FITS" if row.text == text else row.verdict) for row in made.rows)
+        answer = solved(replace(made, rows=rows), traces)
+        assert answer.row.text == answer.best_uniform.text == text
+        assert (answer.gain, answer.reason, answer.is_proven) == (0, "", True)
+        assert answer.bound == answer.seconds == answer.row.prediction.time.likely_s < own.seconds_or_inf
+        assert {setting for chunks in answer.stages for chunk in chunks for setting in chunk} == {text}
 
 
 @pytest.mark.parametrize("text", ["none", "mlp", "full:block:1"])
@@ -173,6 +198,15 @@ def test_a_setting_that_another_beats_is_not_in_the_space():
     assert "core_attn" in texts and "core_attn" not in mixer.allowed["dense"]
 
 
+def test_only_a_program_without_a_solution_means_that_nothing_fits():
+    plan, traces = planned("two stages")
+    mixer = mixer_of(plan, traces, settled_implementation(plan.spec), SOFTWARE, BUILT_IN, {})
+    adam = plan.control.prediction.adam
+    assert Planner(mixer, Room(2**20, 1.0, 0.0), adam).solve() is None
+    with pytest.raises(UnsolvedError):  # HiGHS does not accept so large a number
+        Planner(mixer, Room(2**40, 1e16, 0.0), adam).solve()
+
+
 def test_plans_are_not_offered_where_layers_are_captured_or_moved():
     plan, traces = planned("two stages")
     for update in ({"cuda_graph": plan.spec.cuda_graph.model_copy(update={"impl": "local"})},
@@ -180,6 +214,19 @@ def test_plans_are_not_offered_where_layers_are_captured_or_moved():
                    {"offload": plan.spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})}):  # fmt: skip
         found = solved(replace(plan, spec=plan.spec.model_copy(update=update)), traces)
         assert found.row is None and found.reason
+
+
+@pytest.mark.slow
+def test_line_1_has_what_the_plan_needs_with_its_range():
+    plan, _ = planned("interleaved")
+    gib = (plan.control.prediction.fits[0] + plan.limits.outside_bytes) / (1 - plan.limits.margin) / 2**30
+    asked = Request(**INSTANCES["interleaved"][0])
+    request = PlanRequest(asked=asked, assume="megatron-core=0.16.1", optimal=True, fit_into_gib=gib)
+    made = plan_request(request, this_host())
+    found, answer = made.optimal.row.prediction, with_optimal(Page(()), made, None).answer
+    assert made.optimal.is_faster and found.fits[1] > found.peak_bytes
+    need, *ends = re.search(r"([\d.]+) GiB .*\(([\d.]+)-([\d.]+)\)", plain(answer.words)).groups()
+    assert [float(ends[0]), float(need), float(ends[1])] == [round(size / 2**30, 1) for size in found.fits]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Layers moved between stages: as fast as the best of all splits of a small model, legal, and proven."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -60,8 +61,32 @@ def test_the_split_equals_brute_force_at_every_budget(name):
         assert answer.row.prediction.time.likely_s == pytest.approx(best, rel=1e-9)
         # Of "experts", a stage that recomputes for nothing would exchange less beside its passes, if it could.
         assert best * (1 - 2e-3 * (name == "experts") - 1e-6) <= answer.split_bound <= best * (1 + 1e-9)
+        assert answer.bound == min(answer.split_bound, answer.bound) and not answer.split_reason
         if answer.layout:
             assert answer.row.candidate.spec.parallelism.pipeline_model_parallel_layout == answer.layout
+
+
+@pytest.mark.slow
+def test_nothing_is_proven_where_the_time_limit_ends_the_search_of_splits():
+    plan, traces = planned("two stages")
+    made = with_budget(plan, 1e3)
+    of_request = solved(made, traces)
+    assert of_request.is_proven
+    ended = replace(splits(made, traces), most_s=0.0).best(of_request)
+    assert (ended.is_proven, bool(ended.split_reason)) == (False, True)
+    assert ended.bound == ended.split_bound < ended.seconds == of_request.seconds
+
+
+@pytest.mark.slow
+def test_splits_that_cannot_be_searched_have_no_bound():
+    plan, traces = planned("dense first")
+    of_request = solved(with_budget(plan, 1e3), traces)
+    moe = plan.spec.model.moe.model_copy(update={"moe_layer_freq": (0, 1, 0, 1)})
+    in_turn = plan.spec.model_copy(update={"model": plan.spec.model.model_copy(update={"moe": moe})})
+    for made, known in ((replace(plan, spec=in_turn), traces), (plan, replace(traces, even={}))):
+        answer = splits(made, known).best(of_request)
+        assert (answer.split_bound, bool(answer.split_reason), answer.is_proven) == (0, True, False)
+        assert (answer.row, answer.bound) == (of_request.row, of_request.bound)
 
 
 @pytest.mark.slow
