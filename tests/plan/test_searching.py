@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from harness.errors import RunFailedError
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
 from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
+from harness.plan import searching
 from harness.plan.request import PlanRequest, settled_for_search
 from harness.plan.searched import NUM_BEST, command
-from harness.plan.searching import _halves, _own, search
+from harness.plan.searching import search
 from harness.plan.show_layouts import search_page, thinned
 from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
@@ -189,11 +191,11 @@ def test_a_command_asks_for_the_recompute_that_was_found_alone(found):
 
 
 def test_a_layout_is_halved_only_where_it_is_split():
-    assert list(_halves(Sizes(1, 2, None, 1, None, None, 1))) == []
+    assert list(Sizes(1, 2, None, 1, None, None, 1).halves()) == []
     both = Sizes(4, 2, None, 2, 8, 4, 1)
-    assert list(_halves(both)) == [both._replace(tp=2, et=2), both._replace(cp=1)]
+    assert list(both.halves()) == [both._replace(tp=2, et=2), both._replace(cp=1)]
     for recipe, ep in (("qwen3_30b_a3b", 16), ("llama3_8b", None)):
-        assert _own(resolve(Request(model_recipe_name=recipe, gpu="h100")).spec).ep == ep
+        assert Sizes.of(resolve(Request(model_recipe_name=recipe, gpu="h100")).spec).ep == ep
 
 
 def test_a_command_names_the_file_of_ones_own_job(found):
@@ -224,6 +226,40 @@ def test_a_search_ends_when_its_time_is_up(mbr_perf):
     seen = json.loads(answer.out)["search"]
     assert (answer.code, seen["interrupted"], seen["is_time_up"]) == (0, True, True)
     assert sum(seen["layouts"].values()) < seen["num_layouts"]
+
+
+def _search_that_ends_with(monkeypatch, found, eager, **asked):
+    """Search without looking at layouts: ``eager`` is its last part."""
+    best = found.best[0]
+    monkeypatch.setattr(searching._Run, "coarse", lambda run: (run.known.add(best), run._ended("predicted")))
+    monkeypatch.setattr(searching._Run, "fine", lambda run: None)
+    monkeypatch.setattr(searching._Run, *eager)
+    return search(
+        PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine"), search=True, **asked), this_host()
+    )
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_tracer_that_dies_at_the_end_leaves_the_answer(monkeypatch, found, is_stopped):
+    def die(run, _settings):
+        if is_stopped:
+            run.tracing.stop.set()
+        raise RunFailedError("the tracer died")
+
+    answer = _search_that_ends_with(monkeypatch, found, ("_traces", die))
+    assert (answer.best, answer.interrupted, answer.eager) == ([found.best[0]], is_stopped, None)
+    assert any("the tracer died" in note for note in answer.sources) is not is_stopped
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_time_is_up_only_where_it_ended_the_search(monkeypatch, found, is_stopped):
+    def wait(run):
+        assert run.tracing.stop.wait(60)
+        if is_stopped:
+            run._end_if_stopped()
+
+    answer = _search_that_ends_with(monkeypatch, found, ("eager", wait), max_minutes=1e-4)
+    assert (answer.interrupted, answer.is_time_up) == (is_stopped, is_stopped)
 
 
 @pytest.mark.parametrize(
