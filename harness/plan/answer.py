@@ -10,8 +10,11 @@ from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, format_percent, format_seconds, sentence
 
 
-def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
-    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
+def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
+    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows.
+
+    ``keep``: those of ``more`` that are never left out.
+    """
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
     without = _without_text(plan, control, unit) if control else ""
     if best is None or best.prediction is None:
@@ -36,7 +39,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
         f"; {odds}" * is_tight,
         *beside,
         ".",
-        keep=(*reasons, without * is_kept, "."),
+        keep=(*reasons, without * is_kept, *keep, "."),
     )
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
 from harness.plan import searching
 from harness.plan.request import PlanRequest, settled_for_search
-from harness.plan.searched import NUM_BEST, command
+from harness.plan.searched import NUM_BEST, command, search_document
 from harness.plan.searching import search
 from harness.plan.show_layouts import search_page, thinned
 from harness.predict.layouts import Sizes
@@ -108,15 +109,46 @@ def test_that_nothing_fits_is_an_answer():
     assert sum(nothing.counts.values()) == nothing.num_layouts
     assert "not legal" not in nothing.counts
     assert nothing.least[0] > 12 * 2**30 or nothing.nearest.lacking > 0
-    assert "closest: tp=4 pp=" in plain(search_page(nothing, PlanRequest(asked=SFT)).answer.words)
+    request = PlanRequest(asked=SFT, fit_into_gib=12.0)
+    assert "closest: tp=4 pp=" in plain(search_page(nothing, request).answer.words)
+    closest = search_document(nothing, request).closest
+    assert (closest.layout[:5], closest.needs_bytes > 12 * 2**30) == ("tp=4 ", True)
+    assert (closest.recompute, closest.needs_bytes) in (
+        (None, int(nothing.least[0])),
+        (nothing.nearest and nothing.nearest.smallest.text, nothing.nearest and nothing.nearest.lacking + 12 * 2**30),
+    )
 
 
-def test_a_search_starts_where_sizes_of_the_point_do_not_fit_what_is_given():
-    asked = replace(SFT, tensor_model_parallel_size=None, global_batch_size=None)
-    base = settled_for_search(PlanRequest(asked=replace(asked, num_gpus=2)), this_host()).spec
-    point = settled_for_search(PlanRequest(asked=replace(asked, num_gpus=None)), this_host()).spec
-    assert (base.num_gpus, base.parallelism.model_parallel_size) == (2, 1)
-    assert base.batch.global_batch_size == point.batch.global_batch_size * 2 // point.num_gpus
+def test_the_page_of_a_search_says_how_far_it_came(found):
+    request = PlanRequest(asked=SFT, over=(("ng", (64, 128)),))
+    early = replace(found, interrupted=True, is_time_up=True, counts=Counter({"predicted": 3}))
+    page = search_page(early, request)
+    assert f"best of 3 of {found.num_layouts} layouts (time is up) of 64 GPUs" in plain(page.answer.words)
+    assert f"{found.num_layouts - 3} layouts not seen" in plain(page.blocks[0].words)
+    assert plain(search_page(found, request).answer.words).startswith("Use 64 GPUs: tp=4 ")
+
+
+@pytest.mark.parametrize(("rest", "word"), [(0, "Fits"), (1, "Faster"), (2, "Safer")])
+def test_the_advice_without_cuda_graphs_is_in_the_document(found, rest, word):
+    """With nothing, with a layout that fits as surely, and with one that is tight, beside it."""
+    eager, other = found.best[:2]
+    tight = replace(other, plan=replace(other.plan, recommended=replace(other.row, verdict="TIGHT")))
+    known = replace(found, eager=eager, tried={other.sizes: (other, other, tight)[rest]} if rest else {})
+    request = PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine", cuda_graph_scope="attn"))
+    row = search_document(known, request).without_graphs
+    assert (row.layout, row.verdict, row.command.count("--cuda_graph_impl none")) == (eager.name, "FITS", 1)
+    assert "scope" not in row.command
+    assert [block for block in search_page(known, request).blocks if str(getattr(block, "words", "")).startswith(word)]
+
+
+@pytest.mark.parametrize("num_gpus", [2, 16, 48, 64, 128])
+@pytest.mark.parametrize("pinned", [{}, {"tensor_model_parallel_size": 8}, {"pipeline_model_parallel_size": 1}])
+def test_the_batch_of_a_search_depends_on_the_number_of_gpus_alone(num_gpus, pinned):
+    """The point has 256 samples on 64 GPUs, TP 4, PP 4, VP 5 and CP 2, of which some do not fit what is given."""
+    asked = Request(model_recipe_name="llama3_70b", gpu="h100", num_gpus=num_gpus, **pinned)
+    base = settled_for_search(PlanRequest(asked=asked), this_host()).spec
+    assert (base.num_gpus, base.batch.global_batch_size) == (num_gpus, 4 * num_gpus)
+    assert {name: getattr(base.parallelism, name) for name in pinned} == pinned
 
 
 @pytest.mark.slow
@@ -126,6 +158,7 @@ def test_a_better_layout_without_cuda_graphs_is_found():
                     tensor_model_parallel_size=1, context_parallel_size=1, **graphs)  # fmt: skip
     found = search(PlanRequest(asked=asked), this_host())
     assert found.best == [] and found.nearest.lacking > 0
+    assert search_document(found, PlanRequest(asked=asked)).without_graphs.recompute == "full:block:7"
     assert (found.eager.row.text, found.eager.plan.spec.cuda_graph.impl) == ("full:block:7", "none")
 
 
