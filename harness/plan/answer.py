@@ -13,7 +13,7 @@ from harness.units import GIB, MIB, format_percent, format_seconds, sentence
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows.
 
-    ``keep``: those of ``more`` that are never left out.
+    ``keep``: what is never left out; what of it is not in ``more`` comes last.
     """
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
     without = _without_text(plan, control, unit) if control else ""
@@ -22,7 +22,9 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
             Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
             without,
             "; --search tries other layouts" * why_none(plan).endswith("usable"),
+            *keep,
             ".",
+            keep=keep,
         )
     is_control, is_tight = best.text == NoRecompute().text, best.verdict != "FITS"
     most, _, odds = doubt_text(plan, best.prediction).partition("; ") if is_tight else ("", "", "")
@@ -38,6 +40,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
         *reasons,
         f"; {odds}" * is_tight,
         *beside,
+        *(text for text in keep if text not in beside),
         ".",
         keep=(*reasons, without * is_kept, *keep, "."),
     )

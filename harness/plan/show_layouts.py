@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.measure.understanding import with_stop
 from harness.plan.answer import answer_of, size_unit
@@ -16,7 +17,7 @@ from harness.predict.search import Plan, Row, cost_of
 from harness.resolve.sweep_file import SIZES
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
-from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines
+from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines, stop_words
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="
@@ -64,7 +65,8 @@ def _answer(planned: Planned, of: str = "", fewest: str = "", *, is_early: bool 
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
     more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
     row = best.plan.cure or best.row
-    return answer_of(best.plan, f"{fewest}{best.name} with recompute {row.label}", more, keep=more[:is_early])
+    keep = [*more[:is_early], *stop_words(best.settled.notes)]
+    return answer_of(best.plan, f"{fewest}{best.name} with recompute {row.label}", more, keep)
 
 
 def best_row(plan: Plan) -> Row | None:
@@ -184,7 +186,8 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
         )
     unseen = counted(found.num_layouts - sum(found.counts.values()), "layout")
     early = f"Ended early: {unseen} not seen; `plan` of one of these may show other figures, because it replays steps"
-    planned, front = Planned(tuple(found.best)), thinned(found.pareto, keep=best[0])
+    first = replace(best[0][0], settled=with_stop(best[0][0].settled, request.asked))
+    planned, front = Planned((first, *found.best[1:])), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
     pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
     commands = [command(*each, request) for each in best]
@@ -193,7 +196,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
         (
             *([Line(early, "doubt", hang=2)] if found.interrupted else []),
             *_without_graphs(found),
-            *stop_lines(with_stop(best[0][0].settled, request.asked).notes),
+            *stop_lines(first.settled.notes),
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
             *limit_lines(best[0][0].plan, _still_assumed(found)),
             GAP,
