@@ -10,8 +10,11 @@ from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, format_percent, format_seconds, sentence
 
 
-def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
-    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows."""
+def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
+    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows.
+
+    ``keep``: what is never left out; what of it is not in ``more`` comes last.
+    """
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
     without = _without_text(plan, control, unit) if control else ""
     if best is None or best.prediction is None:
@@ -19,7 +22,9 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
             Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
             without,
             "; --search tries other layouts" * why_none(plan).endswith("usable"),
+            *keep,
             ".",
+            keep=keep,
         )
     is_control, is_tight = best.text == NoRecompute().text, best.verdict != "FITS"
     most, _, odds = doubt_text(plan, best.prediction).partition("; ") if is_tight else ("", "", "")
@@ -35,8 +40,9 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = ()) -> Line:
         *reasons,
         f"; {odds}" * is_tight,
         *beside,
+        *(text for text in keep if text not in beside),
         ".",
-        keep=(*reasons, without * is_kept, "."),
+        keep=(*reasons, without * is_kept, *keep, "."),
     )
 
 

@@ -155,7 +155,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
 
     first = planned.made[0]
     is_asked = first.settled.sources.get("recompute", "").startswith("-")
-    whose = "your" if is_asked else "the recipe's"
+    whose = "your" if is_asked else "the job's" if request.asked.source else "the recipe's"
     if len(planned.layouts) > 1:
         page = layouts_page(planned, whose)
     else:

@@ -23,7 +23,9 @@ from harness.predict.limits import Limits
 from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import shipped_releases
 from harness.predict.tracer import release_of, source_of
+from harness.resolve.points import choose_point
 from harness.resolve.recipe import ASSUMED, ForeignSource, Request
+from harness.resolve.resolve import recipe_of
 from harness.resolve.sweep_file import SIZES
 from harness.units import GIB
 
@@ -166,26 +168,33 @@ def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
 
 
 def settled_for_search(request: PlanRequest, host: Host) -> Settled:
-    """Settle the request. Where sizes of its point do not fit what is given, all that are not given are 1 at first.
+    """Settle the request. Without a global batch size it has as many samples a GPU as the point, whatever the sizes.
 
-    The global batch size is then that of the point, for as many samples a GPU.
+    Where sizes of the point do not fit what is given, all that are not given are 1 at first.
     """
 
     def settled(asked: Request) -> Settled:
         return settle(RunRequest(asked=asked), host, request.assume, gpu_point=True)
 
     asked, options = request.asked, {SIZES[name]: "none" if name == "vp" else 1 for name in Sizes._fields}
+    nothing: dict[str, Any] = dict.fromkeys(("num_gpus", *options))
     try:
+        own = settled(replace(asked, **nothing))
+        if asked.num_gpus and asked.source is None:
+            known: dict[str, Any] = {"gpu": own.spec.gpu, **own.from_point}
+            point = choose_point(recipe_of(asked), replace(asked, **known)).point.key.num_gpus
+            own = settled(replace(asked, **nothing | {"num_gpus": point}))
+    except BadRequestError:  # no point without its number of GPUs, or the request is wrong
         return settled(asked)
-    except BadRequestError as error:
-        nothing: dict[str, Any] = dict.fromkeys(("num_gpus", *options))
-        try:
-            own = settled(replace(asked, **nothing)).spec
-        except BadRequestError:
-            raise error from None
-    num_gpus = asked.num_gpus or own.num_gpus
-    batch = asked.global_batch_size or max(1, own.batch.global_batch_size * num_gpus // own.num_gpus)
-    ones: dict[str, Any] = {option: one for option, one in options.items() if getattr(asked, option) is None}
-    found = settled(replace(asked, global_batch_size=batch, **ones))
-    note = f"{ASSUMED}: global {batch}, as it is {own.batch.global_batch_size} on {own.num_gpus} GPUs; change with -gb"
-    return found if asked.global_batch_size else replace(found, notes=(*found.notes, note))
+    base, num_gpus, note = own.spec, asked.num_gpus or own.spec.num_gpus, ""
+    if asked.global_batch_size is None and num_gpus != base.num_gpus:
+        was = base.batch.global_batch_size
+        asked = replace(asked, global_batch_size=max(1, was * num_gpus // base.num_gpus))
+        then = f"as it is {was} on {base.num_gpus} GPUs; change with -gb"
+        note = f"{ASSUMED}: global {asked.global_batch_size}, {then}"
+    try:
+        found = settled(asked)
+    except BadRequestError:
+        ones: dict[str, Any] = {option: one for option, one in options.items() if getattr(asked, option) is None}
+        found = settled(replace(asked, **ones))
+    return replace(found, notes=(*found.notes, note)) if note else found

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
 
@@ -174,11 +174,19 @@ class SearchedRow(Shown):
     without: tuple[str, ...]
 
 
+class ClosestRow(Shown):
+    """The layout that lacks the fewest bytes. ``recompute`` null: weights, gradients and states alone do not fit."""
+
+    layout: str
+    recompute: str | None
+    needs_bytes: int
+
+
 class SearchDocument(Shown):
     """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set.
 
     ``interrupted``: it ended early; ``is_time_up``: by `--max_minutes`. ``too_few``: numbers of GPUs into which nothing
-    fits.
+    fits. ``without_graphs``: a better layout without CUDA graphs. ``closest``: null where a layout fits.
     """
 
     num_layouts: int
@@ -188,18 +196,34 @@ class SearchDocument(Shown):
     layouts: dict[str, int]
     best: tuple[SearchedRow, ...]
     pareto: tuple[SearchedRow, ...]
+    without_graphs: SearchedRow | None
+    closest: ClosestRow | None
 
 
 def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
     """Return the part of the document that only a search has; the document around it describes the best layouts."""
 
-    def row(tried: Tried, row: Row) -> SearchedRow:
+    def row(tried: Tried, row: Row, **asked: str | None) -> SearchedRow:
         pasted = to_paste(row.candidate.spec, found.base.spec, with_sizes=True)
-        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, request))
+        told = replace(request, asked=replace(request.asked, **asked))  # type: ignore[arg-type]
+        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, told))
 
+    best, eager = [row(each, each.row) for each in found.best if each.row], found.eager
+    no_graphs = {"cuda_graph_impl": "none", "cuda_graph_scope": None}
     return SearchDocument.of(
         found,
         layouts=dict(found.counts),
-        best=[row(each, each.row) for each in found.best if each.row],
+        best=best,
         pareto=[row(*each) for each in found.pareto],
+        without_graphs=row(eager, eager.row, **no_graphs) if eager and eager.row else None,
+        closest=None if best else _closest(found),
     )
+
+
+def _closest(found: Searched) -> ClosestRow | None:
+    if near := found.nearest:
+        row = near.smallest
+        assert row.prediction
+        return ClosestRow(layout=near.name, recompute=row.text, needs_bytes=row.prediction.fits[1])
+    size, name = found.least
+    return ClosestRow(layout=name, recompute=None, needs_bytes=int(size)) if name else None

@@ -9,7 +9,7 @@ from threading import Event, Timer
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.experiment import CudaGraphSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.launch.environment import Host
@@ -18,6 +18,7 @@ from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest, check_plan, settled_for_search, source_notes
 from harness.plan.run import replayed
 from harness.plan.searched import SLOWEST, Searched, Tried
+from harness.predict.advice import WITHOUT_GRAPHS
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
@@ -68,7 +69,7 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
     release = base.software.megatron_core
-    stop = Event()
+    stop, time_up = Event(), Event()
     with WarmTracers(host, TIMEOUT_S, stop) as warm:
         cache = trace_cache(host.shell) if request.use_cache else None
         tracing = Tracing(host, cache, stop=stop, megatron_core=release, warm=warm)
@@ -76,7 +77,7 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
         run = _Run(request, base, recipe, space, tracing, known, news)
 
         def end() -> None:
-            known.is_time_up = True
+            time_up.set()
             stop.set()
 
         timer = Timer(60 * (request.max_minutes or 0), end)
@@ -88,18 +89,18 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
             run.eager()
         except KeyboardInterrupt:
             stop.set()
-            run.known.interrupted = True
+            known.interrupted, known.is_time_up = True, time_up.is_set()
         finally:
             timer.cancel()
-    if run.known.counts.keys() <= {_NOT_LEGAL} and not run.known.interrupted:
+    if known.counts.keys() <= {_NOT_LEGAL} and not known.interrupted:
         given = f" with {' '.join(f'{name}={value}' for name, value in pinned.items())}" if pinned else ""
-        reasons = "; ".join(f"{text} ({count} layouts)" for text, count in run.known.reasons.most_common(3))
+        reasons = "; ".join(f"{text} ({count} layouts)" for text, count in known.reasons.most_common(3))
         raise BadRequestError(
-            f"--search: none of {run.known.num_layouts} layouts of {base.spec.num_gpus} GPUs{given} can be planned: "
+            f"--search: none of {known.num_layouts} layouts of {base.spec.num_gpus} GPUs{given} can be planned: "
             f"{reasons or 'no sizes divide them'}",
             remedy="change -ng or -gb, or leave out sizes that pin the search",
         )
-    return run.known
+    return known
 
 
 def _pinned(request: PlanRequest) -> dict[str, int | None]:
@@ -142,7 +143,7 @@ class _Run:
         because a layout that is too large with one is too large with a larger one. Tracers make the traces of the next
         shapes meanwhile.
         """
-        own, levels = _own(self.base.spec).shape, dict[int, dict[object, list[Sizes]]]()
+        own, levels = Sizes.of(self.base.spec).shape, dict[int, dict[object, list[Sizes]]]()
         for sizes in self.space.sizes():
             level = 0 if sizes.shape == own else sizes.mb
             levels.setdefault(level, {}).setdefault(sizes.shape, []).append(sizes)
@@ -184,7 +185,12 @@ class _Run:
             spec = each.settled.spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
             due = _Due(each.sizes, each.settings, replace(each.settled, spec=spec))
             settings.append((due, self._everything(due)))
-        traces = self._traces(settings)
+        try:
+            traces = self._traces(settings)
+        except RunFailedError as error:
+            self._end_if_stopped()
+            self.known.sources += (f"Not planned {WITHOUT_GRAPHS}: {error.message}",)
+            return
         found = (replayed(self._tried(*each, traces), self.request) for each in settings)
         eager = min((each for each in found if each.row), key=lambda each: each.rank, default=None)
         if eager and (not best or eager.is_better_than(best[0])):
@@ -260,7 +266,7 @@ class _Run:
         if least_seconds(spec) > SLOWEST * self.known.fastest:
             self._ended(f"pipeline bubble: over {SLOWEST:g} times the fastest step")
             return None
-        if any(self.computing.get(half, 0.0) > SLOWEST * self.known.fastest for half in _halves(sizes)):
+        if any(self.computing.get(half, 0.0) > SLOWEST * self.known.fastest for half in sizes.halves()):
             self.computing[sizes] = inf
             self._ended(_SLOW)
             return None
@@ -373,27 +379,3 @@ def _needed(settings: _Batch) -> Iterator[tuple[TraceKind, tuple[TraceCase, ...]
         kind = trace_kind(due.settled.spec)
         with suppress(LayoutError):  # the plan refuses such a layout with the reason
             yield kind, required_cases(found, kind[0], due.settled.software)
-
-
-def _halves(sizes: Sizes) -> Iterator[Sizes]:
-    """Yield layouts with half the tensor or context parallelism, with which a step computes no longer.
-
-    Half of either leaves half as many micro-batches of twice the work, fewer messages and fewer launches.
-    """
-    if sizes.tp > 1:
-        yield sizes._replace(tp=sizes.tp // 2, et=sizes.et if sizes.et in (None, 1) else sizes.tp // 2)
-    if sizes.cp > 1:
-        yield sizes._replace(cp=sizes.cp // 2)
-
-
-def _own(spec: ExperimentSpec) -> Sizes:
-    p, has_experts = spec.parallelism, spec.model.moe is not None
-    return Sizes(
-        p.tensor_model_parallel_size,
-        p.pipeline_model_parallel_size,
-        p.virtual_pipeline_model_parallel_size,
-        p.context_parallel_size,
-        p.expert_model_parallel_size if has_experts else None,
-        p.expert_tensor_size if has_experts else None,
-        spec.batch.micro_batch_size,
-    )

@@ -52,6 +52,7 @@ from harness.show.request_text import (
     paste_lines,
     request_facts,
     request_words,
+    stop_words,
 )
 from harness.units import GIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
 
@@ -79,7 +80,7 @@ def plan_page(
     is_beaten: bool = False,
     in_full: bool = True,
 ) -> Page:
-    """The page of one layout. ``whose``: ``your`` or ``the recipe's``, by the source of the request's setting.
+    """The page of one layout. ``whose``: ``your``, ``the job's`` or ``the recipe's``, by the source of its setting.
 
     ``own``: the setting of the recipe, where the request has another one. ``is_beaten``: by a plan by layer, so none of
     the settings is recommended. ``in_full``: details are shown, also those that take a replay.
@@ -91,7 +92,11 @@ def plan_page(
     ladder: list[Block] = [Line("Changes, the cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.recommended
-    shown = [Shown(_name(plan, row, best, own), row, plan.limits, row.overhead) for row in rows]
+    told = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
+    marks = ((row, " *" * (row is best), told.get(row.text)) for row in rows)
+    shown = [
+        Shown(f"{row.label}{star}{f' ({of})' * bool(of)}", row, plan.limits, row.overhead) for row, star, of in marks
+    ]
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
@@ -110,7 +115,7 @@ def plan_page(
             *([Details(len(steps), "step", tuple(ladder))] if plan.recommended else []),
             assumptions(plan),
         ),
-        answer=answer_of(plan),
+        answer=answer_of(plan, keep=stop_words(notes)),
     )
 
 
@@ -224,11 +229,6 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
 
 
-def _name(plan: Plan, row: Row, best: Row | None, own: str) -> str:
-    asked = row.text == plan.spec.recompute.text
-    return row.label + " *" * (row is best) + " (asked)" * asked + " (recipe's)" * (row.text == own)
-
-
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     """Return what may be used, the job that is planned, and those of ``notes`` that name assumed values."""
     limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *drawn_text(plan))]
@@ -287,7 +287,8 @@ def _other_settings(plan: Plan, whose: str) -> Iterator[Block]:
     asked = next((row for row in plan.rows if row.text == plan.spec.recompute.text), None)
     in_table = asked is not None and asked.prediction is not None and not allocator_text(plan, asked)
     in_table &= asked is plan.riskier or not asked or asked.verdict != "TIGHT"
-    for text in ("" if in_table else asked_text(plan, whose), safe_instead(plan), riskier_text(plan)):
+    riskier = "" if asked and asked is plan.riskier and not in_table else riskier_text(plan)
+    for text in ("" if in_table else asked_text(plan, whose), safe_instead(plan), riskier):
         if text:
             yield Line(sentence(text), hang=2)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.measure.understanding import with_stop
 from harness.plan.answer import answer_of, size_unit
@@ -16,7 +17,7 @@ from harness.predict.search import Plan, Row, cost_of
 from harness.resolve.sweep_file import SIZES
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
-from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines
+from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines, stop_words
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 SAME = "="
@@ -54,14 +55,18 @@ def _why_nothing(planned: Planned) -> str:
     return f"closest is {near.name} with recompute {near.smallest.label}, {_need(near, near.smallest)}; try --search"
 
 
-def _answer(planned: Planned, of: str = "", fewest: str = "") -> Line:
-    """Return line 1: the best layout, and how many layouts it is the best of. ``fewest``: the GPUs that it needs."""
+def _answer(planned: Planned, of: str = "", fewest: str = "", *, is_early: bool = False) -> Line:
+    """Return line 1: the best layout, and how many layouts it is the best of. ``fewest``: the GPUs that it needs.
+
+    ``is_early``: the search has not seen all layouts, which no line 1 leaves out.
+    """
     best = planned.best
     assert best and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
     more = [f"; best of {of or counted(len(planned.layouts), 'layout')}", same]
     row = best.plan.cure or best.row
-    return answer_of(best.plan, f"{fewest}{best.name} with recompute {row.label}", more)
+    keep = [*more[:is_early], *stop_words(best.settled.notes)]
+    return answer_of(best.plan, f"{fewest}{best.name} with recompute {row.label}", more, keep)
 
 
 def best_row(plan: Plan) -> Row | None:
@@ -164,47 +169,55 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     """Return the page of a search, finished or interrupted. ``show_all``: every layout that it recommends."""
     best = [(each, each.row) for each in found.best if each.row]
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
-    of, fewest = _extent(found)
-    early = ["Ended early: `plan` of one of these layouts may show other figures, because it replays its steps"]
-    notes = [*early * found.interrupted, *other_notes(found.base.notes), *found.sources, *_counts(found)]
-    more = (Details(len(facts.rows), "fact", (facts,)), details("note", notes))
+    of, fewest = _extent(found, request)
+    notes = [*other_notes(found.base.notes), *found.sources]
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
-        usual = (Line(f"Most often not legal: {reason} ({count})") for reason, count in found.reasons.most_common(1))
         next_step = Line(f"Next: {_next_step(found, request)}", hang=2)
         return Page(
-            (*_without_graphs(found), next_step, *usual, *more),
-            answer=answer_line((nothing, f" among {of}"), _closest(found), f": {_ends(found)}."),
+            (
+                *_without_graphs(found),
+                *(Line(text, hang=2) for text in _counts(found)),
+                next_step,
+                Details(len(facts.rows), "fact", (facts,)),
+                details("note", notes),
+            ),
+            answer=answer_line((nothing, f" among {of}"), _closest(found), ".", keep=["."]),
         )
-    planned, front = Planned(tuple(found.best)), thinned(found.pareto, keep=best[0])
+    unseen = counted(found.num_layouts - sum(found.counts.values()), "layout")
+    early = f"Ended early: {unseen} not seen; `plan` of one of these may show other figures, because it replays steps"
+    first = replace(best[0][0], settled=with_stop(best[0][0].settled, request.asked))
+    planned, front = Planned((first, *found.best[1:])), thinned(found.pareto, keep=best[0])
     shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
     pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
     commands = [command(*each, request) for each in best]
     rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
+            *([Line(early, "doubt", hang=2)] if found.interrupted else []),
             *_without_graphs(found),
-            *stop_lines(with_stop(best[0][0].settled, request.asked).notes),
+            *stop_lines(first.settled.notes),
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
             *limit_lines(best[0][0].plan, _still_assumed(found)),
             GAP,
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),
-            *more,
+            Details(len(facts.rows), "fact", (facts,)),
+            details("note", [*notes, *_counts(found)]),
             Details(len(commands) - 1, "command", (Section("The other layouts", (Code("\n".join(commands[1:])),)),)),
             Details(0 if show_all else max(0, len(best) - MOST_ROWS), "layout", option="--all"),
             Details(len(front), "Pareto setting", (Section(pareto, _table(rest, planned)),)),
             details("note", _about(planned, [each.plan for each, _ in best])),
             assumptions(best[0][0].plan),
         ),
-        answer=_answer(planned, of, fewest),
+        answer=_answer(planned, of, fewest, is_early=found.interrupted),
     )
 
 
 def _without_graphs(found: Searched) -> Iterator[Line]:
     """Yield the layout that is safer or faster without CUDA graphs than the best one."""
     if (eager := found.eager) and eager.row:
-        how = "Faster" if found.best and found.best[0].rank[0] == eager.rank[0] else "Safer"
+        how = "Faster" if found.best and found.best[0].rank[0] == eager.rank[0] else "Safer" if found.best else "Fits"
         what = f"{eager.name} with recompute {eager.row.label}"
         yield Line(f"{how} {WITHOUT_GRAPHS}: {what}, {_need(eager, eager.row)}, {format_seconds(eager.seconds)} a step")
 
@@ -238,15 +251,16 @@ def _still_assumed(found: Searched) -> list[str]:
     return [note for note in notes if micro not in note]
 
 
-def _extent(found: Searched) -> tuple[str, str]:
-    """Say how many layouts were tried, and of how many GPUs where fewer were too few."""
+def _extent(found: Searched, request: PlanRequest) -> tuple[str, str]:
+    """Say how many layouts were tried, and of how many GPUs where the request names several numbers."""
     done = f"{sum(found.counts.values())} of " if found.interrupted else ""
     early = f" ({'time is up' if found.is_time_up else 'interrupted'})" if found.interrupted else ""
     tried = f"{done}{counted(found.num_layouts, 'layout')}{early}"
-    if not found.too_few:
+    if not request.num_gpus:
         return tried, ""
-    gpus, are = f"{found.base.spec.num_gpus} GPUs", "are" if len(found.too_few) > 1 else "is"
-    return f"{tried} of {gpus}", f"{gpus} ({' and '.join(map(str, found.too_few))} {are} too few): "
+    gpus, are = counted(found.base.spec.num_gpus, "GPU"), "are" if len(found.too_few) > 1 else "is"
+    few = f" ({' and '.join(map(str, found.too_few))} {are} too few)" if found.too_few else ""
+    return f"{tried} of {gpus}", f"{gpus}{few}: "
 
 
 def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:

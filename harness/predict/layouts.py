@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
@@ -28,6 +28,20 @@ class Sizes(NamedTuple):
     et: int | None
     mb: int
 
+    @classmethod
+    def of(cls, spec: ExperimentSpec) -> Self:
+        """Return the layout of a request."""
+        p, has_experts = spec.parallelism, spec.model.moe is not None
+        return cls(
+            p.tensor_model_parallel_size,
+            p.pipeline_model_parallel_size,
+            p.virtual_pipeline_model_parallel_size,
+            p.context_parallel_size,
+            p.expert_model_parallel_size if has_experts else None,
+            p.expert_tensor_size if has_experts else None,
+            spec.batch.micro_batch_size,
+        )
+
     @property
     def name(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self._asdict().items() if value is not None)
@@ -36,6 +50,16 @@ class Sizes(NamedTuple):
     def shape(self) -> tuple[int | None, ...]:
         """Return the sizes beside those of the pipeline: layouts of one shape share all traces."""
         return self.tp, self.cp, self.ep, self.et, self.mb
+
+    def halves(self) -> Iterator[Self]:
+        """Yield layouts with half the tensor or context parallelism, with which a step computes no longer.
+
+        Half of either leaves half as many micro-batches of twice the work, fewer messages and fewer launches.
+        """
+        if self.tp > 1:
+            yield self._replace(tp=self.tp // 2, et=self.et if self.et in (None, 1) else self.tp // 2)
+        if self.cp > 1:
+            yield self._replace(cp=self.cp // 2)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ def export_lines(notes: Iterable[str]) -> list[Line]:
     return [Line(note, whole=True) for note in notes if note.startswith(EXPORTS)]
 
 
+def stop_words(notes: Iterable[str]) -> list[str]:
+    """Return of such notes what an answer has room for: that the job ends at its start, and the rule."""
+    return [f"; {': '.join(note.split(': ')[:2])}" for note in notes if note.startswith(STOPS)]
+
+
 def stop_lines(notes: Iterable[str]) -> list[Line]:
     """Return those of ``notes`` that say why the job ends at its start."""
     return [Line(note, "failed", hang=2) for note in notes if note.startswith(STOPS)]

@@ -9,6 +9,7 @@ import pytest
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
+from harness.launch.environment_rows import STOPS
 from harness.measure.prediction import limits_for
 from harness.measure.understanding import Settled
 from harness.plan.answer import size_in, size_unit
@@ -371,3 +372,23 @@ def test_beside_a_plan_by_layer_no_other_setting_is_recommended(spec):
     assert begun(alone, "none * ", "Megatron-LM")
     assert not begun(beaten, "none * ")
     assert not begun(beaten, "Megatron-LM")
+
+
+@pytest.mark.parametrize("capacity", [80 * 2**30, 2**30])
+def test_line_1_says_that_the_job_ends_at_its_start(spec, capacity):
+    line = shown(plan_page(planned(spec, capacity), (f"{STOPS}: V01: no connections",)))[0]
+    assert line.endswith(f"; {STOPS}: V01.")
+
+
+@pytest.mark.parametrize(("whose", "mark"), [("your", "asked"), ("the job's", "job's"), ("the recipe's", "recipe's")])
+def test_a_table_says_whose_setting_the_request_has(spec, whose, mark):
+    assert begun(shown(plan_page(planned(spec), (), whose=whose)), f"none * ({mark}) ")
+
+
+def test_the_odds_of_a_tight_setting_are_told_once(spec):
+    made = unsure(spec)
+    more = replace(made.control.prediction, held=made.recommended.prediction.held)
+    tight = replace(made.control, otherwise=made.control.prediction, prediction=more)
+    made = replace(made, rows=tuple(tight if row is made.control else row for row in made.rows))
+    assert made.riskier is tight
+    assert sum("measured jobs of its class" in line for line in shown(plan_page(made, ()))) == 1

@@ -4,17 +4,20 @@ import io
 import json
 import re
 import shlex
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from harness.errors import RunFailedError
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
 from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
+from harness.plan import searching
 from harness.plan.request import PlanRequest, settled_for_search
-from harness.plan.searched import NUM_BEST, command
-from harness.plan.searching import _halves, _own, search
+from harness.plan.searched import NUM_BEST, command, search_document
+from harness.plan.searching import search
 from harness.plan.show_layouts import search_page, thinned
 from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
@@ -106,15 +109,46 @@ def test_that_nothing_fits_is_an_answer():
     assert sum(nothing.counts.values()) == nothing.num_layouts
     assert "not legal" not in nothing.counts
     assert nothing.least[0] > 12 * 2**30 or nothing.nearest.lacking > 0
-    assert "closest: tp=4 pp=" in plain(search_page(nothing, PlanRequest(asked=SFT)).answer.words)
+    request = PlanRequest(asked=SFT, fit_into_gib=12.0)
+    assert "closest: tp=4 pp=" in plain(search_page(nothing, request).answer.words)
+    closest = search_document(nothing, request).closest
+    assert (closest.layout[:5], closest.needs_bytes > 12 * 2**30) == ("tp=4 ", True)
+    assert (closest.recompute, closest.needs_bytes) in (
+        (None, int(nothing.least[0])),
+        (nothing.nearest and nothing.nearest.smallest.text, nothing.nearest and nothing.nearest.lacking + 12 * 2**30),
+    )
 
 
-def test_a_search_starts_where_sizes_of_the_point_do_not_fit_what_is_given():
-    asked = replace(SFT, tensor_model_parallel_size=None, global_batch_size=None)
-    base = settled_for_search(PlanRequest(asked=replace(asked, num_gpus=2)), this_host()).spec
-    point = settled_for_search(PlanRequest(asked=replace(asked, num_gpus=None)), this_host()).spec
-    assert (base.num_gpus, base.parallelism.model_parallel_size) == (2, 1)
-    assert base.batch.global_batch_size == point.batch.global_batch_size * 2 // point.num_gpus
+def test_the_page_of_a_search_says_how_far_it_came(found):
+    request = PlanRequest(asked=SFT, over=(("ng", (64, 128)),))
+    early = replace(found, interrupted=True, is_time_up=True, counts=Counter({"predicted": 3}))
+    page = search_page(early, request)
+    assert f"best of 3 of {found.num_layouts} layouts (time is up) of 64 GPUs" in plain(page.answer.words)
+    assert f"{found.num_layouts - 3} layouts not seen" in plain(page.blocks[0].words)
+    assert plain(search_page(found, request).answer.words).startswith("Use 64 GPUs: tp=4 ")
+
+
+@pytest.mark.parametrize(("rest", "word"), [(0, "Fits"), (1, "Faster"), (2, "Safer")])
+def test_the_advice_without_cuda_graphs_is_in_the_document(found, rest, word):
+    """With nothing, with a layout that fits as surely, and with one that is tight, beside it."""
+    eager, other = found.best[:2]
+    tight = replace(other, plan=replace(other.plan, recommended=replace(other.row, verdict="TIGHT")))
+    known = replace(found, eager=eager, tried={other.sizes: (other, other, tight)[rest]} if rest else {})
+    request = PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine", cuda_graph_scope="attn"))
+    row = search_document(known, request).without_graphs
+    assert (row.layout, row.verdict, row.command.count("--cuda_graph_impl none")) == (eager.name, "FITS", 1)
+    assert "scope" not in row.command
+    assert [block for block in search_page(known, request).blocks if str(getattr(block, "words", "")).startswith(word)]
+
+
+@pytest.mark.parametrize("num_gpus", [2, 16, 48, 64, 128])
+@pytest.mark.parametrize("pinned", [{}, {"tensor_model_parallel_size": 8}, {"pipeline_model_parallel_size": 1}])
+def test_the_batch_of_a_search_depends_on_the_number_of_gpus_alone(num_gpus, pinned):
+    """The point has 256 samples on 64 GPUs, TP 4, PP 4, VP 5 and CP 2, of which some do not fit what is given."""
+    asked = Request(model_recipe_name="llama3_70b", gpu="h100", num_gpus=num_gpus, **pinned)
+    base = settled_for_search(PlanRequest(asked=asked), this_host()).spec
+    assert (base.num_gpus, base.batch.global_batch_size) == (num_gpus, 4 * num_gpus)
+    assert {name: getattr(base.parallelism, name) for name in pinned} == pinned
 
 
 @pytest.mark.slow
@@ -124,6 +158,7 @@ def test_a_better_layout_without_cuda_graphs_is_found():
                     tensor_model_parallel_size=1, context_parallel_size=1, **graphs)  # fmt: skip
     found = search(PlanRequest(asked=asked), this_host())
     assert found.best == [] and found.nearest.lacking > 0
+    assert search_document(found, PlanRequest(asked=asked)).without_graphs.recompute == "full:block:7"
     assert (found.eager.row.text, found.eager.plan.spec.cuda_graph.impl) == ("full:block:7", "none")
 
 
@@ -189,11 +224,11 @@ def test_a_command_asks_for_the_recompute_that_was_found_alone(found):
 
 
 def test_a_layout_is_halved_only_where_it_is_split():
-    assert list(_halves(Sizes(1, 2, None, 1, None, None, 1))) == []
+    assert list(Sizes(1, 2, None, 1, None, None, 1).halves()) == []
     both = Sizes(4, 2, None, 2, 8, 4, 1)
-    assert list(_halves(both)) == [both._replace(tp=2, et=2), both._replace(cp=1)]
+    assert list(both.halves()) == [both._replace(tp=2, et=2), both._replace(cp=1)]
     for recipe, ep in (("qwen3_30b_a3b", 16), ("llama3_8b", None)):
-        assert _own(resolve(Request(model_recipe_name=recipe, gpu="h100")).spec).ep == ep
+        assert Sizes.of(resolve(Request(model_recipe_name=recipe, gpu="h100")).spec).ep == ep
 
 
 def test_a_command_names_the_file_of_ones_own_job(found):
@@ -224,6 +259,40 @@ def test_a_search_ends_when_its_time_is_up(mbr_perf):
     seen = json.loads(answer.out)["search"]
     assert (answer.code, seen["interrupted"], seen["is_time_up"]) == (0, True, True)
     assert sum(seen["layouts"].values()) < seen["num_layouts"]
+
+
+def _search_that_ends_with(monkeypatch, found, eager, **asked):
+    """Search without looking at layouts: ``eager`` is its last part."""
+    best = found.best[0]
+    monkeypatch.setattr(searching._Run, "coarse", lambda run: (run.known.add(best), run._ended("predicted")))
+    monkeypatch.setattr(searching._Run, "fine", lambda run: None)
+    monkeypatch.setattr(searching._Run, *eager)
+    return search(
+        PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine"), search=True, **asked), this_host()
+    )
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_tracer_that_dies_at_the_end_leaves_the_answer(monkeypatch, found, is_stopped):
+    def die(run, _settings):
+        if is_stopped:
+            run.tracing.stop.set()
+        raise RunFailedError("the tracer died")
+
+    answer = _search_that_ends_with(monkeypatch, found, ("_traces", die))
+    assert (answer.best, answer.interrupted, answer.eager) == ([found.best[0]], is_stopped, None)
+    assert any("the tracer died" in note for note in answer.sources) is not is_stopped
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_time_is_up_only_where_it_ended_the_search(monkeypatch, found, is_stopped):
+    def wait(run):
+        assert run.tracing.stop.wait(60)
+        if is_stopped:
+            run._end_if_stopped()
+
+    answer = _search_that_ends_with(monkeypatch, found, ("eager", wait), max_minutes=1e-4)
+    assert (answer.interrupted, answer.is_time_up) == (is_stopped, is_stopped)
 
 
 @pytest.mark.parametrize(
