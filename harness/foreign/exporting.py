@@ -97,7 +97,7 @@ class ToPaste:
 
 _SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
           "parallelism.virtual_pipeline_model_parallel_size", "parallelism.context_parallel_size",
-          "parallelism.sequence_parallel", "batch.micro_batch_size")  # fmt: skip
+          "parallelism.sequence_parallel", "batch.micro_batch_size", "batch.global_batch_size")  # fmt: skip
 _OF_EXPERTS = ("parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size")
 
 
@@ -114,14 +114,18 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
         ("recompute", *sizes, *(path for path in _changed(spec, base) if path not in {*IDENTITY, "env"}))
     )
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
-    off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
-    gone = [*(option for option in _options(former) if option not in _options(words)), *_options_of(off)]
-    if base.recompute.text == "core_attn" != spec.recompute.text:
-        gone.insert(0, "--recompute-activations")  # Megatron-LM's other name of it
+    gone = _gone(spec, base, set(_options(former)) - set(_options(words)), sizes)
     if not words and not gone:
         gone = ["--recompute-granularity"]
     env = [f"-E {name}={shlex.quote(value)}" for name, value in spec.env.items() if base.env.get(name) != value]
     return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)), " ".join(env))
+
+
+def _gone(spec: ExperimentSpec, base: ExperimentSpec, former: set[str], sizes: tuple[str, ...]) -> list[str]:
+    """Return the options of Megatron-LM that must go. It has a second name for recompute of core_attn alone."""
+    off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
+    also = ["--recompute-activations"] if base.recompute.text == "core_attn" != spec.recompute.text else []
+    return [*also, *sorted(former), *_options_of(off)]
 
 
 def _options(words: Words) -> list[str]:
