@@ -72,6 +72,11 @@ def with_budget(plan, gib):
     return replace(plan, limits=limits, rows=rows)
 
 
+def replayed(made):
+    """Return settings for all layers that fit: by their replay they may need less than plans are estimated to need."""
+    return [row.prediction for row in made.rows if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
+
+
 def with_layout(parallelism, layout):
     uneven = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
     asked = {"pipeline_model_parallel_layout": layout, **dict.fromkeys(uneven, False)}
@@ -126,9 +131,7 @@ def test_the_plan_equals_brute_force_at_every_budget(name):
         need = needs[int(share * (len(needs) - 1))]
         made = with_budget(plan, (need + outside + 2**20) / (1 - plan.limits.margin) / 2**30)
         budget = made.limits.budget_bytes
-        # Settings for all layers may be replayed, and then need less than what plans by layer are estimated to need.
-        alike = [row.prediction for row in made.rows if row.verdict == "FITS" and _is_by_layer(row.candidate.spec)]
-        fitting = [*(found for found in every if found.fits[2] <= budget), *alike]
+        fitting = [*(found for found in every if found.fits[2] <= budget), *replayed(made)]
         best = min(found.time.likely_s for found in fitting)
         smallest = min(found.peak_bytes for found in fitting if found.time.likely_s <= best * (1 + 1e-9))
         answer = solved(made, traces)
