@@ -66,7 +66,8 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     """
     check_plan(request)
     base = settled_for_search(request, host)
-    pinned = {name: value for name, value in _pinned(request).items() if name in Sizes._fields}
+    given = {name: getattr(request.asked, SIZES[name]) for name in Sizes._fields}
+    pinned = {name: None if size == "none" else size for name, size in given.items() if size is not None}
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
     release = base.software.megatron_core
@@ -94,19 +95,14 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
         finally:
             timer.cancel()
     if known.counts.keys() <= {_NOT_LEGAL} and not known.interrupted:
-        given = f" with {' '.join(f'{name}={value}' for name, value in pinned.items())}" if pinned else ""
+        sizes = f" with {' '.join(f'{name}={value}' for name, value in pinned.items())}" if pinned else ""
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in known.reasons.most_common(3))
         raise BadRequestError(
-            f"--search: none of {known.num_layouts} layouts of {base.spec.num_gpus} GPUs{given} can be planned: "
+            f"--search: none of {known.num_layouts} layouts of {base.spec.num_gpus} GPUs{sizes} can be planned: "
             f"{reasons or run.broken_rule() or 'no sizes divide them'}",
             remedy="change -ng or -gb, or leave out sizes that pin the search",
         )
     return known
-
-
-def _pinned(request: PlanRequest) -> dict[str, int | None]:
-    given = {name: getattr(request.asked, option) for name, option in SIZES.items()}
-    return {name: None if value == "none" else value for name, value in given.items() if value is not None}
 
 
 @dataclass
