@@ -189,9 +189,8 @@ def settled_for_search(request: PlanRequest, host: Host) -> Settled:
     base, num_gpus, note = own.spec, asked.num_gpus or own.spec.num_gpus, ""
     if asked.global_batch_size is None and num_gpus != base.num_gpus:
         was = base.batch.global_batch_size
-        asked = replace(asked, global_batch_size=max(1, was * num_gpus // base.num_gpus))
-        then = f"as it is {was} on {base.num_gpus} GPUs; change with -gb"
-        note = f"{ASSUMED}: global {asked.global_batch_size}, {then}"
+        asked = replace(asked, global_batch_size=(now := max(1, was * num_gpus // base.num_gpus)))
+        note = f"{ASSUMED}: global {now}, as it is {was} on {base.num_gpus} GPUs; change with -gb"
     try:
         found = settled(asked)
     except BadRequestError:

@@ -279,10 +279,11 @@ def _found(
         if not values or isinstance(error, SeveralMatchError):
             raise
         return Unplanned(name, f"{error.message}; {error.remedy}" if error.remedy else error.message)
-    return _legal(name, settled, request.only)
+    return legal(name, settled, request.only)
 
 
-def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unplanned":
+def legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unplanned":
+    """Return the settings of a layout, or the first rule that forbids all of them. ``only``: as `--only`."""
     implementation = settled_implementation(settled.spec)
     try:
         found = _chosen(candidates(settled.spec, settled.software, implementation), only)
@@ -329,7 +330,7 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
         return layout
     eager = replace(layout.settled, spec=made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
     try:
-        found = _legal(layout.name, eager, request.only)
+        found = legal(layout.name, eager, request.only)
     except BadRequestError:  # a setting of --only that computes the same as another without graphs
         return layout
     if isinstance(found, Unplanned):

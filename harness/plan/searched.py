@@ -99,6 +99,14 @@ class Searched:
         return [each for each in sorted(self.tried.values(), key=lambda each: each.rank) if each.row][:NUM_BEST]
 
     @property
+    def closest(self) -> "ClosestRow | None":
+        """Return the layout that lacks the fewest bytes; None where every layout fits or is not legal."""
+        if (near := self.nearest) and (found := near.smallest.prediction):
+            return ClosestRow(layout=near.name, recompute=near.smallest.text, needs_bytes=found.fits[1])
+        size, name = self.least
+        return ClosestRow(layout=name, recompute=None, needs_bytes=int(size)) if name else None
+
+    @property
     def worst_of_best(self) -> float:
         """Return the step time that a layout must beat to be among the best; infinite while there are too few."""
         best = [each for each in self.best if not each.rank[0]]
@@ -216,14 +224,5 @@ def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
         best=best,
         pareto=[row(*each) for each in found.pareto],
         without_graphs=row(eager, eager.row, **no_graphs) if eager and eager.row else None,
-        closest=None if best else _closest(found),
+        closest=None if best else found.closest,
     )
-
-
-def _closest(found: Searched) -> ClosestRow | None:
-    if near := found.nearest:
-        row = near.smallest
-        assert row.prediction
-        return ClosestRow(layout=near.name, recompute=row.text, needs_bytes=row.prediction.fits[1])
-    size, name = found.least
-    return ClosestRow(layout=name, recompute=None, needs_bytes=int(size)) if name else None

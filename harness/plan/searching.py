@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from threading import Event, Timer
+from typing import Any
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
@@ -16,7 +17,7 @@ from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest, check_plan, settled_for_search, source_notes
-from harness.plan.run import replayed
+from harness.plan.run import Unplanned, legal, replayed
 from harness.plan.searched import SLOWEST, Searched, Tried
 from harness.predict.advice import WITHOUT_GRAPHS
 from harness.predict.layouts import Sizes, Space, least_seconds
@@ -65,7 +66,8 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     """
     check_plan(request)
     base = settled_for_search(request, host)
-    pinned = {name: value for name, value in _pinned(request).items() if name in Sizes._fields}
+    given = {name: getattr(request.asked, SIZES[name]) for name in Sizes._fields}
+    pinned = {name: None if size == "none" else size for name, size in given.items() if size is not None}
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
     release = base.software.megatron_core
@@ -93,19 +95,14 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
         finally:
             timer.cancel()
     if known.counts.keys() <= {_NOT_LEGAL} and not known.interrupted:
-        given = f" with {' '.join(f'{name}={value}' for name, value in pinned.items())}" if pinned else ""
+        sizes = f" with {' '.join(f'{name}={value}' for name, value in pinned.items())}" if pinned else ""
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in known.reasons.most_common(3))
         raise BadRequestError(
-            f"--search: none of {known.num_layouts} layouts of {base.spec.num_gpus} GPUs{given} can be planned: "
-            f"{reasons or 'no sizes divide them'}",
+            f"--search: none of {known.num_layouts} layouts of {base.spec.num_gpus} GPUs{sizes} can be planned: "
+            f"{reasons or run.broken_rule() or 'no sizes divide them'}",
             remedy="change -ng or -gb, or leave out sizes that pin the search",
         )
     return known
-
-
-def _pinned(request: PlanRequest) -> dict[str, int | None]:
-    given = {name: getattr(request.asked, option) for name, option in SIZES.items()}
-    return {name: None if value == "none" else value for name, value in given.items() if value is not None}
 
 
 @dataclass
@@ -271,6 +268,15 @@ class _Run:
             self._ended(_SLOW)
             return None
         return self._resolved(sizes, self.space.settings(sizes))
+
+    def broken_rule(self) -> str:
+        """Return what the pinned sizes break where all others are 1; empty for nothing."""
+        own = Sizes.of(self.base.spec)
+        ones: dict[str, Any] = {name: 1 for name, size in own._asdict().items() if size} | {"vp": None}
+        sizes = own._replace(**ones | dict(self.space.pinned))
+        due = self._resolved(sizes, self.space.settings(sizes))
+        found = legal("", due.settled, ()) if due else None
+        return found.problem if isinstance(found, Unplanned) else ""
 
     def _resolved(self, sizes: Sizes, settings: tuple[str, ...]) -> "_Due | None":
         sized = {SIZES[name]: value for name, value in sizes._asdict().items() if value is not None or name == "vp"}

@@ -93,10 +93,8 @@ def plan_page(
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.recommended
     told = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
-    marks = ((row, " *" * (row is best), told.get(row.text)) for row in rows)
-    shown = [
-        Shown(f"{row.label}{star}{f' ({of})' * bool(of)}", row, plan.limits, row.overhead) for row, star, of in marks
-    ]
+    names = (row.label + " *" * (row is best) + f" ({told.get(row.text)})" * (row.text in told) for row in rows)
+    shown = [Shown(name, row, plan.limits, row.overhead) for name, row in zip(names, rows, strict=True)]
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),

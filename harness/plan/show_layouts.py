@@ -56,10 +56,7 @@ def _why_nothing(planned: Planned) -> str:
 
 
 def _answer(planned: Planned, of: str = "", fewest: str = "", *, is_early: bool = False) -> Line:
-    """Return line 1: the best layout, and how many layouts it is the best of. ``fewest``: the GPUs that it needs.
-
-    ``is_early``: the search has not seen all layouts, which no line 1 leaves out.
-    """
+    """Return line 1: the best layout, what it is the best ``of`` (if ``is_early``, in any case), the ``fewest`` GPUs."""
     best = planned.best
     assert best and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
@@ -169,19 +166,14 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     """Return the page of a search, finished or interrupted. ``show_all``: every layout that it recommends."""
     best = [(each, each.row) for each in found.best if each.row]
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
+    more = Details(len(facts.rows), "fact", (facts,))
     of, fewest = _extent(found, request)
     notes = [*other_notes(found.base.notes), *found.sources]
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
         next_step = Line(f"Next: {_next_step(found, request)}", hang=2)
         return Page(
-            (
-                *_without_graphs(found),
-                *(Line(text, hang=2) for text in _counts(found)),
-                next_step,
-                Details(len(facts.rows), "fact", (facts,)),
-                details("note", notes),
-            ),
+            (*_without_graphs(found), listing(_counts(found)), next_step, more, details("note", notes)),
             answer=answer_line((nothing, f" among {of}"), _closest(found), ".", keep=["."]),
         )
     unseen = counted(found.num_layouts - sum(found.counts.values()), "layout")
@@ -202,7 +194,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
             GAP,
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),
-            Details(len(facts.rows), "fact", (facts,)),
+            more,
             details("note", [*notes, *_counts(found)]),
             Details(len(commands) - 1, "command", (Section("The other layouts", (Code("\n".join(commands[1:])),)),)),
             Details(0 if show_all else max(0, len(best) - MOST_ROWS), "layout", option="--all"),

@@ -84,6 +84,8 @@ def test_the_python_interface_takes_a_file_and_needs_a_job():
     refused(lambda: harness.api.plan(ExperimentOptions(gpu="h100")), "job", "-mr")
     [problem] = refused(lambda: harness.api.plan(ExperimentOptions(model_family_name="llama3_70b")), "job")
     assert problem.remedy.endswith(" -mr llama3_70b")
+    [slip] = refused(lambda: harness.api.plan(ExperimentOptions(model_family_name="lama")), "job")
+    assert "did you mean 'llama'?" in str(slip)
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,8 @@ def test_time_is_up_only_where_it_ended_the_search(monkeypatch, found, is_stoppe
         (("--only", "mlp"), "excludes --only"),
         (("--exact",), "excludes --exact"),
         (("--html", "plan.html"), "plan.html"),
-        (("-pp", "3"), " 0 layouts of 64 GPUs"),
+        (("-pp", "3"), " 0 layouts of 64 GPUs with tp=4 pp=3 cp=1 mb=1 can be planned: A01: "),
+        (("-tp", "3"), " can be planned: P03: "),
         (("--fit_into", "-1"), "--fit_into -1"),
     ],
 )
