@@ -42,7 +42,7 @@ def test_the_recommended_change_is_also_given_in_words_of_other_programs(case):
         *shlex.split(fix.bridge)
     }
     assert fix.megatron_lm == "--recompute-granularity selective --recompute-modules mlp"
-    assert fix.without == ("--cuda-graph-impl", "--cuda-graph-scope")
+    assert fix.without == ("--recompute-activations", "--cuda-graph-impl", "--cuda-graph-scope")
 
 
 def test_a_fix_of_a_symptom_that_names_a_setting_can_be_pasted(case):
