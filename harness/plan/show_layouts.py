@@ -186,7 +186,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
-            *([Line(early, "doubt", hang=2)] if found.interrupted else []),
+            *[Line(early, "doubt", hang=2)] * found.interrupted,
             *_without_graphs(found),
             *stop_lines(first.settled.notes),
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
