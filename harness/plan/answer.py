@@ -39,8 +39,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
         allocator_text(plan, best),
         *reasons,
         f"; {odds}" * is_tight,
-        *beside,
-        *(text for text in keep if text not in beside),
+        *dict.fromkeys((*beside, *keep)),
         ".",
         keep=(*reasons, without * is_kept, *keep, "."),
     )

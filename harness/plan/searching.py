@@ -66,8 +66,7 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     """
     check_plan(request)
     base = settled_for_search(request, host)
-    given = {name: getattr(request.asked, SIZES[name]) for name in Sizes._fields}
-    pinned = {name: None if size == "none" else size for name, size in given.items() if size is not None}
+    pinned = _pinned(request)
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
     release = base.software.megatron_core
@@ -99,10 +98,15 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
         reasons = "; ".join(f"{text} ({count} layouts)" for text, count in known.reasons.most_common(3))
         raise BadRequestError(
             f"--search: none of {known.num_layouts} layouts of {base.spec.num_gpus} GPUs{sizes} can be planned: "
-            f"{reasons or run.broken_rule() or 'no sizes divide them'}",
+            f"{reasons or run.broken_rule()}",
             remedy="change -ng or -gb, or leave out sizes that pin the search",
         )
     return known
+
+
+def _pinned(request: PlanRequest) -> dict[str, int | None]:
+    given = {name: getattr(request.asked, SIZES[name]) for name in Sizes._fields}
+    return {name: None if size == "none" else size for name, size in given.items() if size is not None}
 
 
 @dataclass
@@ -270,13 +274,13 @@ class _Run:
         return self._resolved(sizes, self.space.settings(sizes))
 
     def broken_rule(self) -> str:
-        """Return what the pinned sizes break where all others are 1; empty for nothing."""
+        """Return what the pinned sizes break where all others are 1."""
         own = Sizes.of(self.base.spec)
         ones: dict[str, Any] = {name: 1 for name, size in own._asdict().items() if size} | {"vp": None}
         sizes = own._replace(**ones | dict(self.space.pinned))
         due = self._resolved(sizes, self.space.settings(sizes))
         found = legal("", due.settled, ()) if due else None
-        return found.problem if isinstance(found, Unplanned) else ""
+        return found.problem if isinstance(found, Unplanned) else "no sizes divide them"
 
     def _resolved(self, sizes: Sizes, settings: tuple[str, ...]) -> "_Due | None":
         sized = {SIZES[name]: value for name, value in sizes._asdict().items() if value is not None or name == "vp"}

@@ -93,8 +93,7 @@ def plan_page(
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.recommended
     told = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
-    names = (row.label + " *" * (row is best) + f" ({told.get(row.text)})" * (row.text in told) for row in rows)
-    shown = [Shown(name, row, plan.limits, row.overhead) for name, row in zip(names, rows, strict=True)]
+    shown = [Shown(_name(row, best, told), row, plan.limits, row.overhead) for row in rows]
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
@@ -225,6 +224,10 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     where = (Column("Peak at", drop=2), lambda row: row.prediction.worst.peak if row.prediction else "-")
     title = f"What the peak of the fullest stage consists of, {unit}"
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
+
+
+def _name(row: Row, best: Row | None, told: dict[str, str]) -> str:
+    return row.label + " *" * (row is best) + f" ({told.get(row.text)})" * (row.text in told)
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:

@@ -56,7 +56,7 @@ def _why_nothing(planned: Planned) -> str:
 
 
 def _answer(planned: Planned, of: str = "", fewest: str = "", *, is_early: bool = False) -> Line:
-    """Return line 1: the best layout, what it is the best ``of`` (if ``is_early``, in any case), the ``fewest`` GPUs."""
+    """Return line 1: the best layout, what it is the best ``of`` (always if ``is_early``), the ``fewest`` GPUs."""
     best = planned.best
     assert best and best.row
     same = f"; as fast: {', '.join(each.name for each in planned.same_time)}" if planned.same_time else ""
@@ -186,7 +186,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
-            *([Line(early, "doubt", hang=2)] if found.interrupted else []),
+            *[Line(early, "doubt", hang=2)] * found.interrupted,
             *_without_graphs(found),
             *stop_lines(first.settled.notes),
             *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
