@@ -55,6 +55,8 @@ def with_job(logs: tuple[str, ...], asked: Request) -> tuple[Request, tuple[str,
     BadRequestError, with a command to copy, unless a recipe, or a GPU and the log's arguments, are known.
     """
     log_sources(logs)  # a missing file is named as such
+    for each in logs:
+        side_of(each)  # a script or a recipe, too
     gpu, note = (asked.gpu, "") if asked.gpu else assumed_gpu(logs, this_host())
     asked, notes = (asked, ()) if gpu == "cpu" or not note else (replace(asked, gpu=gpu), (note,))
     prints_arguments = not asked.job_name and logged_arguments(logs) is not None
@@ -64,7 +66,8 @@ def with_job(logs: tuple[str, ...], asked: Request) -> tuple[Request, tuple[str,
         wanted = f"the log names no GPU type; add it with -g ({logs[0]} prints all other settings)"
         raise SeveralMatchError(wanted, choices=(("-g", "GPU"),))
     raise SeveralMatchError(
-        "a log does not contain its recipe; name one with -mr, or your file, e.g. with --bridge_config",
+        "the log does not print its settings; name a recipe with -mr, or the job's file with --megatron_args, --hf or "
+        "--bridge_config",
         choices=(("-mr", "RECIPE", *(() if asked.gpu else ("-g", "GPU"))),),
     )
 

@@ -63,7 +63,7 @@ def _without_text(plan: Plan, none: Row, unit: str) -> str:
     """Say what no recompute needs, and why it is TIGHT where it is."""
     if none.prediction is None:
         return ""
-    whose = "; with CUDA graphs none" if plan.recommended is None and eager(plan) else "; none"
+    whose = "; with CUDA graphs recompute none" if plan.recommended is None and eager(plan) else "; recompute none"
     most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
     return f"{whose} needs {_need_text(none.prediction, unit)}{most}"
 

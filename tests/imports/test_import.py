@@ -108,9 +108,10 @@ def test_a_file_that_is_no_log_is_named_as_what_it_is(mbr_perf, tmp_path, make_r
         "golden of mbr-perf": golden_text(make_golden(make_record(), {"tflops_per_gpu": 700.0})),
         "JSON file": '{"hidden_size": 4096}',
         "run of mbr-perf": make_record().model_dump_json(),
+        ".sh file": "torchrun pretrain_gpt.py --num-layers 4",
     }
     for what, text in files.items():
-        path = tmp_path / ("record.json" if what.startswith("run") else "file.json")
+        path = tmp_path / {"run of mbr-perf": "record.json", ".sh file": "file.sh"}.get(what, "file.json")
         path.write_text(text)
         answer = mbr_perf("import", "--log", path, *SFT)
         assert (answer.code, f"{path}: a {what}, not a log" in answer.err) == (2, True), answer.err

@@ -340,7 +340,7 @@ def test_line_1_says_why_a_setting_is_tight(spec):
     made = unsure(spec)
     assert (made.recommended.text, made.control.verdict) == ("full:block:1", "TIGHT")
     _, likely, most = (size_in(size, "GiB") for size in made.control.prediction.fits)
-    assert f"; none needs {likely} GiB, up to {most} (TIGHT)." in shown(plan_page(made, ()))[0]
+    assert f"; recompute none needs {likely} GiB, up to {most} (TIGHT)." in shown(plan_page(made, ()))[0]
     alone = replace(made, recommended=made.control)
     assert f" up to {format_bytes(made.control.prediction.fits[2])}" in shown(plan_page(alone, ()))[0]
 
