@@ -141,6 +141,7 @@ def _request(
     from harness.cli.requests import batch_launch, is_for_cluster, read, require_engine
     from harness.nightly.plan import NightRequest
     from harness.records.batches import BatchLaunch
+    from harness.records.job import CLUSTERS
 
     on_cluster, words = None, BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
     if what.suite is None:
@@ -166,6 +167,6 @@ def _request(
         judge,
         launch,
         num_pairs=NightRequest.num_pairs if judge.pairs is None else judge.pairs,
-        launch=words.model_copy(update={"launcher": "torchrun"}) if on_cluster else words,
+        launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher in CLUSTERS else words,
         slurm=on_cluster.options if on_cluster else None,
     )
