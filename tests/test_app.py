@@ -150,7 +150,7 @@ def libraries(cpu_seconds):
 @pytest.mark.parametrize(
     ("arguments", "limit"),
     [
-        (["--help"], 3.5),
+        (["--help"], 3),
         (["recipes", "list"], 8),
         (["run", "-mr", "llama3_8bb", "--recompute_modules", "core_atn"], 12),
     ],

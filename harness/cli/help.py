@@ -121,7 +121,8 @@ def write_group(group: Any, ctx: Any, formatter: Any) -> None:
     order = {panel: place for place, panel in enumerate(group.panels)}
     _write_panels(formatter, sorted(rows, key=lambda row: order.get(row[0], 0)))
     _write_panels(formatter, _records(group, ctx, "option"))
-    of_each = (examples().get(f"{group.name} {name}", ())[:1] for name in group.list_commands(ctx))
+    known = examples()
+    of_each = (known.get(f"{group.name} {name}", ())[:1] for name in group.list_commands(ctx))
     _write_examples(formatter, [line for lines in of_each for line in lines][:3])
 
 
