@@ -99,21 +99,12 @@ def test_a_sitting_that_is_stopped_packs_what_it_has(tmp_path):
 
 def test_a_later_sitting_adds_to_the_earlier_ones(tmp_path):
     for shape in ("moe", "dense"):
-        done = gpu_check(
-            "--rehearse",
-            "--minutes",
-            "0.01",
-            "--only",
-            "train",
-            "--recompute",
-            "mlp",
-            "--shapes",
-            shape,
-            "--out",
-            tmp_path,
-        )
+        asked = ("--only", "train", "--recompute", "mlp", "--shapes", shape)
+        done = gpu_check("--rehearse", "--minutes", "0.01", *asked, "--out", tmp_path)
         assert done.returncode == 6, done.stdout + done.stderr
-    assert {"moe.none", "dense.none"} <= set(cases_of(tmp_path))
+    assert set(cases_of(tmp_path)) == {
+        f"{shape}.{setting}" for shape in ("moe", "dense") for setting in ("none", "mlp")
+    }
     assert ("dense.none" in done.stdout, "moe.none" in done.stdout) == (True, False)
 
 
