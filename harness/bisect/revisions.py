@@ -50,9 +50,7 @@ def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
     BadRequestError with everything that is wrong: no repository, unknown or unordered revisions, no megatron-core.
     """
     if not repo.is_dir():
-        raise BadRequestError(
-            f"--repo {repo}: no such folder", remedy="name a checkout of Megatron-LM or Megatron-Bridge"
-        )
+        raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
     listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE, SUBMODULE)
     if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:

@@ -85,7 +85,7 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
 
 
 def _heed_time_limit(job: JobRecord) -> None:
-    """Ask this process to end before the time limit, and end it there, on a cluster that does neither."""
+    """Ask this process to end before the time limit, and end it there, where the cluster does not: Slurm does both."""
     if isinstance(job.options, SlurmOptions):
         return
     note, limit = time_limit_note(Path(job.job_dir)), job.options.time_limit_minutes

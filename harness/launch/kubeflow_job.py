@@ -143,11 +143,7 @@ class KubeflowJob(ClusterJob):
         if asked.trainer != "2.1" and _at(asked.base, "spec activeDeadlineSeconds") is None:
             spec["activeDeadlineSeconds"] = (asked.time_limit_minutes + _GRACE_MINUTES) * 60
         own: dict[str, JsonValue] = {"metadata": {"name": record.name, "namespace": asked.namespace}, "spec": spec}
-        default: dict[str, JsonValue] = {
-            **_TYPE,
-            "metadata": {},
-            "spec": {"runtimeRef": {"name": "torch-distributed"}},
-        }
+        default: dict[str, JsonValue] = {**_TYPE, "metadata": {}, "spec": {"runtimeRef": {"name": "torch-distributed"}}}
         return _completed(_completed(default, asked.base), own)
 
     def _volumes(self) -> dict[str, JsonValue]:
