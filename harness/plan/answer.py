@@ -30,12 +30,12 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
     most, _, odds = doubt_text(plan, best.prediction).partition("; ") if is_tight else ("", "", "")
     reasons = f"; {most}" * is_tight, cure_text(plan)
     beside = more or [_beside(plan, without, unit, is_control=is_control)]
-    need, ends = _need(plan, best, unit)
+    need, ends = need_text(plan, best, unit)
     is_kept = control is not None and control.verdict == "TIGHT" and without in beside
     return answer_line(
         ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), need),
         ends,
-        *_speed(best, is_control=is_control),
+        *speed_texts(best, is_control=is_control),
         allocator_text(plan, best),
         *reasons,
         f"; {odds}" * is_tight,
@@ -45,11 +45,12 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
     )
 
 
-def _need(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
+def need_text(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
+    """Return what a setting needs of the usable memory, and the range of it."""
     found, usable = best.prediction, max(0, plan.limits.budget_bytes or 0)
     assert found
     ends = "-".join(size_in(size, unit) for size in found.fits[::2])
-    return f": needs {_need_text(found, unit)} of {size_in(usable, unit)} usable", f" ({ends})"
+    return f": needs {_likely_text(found, unit)} of {size_in(usable, unit)} usable", f" ({ends})"
 
 
 def _beside(plan: Plan, without: str, unit: str, *, is_control: bool) -> str:
@@ -65,16 +66,17 @@ def _without_text(plan: Plan, none: Row, unit: str) -> str:
         return ""
     whose = "; with CUDA graphs recompute none" if plan.recommended is None and eager(plan) else "; recompute none"
     most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
-    return f"{whose} needs {_need_text(none.prediction, unit)}{most}"
+    return f"{whose} needs {_likely_text(none.prediction, unit)}{most}"
 
 
-def _need_text(found: Prediction, unit: str) -> str:
+def _likely_text(found: Prediction, unit: str) -> str:
     """Return what torch's allocator needs, with the peak where that is visibly less."""
     peak = f" (peak {peak_text(found, unit)})" if found.needs_more else ""
     return f"{'' if found.is_point_known else '~'}{size_in(found.fits[1], unit)} {unit}{peak}"
 
 
-def _speed(row: Row, *, is_control: bool) -> Iterator[str]:
+def speed_texts(row: Row, *, is_control: bool) -> Iterator[str]:
+    """Yield the seconds of a step, what it costs against no recompute unless that ``is_control``, and its rate."""
     found = row.prediction
     if found and found.time:
         yield f", {format_seconds(found.time.likely_s)} a step"

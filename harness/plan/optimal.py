@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
-from harness.plan.answer import _need, _speed, answer_of, size_in, size_unit
+from harness.plan.answer import answer_of, need_text, size_in, size_unit, speed_texts
 from harness.plan.run import Planned
 from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
@@ -110,7 +110,7 @@ def _to_copy(found: "Optimal", file: Path | None) -> Line:
 def _answer(found: "Optimal", planned: Planned) -> Line:
     row, uniform = found.row, found.best_uniform
     assert row and row.prediction and planned.judged
-    gain, (need, ends) = found.gain, _need(planned.judged.plan, row, size_unit([row]))
+    gain, (need, ends) = found.gain, need_text(planned.judged.plan, row, size_unit([row]))
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif not found.is_faster:
@@ -123,7 +123,7 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
         faster = f"; {format_percent(-gain / (1 + gain))} time against {uniform.text}"
     proof = f"; no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}."
     use = "Use the ", Span("plan by layer", "chosen"), need
-    return answer_line(use, ends, *_speed(row, is_control=True), faster, proof, keep=(faster, proof))
+    return answer_line(use, ends, *speed_texts(row, is_control=True), faster, proof, keep=(faster, proof))
 
 
 def _by_more_than(share: float) -> str:

@@ -5,28 +5,21 @@ from itertools import product
 from math import inf
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
-from harness.errors import BadRequestError, Problems, closest
+from harness.errors import Problems, closest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
-from harness.launch.environment import Host
 from harness.launch.machine import installed_software
-from harness.measure.understanding import RunRequest, Settled, settle
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
-from harness.predict.layouts import Sizes
 from harness.predict.limits import Limits
 from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import shipped_releases
 from harness.predict.tracer import release_of, source_of
-from harness.resolve.points import choose_point
-from harness.resolve.recipe import ASSUMED, ForeignSource, Request
-from harness.resolve.resolve import recipe_of
-from harness.resolve.sweep_file import SIZES
+from harness.resolve.recipe import ForeignSource, Request
 from harness.units import GIB
 
 _END_BYTES = 1 << 20
@@ -165,35 +158,3 @@ def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
         have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
         return f"{have}; mbr-perf brings no traces for {wanted}"
     return ""
-
-
-def settled_for_search(request: PlanRequest, host: Host) -> Settled:
-    """Settle the request. Without a global batch size it has as many samples a GPU as the point, whatever the sizes.
-
-    Where sizes of the point do not fit what is given, all that are not given are 1 at first.
-    """
-
-    def settled(asked: Request) -> Settled:
-        return settle(RunRequest(asked=asked), host, request.assume, gpu_point=True)
-
-    asked, options = request.asked, {SIZES[name]: "none" if name == "vp" else 1 for name in Sizes._fields}
-    nothing: dict[str, Any] = dict.fromkeys(("num_gpus", *options))
-    try:
-        own = settled(replace(asked, **nothing))
-        if asked.num_gpus and asked.source is None:
-            known: dict[str, Any] = {"gpu": own.spec.gpu, **own.from_point}
-            point = choose_point(recipe_of(asked), replace(asked, **known)).point.key.num_gpus
-            own = settled(replace(asked, **nothing | {"num_gpus": point}))
-    except BadRequestError:  # no point without its number of GPUs, or the request is wrong
-        return settled(asked)
-    base, num_gpus, note = own.spec, asked.num_gpus or own.spec.num_gpus, ""
-    if asked.global_batch_size is None and num_gpus != base.num_gpus:
-        was = base.batch.global_batch_size
-        asked = replace(asked, global_batch_size=(now := max(1, was * num_gpus // base.num_gpus)))
-        note = f"{ASSUMED}: global {now}, as it is {was} on {base.num_gpus} GPUs; change with -gb"
-    try:
-        found = settled(asked)
-    except BadRequestError:
-        ones: dict[str, Any] = {option: one for option, one in options.items() if getattr(asked, option) is None}
-        found = settled(replace(asked, **ones))
-    return replace(found, notes=(*found.notes, note)) if note else found

@@ -57,6 +57,11 @@ class Layout:
         return self.plan.recommended
 
     @property
+    def eager(self) -> Settled:
+        """Return the request without CUDA graphs."""
+        return replace(self.settled, spec=self.settled.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+
+    @property
     def smallest(self) -> Row:
         """Return the predicted setting of least memory."""
         return min(self.plan.predicted, key=lambda row: row.prediction.fits[1] if row.prediction else inf)
@@ -328,9 +333,8 @@ def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Lay
     made = layout.plan
     if made.limits.capacity_bytes is None or made.spec.cuda_graph.impl == "none" or made.safe is not None:
         return layout
-    eager = replace(layout.settled, spec=made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
     try:
-        found = legal(layout.name, eager, request.only)
+        found = legal(layout.name, layout.eager, request.only)
     except BadRequestError:  # a setting of --only that computes the same as another without graphs
         return layout
     if isinstance(found, Unplanned):

@@ -1,4 +1,4 @@
-"""The state of a search over layouts: what it tried, the best of it, the commands that run it, and its JSON."""
+"""A search over layouts: the request that it begins with, what it tried, the best, their commands, and its JSON."""
 
 import shlex
 from collections import Counter
@@ -6,21 +6,58 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
+from typing import Any
 
+from harness.errors import BadRequestError
 from harness.foreign.exporting import to_paste
-from harness.measure.understanding import Settled
+from harness.launch.environment import Host
+from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout
 from harness.predict.layouts import Sizes
 from harness.predict.prediction import Verdict
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Row
-from harness.resolve.recipe import Request
+from harness.resolve.points import choose_point
+from harness.resolve.recipe import ASSUMED, Request
+from harness.resolve.resolve import recipe_of
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, SIZES
 from harness.show.json import Shown, at
 
 # How many layouts are recommended, and the multiple of the fastest step above which a search ignores a layout.
 NUM_BEST, SLOWEST = 10, 1.5
+
+
+def settled_for_search(request: PlanRequest, host: Host) -> Settled:
+    """Settle the request. Without a global batch size it has as many samples a GPU as the point, whatever the sizes.
+
+    Where sizes of the point do not fit what is given, all that are not given are 1 at first.
+    """
+
+    def settled(asked: Request) -> Settled:
+        return settle(RunRequest(asked=asked), host, request.assume, gpu_point=True)
+
+    asked, options = request.asked, {SIZES[name]: "none" if name == "vp" else 1 for name in Sizes._fields}
+    nothing: dict[str, Any] = dict.fromkeys(("num_gpus", *options))
+    try:
+        own = settled(replace(asked, **nothing))
+        if asked.num_gpus and asked.source is None:
+            known: dict[str, Any] = {"gpu": own.spec.gpu, **own.from_point}
+            point = choose_point(recipe_of(asked), replace(asked, **known)).point.key.num_gpus
+            own = settled(replace(asked, **nothing | {"num_gpus": point}))
+    except BadRequestError:  # no point without its number of GPUs, or the request is wrong
+        return settled(asked)
+    base, num_gpus, note = own.spec, asked.num_gpus or own.spec.num_gpus, ""
+    if asked.global_batch_size is None and num_gpus != base.num_gpus:
+        was = base.batch.global_batch_size
+        asked = replace(asked, global_batch_size=(now := max(1, was * num_gpus // base.num_gpus)))
+        note = f"{ASSUMED}: global {now}, as it is {was} on {base.num_gpus} GPUs; change with -gb"
+    try:
+        found = settled(asked)
+    except BadRequestError:
+        ones: dict[str, Any] = {option: one for option, one in options.items() if getattr(asked, option) is None}
+        found = settled(replace(asked, **ones))
+    return replace(found, notes=(*found.notes, note)) if note else found
 
 
 @dataclass(frozen=True)
@@ -213,8 +250,8 @@ def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
 
     def row(tried: Tried, row: Row, **asked: str | None) -> SearchedRow:
         pasted = to_paste(row.candidate.spec, found.base.spec, with_sizes=True)
-        told = replace(request, asked=replace(request.asked, **asked))  # type: ignore[arg-type]
-        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, told))
+        job = replace(request, asked=replace(request.asked, **asked))  # type: ignore[arg-type]
+        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, job))
 
     best, eager = [row(each, each.row) for each in found.best if each.row], found.eager
     no_graphs = {"cuda_graph_impl": "none", "cuda_graph_scope": None}

@@ -10,15 +10,14 @@ from typing import Any
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import CudaGraphSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import Settled
-from harness.plan.request import PlanRequest, check_plan, settled_for_search, source_notes
+from harness.plan.request import PlanRequest, check_plan, source_notes
 from harness.plan.run import Unplanned, legal, replayed
-from harness.plan.searched import SLOWEST, Searched, Tried
+from harness.plan.searched import SLOWEST, Searched, Tried, settled_for_search
 from harness.predict.advice import WITHOUT_GRAPHS
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
@@ -183,8 +182,7 @@ class _Run:
             return
         best, settings = self.known.best, []
         for each in best or filter(None, [self.known.nearest]):
-            spec = each.settled.spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
-            due = _Due(each.sizes, each.settings, replace(each.settled, spec=spec))
+            due = _Due(each.sizes, each.settings, each.eager)
             settings.append((due, self._everything(due)))
         try:
             traces = self._traces(settings)

@@ -92,8 +92,8 @@ def plan_page(
     ladder: list[Block] = [Line("Changes, the cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.recommended
-    told = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
-    shown = [Shown(_name(row, best, told), row, plan.limits, row.overhead) for row in rows]
+    whose_of = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
+    shown = [Shown(_name(row, best, whose_of), row, plan.limits, row.overhead) for row in rows]
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
@@ -226,8 +226,9 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
 
 
-def _name(row: Row, best: Row | None, told: dict[str, str]) -> str:
-    return row.label + " *" * (row is best) + f" ({told.get(row.text)})" * (row.text in told)
+def _name(row: Row, best: Row | None, whose_of: dict[str, str]) -> str:
+    whose = f" ({whose_of[row.text]})" if row.text in whose_of else ""
+    return row.label + " *" * (row is best) + whose
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:

@@ -52,7 +52,9 @@ def _why_nothing(planned: Planned) -> str:
     near = min((each for each in planned.made if each.plan.predicted), key=lambda each: each.lacking, default=None)
     if near is None or near.lacking <= 0 or first.limits.capacity_bytes is None:
         return why_none(first)
-    return f"closest is {near.name} with recompute {near.smallest.label}, {_need(near, near.smallest)}; try --search"
+    return (
+        f"closest is {near.name} with recompute {near.smallest.label}, {_of_usable(near, near.smallest)}; try --search"
+    )
 
 
 def _answer(planned: Planned, of: str = "", fewest: str = "", *, is_early: bool = False) -> Line:
@@ -211,10 +213,12 @@ def _without_graphs(found: Searched) -> Iterator[Line]:
     if (eager := found.eager) and eager.row:
         how = "Faster" if found.best and found.best[0].rank[0] == eager.rank[0] else "Safer" if found.best else "Fits"
         what = f"{eager.name} with recompute {eager.row.label}"
-        yield Line(f"{how} {WITHOUT_GRAPHS}: {what}, {_need(eager, eager.row)}, {format_seconds(eager.seconds)} a step")
+        yield Line(
+            f"{how} {WITHOUT_GRAPHS}: {what}, {_of_usable(eager, eager.row)}, {format_seconds(eager.seconds)} a step"
+        )
 
 
-def _need(layout: Layout, row: Row) -> str:
+def _of_usable(layout: Layout, row: Row) -> str:
     assert row.prediction
     sizes = (format_bytes(size) for size in (row.prediction.fits[1], layout.plan.limits.budget_bytes or 0))
     return "needs {} of {} usable".format(*sizes)
@@ -223,7 +227,7 @@ def _need(layout: Layout, row: Row) -> str:
 def _closest(found: Searched) -> str:
     """Name the layout of a search without an answer that lacks the least."""
     if (near := found.nearest) is not None:
-        return f"; closest: {near.name} with recompute {near.smallest.label} {_need(near, near.smallest)}"
+        return f"; closest: {near.name} with recompute {near.smallest.label} {_of_usable(near, near.smallest)}"
     size, name = found.least
     return f"; closest: {name}, {format_bytes(size)} of weights, gradients and states" if name else ""
 
@@ -265,12 +269,9 @@ def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list
     return rows
 
 
-def _ends(found: Searched) -> str:
-    return ", ".join(f"{how} ({count})" for how, count in found.counts.most_common())
-
-
 def _counts(found: Searched) -> Iterator[str]:
-    yield f"{counted(found.num_layouts, 'layout')}: {_ends(found)}"
+    ends = ", ".join(f"{how} ({count})" for how, count in found.counts.most_common())
+    yield f"{counted(found.num_layouts, 'layout')}: {ends}"
     why = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.most_common(3))
     if why and len(found.best) < NUM_BEST:
         yield f"Not legal: {why}"

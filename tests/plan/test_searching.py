@@ -15,8 +15,8 @@ from harness.launch.environment import this_host
 from harness.measure import checking
 from harness.measure.checking import Question, megatron_findings
 from harness.plan import searching
-from harness.plan.request import PlanRequest, settled_for_search
-from harness.plan.searched import NUM_BEST, command, search_document
+from harness.plan.request import PlanRequest
+from harness.plan.searched import NUM_BEST, command, search_document, settled_for_search
 from harness.plan.searching import search
 from harness.plan.show_layouts import search_page, thinned
 from harness.predict.layouts import Sizes
