@@ -223,7 +223,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "--packed_sequence": Meaning("leave it out: every sample has --seq_length tokens"),
     "--tokenizer_model": Meaning(_NO_TOKENIZER),
     **_refused(_TO_WANDB, "wandb_*"),
-    **_refused(_NO_CONVERGENCE, "is_long_convergence_run", "correlation_threshold", "*_tolerance", "*outlier_*", "skip_first_percent_loss"),
+    **_refused(
+        _NO_CONVERGENCE, "is_long_convergence_run", "correlation_threshold", "*_tolerance", "*outlier_*",
+        "skip_first_percent_loss",
+    ),
     "--csp": Meaning("leave it out: write the fabric's resources and annotations in the --kubeflow_job file"),
     "--kubeflow_workdir_local_path": Meaning("leave it out: mbr-perf is in the image"),
     **_in_train_job("metadata.labels", "labels_json"),

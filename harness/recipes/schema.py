@@ -47,7 +47,6 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "recipes validate": ("recipes.rows:CheckedDocument",),
     "report": ("sweep.values:SweepVerdict",),
     "results archive": ("results.archive:ArchiveDocument",),
-    "results doctor": ("results.housekeeping:AilmentsDocument",),
     "results list": ("results.show:InventoryDocument",),
     "results show": ("results.show:EntryDocument",),
     "rules list": ("recipes.rows:RulesDocument",),
