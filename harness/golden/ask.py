@@ -1,4 +1,4 @@
-"""The `golden` command: list, show, diff, retire, export."""
+"""The `golden` command: list, show, retire, export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -41,9 +41,7 @@ def export(
     show_blocks(Line(f"Written: {output}", whole=True) if output else Code(exported.text.rstrip()))
 
 
-app = App(
-    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
-)
+app = App(no_args_is_help=True, help="Golden values: promote runs to them, list, show, retire and export them.")
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.goldens,
@@ -89,37 +87,6 @@ def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> Non
 
     path, golden = named_golden(name, golden_dir)
     answer(lambda: GoldenDocument(path=path, golden=golden), lambda: golden_page(path, golden), as_json=as_json)
-
-
-@app.command()
-def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", autocompletion=completion.runs_and_goldens,
-        help="A golden (file or name), or a run.")],
-    after: Annotated[str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens,
-        help="The same for the second side.")],
-    golden_dir: GoldenDir = None,
-    results_dir: Results = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Show how two goldens differ, as explain shows it for a run. The reference is BEFORE."""
-    from harness.errors import Problems
-    from harness.explain.causes import explain
-    from harness.explain.references import named
-    from harness.explain.show import explanation_page
-    from harness.golden.show import DifferenceDocument, spreads_of
-
-    problems, found = Problems(), []
-    for reference in (before, after):
-        with problems.collecting():
-            found.append(named(reference, results_dir, golden_dir))
-    problems.raise_if_any()
-    first, second = found
-    before_side, after_side = first.side(second.spec), second.side(first.spec)
-    answer(
-        lambda: DifferenceDocument.between(before_side, after_side),
-        lambda: explanation_page(explain(after_side, before_side), "After", spreads_of(before_side, after_side)),
-        as_json=as_json,
-    )
 
 
 @app.command()

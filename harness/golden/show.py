@@ -4,17 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from harness.errors import BadRequestError
 from harness.explain.causes import changes
-from harness.explain.contrast import contrast
-from harness.explain.values import ABSENT, Change, Side, SideRow
-from harness.records.golden import Difference, GoldenMetric, GoldenRecord, Group, retirement_text
+from harness.explain.values import ABSENT, Change, Side
+from harness.records.golden import Difference, GoldenMetric, GoldenRecord, retirement_text
 from harness.records.goldens import MEND_GOLDEN
 from harness.records.metrics import BY_NAME
 from harness.show import figures
-from harness.show.json import Document, Shown, at
+from harness.show.json import Document, Shown
 from harness.show.page import Block, Column, Line, Page, Table, answer_line, listing, table, tabled
 from harness.units import counted, format_percent
 
@@ -114,17 +112,6 @@ def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
     )
 
 
-def spreads_of(before: Side, after: Side) -> list[str]:
-    """Return a line for each side whose runs differ: by how much, and how many there are."""
-    return [
-        f"{name}, spread of {counted(side.num_runs, 'run')}: "
-        + ", ".join(f"{BY_NAME[metric].title} {_percent(spread)}" for metric, spread in side.spreads.items())
-        + "."
-        for name, side in (("Reference", before), ("After", after))
-        if side.spreads
-    ]
-
-
 def _percent(spread: float | None) -> str:
     return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
 
@@ -217,53 +204,3 @@ class RetiredDocument(GoldenDocument):
     """``mbr-perf golden retire --json``: its new path, and its path before."""
 
     retired_from: Path
-
-
-class MetricRow(Shown):
-    """One value of both goldens; spreads are relative standard deviations of one run."""
-
-    metric: str
-    before: float | None = at("reference")
-    after: float | None = at("run")
-    change: float | None
-    spread_before: float | None
-    spread_after: float | None
-
-
-class DifferenceRow(Shown):
-    """A setting, or a fact about machine and software, that differs."""
-
-    group: Group
-    name: str
-    before: str | None
-    after: str | None
-
-
-class NotRecorded(Shown):
-    """Facts that only the other golden, or neither golden, recorded."""
-
-    after: dict[Group, list[str]] = at("run")
-    before: dict[Group, list[str]] = at("reference")
-    neither: tuple[Group, ...]
-
-
-class DifferenceDocument(Document):
-    """``mbr-perf golden diff --json``. ``same``: how many facts agree, by group."""
-
-    before: SideRow
-    after: SideRow
-    metrics: tuple[MetricRow, ...]
-    differences: tuple[DifferenceRow, ...]
-    same: dict[Group, int]
-    not_recorded: NotRecorded
-    exit_code: int = 0
-
-    @classmethod
-    def between(cls, before: Side, after: Side) -> Self:
-        """Return the differences of two goldens or runs."""
-        spreads = before.spreads, after.spreads
-        rows = [
-            MetricRow.of(each, spread_before=spreads[0].get(each.metric), spread_after=spreads[1].get(each.metric))
-            for each in changes(after, before)
-        ]
-        return cls.of(contrast(after, before), before=before, after=after, metrics=rows)

@@ -20,7 +20,6 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "diagnose": ("diagnose.values:Diagnosis",),
     "doctor": ("results.examine:MachineDocument",),
     "explain": ("explain.values:Explanation",),
-    "golden diff": ("golden.show:DifferenceDocument",),
     "golden export": ("golden.export:ExportDocument",),
     "golden list": ("golden.show:GoldensDocument",),
     "golden promote": ("golden.show:PromotedDocument", "golden.promotions:PromotionsDocument"),

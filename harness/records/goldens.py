@@ -111,7 +111,7 @@ def in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
         return golden
     raise BadRequestError(
         f"{path}: {retirement_text(golden)}; nothing is compared with it",
-        remedy="to read a retired golden, use mbr-perf explain or golden diff",
+        remedy="to read a retired golden, use mbr-perf explain",
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from harness.records.goldens import read_golden
 from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of, run_id_of
 from harness.records.store import write_record
 
-CPU = Path(__file__).parents[2] / "results" / "golden" / "cpu"
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
 NIGHT = "20260104T000000Z-suite-0a1b2c3d"
 
@@ -24,7 +22,7 @@ def _golden(mbr_perf, tmp_path):
         where = ["--golden_dir", tmp_path / "golden"]
         if command in ("promote", "retire"):
             where += ["--author", "someone"]
-        if command in ("promote", "diff"):
+        if command == "promote":
             where += ["--results_dir", tmp_path / "results"]
         return mbr_perf("golden", command, *arguments, *where)
 
@@ -99,22 +97,6 @@ def test_a_promotion_shows_before_after_and_what_changed_with_it(golden, run):
     assert ["Reason:", "driver", "570"] in rows
     assert ["Step", "time", "2.500", "s", "2.600", "s", "+4.0", "%"] in [row[:8] for row in rows]
     assert ["driver_version", "550.54.15", "570.1"] in rows
-
-
-def test_two_goldens_are_compared_as_explain_compares_a_run(golden, run, tmp_path):
-    golden("promote", run("a"), "--reason", "first")
-    before = (tmp_path / "golden" / f"{NAME}.json").rename(tmp_path / "before.json")
-    golden("promote", run("b", seconds=2.6), "--reason", "second")
-    document = json.loads(golden("diff", before, NAME, "--json").out)
-    (step,) = [row for row in document["metrics"] if row["metric"] == "step_time_s"]
-    assert (step["before"], step["after"]) == (2.5, 2.6)
-    assert "Step time +4.0 %" in golden("diff", before, NAME).out.splitlines()[0]
-
-
-def test_a_difference_of_goldens_has_the_spreads_as_details(golden):
-    files = [CPU / f"llama3_8b.pretrain.fp32.2gpu.{name}.json" for name in ("mlp", "core_attn,layernorm")]
-    assert golden("diff", *files, "-v").out.count("0.00 %") == 4
-    assert "0.00 %" not in golden("diff", *files).out
 
 
 def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):
