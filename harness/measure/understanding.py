@@ -92,7 +92,7 @@ def understand(
     env = plan.variables if isinstance(plan, LaunchPlan) else None
     if env and (value := env.get(ALLOCATOR)) and not spec.gpu_type.is_cpu:
         problems.tried(lambda: require_taken(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read
-    findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
+    findings = check(spec, settled.software, env=env, force=request.force)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
