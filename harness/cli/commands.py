@@ -67,7 +67,7 @@ _AMOUNTS = (_amount("quiet", "Print line 1 only."), _amount("verbose", "Print al
 _OF_A_START = (
     "memory_snapshot", "snapshot_on_oom", "force", "enable_nsys", "pytorch_profiler", "profiling_ranks",
     "profiling_start_step", "profiling_stop_step", "nsys_trace", "nsys_extra_args", "profiling_gpu_metrics",
-    "export_nsys_sqlite", "lock_gpu_freq", "peak_mem_clk",
+    "export_nsys_sqlite",
 )  # fmt: skip
 _UNUSED = {
     "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_differences",

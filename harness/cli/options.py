@@ -27,7 +27,7 @@ _JUDGE = "Judging"
 _LAUNCH = "Launching"
 _OUTPUT = "Output"
 _NODES = "Several nodes"
-_PROFILE = "Profiling and clocks"
+_PROFILE = "Profiling"
 _JOBS = "Jobs (with --launcher slurm or kubeflow)"
 _SLURM = "Slurm (with --launcher slurm)"
 _KUBEFLOW = "Kubernetes (with --launcher kubeflow)"
@@ -164,9 +164,6 @@ class ExperimentOptions:
     nsys_extra_args: Annotated[str | None, option("LIST", "More options for nsys; they replace mbr-perf's.")] = None
     profiling_gpu_metrics: Annotated[bool | None, flag("Let nsys sample the GPUs' counters.")] = None
     export_nsys_sqlite: Annotated[bool | None, flag("Let nsys also write SQLite.")] = None
-    lock_gpu_freq: Annotated[int | None, option("MHZ", "Lock the clock of every GPU of the nodes during the run; needs "
-        "root.", "-lgc")] = None
-    peak_mem_clk: Annotated[int | None, option("MHZ", "Lock the clock of the memory.", "-lmc")] = None
 
 
 ENGINES = ("mcore", "bridge")

@@ -19,8 +19,6 @@ LEAF_OF_OPTION = {
     "gpus_per_node": "gpus_per_node",
     "activation_offload_layers": "offload.cpu_offloading_num_layers",
     "cuda_graph_impl": "cuda_graph.impl",
-    "lock_gpu_freq": "measure.gpu_clock_mhz",
-    "peak_mem_clk": "measure.memory_clock_mhz",
 } | {
     field.name: path
     for field in fields(Request)

@@ -336,8 +336,6 @@ class Request:
     nsys_extra_args: str | None = None
     profiling_gpu_metrics: bool | None = None
     export_nsys_sqlite: bool | None = None
-    lock_gpu_freq: int | None = None
-    peak_mem_clk: int | None = None
     engine: str | None = None
     forward_step: str | None = None
     env: tuple[str, ...] = ()

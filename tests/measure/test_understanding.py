@@ -106,17 +106,6 @@ def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path
     assert understand(RunRequest(asked=asked), absent, tmp_path).spec.measure.profiler == "nsys"
 
 
-def test_locked_clocks_reach_the_sampler_and_need_it(host, tmp_path):
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, lock_gpu_freq=1410, peak_mem_clk=2619)
-    plan = understand(RunRequest(asked=asked), host, tmp_path).plan
-    assert plan.locked_clocks == ("--gpu_clock_mhz", "1410", "--memory_clock_mhz", "2619")
-    unlocked = replace(asked, lock_gpu_freq=None, peak_mem_clk=None)
-    assert understand(RunRequest(asked=unlocked), host, tmp_path).plan.locked_clocks == ()
-    without = RunRequest(asked=asked, launch=LaunchSettings(sample_interval_ms=0))
-    with pytest.raises(BadRequestError, match="--sample_interval_ms 0 starts none"):
-        understand(without, host, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -133,11 +122,11 @@ def test_profiling_that_cannot_be_is_refused(host, tmp_path, options, message):
         understand(RunRequest(asked=asked), host, tmp_path)
 
 
-def test_a_profile_and_locked_clocks_make_another_experiment(host, tmp_path):
+def test_a_profile_makes_another_experiment(host, tmp_path):
     plain = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8)
-    others = [replace(plain, pytorch_profiler=True), replace(plain, lock_gpu_freq=1410), replace(plain, peak_mem_clk=9)]
+    others = [replace(plain, pytorch_profiler=True)]
     made = {understand(RunRequest(asked=each), host, tmp_path).spec.fingerprint for each in (plain, *others)}
-    assert len(made) == 4
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize(("exported", "stops"), [("", True), ("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", False)])

@@ -312,10 +312,6 @@ CPU_RULES = (
          "optimizer_cpu_offload has no effect on a CPU",
          "use optimizer.optimizer_cpu_offload=false",
          "optimizer/cpu_offloading/hybrid_optimizer.py", "source"),
-    Rule("CPU21", "error", lambda s: s.spec.measure.locks_clocks,
-         "the request locks clocks of GPUs, and the run has none",
-         "drop --lock_gpu_freq and --peak_mem_clk",
-         "mbr-perf", "harness"),
 )  # fmt: skip
 
 RUN_RULES = (
@@ -361,9 +357,5 @@ RUN_RULES = (
     Rule("RUN10", "warning", lambda s: s.spec.measure.profiler is not None,
          "a profiled run is slower: mbr-perf never compares it",
          "run again without the profiler for figures",
-         "mbr-perf", "harness"),
-    Rule("RUN11", "warning", lambda s: s.spec.measure.locks_clocks and not s.gpu.is_cpu,
-         "the run locks the clocks of all GPUs of each node, also those of other jobs",
-         "ask for whole nodes",
          "mbr-perf", "harness"),
 )  # fmt: skip
