@@ -20,7 +20,6 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
 from harness.engine.memory import record_until_out_of_memory, recorded_step
-from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import RankLog
 from harness.engine.rank_run import adapt, config_after_init, coordinates, finished_step, synchronize, use_device
 from harness.engine.read_back import read_back
@@ -142,7 +141,6 @@ class Measurement(Callback):
         self._measure, self._log, self._device, self._around = spec.measure, log, device, around_step
         self._index, self._began = 0, 0.0
         self._clock: IterationClock | None = None
-        self._profiler = StepProfiler(spec.measure, log.rank, log.profile_path)
 
     def on_train_start(self, context: Any) -> None:
         """Read the built model back."""
@@ -162,7 +160,6 @@ class Measurement(Callback):
         self._clock.read()
         if self._index < self._measure.max_steps:
             self._log.step_index = self._index
-            self._profiler.before_step(self._index)
             self._around.enter_context(self._log.meter.watching(self._index))
         else:
             self._log.step_index = None
@@ -180,7 +177,6 @@ class Measurement(Callback):
         if index < self._measure.max_steps:
             finished_step(self._log, self._device, index, self._began, lambda: _result(context))
         self._around.close()
-        self._profiler.after_step(index)
         if index == 0:
             self._log.meter.after_first_step()
         self._index += 1

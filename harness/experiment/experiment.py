@@ -169,8 +169,7 @@ class MeasureSpec(Frozen):
 
     ``memory_limit_bytes`` limits every rank to less memory than its device has; a rank that needs more runs out of
     memory. ``memory_snapshot`` records one more step after the last one, which costs the measured steps nothing.
-    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged. ``profiler``
-    records steps [start, stop) of some ranks, which slows them: such a run is neither judged nor a golden.
+    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
     """
 
     max_steps: Annotated[int, Ge(1), Le(MOST["steps"])] = 50
@@ -181,11 +180,6 @@ class MeasureSpec(Frozen):
     memory_limit_bytes: Count | None = None
     memory_snapshot: bool = False
     snapshot_on_oom: bool = False
-    profiler: Literal["nsys", "pytorch"] | None = None
-    profiling_ranks: tuple[Size, ...] = (0,)
-    profiling_start_step: Size = 10
-    profiling_stop_step: Count = 11
-    nsys_options: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _asked_window_holds_a_step(self) -> "MeasureSpec":
@@ -329,16 +323,13 @@ class ExperimentSpec(Frozen):
     def identity(self, *, exclude_defaults: bool = False) -> dict[str, object]:
         """Return everything that decides a result: not steps and window, but the seed, which routes tokens to experts.
 
-        A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs. A
-        profiler changes the times of steps.
+        A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs.
         """
         unlisted = {"gpus_per_node", "family"}
         fields = self.model_dump(mode="json", exclude=unlisted, exclude_defaults=exclude_defaults)
         fields["measure"] = {"seed": self.measure.seed}
         if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
             fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
-        if self.measure.profiler is not None:
-            fields["measure"] |= {"profiler": self.measure.profiler}
         fields["recompute"] = canonical_text(self.recompute)
         if self.engine is not None:
             fields["engine"] = self.engine.identity
