@@ -2,27 +2,24 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.explain.causes import changes
 from harness.explain.values import ABSENT, Change, Side
-from harness.records.golden import Difference, GoldenMetric, GoldenRecord, retirement_text
+from harness.records.golden import Difference, GoldenMetric, GoldenRecord
 from harness.records.goldens import MEND_GOLDEN
 from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.json import Document, Shown
-from harness.show.page import Block, Column, Line, Page, Table, answer_line, listing, table, tabled
+from harness.show.page import Block, Column, Page, Table, answer_line, listing, table, tabled
 from harness.units import counted, format_percent
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
 
 
-def goldens_page(
-    goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False, unread: Mapping[Path, BadRequestError]
-) -> Page:
-    """Return a row per golden; for retired ones also who retired them and why. ``unread`` files come last."""
+def goldens_page(goldens: Mapping[Path, GoldenRecord], folder: Path, *, unread: Mapping[Path, BadRequestError]) -> Page:
+    """Return a row per golden. ``unread`` files come last."""
     columns: list[str | Column] = [
         Column("Golden", whole=True),
         Column("Kind", drop=1),
@@ -30,23 +27,18 @@ def goldens_page(
         Column("Values", drop=3),
         Column("Promoted", drop=1),
     ]
-    if retired:
-        columns += ["Retired", "By", "Reason"]
-    rows = [_cells(path, golden, folder, retired=retired) for path, golden in goldens.items()]
-    none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
+    rows = [_cells(path, golden, folder) for path, golden in goldens.items()]
+    none = [] if unread else [f"No golden in {folder}"]
     damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
     listed = [table(columns, rows)] if rows else none
     kinds = ", ".join(f"{num} {kind}" for kind, num in Counter(golden.kind for golden in goldens.values()).items())
-    answer = f"{counted(len(goldens), 'retired golden' if retired else 'golden')}: {kinds}." if rows else ""
+    answer = f"{counted(len(goldens), 'golden')}: {kinds}." if rows else ""
     return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])), answer=answer)
 
 
-def _cells(path: Path, golden: GoldenRecord, folder: Path, *, retired: bool) -> list[str]:
+def _cells(path: Path, golden: GoldenRecord, folder: Path) -> list[str]:
     name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
-    cells = [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
-    if retired:
-        cells += [(golden.retired_at or "")[:10], golden.retired_by or "", golden.retired_reason or ""]
-    return cells
+    return [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
 
 
 def golden_page(path: Path, golden: GoldenRecord) -> Page:
@@ -62,7 +54,6 @@ def golden_page(path: Path, golden: GoldenRecord) -> Page:
         (
             str(path),
             _origin(golden),
-            *([Line(f"Not in use: it {retirement_text(golden)}", "doubt")] if golden.retired_at else []),
             table(
                 ("Metric", "Value", "Spread", "Note"), map(_stored, golden.metrics.items()), right=("Value", "Spread")
             ),
@@ -134,39 +125,6 @@ def _text(value: str | None) -> str:
     return "not recorded" if value is None else value or ABSENT
 
 
-@dataclass(frozen=True)
-class GoldenChange:
-    """One value that a promotion replaces. ``before`` or ``after`` None: added or dropped."""
-
-    name: str
-    before: str | int | float | None
-    after: str | int | float | None
-
-
-def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
-    """List the changes of a promotion: metric by metric, then settings and machine."""
-    old, new = _flat(before) if before else {}, _flat(after)
-    names = [*new, *(name for name in old if name not in new)]
-    return tuple(GoldenChange(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
-
-
-def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
-    where = golden.measured_on
-    return {
-        **{name: metric.value for name, metric in golden.metrics.items()},
-        "num_runs": golden.num_runs,
-        "kind": golden.kind,
-        "fingerprint": golden.fingerprint,
-        "device_name": where.device_name,
-        "driver_version": where.driver_version,
-        **dict(sorted(where.versions.items())),
-        "container": where.container,
-        "sm_clock_mhz": where.sm_clock_mhz,
-        "power_cap_share": where.power_cap_share,
-        "formula_version": golden.formula_version,
-    }
-
-
 class GoldenRow(Shown):
     """One golden and its file."""
 
@@ -189,18 +147,10 @@ class GoldensDocument(Document):
 
 
 class GoldenDocument(GoldenRow, Document):
-    """``mbr-perf golden show --json``. ``changes``: the values that its promotion replaced."""
-
-    changes: tuple[GoldenChange, ...] = ()
+    """``mbr-perf golden show --json``."""
 
 
 class PromotedDocument(GoldenDocument):
     """``mbr-perf golden promote RUN --json``."""
 
     is_written: bool
-
-
-class RetiredDocument(GoldenDocument):
-    """``mbr-perf golden retire --json``: its new path, and its path before."""
-
-    retired_from: Path

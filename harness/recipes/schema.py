@@ -23,7 +23,6 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "golden export": ("golden.export:ExportDocument",),
     "golden list": ("golden.show:GoldensDocument",),
     "golden promote": ("golden.show:PromotedDocument", "golden.promotions:PromotionsDocument"),
-    "golden retire": ("golden.show:RetiredDocument",),
     "golden show": ("golden.show:GoldenDocument",),
     "history": ("history.show:HistoryDocument", "history.cases:CaseHistory"),
     "history add": ("history.show:AddedDocument",),
