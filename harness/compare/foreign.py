@@ -60,7 +60,6 @@ class ForeignRequest:
     golden: Side | None
     window: WindowOptions = field(default_factory=WindowOptions)
     thresholds: Thresholds = OF_BRIDGE
-    checks_loss: bool = False
     fail_on_improvement: bool = False
     actuals: Path | None = None
 
@@ -135,9 +134,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     golden = _golden(request.golden, written)
     failed = ending_failure(log, found)
     doubts = (failure_sentence(failed.failure) if failed else "", _other_settings(request.ours.paths, golden))
-    judged = judge_log(
-        log, golden, request.window, request.thresholds, checks_loss=request.checks_loss, doubts=filter(None, doubts)
-    )
+    judged = judge_log(log, golden, request.window, request.thresholds, doubts=filter(None, doubts))
     if golden.log is not None:
         judged = replace(judged, settings=_other_arguments(request.ours.paths, golden.log.sources))
     verdict = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)

@@ -6,7 +6,7 @@ from statistics import median
 
 from harness.failures.verdict import class_name
 from harness.judge import readings
-from harness.judge.coverage import own_time_text, throughput_text
+from harness.judge.coverage import throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
@@ -143,7 +143,6 @@ def _notes(run: RunDocument) -> Iterator[str | Line]:
             prediction_line(record.prediction, record.no_prediction),
             figures.clock_line(metrics.clocks),
             throughput and throughput_text(throughput),
-            run.own_time and own_time_text(run.own_time),
         ),
     )
     yield from reasons((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
