@@ -21,7 +21,7 @@ KEPT = ROOT / "results" / "accuracy"
 INPUTS = KEPT / "inputs"
 PLAIN = {
     "num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "seq-length": 1024, "micro-batch-size": 4,
-    "global-batch-size": 32, "bf16": True, "transformer-impl": "transformer_engine",
+    "global-batch-size": 32, "bf16": True, "transformer-impl": "transformer_engine", "merge-file": "bpe/merges.txt",
 }  # fmt: skip
 DETERMINISTIC = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
 
@@ -45,6 +45,7 @@ def test_what_megatron_lm_takes_for_granted_is_filled_in(read):
     )  # fmt: skip
     assert model.share_embeddings_and_output_weights
     assert model.add_bias_linear
+    assert model.vocab_size == 50257  # of the only tokenizer that has a file of merges
 
 
 def test_what_megatron_lm_derives_is_derived(read):
@@ -67,6 +68,8 @@ def test_a_layer_pattern_is_read_without_being_run(read, module):
         ({"optimizer": "muon"}, {}, "Adam"),
         ({"use-megatron-fsdp": True}, {}, "FSDP"),
         ({"global-batch-size": 3}, {}, " 8 GPUs"),
+        ({"merge-file": None}, {}, "--vocab-size"),
+        ({"merge-file": None, "tokenizer-type": "HuggingFaceTokenizer", "tokenizer-model": "mistralai/Mixtral-8x7B-v0.1"}, {}, "--vocab-size"),
         ({"not-yet-invented": True}, {}, "--not-yet-invented"),
         ({"moe-latent-size": 64}, {}, "--moe-latent-size"),
         ({}, {"arguments": {name: value for name, value in PLAIN.items() if name != "global-batch-size"}},
