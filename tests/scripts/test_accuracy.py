@@ -319,6 +319,24 @@ def test_a_range_is_checked_on_models_that_it_does_not_know(module):
     assert ranges.coverage(dense, [*known, *odd]) < ranges.SHARE
 
 
+def test_tiny_models_give_a_range_in_bytes_only_where_enough_were_measured(module):
+    ranges = module("ranges")
+    dense = next(kind for kind in ranges.CLASSES if kind.name == "dense models")
+    tiny = [ranges.Residual(dense.name, "tiny", n / 1000, n / 1000, False, 400_000_000) for n in range(-10, 10)]
+    large = [ranges.Residual(dense.name, f"model {n % 5}", 0.001, 0.001, routed=False) for n in range(100)]
+    assert ranges.spread(dense, [*large, *tiny[:9]]).least_bytes == 0
+    found = ranges.spread(dense, [*large, *tiny])
+    assert found.least_bytes == 9 * 400_000  # nine of ten of 0 to 10 thousandths
+    assert all(ranges.is_inside(row, found) for row in tiny[1:])
+
+
+def test_a_golden_copied_from_another_test_is_not_compared(module):
+    cases, left_out = module("published").read_cases(INPUTS / "experts.json")
+    (copied,) = (path for path, why in left_out.items() if "not measured" in why)
+    assert "gpt3_mr_mcore_te_tp2_pp2_ep4_etp1_fine_grained_offloading" in copied
+    assert not any(copied in case.paths for case in cases)
+
+
 def _row(settings, *runs):
     return SimpleNamespace(step=SimpleNamespace(spec=SimpleNamespace(fingerprint=settings), runs=runs))
 
