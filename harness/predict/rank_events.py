@@ -18,15 +18,7 @@ from harness.predict.allocator_replay import Cycle, Request
 from harness.predict.allocator_settings import SMALL_BYTES
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory, deferred_bytes, gathered_inputs_bytes, library_bytes
-from harness.predict.model_states import (
-    Adam,
-    ModelStates,
-    StateBytes,
-    model_states,
-    owned_parts,
-    state_bytes,
-    state_parts,
-)
+from harness.predict.model_states import ModelStates, StateBytes, model_states, owned_parts, state_bytes, state_parts
 from harness.predict.rank_parts import ChunkParts, Keys, Label, Requests, Unit, shared_by
 from harness.predict.schedule import Schedule, keeps_outputs, schedule_of
 from harness.predict.step_history import Steps
@@ -234,7 +226,6 @@ def rank_steps(
     costs: tuple[ChunkCost, ...],
     chunks: Sequence[ChunkParts],
     draw: "Draw | None" = None,
-    adam: Adam = "fused",
 ) -> Steps:
     """Return the requests of the first rank of a stage from its build to the end of its second step, or of a draw's.
 
@@ -252,7 +243,7 @@ def rank_steps(
         _Chunk(parts, memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1))
         for n, parts in enumerate(chunks)
     ]
-    schedule, states = schedule_of(spec, stage.pp_rank), model_states(spec, stage.parameters, adam=adam)
+    schedule, states = schedule_of(spec, stage.pp_rank), model_states(spec, stage.parameters, adam=stage.adam)
     num_left = 0
     if schedule.num_deferred:  # the gradients of all of these wait
         memory.take_all([gathered_inputs_bytes(spec)], "overhead", "gathered inputs")
@@ -267,7 +258,7 @@ def rank_steps(
         _run_passes(spec, schedule, running, memory, hidden, due)
         memory.repeat(num_left)
         memory.mark("optimizer")
-        _step(memory, states, owned, in_step if step == 0 else (), state_bytes(spec, adam))
+        _step(memory, states, owned, in_step if step == 0 else (), state_bytes(spec, stage.adam))
     return memory.steps(num_left)
 
 

@@ -18,7 +18,6 @@ from harness.predict.allocator_replay import Outcome, peak_of, replayed, sought
 from harness.predict.allocator_settings import AllocatorSettings
 from harness.predict.compose import ChunkCost
 from harness.predict.ledger import StageMemory
-from harness.predict.model_states import adam_of
 from harness.predict.ranges import CLASSES, class_of
 from harness.predict.rank_events import rank_steps
 from harness.predict.rank_parts import MissingEventsError, Read, chunk_parts
@@ -204,8 +203,7 @@ def first_steps(
     name = (composer.spec.recompute.text, stage.pp_rank, seed)
     if name not in known:
         parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
-        adam = adam_of(composer.spec, composer.software)
-        made = rank_steps(composer.spec, stage, chunks, parts, draw, adam)
+        made = rank_steps(composer.spec, stage, chunks, parts, draw)
         constant = first_steps(composer, stage, chunks, read) if draw else None
         made = made._replace(peak_bytes=peak_of(made.events))
         known[name] = made.beside(constant.rest if constant else stage.total - made.peak_bytes)
