@@ -211,7 +211,7 @@ class _MaskedSoftmax(torch.autograd.Function):
         return probs
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(_ctx, grad):
         active().kernel("elementwise", peak_key(grad.dtype), num_bytes=3 * tensor_bytes(grad))
         return grad
 
