@@ -211,8 +211,9 @@ class _MaskedSoftmax(torch.autograd.Function):
         return probs
 
     @staticmethod
-    def backward(_ctx, grad):
-        active().kernel("elementwise", peak_key(grad.dtype), num_bytes=3 * tensor_bytes(grad))
+    def backward(ctx, grad):
+        (probs,) = ctx.saved_tensors
+        active().kernel("elementwise", peak_key(grad.dtype), num_bytes=tensor_bytes(probs) + 2 * tensor_bytes(grad))
         return grad
 
 
