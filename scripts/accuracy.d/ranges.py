@@ -17,7 +17,7 @@ SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")
 # Part of the measured peaks that a range holds.
 SHARE = 0.9
 # Widths tried one after another: what share the quantiles hold, and a factor on them.
-_WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 1.5), (1.0, 2.0))
+_WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 1.5))
 # A setting that is predicted to make a step longer by less than this costs almost nothing.
 _CHEAP = 0.01
 # No range is narrower: releases of the same software differ by as much.
@@ -215,8 +215,8 @@ def page(folder: Path) -> Page:
 
 _NOTES = (
     f"A class with {ENOUGH_ROWS} cases or more has the narrowest quantiles that hold {SHARE * 100:.0f} % of its cases when the rows of "
-    f"their model are left out, at least {LEAST * 100:g} % on both sides. A smaller class takes the "
-    f"widest errors of itself and of its nearest class, times {WIDENED:g}, and `plan` prints its number of rows beside the range.",
+    f"their model are left out, at least {LEAST * 100:g} % on both sides; where none do, its widest errors times {WIDENED:g}. A smaller "
+    f"class takes the widest errors of itself and of its nearest class, times {WIDENED:g}, and `plan` prints its number of rows beside the range.",
     f"Peaks below {TINY_BYTES / 1e9:g} GB err by bytes, not by shares: a data loader or a message leaves as much beside any model. The range "
     f"of a class with {ENOUGH_ROWS} such cases goes at least as far, either way, as nine of ten of them err.",
     "Where a router decides how many tokens a rank receives, the upper end counts from the peak with uneven routing.",

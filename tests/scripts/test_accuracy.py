@@ -319,6 +319,14 @@ def test_a_range_is_checked_on_models_that_it_does_not_know(module):
     assert ranges.coverage(dense, [*known, *odd]) < ranges.SHARE
 
 
+def test_a_class_whose_models_no_width_holds_takes_its_widest_errors_half_as_wide_again(module):
+    ranges = module("ranges")
+    graphs = next(kind for kind in ranges.CLASSES if kind.name == "CUDA graphs")
+    odd = [ranges.Residual(graphs.name, "odd", -0.1, -0.1, routed=False)] * 8
+    others = [ranges.Residual(graphs.name, f"model {n}", 0.01, 0.01, routed=False) for n in range(4)]
+    assert ranges.spread(graphs, [*odd, *others]).lower == pytest.approx(-0.15)
+
+
 def test_tiny_models_give_a_range_in_bytes_only_where_enough_were_measured(module):
     ranges = module("ranges")
     dense = next(kind for kind in ranges.CLASSES if kind.name == "dense models")
