@@ -116,6 +116,7 @@ class StageMemory:
     Under CUDA graphs ``peaks`` also has those of the eager steps and of the capture; ``total`` is of later steps.
     ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers
     save and hand on in private pools of CUDA graphs: reserved, and no longer allocated once they are captured.
+    ``adam`` as in `model_states`.
     """
 
     pp_rank: int
@@ -132,6 +133,7 @@ class StageMemory:
     passes: dict[Pass, int]
     parameters: Parameters
     pool: int = 0
+    adam: Adam = "fused"
 
     @property
     def whole_run(self) -> int:
@@ -174,6 +176,7 @@ def stage_memory(
         passes={direction: max(sizes) for direction, sizes in passes.items()},
         parameters=parameters,
         pool=pool,
+        adam=adam,
     )
 
 
