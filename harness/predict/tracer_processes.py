@@ -34,8 +34,12 @@ class TracerLateError(RunFailedError):
 
 
 def tracer_environment(host: Host) -> dict[str, str]:
-    """Return the variables of a tracer, which uses one thread, because more would not speed it up."""
-    return {**host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1", PARENT_PID_VARIABLE: str(os.getpid())}
+    """Return the variables of a tracer. It sees no GPU, or autograd would start threads, and forks could not use it.
+
+    One thread of OpenMP: more would not speed it up.
+    """
+    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", PARENT_PID_VARIABLE: str(os.getpid())}
+    return {**host.shell, **SAFE_PATH, **own}
 
 
 def death_of(exit_code: int, stderr: str) -> str:
