@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from threading import Event, Timer
 from typing import Any
@@ -132,7 +133,7 @@ class _Run:
     planned: set[Sizes] = field(default_factory=set)
     num_batches: int = 0
 
-    @property
+    @cached_property
     def constants(self) -> Constants:
         return constants_for(self.base.spec.gpu) if self.request.use_calibration else BUILT_IN
 
@@ -336,7 +337,9 @@ class _Run:
             raise
         for due, found in settings:
             self._end_if_stopped()
-            tried = self._tried(due, found, traces)
+            before = self.known.tried.get(due.sizes)
+            known = {row.text: row for row in before.plan.predicted} if before else {}
+            tried = self._tried(due, replace(found, known=known), traces)
             self._keep(replayed(tried, self.request) if due.sizes in self.planned else tried)
             self.under_way.discard(due.sizes)
         self.news(self.known)

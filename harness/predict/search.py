@@ -63,12 +63,14 @@ class Candidate:
 class Candidates:
     """Settings in the order none, modules, whole layers; the requested one is always among them.
 
-    ``inert``: modules that do nothing in this model and are therefore tried in no combination.
+    ``inert``: modules that do nothing in this model and are therefore tried in no combination. ``known``: rows of this
+    layout that were predicted before, by text.
     """
 
     rows: tuple[Candidate, ...]
     inert: dict[str, str]
     skipped: tuple[str, ...] = ()
+    known: Mapping[str, "Row"] = field(default_factory=dict, repr=False, compare=False)
     _composers: dict[object, Composer] = field(default_factory=dict, repr=False, compare=False)
 
     def composer(self, implementation: Implementation, software: Software) -> Composer:
@@ -311,7 +313,9 @@ def plan(
     """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
     limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
     composer = found.composer(implementation, software)
-    rows = tuple(row_of(row, composer, traces, software, constants, limits) for row in found.rows)
+    rows = tuple(
+        found.known.get(row.text) or row_of(row, composer, traces, software, constants, limits) for row in found.rows
+    )
     control = next((row.prediction for row in rows if row.prediction and row.text == NoRecompute().text), None)
     rows = tuple(row.compared_with(control) for row in rows)
     return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
