@@ -33,7 +33,6 @@ _STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
 
 def main() -> int:
     """Serve requests until stdin ends. UnforkableError if an import started a thread."""
-    die_with_parent()
     with importing_before_forks():
         stand_in = prepare(transformer_engine=sys.argv[1] == "transformer_engine")
         import_module("harness.engine.tracing.run")

@@ -25,7 +25,7 @@ from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict,
 from harness.predict.ranges import cost_error
 from harness.predict.rank_parts import Read
 from harness.predict.stages import Composer
-from harness.predict.trace_book import MissingTraceError
+from harness.predict.trace_book import MissingTraceError, Shared
 from harness.predict.trace_cases import base_policies
 from harness.records.prediction import PredictionRecord
 from harness.records.trace import ChunkTrace, TraceCase
@@ -71,12 +71,11 @@ class Candidates:
     inert: dict[str, str]
     skipped: tuple[str, ...] = ()
     known: Mapping[str, "Row"] = field(default_factory=dict, repr=False, compare=False)
-    _composers: dict[object, Composer] = field(default_factory=dict, repr=False, compare=False)
+    shared: Shared = field(default_factory=Shared, repr=False, compare=False)
 
     def composer(self, implementation: Implementation, software: Software) -> Composer:
-        """Return what composes the settings, the same at every call: it keeps the cases that it makes."""
-        made = Composer(self.rows[0].spec, implementation, software)
-        return self._composers.setdefault((implementation, software), made)
+        """Return what composes the settings."""
+        return Composer(self.rows[0].spec, implementation, software, shared=self.shared)
 
 
 def candidates(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidates:
