@@ -262,7 +262,8 @@ def _moments(
             static=in_graphs[2],
         )
 
-    return tuple(map(moment, fullest_loads(schedule, alike)))
+    lingers = bool(latest) or any(each.lingers for kind in kinds for each in (kind.sizes, kind.body))
+    return tuple(map(moment, fullest_loads(schedule, alike, lingers=lingers)))
 
 
 def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:
