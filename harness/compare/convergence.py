@@ -50,9 +50,10 @@ LOSS_LIMITS = LossLimits()
 
 
 def judge_losses(log: ForeignLog, golden: ForeignGolden) -> tuple[Finding, ...]:
-    """Compare all steps for which the golden has a loss."""
+    """Compare all steps for which the golden has a loss, up to the last iteration of the log."""
     known = {row.number: row.loss for row in log.iterations}
-    stored = {number: step.loss for number, step in golden.steps.items() if step.loss is not None}
+    last = max(known, default=0)
+    stored = {number: step.loss for number, step in golden.steps.items() if step.loss is not None and number <= last}
     return judge_loss([*stored], [known.get(number) for number in stored], [*stored.values()])
 
 

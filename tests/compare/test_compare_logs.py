@@ -171,6 +171,8 @@ def test_losses_are_compared_on_request(compare):
         golden[str(step)]["lm loss"] = loss
     log = bridge_log(TFLOPS, losses=[1.06 * loss for loss in losses])
     assert compare(log, golden).code == 0
+    cut = compare(bridge_log([700.0] * 30 + [None] * 20, losses=losses), golden, "--check_loss", "--json")
+    assert (cut.code, findings(cut)["loss_final"]["verdict"], len(json.loads(cut.out)["provisional"])) == (6, "pass", 1)
     answer = compare(log, golden, "--check_loss", "--json")
     assert answer.code == 5
     verdicts = {name: row["verdict"] for name, row in findings(answer).items() if name.startswith("loss")}
@@ -249,6 +251,7 @@ def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_pat
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "--timing_threshold nan"),
         (("RUN", "--check_loss"), "--check_loss: for a log only"),
         (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN, OTHER and --log: "),
+        (("-", "-"), "-: "),
         ((), "error: "),
     ],
 )
