@@ -102,7 +102,8 @@ class ToPaste:
             return ()
         gone = f"leave out {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
-        own = (f"mbr-perf: {self.environment}",) if self.environment else ()
+        variables = self.environment.replace("-E ", "")
+        own = (f"Environment: export {variables} (mbr-perf: {self.environment})",) if variables else ()
         return *own, f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
 
 
