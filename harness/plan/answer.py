@@ -42,7 +42,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
         odds,
         *dict.fromkeys((*beside, *keep)),
         ".",
-        keep=(step, cure_text(plan), without * is_kept, *keep, "."),
+        keep=(step, cure_text(plan) * (not keep), without * is_kept, *keep, "."),
     )
 
 

@@ -370,10 +370,9 @@ def test_a_tight_setting_that_was_asked_for_says_how_much_it_may_need(spec):
 
 
 def test_beside_a_plan_by_layer_no_other_setting_is_recommended(spec):
-    alone, beaten = (shown(plan_page(planned(spec), (), is_beaten=beaten)) for beaten in (False, True))
-    assert begun(alone, "none * ", "Megatron-LM")
-    assert not begun(beaten, "none * ")
-    assert not begun(beaten, "Megatron-LM")
+    alone, beaten = (shown(plan_page(unsure(spec), (), is_beaten=beaten)) for beaten in (False, True))
+    advises = ("full:block:1 * ", "Megatron-LM", "Cheaper, ", "Changes, ")
+    assert [[begun(lines, start) for start in advises] for lines in (alone, beaten)] == [[True] * 4, [False] * 4]
 
 
 @pytest.mark.parametrize("capacity", [80 * 2**30, 2**30])
