@@ -51,7 +51,8 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
     A log that has not finished is judged up to its last iteration: a regression exits 5, everything else 6.
     """
     from harness.cli.requests import given_options
-    from harness.imports.sides import logs_of, side_of
+    from harness.foreign.logs.sources import is_stream
+    from harness.imports.sides import logs_of, side_of, stored_run
 
     given = what.golden or foreign.foreign_golden
     problems = Problems()
@@ -62,9 +63,15 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
         problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
     if not (foreign.log or what.run):
         problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
+    logs = foreign.log or [str(what.run)]
+    if given and str(given) in logs and is_stream(str(given)):
+        problems.add(f"{given}: A and B come from one stream", "save one of them to a file, and name the file")
     problems.raise_if_any()
-    ours = logs_of(foreign.log) if foreign.log else side_of(str(what.run))
-    theirs = side_of(str(given)) if given else None
+    ours, theirs = (
+        side and stored_run(side, what.results_dir)
+        for side in (logs_of(logs) if foreign.log else side_of(logs[0]), side_of(str(given)) if given else None)
+    )
+    assert ours is not None
     if ours.kind in ("golden", "foreign"):
         problem = f"{ours.given}: {ours.what}, not a run or a log"
         raise BadRequestError(problem, remedy="name what you judge first: mbr-perf compare A B")
@@ -78,9 +85,13 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
 
 
 def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:
-    """Return whether A is judged as a log: it is one, or its reference is a log or another program's golden values."""
+    """Return whether A is judged as a log: A or B is one, or an imported one, or B is of another program."""
+    from harness.imports.sides import is_imported
+
     if ours.kind == "log" or theirs is None:
         return ours.kind == "log"
+    if theirs.kind == "run":
+        return is_imported(theirs) or is_imported(ours)
     return theirs.kind == "foreign" or (theirs.kind == "log" and not Path(theirs.given).is_dir())  # perhaps of goldens
 
 
@@ -91,7 +102,7 @@ def _compare_log(
     from harness.compare.following import followed
     from harness.compare.foreign import OF_BRIDGE, ForeignRequest, compare_foreign
     from harness.compare.show import foreign_page
-    from harness.imports.sides import side_of, stored_run
+    from harness.imports.sides import side_of
     from harness.judge.compare import WindowOptions
     from harness.judge.gate import Thresholds
     from harness.records.gating import GateOptions
@@ -100,7 +111,7 @@ def _compare_log(
     gate = read(GateOptions, judge)
     _require_possible(what, foreign, judge, ours, theirs)
     request = ForeignRequest(
-        ours=stored_run(ours, what.results_dir),
+        ours=ours,
         golden=theirs or (side_of(str(judge.golden_values_path)) if judge.golden_values_path else None),
         window=read(WindowOptions, judge),
         thresholds=Thresholds(

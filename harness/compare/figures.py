@@ -114,16 +114,19 @@ def _is_shown(metric: Metric, ours: Figure, theirs: Figure | None) -> bool:
 def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window, notes: dict[str, None]) -> Iterator[_Row]:
     """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown."""
     is_timed_only = all(row.tflops_per_gpu is None for row in log.iterations)
-    by_time = not golden.has_throughput or (golden.log is not None and is_timed_only)
+    is_measured, theirs = log.is_measured, golden.log
+    by_time = not golden.has_throughput or bool(theirs and (is_timed_only or is_measured or theirs.is_measured))
     first, unstated = int(golden.format == "megatron-lm" or golden.log is not None), _unstated(log, golden, window)
-    if by_time and unstated and golden.log:
+    if by_time and unstated and theirs:
         notes[f"{unstated}: taken as equal"], unstated = None, ""
     for name in _SPEEDS:
-        ours, theirs = _of_log(name, log, window), _over(name, golden.steps, window, str(golden.path), first)
+        ours, stored = _of_log(name, log, window), _over(name, golden.steps, window, str(golden.path), first)
         if by_time and unstated:
             why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
             ours = replace(ours, problem=ours.problem or why)
-        yield replace(ROWS[name], gate="time" if by_time == (name == "step_time_s") else None), ours, theirs
+        if is_measured and not by_time:
+            ours = replace(ours, problem="mbr-perf counts the FLOPs of its own runs by another formula")
+        yield replace(ROWS[name], gate="time" if by_time == (name == "step_time_s") else None), ours, stored
 
 
 def _over(name: str, steps: Mapping[int, Iteration | GoldenStep], window: Window, whose: str, first: int) -> Figure:

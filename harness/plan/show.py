@@ -88,28 +88,36 @@ def plan_page(
     predicted = plan.predicted
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
-    steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
-    ladder: list[Block] = [Line("Changes, the cheapest first:"), *steps] if steps else []
+    steps = advice(plan)
+    changes = [step.text for step in steps if step.helps and not is_beaten]
+    ladder: list[Block] = [Line("Changes, the cheapest first:")] if changes else []
+    ladder += [Line(f"{number}. {text}", hang=3) for number, text in enumerate(changes, 1)]
+    useless = (f"No remedy: {step.text}" for step in steps if not step.helps)
     facts = request_facts(plan.spec, without=("Recompute",))
-    best = None if is_beaten else plan.recommended
+    best, riskier = (None, None) if is_beaten else (plan.cure or plan.recommended, plan.riskier)
     whose_of = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
     shown = [Shown(_name(row, best, whose_of), row, plan.limits, row.overhead) for row in rows]
+    if cure := plan.cure:
+        name = f"{cure.text}, expandable" + " *" * (cure is best)
+        shown.insert(0, Shown(name, cure, plan.limits, cure.overhead))
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
             *limit_lines(plan, notes),
             *(ladder if plan.recommended is None else ()),
-            *_other_settings(plan, whose),
+            *(() if is_beaten else _other_settings(plan, whose)),
             GAP,
             *(() if is_beaten else pasted(next(iter(recommendations(plan)), None), plan.spec)),
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*other_notes(notes), *_marks(plan, in_full=in_full), *_left_out(plan)]),
-            *([Details(2, "override", tuple(pasted(plan.riskier, plan.spec)))] if plan.riskier else []),
+            details("note", [*other_notes(notes), *useless, *_marks(plan, in_full=in_full), *_left_out(plan)]),
+            details(
+                "override", pasted(riskier, plan.spec), title=f"{riskier.label}, which may not fit" if riskier else ""
+            ),
             Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
-            *([Details(len(steps), "step", tuple(ladder))] if plan.recommended else []),
+            *([Details(len(changes), "step", tuple(ladder))] if plan.recommended else []),
             assumptions(plan),
         ),
         answer=answer_of(plan, keep=stop_words(notes)),
@@ -129,7 +137,8 @@ def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
         *(w.text for w in module_worths(plan)[:1]),
     )
     keep = [row for text in dict.fromkeys(texts) for row in rows if row.text == text]
-    return [row for row in rows if row in _far_apart(keep, front)[:MOST_ROWS]]
+    most = MOST_ROWS - (plan.cure is not None)  # which has a row of its own
+    return [row for row in rows if row in _far_apart(keep, front)[:most]]
 
 
 def _far_apart(keep: list[Row], more: Iterable[Row]) -> list[Row]:

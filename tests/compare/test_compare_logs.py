@@ -234,6 +234,7 @@ def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_pat
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "--timing_threshold nan"),
         (("RUN", "--follow"), "--follow: for a log only"),
         (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN, OTHER and --log: "),
+        (("-", "-"), "-: "),
         ((), "error: "),
     ],
 )
