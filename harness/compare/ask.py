@@ -51,27 +51,8 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
     A log that has not finished is judged up to its last iteration: a regression exits 5, everything else 6.
     """
     from harness.cli.requests import given_options
-    from harness.foreign.logs.sources import is_stream
-    from harness.imports.sides import logs_of, side_of, stored_run
 
-    given = what.golden or foreign.foreign_golden
-    problems = Problems()
-    if what.golden and foreign.foreign_golden:
-        problems.add(f"{what.golden} and --golden {given}: both name the golden values", "give only one of them")
-    if foreign.log and (named := [*filter(None, [what.run]), *(what.repeat or ())]):
-        remedy = "give only one of them; several logs of one job: --log a.log b.log"
-        problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
-    if not (foreign.log or what.run):
-        problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
-    logs = foreign.log or [str(what.run)]
-    if given and str(given) in logs and is_stream(str(given)):
-        problems.add(f"{given}: A and B come from one stream", "save one of them to a file, and name the file")
-    problems.raise_if_any()
-    ours, theirs = (
-        side and stored_run(side, what.results_dir)
-        for side in (logs_of(logs) if foreign.log else side_of(logs[0]), side_of(str(given)) if given else None)
-    )
-    assert ours is not None
+    ours, theirs = _sides(what, foreign)
     if ours.kind in ("golden", "foreign"):
         problem = f"{ours.given}: {ours.what}, not a run or a log"
         raise BadRequestError(problem, remedy="name what you judge first: mbr-perf compare A B")
@@ -82,6 +63,26 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
     else:
         code = _compare_run(what, ours.paths, theirs.given if theirs else None, judge)
     raise typer.Exit(int(code))
+
+
+def _sides(what: CompareOptions, foreign: ForeignOptions) -> tuple["Side", "Side | None"]:
+    from harness.foreign.logs.sources import is_stream
+    from harness.imports.sides import logs_of, side_of, stored_run
+
+    given, logs = str(what.golden or foreign.foreign_golden or ""), foreign.log or [what.run or ""]
+    problems = Problems()
+    if what.golden and foreign.foreign_golden:
+        problems.add(f"{what.golden} and --golden {given}: both name the golden values", "give only one of them")
+    if foreign.log and (named := [*filter(None, [what.run]), *(what.repeat or ())]):
+        remedy = "give only one of them; several logs of one job: --log a.log b.log"
+        problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
+    if not any(logs):
+        problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
+    if given in logs and is_stream(given):
+        problems.add(f"{given}: A and B come from one stream", "save one of them to a file, and name the file")
+    problems.raise_if_any()
+    ours = stored_run(logs_of(logs) if foreign.log else side_of(logs[0]), what.results_dir)
+    return ours, stored_run(side_of(given), what.results_dir) if given else None
 
 
 def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:

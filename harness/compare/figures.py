@@ -113,20 +113,26 @@ def _is_shown(metric: Metric, ours: Figure, theirs: Figure | None) -> bool:
 
 def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window, notes: dict[str, None]) -> Iterator[_Row]:
     """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown."""
-    is_timed_only = all(row.tflops_per_gpu is None for row in log.iterations)
-    is_measured, theirs = log.is_measured, golden.log
-    by_time = not golden.has_throughput or bool(theirs and (is_timed_only or is_measured or theirs.is_measured))
+    by_time, theirs, why = _is_by_time(log, golden), golden.log, ""
     first, unstated = int(golden.format == "megatron-lm" or golden.log is not None), _unstated(log, golden, window)
     if by_time and unstated and theirs:
-        notes[f"{unstated}: taken as equal"], unstated = None, ""
+        notes[f"{unstated}: taken as equal"] = None
+    elif by_time and unstated:
+        why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
+    elif log.is_measured and not by_time:
+        why = "mbr-perf counts the FLOPs of its own runs by another formula"
     for name in _SPEEDS:
         ours, stored = _of_log(name, log, window), _over(name, golden.steps, window, str(golden.path), first)
-        if by_time and unstated:
-            why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
-            ours = replace(ours, problem=ours.problem or why)
-        if is_measured and not by_time:
-            ours = replace(ours, problem="mbr-perf counts the FLOPs of its own runs by another formula")
+        ours = replace(ours, problem=ours.problem or why)
         yield replace(ROWS[name], gate="time" if by_time == (name == "step_time_s") else None), ours, stored
+
+
+def _is_by_time(log: ForeignLog, golden: ForeignGolden) -> bool:
+    """Return whether the step time is judged: no throughput, or one that mbr-perf counts by a formula of its own."""
+    if not golden.has_throughput or golden.log is None:
+        return not golden.has_throughput
+    is_timed_only = all(row.tflops_per_gpu is None for row in log.iterations)
+    return is_timed_only or log.is_measured or golden.log.is_measured
 
 
 def _over(name: str, steps: Mapping[int, Iteration | GoldenStep], window: Window, whose: str, first: int) -> Figure:

@@ -161,7 +161,7 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
 
     BadRequestError: the runs differ in their settings.
     """
-    seconds, losses, rates = dict[int, list[float]](), dict[int, float | None](), dict[int, list[float]]()
+    seconds, losses = dict[int, list[float]](), dict[int, float | None]()
     for record in records:
         slowest: dict[int, float] = {}
         for step in (step for rank in record.ranks for step in rank.steps):
@@ -169,9 +169,9 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
             losses[step.step] = losses.get(step.step) if step.loss is None else step.loss
         for number, longest in slowest.items():
             seconds.setdefault(number, []).append(longest)
-        for number, rate in _throughput(record, slowest).items():
-            rates.setdefault(number, []).append(rate)
     spec, last = require_repeats(records), max(seconds, default=0) + 1
+    usual = {step: median(each) for step, each in sorted(seconds.items())}
+    rates = _throughput(records, usual)
     memory = (
         RankMemory(
             rank.rank,
@@ -188,9 +188,8 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
         None,
         (name,),
         tuple(
-            Iteration(step + 1, name, median(each), rate, losses[step], global_batch_size=size)
-            for step, each in sorted(seconds.items())
-            for rate in (median(rates[step]) if step in rates else None,)
+            Iteration(step + 1, name, each, rates.get(step), losses[step], global_batch_size=size)
+            for step, each in usual.items()
         ),
         tuple(memory),
         total=max(_announced(record) for record in records),
@@ -200,13 +199,15 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
     )
 
 
-def _throughput(record: RunRecord, seconds: Mapping[int, float]) -> dict[int, float]:
-    """Return TFLOP/s/GPU by step: as the log of an imported run states it, else counted from the settings."""
-    if record.imported:
-        return {row.step: row.tflops_per_gpu for row in record.imported.throughput}
-    spec = record.spec
-    counted = model_flops_per_step(spec) if spec.is_described else 0
-    return {number: achieved_tflops(counted, each, spec.num_gpus) for number, each in seconds.items() if counted}
+def _throughput(records: Sequence[RunRecord], seconds: Mapping[int, float]) -> dict[int, float]:
+    """Return TFLOP/s/GPU by step: as the logs of imported runs state it, else counted from the settings."""
+    stated, spec = dict[int, list[float]](), records[0].spec
+    for row in (row for record in records if record.imported for row in record.imported.throughput):
+        stated.setdefault(row.step, []).append(row.tflops_per_gpu)
+    if records[0].imported or not spec.is_described:
+        return {step: median(each) for step, each in stated.items()}
+    flops = model_flops_per_step(spec)
+    return {step: achieved_tflops(flops, each, spec.num_gpus) for step, each in seconds.items()}
 
 
 def _announced(record: RunRecord) -> int:

@@ -126,8 +126,8 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     proof = f"; no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}"
     use = "Use the ", Span("plan by layer", "chosen"), need
     step, *speed = speed_texts(row, is_control=True) or ("",)
-    keep = (step, faster, proof, *stops, ".")
-    return answer_line(use, ends, *speed, *keep, keep=keep)
+    keep = (step, faster, *(stops or (proof,)), ".")
+    return answer_line(use, ends, step, *speed, faster, proof, *stops, ".", keep=keep)
 
 
 def _by_more_than(share: float) -> str:

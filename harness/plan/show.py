@@ -88,40 +88,42 @@ def plan_page(
     predicted = plan.predicted
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
-    steps = advice(plan)
-    changes = [step.text for step in steps if step.helps and not is_beaten]
-    ladder: list[Block] = [Line("Changes, the cheapest first:")] if changes else []
-    ladder += [Line(f"{number}. {text}", hang=3) for number, text in enumerate(changes, 1)]
-    useless = (f"No remedy: {step.text}" for step in steps if not step.helps)
     facts = request_facts(plan.spec, without=("Recompute",))
-    best, riskier = (None, None) if is_beaten else (plan.cure or plan.recommended, plan.riskier)
+    best = None if is_beaten else plan.cure or plan.recommended
+    advised, in_detail = ((GAP,), ()) if is_beaten else _advised(plan, whose)
     whose_of = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
     shown = [Shown(_name(row, best, whose_of), row, plan.limits, row.overhead) for row in rows]
-    if cure := plan.cure:
-        name = f"{cure.text}, expandable" + " *" * (cure is best)
-        shown.insert(0, Shown(name, cure, plan.limits, cure.overhead))
+    if best and best is plan.cure:
+        shown.insert(0, Shown(f"{best.text}, expandable *", best, plan.limits, best.overhead))
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
             *limit_lines(plan, notes),
-            *(ladder if plan.recommended is None else ()),
-            *(() if is_beaten else _other_settings(plan, whose)),
-            GAP,
-            *(() if is_beaten else pasted(next(iter(recommendations(plan)), None), plan.spec)),
+            *advised,
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*other_notes(notes), *useless, *_marks(plan, in_full=in_full), *_left_out(plan)]),
-            details(
-                "override", pasted(riskier, plan.spec), title=f"{riskier.label}, which may not fit" if riskier else ""
-            ),
+            details("note", [*other_notes(notes), *_marks(plan, in_full=in_full), *_left_out(plan)]),
             Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
-            *([Details(len(changes), "step", tuple(ladder))] if plan.recommended else []),
+            *in_detail,
             assumptions(plan),
         ),
         answer=answer_of(plan, keep=stop_words(notes)),
     )
+
+
+def _advised(plan: Plan, whose: str) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+    """Return what helps where nothing fits, what to know of other settings, and what to copy; then the details."""
+    steps, riskier = advice(plan), plan.riskier
+    changes = [Line(f"{at}. {step.text}", hang=3) for at, step in enumerate((s for s in steps if s.helps), 1)]
+    ladder: list[Block] = [Line("Changes, the cheapest first:"), *changes] if changes else []
+    others = details("step", [f"No remedy: {step.text}" for step in steps if not step.helps])
+    title = f"{riskier.label}, which may not fit" if riskier else ""
+    copied = pasted(next(iter(recommendations(plan)), None), plan.spec)
+    blocks = (*(() if plan.recommended else ladder), *_other_settings(plan, whose), GAP, *copied)
+    in_detail = [Details(len(changes), "step", tuple(ladder))] * bool(plan.recommended)
+    return blocks, (*in_detail, others, details("override", pasted(riskier, plan.spec), title=title))
 
 
 def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
