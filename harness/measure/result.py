@@ -75,8 +75,7 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
         best = fullest.get(rank.coordinates.pp)
         if best is None or (readings.allocated(rank) or 0) > (readings.allocated(best) or 0):
             fullest[rank.coordinates.pp] = rank
-    failed = {rank.rank for rank in ranks if rank.failure}
-    chosen = {rank.rank for rank in fullest.values()} | failed
+    chosen = {rank.rank for rank in fullest.values()} | {rank.rank for rank in ranks if rank.failure}
     return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
 
 
@@ -98,10 +97,7 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
 def run_page(run: RunDocument) -> Page:
     """Return the verdict with step time and peak, the figures that support it, and the folder of the run."""
     record, facts, ranks = run.record, record_facts(run.record), tuple(_rank_blocks(run.record))
-    table_of, against = (
-        _metrics_table(run, is_whole=record.status == "ok"),
-        tuple(_comparison_blocks(run)),
-    )
+    table_of, against = _metrics_table(run, is_whole=record.status == "ok"), tuple(_comparison_blocks(run))
     parts: list[tuple[int, str, tuple[Block, ...]]] = [
         (len(record.ranks), "rank", ranks),
         (len(run.compared.findings), "comparison", against if run.golden else ()),
