@@ -54,6 +54,13 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
     if not repo.is_dir():
         raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
+    for option, sha in (("--good", ends[0]), ("--bad", ends[1])):
+        if pins:
+            pins_at(repo, sha, pins)
+            continue
+        core, at = core_of(repo, sha)
+        if not git(core, "ls-tree", at, f"{PACKAGE}/core/__init__.py"):
+            raise BadRequestError(f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy=_CHECKOUT)
     paths = [pins] if pins else [f"{PACKAGE}/", SUBMODULE]
     listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", *paths)
     if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:
@@ -64,20 +71,15 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
         raise BadRequestError(
             f"no commit from --good {good} to --bad {bad} changes {paths[0]}", remedy="name other revisions"
         )
-    for option, sha in (("--good", ends[0]), ("--bad", listed[-1].sha)):
-        if pins:
-            pins_at(repo, sha, pins)
-            continue
-        core, at = core_of(repo, sha)
-        if not git(core, "ls-tree", at, f"{PACKAGE}/core/__init__.py"):
-            raise BadRequestError(f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy=_CHECKOUT)
     return (*_listed(repo, "--max-count=1", ends[0]), *listed)
 
 
 def pins_at(repo: Path, sha: str, file: str) -> str:
     """Return the requirements of a revision, a line each. BadRequestError if the file pins none, or is not there."""
-    text = git(repo, "show", f"{sha}:{file}").decode(errors="replace")
     where = f"--pins {file} at {sha[:10]}"
+    if not git(repo, "ls-tree", sha, file):
+        raise BadRequestError(f"{where}: no such file", remedy=f"name a file that git -C {repo} ls-files lists")
+    text = git(repo, "show", f"{sha}:{file}").decode(errors="replace")
     if file.endswith(".toml"):
         try:
             text = "\n".join(tomllib.loads(text)["project"]["dependencies"])
