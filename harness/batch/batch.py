@@ -194,7 +194,7 @@ class BatchDisplay:
     def batch_files(self, jobs: "Iterable[ClusterJob]") -> None:
         """Show what a dry run would submit, and the commands for it."""
         for job in jobs:
-            show_blocks(Code(f"\n{job.render().rstrip()}\n\n{shlex.join(job.sbatch)}"))
+            show_blocks(Code(f"\n{job.render().rstrip()}\n\n{shlex.join(job.submit_command)}"))
 
 
 def run_of(name: str, number: int, repeats: int) -> str:

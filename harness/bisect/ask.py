@@ -21,8 +21,10 @@ class BisectOptions:
         help="SUITE:CASE, or a run: its folder or the start of its id.")] = None
     good: Annotated[str, option("REV", "A commit before the change.")] = ""
     bad: Annotated[str, option("REV", "A later commit that has it.")] = ""
-    repo: Annotated[Path | None, option("FOLDER", "A checkout of Megatron-LM or Megatron-Bridge. It is only "
-                                                  "read.")] = None
+    repo: Annotated[Path | None, option("FOLDER", "A checkout of Megatron-LM or Megatron-Bridge, or with --pins "
+                                                  "any. It is only read.")] = None
+    pins: Annotated[str | None, option("FILE", "The repository pins versions in this file (requirements or "
+                                               "pyproject.toml).")] = None
     metric: Annotated[str | None, option("NAME", "recompute, memory, work (by tracing) or time. Default: what "
                                                  "differs in a trace, else time.")] = None
     max_runs: Annotated[int, option("N", "End undecided after N runs of a bisect by time.")] = 150
@@ -37,8 +39,9 @@ class BisectOptions:
 def bisect(asked: BisectOptions) -> None:
     """Find the commit from which on a case is slower, needs more memory, or recomputes something else.
 
-    Each revision's megatron-core runs in this environment, from a copy. First both ends are measured under two labels
-    each: a machine on which a revision differs from itself decides nothing. Revisions that cannot run are skipped.
+    Each revision's megatron-core, or what it pins, runs over this environment. First both ends are measured under two
+    labels each: a machine on which a revision differs from itself decides nothing. Revisions that cannot run are
+    skipped.
 
     Exit codes: 0 found, 2 wrong request, 3 an end cannot be measured, 6 not decided.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.batch.launches import fresh_folder, predicting_run, understood_again
+from harness.bisect.pins import pinned_build
 from harness.bisect.revisions import copied
 from harness.bisect.values import BisectPlan, Measured
 from harness.errors import BadRequestError, HarnessError
@@ -59,10 +60,12 @@ class Bench:
         return Measured.model_validate({"place": place, "kind": kind, "number": number, **found})
 
     def _build(self, place: int) -> Build:
-        """Copy megatron-core of the revision. BadRequestError if it cannot be."""
-        sha = self.plan.revisions[place].sha
+        """Copy megatron-core of the revision, or install its pins. BadRequestError if it cannot be."""
+        repo, sha = Path(self.plan.repo), self.plan.revisions[place].sha
+        if self.plan.pins:
+            return pinned_build(repo, sha, self.plan.pins, self.folder.parents[1] / "environments", self.host)
         folder = self.folder / "revisions" / sha
-        version = copied(Path(self.plan.repo), sha, folder)
+        version = copied(repo, sha, folder)
         software: Software = software_for(self.plan.spec.gpu, self.host)[0]
         paths = [str(folder.absolute()), *([str(checkout)] if (checkout := checkout_dir()) else [])]
         software = software.model_copy(update={"megatron_core": version})

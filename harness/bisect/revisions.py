@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tarfile
+import tomllib
 from pathlib import Path
 
 from harness.bisect.values import Revision
@@ -13,8 +14,9 @@ from harness.show.page import on_one_line
 PACKAGE, SUBMODULE = "megatron", "3rdparty/Megatron-LM"
 _VERSION = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE)\s*=\s*['\"]?([\w.]*)['\"]?\s*$", re.MULTILINE)
 _ABOUT = re.compile(r"recomput|checkpoint|offload|memory|alloc|buffer|cuda_graph", re.IGNORECASE)
+_PIN = re.compile(r"^[\w.-]+(\[[\w,.-]*\])?\s*(==|===|@)\s*\S", re.MULTILINE)
 _MOST_LINES = 20
-_CHECKOUT = "name a checkout of Megatron-LM or Megatron-Bridge with --repo"
+_CHECKOUT = "name a checkout of Megatron-LM or Megatron-Bridge with --repo, or a file that pins versions with --pins"
 _PATIENCE_S = 300.0
 
 
@@ -44,28 +46,48 @@ def core_of(repo: Path, sha: str) -> tuple[Path, str]:
     return repo / SUBMODULE, link[2]
 
 
-def find_revisions(repo: Path, good: str, bad: str) -> tuple[Revision, ...]:
-    """Return good, the later commits of the first-parent line that change megatron-core, and bad at the end.
+def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> tuple[Revision, ...]:
+    """Return good, the later commits of the first-parent line that change megatron-core or ``pins``, and bad.
 
     BadRequestError with everything that is wrong: no repository, unknown or unordered revisions, no megatron-core.
     """
     if not repo.is_dir():
         raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
-    listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", PACKAGE, SUBMODULE)
+    for option, sha in (("--good", ends[0]), ("--bad", ends[1])):
+        if pins:
+            pins_at(repo, sha, pins)
+            continue
+        core, at = core_of(repo, sha)
+        if not git(core, "ls-tree", at, f"{PACKAGE}/core/__init__.py"):
+            raise BadRequestError(f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy=_CHECKOUT)
+    paths = [pins] if pins else [f"{PACKAGE}/", SUBMODULE]
+    listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", *paths)
     if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:
         raise BadRequestError(
             f"--good {good} is no ancestor of --bad {bad}", remedy="name an earlier and a later commit"
         )
     if not listed:
         raise BadRequestError(
-            f"no commit from --good {good} to --bad {bad} changes {PACKAGE}/", remedy="name other revisions"
+            f"no commit from --good {good} to --bad {bad} changes {paths[0]}", remedy="name other revisions"
         )
-    for option, sha in (("--good", ends[0]), ("--bad", listed[-1].sha)):
-        core, at = core_of(repo, sha)
-        if not git(core, "ls-tree", at, f"{PACKAGE}/core/__init__.py"):
-            raise BadRequestError(f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy=_CHECKOUT)
     return (*_listed(repo, "--max-count=1", ends[0]), *listed)
+
+
+def pins_at(repo: Path, sha: str, file: str) -> str:
+    """Return the requirements of a revision, a line each. BadRequestError if the file pins none, or is not there."""
+    where = f"--pins {file} at {sha[:10]}"
+    if not git(repo, "ls-tree", sha, file):
+        raise BadRequestError(f"{where}: no such file", remedy=f"name a file that git -C {repo} ls-files lists")
+    text = git(repo, "show", f"{sha}:{file}").decode(errors="replace")
+    if file.endswith(".toml"):
+        try:
+            text = "\n".join(tomllib.loads(text)["project"]["dependencies"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRequestError(f"{where}: no project.dependencies: {error}", remedy="name another file") from error
+    if not _PIN.search(text):
+        raise BadRequestError(f"{where}: pins no version", remedy="pin with NAME==VERSION, e.g. megatron-core==0.16.1")
+    return text
 
 
 def _sha(repo: Path, option: str, name: str) -> str:
@@ -114,15 +136,16 @@ def copied(repo: Path, sha: str, folder: Path) -> str:
     return version
 
 
-def lines_about_memory(repo: Path, before: str, after: str) -> tuple[str, ...]:
-    """Return the changed lines about recompute and memory, with their files, at most 20."""
+def changed_lines(repo: Path, before: str, after: str, pins: str | None = None) -> tuple[str, ...]:
+    """Return the changed lines about recompute and memory, or of ``pins``, with their files, at most 20."""
     found, file = list[str](), ""
-    (repo, before), (_, after) = core_of(repo, before), core_of(repo, after)
-    text = git(repo, "diff", "--unified=0", "--no-color", "--no-ext-diff", before, after, "--", PACKAGE)
+    if pins is None:
+        (repo, before), (_, after) = core_of(repo, before), core_of(repo, after)
+    text = git(repo, "diff", "--unified=0", "--no-color", "--no-ext-diff", before, after, "--", pins or PACKAGE)
     for line in text.decode(errors="replace").splitlines():
         if line.startswith("+++ "):
             file = line.removeprefix("+++ b/")
-        elif line[:1] in "+-" and not line.startswith("---") and _ABOUT.search(line):
+        elif line[:1] in "+-" and not line.startswith("---") and (pins or _ABOUT.search(line)):
             found.append(f"{file}: {on_one_line(line)}")
     left = len(found) - _MOST_LINES
     return (*found[:_MOST_LINES], *([f"... {left} more lines"] if left > 0 else []))

@@ -10,7 +10,7 @@ from statistics import fmean
 import harness
 from harness.batch.engine import holding
 from harness.bisect.measuring import Bench, StoppedError, require_time
-from harness.bisect.revisions import find_revisions, lines_about_memory
+from harness.bisect.revisions import changed_lines, find_revisions
 from harness.bisect.search import Found, Measure, Step, Undecided, next_run, next_trace
 from harness.bisect.show import bisect_page
 from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
@@ -46,6 +46,7 @@ class BisectRequest:
     good: str
     bad: str
     repo: Path
+    pins: str | None = None
     metric: Metric | None = None
     max_runs: int = 150
     recipes_dir: Path | None = None
@@ -82,7 +83,7 @@ def _plan(request: BisectRequest, host: Host) -> BisectPlan:
     if not 8 <= request.max_runs <= MOST_RUNS:
         problems.add(f"--max_runs {request.max_runs} must be 8 to {MOST_RUNS}", "the ends alone take 8 runs")
     case = problems.tried(lambda: _case(request, host))
-    revisions = problems.tried(lambda: find_revisions(repo, request.good, request.bad))
+    revisions = problems.tried(lambda: find_revisions(repo, request.good, request.bad, request.pins))
     problems.raise_if_any()
     assert case and revisions  # else there are problems
     return BisectPlan(
@@ -91,6 +92,7 @@ def _plan(request: BisectRequest, host: Host) -> BisectPlan:
         spec=case[1],
         sources=case[2],
         repo=str(repo),
+        pins=request.pins,
         revisions=revisions,
         metric=request.metric,
         max_runs=request.max_runs,
@@ -216,7 +218,7 @@ def _answer(
         sides=[_side(plan, metric, place, measured) for place in (step.before, step.place)],
         change=_change(metric, step, measured),
         between=plan.revisions[step.before + 1 : step.place + 1],
-        lines=lines_about_memory(Path(plan.repo), good.sha, bad.sha),
+        lines=changed_lines(Path(plan.repo), good.sha, bad.sha, plan.pins),
     )
 
 

@@ -77,7 +77,8 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
     if len(answer.between) > 1:
         yield Section("One of these", (listing(f"{each.name} {each.subject}" for each in answer.between),))
     if answer.lines:
-        yield Section("Changed lines about recompute and memory", (Code("\n".join(answer.lines)),))
+        about = f"of {answer.plan.pins}" if answer.plan.pins else "about recompute and memory"
+        yield Section(f"Changed lines {about}", (Code("\n".join(answer.lines)),))
     if answer.skipped:
         yield Section("Skipped", (listing(f"{each.revision.name}: {each.reason}" for each in answer.skipped),))
     yield GAP

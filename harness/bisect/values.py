@@ -33,7 +33,10 @@ class Revision(Frozen):
 
 
 class BisectPlan(Frozen):
-    """``bisect.json``. ``revisions``: good first, bad last. ``metric`` None: what differs between traces, else time."""
+    """``bisect.json``. ``revisions``: good first, bad last. ``pins``: the file with versions.
+
+    ``metric`` None: what differs between traces, else time.
+    """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     bisect_id: str
@@ -41,6 +44,7 @@ class BisectPlan(Frozen):
     spec: ExperimentSpec
     sources: dict[str, str]
     repo: str
+    pins: str | None = None
     revisions: tuple[Revision, ...]
     metric: Metric | None
     max_runs: int

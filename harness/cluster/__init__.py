@@ -1,1 +1,1 @@
-"""Slurm: batch files, states, commands, and many runs as jobs."""
+"""Jobs of Slurm and Kubernetes: submits, watches and collects them, and does their part on each node."""

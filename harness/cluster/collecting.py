@@ -13,7 +13,16 @@ from harness.judge.readings import with_clocks
 from harness.launch.environment import this_host
 from harness.measure.ranks import status_of, suspicions
 from harness.records.collect import LaunchOutcome, collect
-from harness.records.job import ATTEMPTS, LOGS, JobRecord, JobRun, SubmittedRecord, read_submitted
+from harness.records.job import (
+    ATTEMPTS,
+    LOGS,
+    JobAttempt,
+    JobRecord,
+    JobRun,
+    SubmittedRecord,
+    past_time_limit,
+    read_submitted,
+)
 from harness.records.rank import RankRecord, placed
 from harness.records.redact import redact
 from harness.records.run import Provenance, RunRecord, Status
@@ -109,10 +118,20 @@ def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, w
     """
     runs = runs_of(job)
     if runs.due is not None and not is_committed(runs.due):
-        record = lost_run(job, submitted, runs.due, state, why)
+        record = lost_run(job, submitted, runs.due, state, why or _begun_again(job, state))
         Path(runs.due.run_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
         write_record(Path(runs.due.run_dir), record)
     drop_unstarted(runs.dropped)
+
+
+def _begun_again(job: JobRecord, state: JobState) -> str:
+    """Say why Kubernetes started the first pod again, which then ran nothing; empty if it did not, and for Slurm."""
+    attempts = () if job.options.serves_nodes else sorted((Path(job.job_dir) / ATTEMPTS).glob("*.json"))
+    refused = [why for path in attempts for why in read_document(path, JobAttempt).refused]
+    code = state.exit_code and f"exit code {state.exit_code}"
+    cause = ", ".join(filter(None, (state.reason, code)))
+    restarted = f"{job.options.cluster}: RESTARTED{f' ({cause})' if cause else ''}: {'; '.join(refused)}"
+    return past_time_limit(job) or restarted if refused else ""
 
 
 def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: JobState, why: str = "") -> RunRecord:

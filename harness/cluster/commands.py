@@ -39,12 +39,12 @@ class Slurm(Controller):
         super().__init__(kept, look_after_s)
         self.ignored = tuple(sorted(name for name in shell if name.startswith("SBATCH_") and name not in kept))
 
-    def _id_in(self, answer: Answer, job: ClusterJob) -> tuple[str, str | None]:
+    def _accepted(self, answer: Answer, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
         match = _ANSWER.fullmatch(answer.out.strip().rpartition("\n")[2])
         if match is None:
             message = f"sbatch printed {answer.out.strip()!r}, which names no job; the job may be queued"
             raise RunFailedError(message, remedy=f"check with squeue --name={job.record.name}")
-        return match["job"], match["cluster"]
+        return SubmittedRecord(job_id=match["job"], cluster=match["cluster"], submitted_at=submitted_at)
 
     def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
         """Return the latest job of this batch file; Slurm's message if Slurm does not name one."""

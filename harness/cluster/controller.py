@@ -78,8 +78,8 @@ class Controller(ABC):
             raise self._refusal(job, answer, "nothing was submitted")
 
     @abstractmethod
-    def _id_in(self, answer: Answer, job: ClusterJob) -> tuple[str, str | None]:
-        """Return the id that an accepted submission names, and its cluster. RunFailedError if it names none."""
+    def _accepted(self, answer: Answer, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
+        """Return the job that an accepted submission names. RunFailedError if it names none."""
 
     def logs(self, _: SubmittedRecord) -> Iterator[tuple[str, str]]:
         """Yield name and text of the logs of the job's nodes that the cluster does not write itself."""
@@ -91,7 +91,7 @@ class Controller(ABC):
         Where the controller does not answer the job is looked for, and submitted again if it is not there:
         NotSubmittedError if that does not help, RunFailedError where nobody says whether the job is there.
         """
-        answer = self.call(job.sbatch)
+        answer = self.call(job.submit_command)
         for pause_s in self._look_after_s:
             if not self._is_unreached(answer):
                 break
@@ -99,13 +99,12 @@ class Controller(ABC):
             found = self.find(job, submitted_at)
             if isinstance(found, SubmittedRecord):
                 return found
-            answer = self.call(job.sbatch) if found is None else answer
+            answer = self.call(job.submit_command) if found is None else answer
         if self._is_unreached(answer):
             return self._looked_for(job, submitted_at, answer)
         if answer.code != 0:
             raise self._refusal(job, answer, f"the job was not submitted; its file is {job.script_path}")
-        job_id, cluster = self._id_in(answer, job)
-        return SubmittedRecord(job_id=job_id, cluster=cluster, submitted_at=submitted_at)
+        return self._accepted(answer, job, submitted_at)
 
     def cancel(self, job: SubmittedRecord) -> None:
         """End the job; no error for a job that has ended. RunFailedError if the cluster does not do it."""
@@ -117,7 +116,7 @@ class Controller(ABC):
 
     def _refusal(self, job: ClusterJob, answer: Answer, remedy: str) -> BadRequestError:
         if answer.code is None:
-            return BadRequestError(answer.err, remedy=f"submit where {job.sbatch[0]} is installed")
+            return BadRequestError(answer.err, remedy=f"submit where {job.submit_command[0]} is installed")
         message = f"{self.cluster} refused the job: {plain(answer.err) or answer.out}"
         return BadRequestError(message, remedy=self._advice(job, answer.err) or remedy)
 

@@ -3,17 +3,20 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from harness.cluster.controller import Answer, Controller, plain
 from harness.cluster.state import JobState, Kind
+from harness.errors import BadRequestError
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.kubeflow_job import TRAIN_JOBS
 from harness.records.job import KubeflowOptions, SubmittedRecord
 
 _ENDED: Mapping[str, Kind] = {"Complete": "finished", "Failed": "failed"}
 _UNKNOWN_FIELD = re.compile(r'unknown field \\?"spec\.(\w+)')
+_CLOCKS_DIFFER = timedelta(minutes=1)
 _NO_CLUSTER = "localhost:8080"  # kubectl goes there if no file names a cluster
 
 
@@ -34,24 +37,26 @@ class Kubernetes(Controller):
     def __init__(self, shell: Mapping[str, str], namespace: str, look_after_s: Sequence[float] | None = None) -> None:
         super().__init__(shell, look_after_s)
         self._jobs = TRAIN_JOBS.format(namespace=namespace)
+        self._checked = set[str]()
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
     def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
         """Ask for the job by its name, which no other job has."""
-        answer = self._get(f"{self._jobs}/{job.record.name}", self._context)
+        found = self._accepted(Answer(0, "", ""), job, submitted_at)
+        answer = self._get(f"{self._jobs}/{job.record.name}", found)
         if answer.code == 0:
-            return SubmittedRecord(job_id=job.record.name, cluster=self._context, submitted_at=submitted_at)
+            return found
         return None if self.gone in answer.err else answer
 
     def state(self, job: SubmittedRecord) -> JobState:
-        """Read the conditions of the TrainJob; while it is not ready, also what its pods wait for.
+        """Read the conditions of the TrainJob; also what its pods wait for, or why the first of them ended early.
 
         A deleted TrainJob is gone at once. Its pods run on until they have written what they measured.
         """
-        answer = self._get(f"{self._jobs}/{job.job_id}", job.cluster)
+        answer = self._get(f"{self._jobs}/{job.job_id}", job)
         if self.gone in answer.err:
             answer = self._ask_for_pods(job)
-            if any(pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") for pod in _pods_in(answer)):
+            if any(_runs_on(pod) for pod in _pods_in(answer)):
                 return JobState(kind="running", state="Terminating", source="kubernetes")
             if not self._is_unreached(answer):
                 return JobState(kind="cancelled", state="DELETED", source="kubernetes")
@@ -59,11 +64,11 @@ class Kubernetes(Controller):
             why = plain(answer.err) or "no answer"
             return JobState(kind="unreachable", state="UNKNOWN", reason=why)
         state = state_of(json.loads(answer.out))
-        if state.kind != "queued" or state.reason:
-            return state
-        return state.model_copy(
-            update={"reason": next((_waits_for(pod) for pod in _pods_in(self._ask_for_pods(job))), "")}
-        )
+        if state.kind in ("finished", "failed") or (state.kind == "queued" and not state.reason):
+            pods = _pods_in(self._ask_for_pods(job))
+            found = (_waits_for(pod) if state.kind == "queued" else _ended_by(pod) for pod in pods)
+            return state.model_copy(update=next(filter(None, found), {}))
+        return state
 
     def tested(self, job: ClusterJob) -> Answer:
         """Create the TrainJob in a dry run, which finds missing rights, namespaces, fields and Trainer itself."""
@@ -74,7 +79,7 @@ class Kubernetes(Controller):
 
     def cancelling(self, job: SubmittedRecord) -> tuple[str, ...]:
         """Delete the TrainJob: its pods get SIGTERM."""
-        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}", *_in(job.cluster))
+        return ("kubectl", "delete", "--raw", f"{self._jobs}/{job.job_id}", *self._in(job))
 
     def logs(self, job: SubmittedRecord) -> Iterator[tuple[str, str]]:
         """Yield the log of each pod that Kubernetes still has."""
@@ -83,17 +88,37 @@ class Kubernetes(Controller):
             containers = pod.get("status", {}).get("containerStatuses", ())
             before = [("&previous=true", ".previous")] if any(each.get("restartCount") for each in containers) else []
             for query, suffix in (*before, ("", "")):
-                answer = self._get(f"{self._pods}/{name}/log?container=node{query}", job.cluster)
+                answer = self._get(f"{self._pods}/{name}/log?container=node{query}", job)
                 if answer.code == 0:
                     yield name + suffix, answer.out
 
-    def _id_in(self, _: Answer, job: ClusterJob) -> tuple[str, str | None]:
-        return job.record.name, self._context
+    def _accepted(self, _: Answer, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
+        context, name = self._context, job.record.name
+        server = self._server(context).out or None if context else None
+        return SubmittedRecord(job_id=name, cluster=context, server=server, submitted_at=submitted_at)
 
     @cached_property
     def _context(self) -> str | None:
         """kubectl's current context; None inside a pod, which has none."""
         return self.call(("kubectl", "config", "current-context")).out.strip() or None
+
+    def _server(self, context: str) -> Answer:
+        which = ("--minify", f"--context={context}", "-o", "jsonpath={.clusters[0].cluster.server}")
+        return self.call(("kubectl", "config", "view", *which))
+
+    def _in(self, job: SubmittedRecord) -> tuple[str, ...]:
+        """Name the job's context. BadRequestError if it now means another cluster."""
+        if job.cluster is None:
+            return ()
+        if job.server is not None and job.server not in self._checked:
+            now = self._server(job.cluster)
+            if now.code is not None and now.out != job.server:
+                message = f"job {job.job_id} is on {job.server}, but kubectl's context {job.cluster} is "
+                raise BadRequestError(
+                    message + (now.out or "unknown"), remedy="set KUBECONFIG to the file of that cluster"
+                )
+            self._checked.add(job.server)
+        return (f"--context={job.cluster}",)
 
     def _advice(self, job: ClusterJob, words: str) -> str:
         asked = job.record.options
@@ -108,10 +133,10 @@ class Kubernetes(Controller):
         return f"this is another release: add --kubeflow_trainer {'2.1' if asked.trainer == '2.2' else '2.2'}"
 
     def _ask_for_pods(self, job: SubmittedRecord) -> Answer:
-        return self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job.cluster)
+        return self._get(f"{self._pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={job.job_id}", job)
 
-    def _get(self, path: str, context: str | None) -> Answer:
-        return self.call(("kubectl", "get", "--raw", path, *_in(context)))
+    def _get(self, path: str, job: SubmittedRecord) -> Answer:
+        return self.call(("kubectl", "get", "--raw", path, *self._in(job)))
 
 
 def _pods_in(answer: Answer) -> list[dict[str, Any]]:
@@ -119,8 +144,12 @@ def _pods_in(answer: Answer) -> list[dict[str, Any]]:
     return pods
 
 
-def _in(context: str | None) -> tuple[str, ...]:
-    return (f"--context={context}",) if context else ()
+def _runs_on(pod: dict[str, Any]) -> bool:
+    """Return whether a pod is at work. A lost node never reports the end of its pods: then the end of grace counts."""
+    grace_ends = pod["metadata"].get("deletionTimestamp")
+    if grace_ends and datetime.fromisoformat(grace_ends) + _CLOCKS_DIFFER < datetime.now(UTC):
+        return False
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def state_of(train_job: dict[str, Any]) -> JobState:
@@ -140,11 +169,22 @@ def state_of(train_job: dict[str, Any]) -> JobState:
     )
 
 
-def _waits_for(pod: dict[str, Any]) -> str:
-    """Return what a pod waits for in Kubernetes' word: ImagePullBackOff, Unschedulable; else empty."""
+def _waits_for(pod: dict[str, Any]) -> dict[str, str]:
+    """Return as ``reason`` what a pod waits for in Kubernetes' word: ImagePullBackOff, Unschedulable; else empty."""
     status = pod.get("status", {})
-    for container in status.get("containerStatuses", ()):
-        if waiting := container.get("state", {}).get("waiting"):
-            return str(waiting.get("reason", ""))
+    waiting = (each.get("state", {}).get("waiting") for each in status.get("containerStatuses", ()))
     conditions = (each for each in status.get("conditions", ()) if each.get("status") == "False")
-    return next((str(each["reason"]) for each in conditions if each["type"] == "PodScheduled"), "")
+    unscheduled = (each for each in conditions if each["type"] == "PodScheduled")
+    return next(({"reason": str(each.get("reason", ""))} for each in (*waiting, *unscheduled) if each), {})
+
+
+def _ended_by(pod: dict[str, Any]) -> dict[str, str]:
+    """Return why the first container of a pod ended that failed: reason, exit code and kind of its job; else empty."""
+    for container in pod.get("status", {}).get("containerStatuses", ()):
+        for when in ("lastState", "state"):
+            ended = container.get(when, {}).get("terminated", {})
+            if ended.get("exitCode"):
+                reason = str(ended.get("reason", ""))
+                kind = "out_of_memory" if reason == "OOMKilled" else "failed"
+                return {"kind": kind, "reason": reason, "exit_code": str(ended["exitCode"])}
+    return {}

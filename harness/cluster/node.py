@@ -28,9 +28,9 @@ from harness.records.job import (
     JobRecord,
     JobRun,
     Meeting,
-    SlurmOptions,
     SubmittedRecord,
-    time_limit_note,
+    attempt_path,
+    past_time_limit,
 )
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, write_atomically, write_record
@@ -55,9 +55,8 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
 
     One BadRequestError for all missing or non-numeric variables.
     """
-    is_slurm = isinstance(job.options, SlurmOptions)
     remedy = "srun sets it: start this command inside a job, one task per node"
-    if not is_slurm:
+    if not job.options.serves_nodes:
         remedy = "a runtime of Kubeflow with mlPolicy.torch sets it: name one as runtimeRef in the --kubeflow_job file"
     problems: list[BadRequestError] = []
 
@@ -69,7 +68,7 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
         problems.append(BadRequestError(problem, remedy=remedy))
         return 0
 
-    if is_slurm:
+    if job.options.serves_nodes:
         place = Place(
             job_id=str(number("SLURM_JOB_ID")),
             restart_count=number("SLURM_RESTART_COUNT", 0),
@@ -96,11 +95,9 @@ _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BO
 
 def why_ended(job: JobRecord, place: Place, host: Host) -> str:
     """Return the failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
-    if time_limit_note(Path(job.job_dir)).exists():
-        limit = f"the time limit of {job.options.time_limit_minutes} min"
-        return f"{job.options.cluster}: TIMEOUT: {limit} was about to expire"
-    if not isinstance(job.options, SlurmOptions):
-        return ""  # a pod has no right to ask
+    late = past_time_limit(job)
+    if late or not job.options.serves_nodes:
+        return late
     asked = SubmittedRecord(job_id=place.job_id, submitted_at="")
     answer = Slurm(host.shell).show(asked)
     state = from_scontrol(answer.out) if answer.code == 0 else None
@@ -161,8 +158,13 @@ class NodeOfJob:
     def _follow(self, run: JobRun) -> RunRecord:
         run_dir = Path(run.run_dir)
         record, meeting = run_dir / RECORD, run_dir / MEETING
-        self.await_(lambda: meeting.is_file() or record.is_file(), BEGIN_PATIENCE_S, f"{run_dir}: node 0 did not begin")
-        if not record.is_file():
+        again = attempt_path(Path(self.job.job_dir), self.place.job_id, self.place.restart_count + 1)
+
+        def is_over() -> bool:
+            return record.is_file() or again.is_file()  # a first node that is started again commits nothing
+
+        self.await_(lambda: meeting.is_file() or is_over(), BEGIN_PATIENCE_S, f"{run_dir}: node 0 did not begin")
+        if not is_over():
             place = read_document(meeting, Meeting)
             nodes = Nodes(self.job.nnodes, self.place.node_rank, place.master_addr, place.master_port)
             try:
@@ -173,7 +175,7 @@ class NodeOfJob:
                 )
                 path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
                 write_atomically(path, outcome)
-        self.await_(record.is_file, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
+        self.await_(is_over, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
         return read_document(record, RunRecord)
 
     def await_(self, what: Callable[[], bool], patience_s: float, failure: str, *, heeds_signals: bool = True) -> None:
@@ -212,7 +214,7 @@ class NodeOfJob:
         place, options = self.place, self.job.options
         known: dict[str, object] = {"notes": (*record.notes, f"{options.cluster} job {place.job_id} on {place.nodes}")}
         where = {"container": options.container_image} if options.container_image is not None else {}
-        where |= {} if isinstance(options, SlurmOptions) else {"job_id": place.job_id}
+        where |= {} if options.serves_nodes else {"job_id": place.job_id}
         known["provenance"] = record.provenance.model_copy(update=where)
         # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.
         ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)

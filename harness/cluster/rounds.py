@@ -23,7 +23,6 @@ from harness.records.job import (
     JobAttempt,
     JobOptions,
     JobRecord,
-    SlurmOptions,
     job_dirs,
     new_job_dir,
     read_job,
@@ -88,8 +87,11 @@ class JobPerEntry(Generic[Entry]):
         for run in due:
             fresh_folder(self.batch.planned(run).run_dir)
         asked = entry_job(self.batch, due, self.options, self.results)
-        can_exclude = isinstance(self.options, SlurmOptions)
-        if can_exclude and due[0].purpose == "confirm" and (nodes := self._nodes_of(self._folder(due[0]))):
+        if (
+            "exclude" in type(self.options).model_fields
+            and due[0].purpose == "confirm"
+            and (nodes := self._nodes_of(self._folder(due[0])))
+        ):
             asked = elsewhere(asked, nodes, controller, self.batch.host)
         record = asked.record(new_job_dir(self.results, asked.label))
         self.batch.starts(due[0])

@@ -36,7 +36,7 @@ class PreparedDocument(SubmittedDocument):
     """``--no_submit --json``: the file that was written, and the command that submits it."""
 
     script: Path
-    sbatch: tuple[str, ...]
+    submit_command: tuple[str, ...]
 
 
 class WaitingDocument(SubmittedDocument):
@@ -69,7 +69,7 @@ class JobDisplay:
     def prepared(self, job: ClusterJob) -> None:
         """Show a job that was written but not submitted."""
         self._answer(
-            PreparedDocument.of_job(job.record, script=job.script_path, sbatch=job.sbatch),
+            PreparedDocument.of_job(job.record, script=job.script_path, submit_command=job.submit_command),
             f"prepared {job.script_path}",
             f"submit it: mbr-perf jobs submit {job.record.job_dir}",
         )

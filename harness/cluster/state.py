@@ -84,7 +84,7 @@ class JobState(Shown):
         if self.kind == "unreachable":
             return f"unknown: {self.reason}"
         if self.kind == "purged":
-            return "gone: Slurm does not know the job any more, and has no accounting for it"
+            return "gone: the cluster does not know the job any more, and has no accounting for it"
         state = f"{self.state} {self.detail}".strip()
         reason = f" ({self.reason})" if self.reason else ""
         nodes = f" on {self.nodes}" if self.nodes else ""

@@ -1,6 +1,5 @@
 """Submits a job: writes its files, submits it, and records the answer of the cluster."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ from harness.records.job import (
     JobOptions,
     JobRecord,
     JobRun,
-    SlurmOptions,
     SubmittedRecord,
     job_text,
     new_job_dir,
@@ -62,7 +60,7 @@ class JobRequest:
         gpus = (0 if spec.gpu_type.is_cpu else min(spec.num_gpus, spec.gpus_per_node) for spec in self.specs)
         return JobRecord(
             job_dir=str(job_dir),
-            name=_job_name(self.label, job_dir, self.options),
+            name=self.options.job_name(self.label, job_dir.name[-8:]),
             what=self.what,
             subject=str(self.subject or job_dir),
             nnodes=self.launch.nnodes,
@@ -80,18 +78,6 @@ class JobRequest:
     def checked(self, host: Host) -> ClusterJob:
         """Return the job without its folder. BadRequestError for values that the job's file cannot hold."""
         return submittable(self.record(self.results / JOBS / "JOB"), host)
-
-
-def _job_name(label: str, job_dir: Path, options: JobOptions) -> str:
-    """Return the job's name. Characters that a batch file cannot hold become ``-``.
-
-    In Kubernetes the name is the job's id. The name of a pod continues it and has at most 63 characters.
-    """
-    if not isinstance(options, SlurmOptions):
-        words = re.sub(r"[^a-z0-9]+", "-", label.lower())[:24].strip("-")
-        return f"mbr-perf-{words}-{job_dir.name[-8:].lower()}"
-    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
-    return f"mbr-perf.{safe}"[:64]
 
 
 def hand_over(
@@ -131,13 +117,13 @@ def require_accepted(asked: JobRequest, cluster: ClusterRequest, host: Host) -> 
     sbatch tests a job as it submits it.
     """
     job = asked.checked(host)
-    if cluster.submit and not isinstance(cluster.options, SlurmOptions):
+    if cluster.submit and not cluster.options.serves_nodes:
         controller_of(cluster.options, host.shell).require_options(job)
 
 
 def controller_of(options: JobOptions, shell: Mapping[str, str]) -> Controller:
     """Return what reaches the cluster of these options."""
-    return Slurm(shell) if isinstance(options, SlurmOptions) else Kubernetes(shell, options.namespace)
+    return Kubernetes(shell, options.namespace) if options.launcher == "kubeflow" else Slurm(shell)
 
 
 def narrate_submitted(job: JobRecord, submitted: SubmittedRecord) -> None:

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cluster.collecting import drop_unstarted, runs_of
-from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, Place, place_of, why_ended
+from harness.cluster.collecting import drop_unstarted
+from harness.cluster.node import BEGIN_PATIENCE_S, NodeOfJob, Place, place_of
 from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.judge.gate import status_exit_code
 from harness.launch.cluster_job import warning_s
@@ -24,7 +24,6 @@ from harness.records.job import (
     JobAttempt,
     JobRecord,
     JobRun,
-    SlurmOptions,
     attempt_path,
     read_job,
     time_limit_note,
@@ -33,14 +32,14 @@ from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
 from harness.show.page import AMOUNT
 from harness.show.terminal import narrate
-from harness.units import utc_now
+from harness.units import counted, utc_now
 
 Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 """This node's part in an attempt at the job."""
 
 
 def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
-    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of the job.
+    """Do this node's part of the job, and return its exit code. ``part`` None: the runs of the job.
 
     Kubernetes starts a pod that fails again. So after the beginning it gets 0; how the run ended is in its record.
     """
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
         narrate(f"error: {error}")
         code = error.exit_code
     begun = any((asked.job_dir / ATTEMPTS).glob("*.json"))
-    return 0 if begun and not isinstance(read_job(asked.job_dir).options, SlurmOptions) else int(code)
+    return 0 if begun and not read_job(asked.job_dir).options.serves_nodes else int(code)
 
 
 def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
@@ -70,10 +69,6 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
         node = NodeOfJob(job, place, master_addr or place.head or "", host, caught)
         attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
         if attempt.refused:
-            due = runs_of(job).due if place.node_rank == 0 and place.head else None
-            if due is not None:  # Slurm states why it began the job again; Kubernetes does not
-                restarted = f"{job.options.cluster}: RESTARTED: {'; '.join(attempt.refused)}"
-                node.refuse(due, why_ended(job, place, host) or restarted)
             raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
         if place.nnodes != job.nnodes:
             given = f"{job.options.cluster} gave {place.nnodes} nodes ({place.nodes})"
@@ -86,7 +81,7 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
 
 def _heed_time_limit(job: JobRecord) -> None:
     """Ask this process to end before the time limit, and end it there, where the cluster does not: Slurm does both."""
-    if isinstance(job.options, SlurmOptions):
+    if job.options.serves_nodes:
         return
     note, limit = time_limit_note(Path(job.job_dir)), job.options.time_limit_minutes
 
@@ -123,7 +118,7 @@ def _reasons_to_refuse(job: JobRecord, place: Place) -> tuple[str, ...]:
     reasons = []
     if place.restart_count:
         reasons.append(
-            f"{job.options.cluster} began again job {place.job_id} ({place.restart_count} times): "
+            f"{job.options.cluster} restarted job {place.job_id} ({counted(place.restart_count, 'time')}): "
             "mbr-perf does not continue half a run"
         )
     before = Path(job.job_dir) / ATTEMPTS

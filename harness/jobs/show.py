@@ -29,7 +29,7 @@ class RunRow(Shown):
 class JobDocument(Document):
     """``mbr-perf jobs status --json``. ``job_id`` is null if the job is not submitted.
 
-    ``slurm``: the cluster's state, empty if every run is committed, so that it does not matter.
+    ``cluster_state``: as last asked, empty if every run is committed, so that it does not matter.
     """
 
     job_dir: str
@@ -41,7 +41,7 @@ class JobDocument(Document):
     submitted_at: str | None
     is_settled: bool
     state: str
-    slurm: tuple[JobState, ...]
+    cluster_state: tuple[JobState, ...]
     runs: tuple[RunRow, ...]
 
 
@@ -68,7 +68,7 @@ def standing(job_dir: Path, controller: Controller) -> JobDocument:
         submitted_at=submitted and submitted.submitted_at,
         is_settled=found.are_settled,
         state=_word(found, state),
-        slurm=[state] if state else [],
+        cluster_state=[state] if state else [],
         runs=rows,
     )
 

@@ -52,7 +52,7 @@ class ClusterJob(ABC):
 
     @property
     @abstractmethod
-    def sbatch(self) -> tuple[str, ...]:
+    def submit_command(self) -> tuple[str, ...]:
         """Return the command that submits the file."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class ClusterJob(ABC):
 
     @property
     def command_line(self) -> str:
-        return shlex.join(self.sbatch)
+        return shlex.join(self.submit_command)
 
     @property
     def task(self) -> tuple[str, ...]:

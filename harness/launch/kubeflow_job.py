@@ -116,7 +116,7 @@ class KubeflowJob(ClusterJob):
     asked: KubeflowOptions
 
     @property
-    def sbatch(self) -> tuple[str, ...]:
+    def submit_command(self) -> tuple[str, ...]:
         """Return the command. Strict: otherwise Kubernetes drops fields that this release of Trainer lacks."""
         path = f"{TRAIN_JOBS.format(namespace=self.asked.namespace)}?fieldValidation=Strict"
         return ("kubectl", "create", "--raw", path, "-f", str(self.script_path))

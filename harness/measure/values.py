@@ -159,18 +159,18 @@ class Replay(Shown):
     files: tuple[str, ...]
 
 
-class SlurmSubmission(Shown):
+class Submission(Shown):
     """The file of a job, and the command that submits it."""
 
     launcher: Literal["slurm", "kubeflow"] = at("record", "options", "launcher")
     job_dir: str = at("record", "job_dir")
     nnodes: int = at("record", "nnodes")
     script: str
-    sbatch: tuple[str, ...]
+    submit_command: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-Launch = TorchrunLaunch | Replay | SlurmSubmission
+Launch = TorchrunLaunch | Replay | Submission
 
 
 def launch_document(plan: Plan | ClusterJob) -> Launch:
@@ -182,7 +182,7 @@ def launch_document(plan: Plan | ClusterJob) -> Launch:
         case ReplayPlan():
             return Replay.of(plan)
         case ClusterJob():
-            return SlurmSubmission.of(plan, script=plan.render())
+            return Submission.of(plan, script=plan.render())
 
 
 class RunPlanDocument(Document):

@@ -168,5 +168,5 @@ def _request(
         launch,
         num_pairs=NightRequest.num_pairs if judge.pairs is None else judge.pairs,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher in CLUSTERS else words,
-        slurm=on_cluster.options if on_cluster else None,
+        cluster=on_cluster.options if on_cluster else None,
     )

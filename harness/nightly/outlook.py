@@ -10,7 +10,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
 from harness.judge.gate import OptionalText
 from harness.launch.cluster_job import ClusterJob
-from harness.measure.values import SlurmSubmission
+from harness.measure.values import Submission
 from harness.records.goldens import batch_path
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan
 from harness.records.prediction import PredictionRecord
@@ -149,7 +149,7 @@ def _total(plan: NightPlan) -> str:
     )
 
 
-class CaseJob(SlurmSubmission):
+class CaseJob(Submission):
     """The job of a case, and the folders of its runs."""
 
     name: str = at("record", "name")
@@ -182,6 +182,6 @@ class NightJobPlanDocument(NightPlanDocument):
 
 def night_plan_document(plan: NightPlan, cases: Sequence[CaseOutlook], jobs: Iterable[ClusterJob]) -> NightPlanDocument:
     """Return the cases that would run, and their goldens."""
-    if plan.slurm is None:
+    if plan.cluster is None:
         return NightPlanDocument.of(plan, cases=cases)
     return NightJobPlanDocument.of(plan, cases=cases, jobs=list(map(CaseJob.of_job, jobs)))

@@ -37,7 +37,7 @@ class NightRequest:
     """Which cases of which suite, and how their runs are launched, repeated and judged.
 
     ``suite``: a name or a path; ``only``: patterns of case names. ``golden_dir`` and ``results_dir`` None: the
-    usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``against``:
+    usual ones. ``cluster``: runs are jobs of a cluster, not of this machine. ``against``:
     the environment of the old build, or ``last-good``; empty for none. ``engine``: who trains, as in `run`.
     """
 
@@ -47,7 +47,7 @@ class NightRequest:
     confirm: int = 3
     retries: int = 1
     launch: BatchLaunch = field(default_factory=BatchLaunch)
-    slurm: JobOptions | None = None
+    cluster: JobOptions | None = None
     golden_dir: Path | None = None
     recipes_dir: Path | None = None
     results_dir: Path | None = None
@@ -83,8 +83,8 @@ def chosen_suite(request: NightRequest) -> Suite:
     problems.tried(lambda: require_golden_dir(request.golden_dir))
     problems.found += impossible_names(request.accept_differences)
     problems.found += _launch_problems(request.launch)
-    if request.slurm is not None:
-        problems.found += option_problems(request.slurm, request.launch.pass_env)
+    if request.cluster is not None:
+        problems.found += option_problems(request.cluster, request.launch.pass_env)
     with problems.collecting():
         chosen = read_suite(request.suite, request.recipes_dir)
         chosen = only(chosen, request.only)
@@ -152,14 +152,14 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
             name, results = Path(request.suite).stem, request.results_dir
             against = find_against(request.against, request.num_pairs, name, results, host)
     suite = problems.having(suite)
-    if starts and request.slurm is None and request.launch.launcher == "torchrun":
+    if starts and request.cluster is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
     waits(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()
     # A job asks megatron-core on its nodes.
-    if starts and request.launch.launcher != "replay" and request.slurm is None:
+    if starts and request.launch.launcher != "replay" and request.cluster is None:
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
     notes = (*unasked, *_short_cases(plan), *([against_note(against)] if against else []))
@@ -176,7 +176,7 @@ def _short_cases(plan: NightPlan) -> Iterable[str]:
 
 
 _ALIKE = (
-    "confirm", "retries", "only", "launch", "slurm", "accept_differences", "fail_on_improvement",
+    "confirm", "retries", "only", "launch", "cluster", "accept_differences", "fail_on_improvement",
 )  # fmt: skip
 
 
@@ -224,19 +224,19 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
 def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
     """Say why a case cannot start on this machine, everything at once."""
     problems, nnodes = Problems(), case.spec.num_nodes
-    if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
+    if plan.cluster is None and nnodes > 1 and plan.launch.launcher != "replay":
         return BadRequestError(
             f"{case.spec.num_gpus} GPUs need {nnodes} nodes", remedy="--launcher slurm runs it as a job"
         )
-    if plan.slurm is not None and case.sources.get("gpu") == "this machine":
+    if plan.cluster is not None and case.sources.get("gpu") == "this machine":
         problems.add(
             "jobs run on other machines, whose GPU mbr-perf cannot detect from here", "name the case's GPU: request.gpu"
         )
     launch = plan.launch
-    if nnodes > 1 and plan.slurm is not None:  # only the job knows its first node
+    if nnodes > 1 and plan.cluster is not None:  # only the job knows its first node
         launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
     problems.tried(lambda: unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN")))
-    if plan.launch.launcher == "torchrun" and plan.slurm is None:
+    if plan.launch.launcher == "torchrun" and plan.cluster is None:
         with problems.collecting():
             require_machine(case.spec, host, case.spec.ranks_per_node(1), plan.software.get(case.spec.gpu))
     try:

@@ -48,7 +48,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     if not results.exists() and (why := why_unwritable(results)):
         raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
     plan = plan_night(request, host, starts=False, waits=pass_time)
-    jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
+    jobs = night_jobs(plan, plan.cluster, host, results.absolute()) if plan.cluster else ()
     display.plan(plan, outlook(plan, results), jobs)
     return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
 
@@ -59,7 +59,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     results = results_dir(request.results_dir).absolute()
     require_sound(results)
     plan = plan_night(request, host, starts=True, waits=pass_time)
-    jobs = night_jobs(plan, plan.slurm, host, results) if plan.slurm else ()
+    jobs = night_jobs(plan, plan.cluster, host, results) if plan.cluster else ()
     if jobs:
         controller_of(jobs[0].record.options, host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
@@ -75,7 +75,7 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
     """
     host, data = this_host(), read_night(reference, results)
     with holding(data.night_dir, "night"):
-        measures_here = data.plan.slurm is None and data.plan.launch.launcher != "replay"
+        measures_here = data.plan.cluster is None and data.plan.launch.launcher != "replay"
         require_same_software(data.plan.software, host, "night", measures_here=measures_here)
         if data.plan.against:
             require_same_build("--against", data.plan.against.build, host)
@@ -87,11 +87,11 @@ def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, resul
     night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
     delete_earlier(audience.outputs)
     display.begins(plan, night_dir)
-    if plan.slurm is None:
+    if plan.cluster is None:
         signal = play_here(night, display.progress, is_warm=plan.launch.launcher == "torchrun")
     else:
         jobs = JobDisplay(Display(as_json=display.as_json))
-        signal = play(night, JobPerEntry(night, plan.slurm, judge.results, jobs))
+        signal = play(night, JobPerEntry(night, plan.cluster, judge.results, jobs))
     return _answer(night, judge, audience, signal)
 
 

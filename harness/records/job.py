@@ -1,5 +1,6 @@
 """Jobs of Slurm and Kubernetes: their records and folders."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,18 +25,20 @@ ATTEMPTS, MEETING = "attempts", "meeting.json"
 
 
 def time_limit_note(job_dir: Path) -> Path:
-    """Return the file that the job's script makes when Slurm warns it of the time limit, before the ranks end."""
+    """Return the file that a job makes as its time limit comes near, before the ranks end."""
     return job_dir / "time_limit"
 
 
 class ClusterOptions(Frozen):
     """What a job asks any cluster for, beyond nodes. A job without time limit could hold nodes for ever.
 
-    ``python``: the interpreter on the nodes, inside the container if there is one.
+    ``python``: the interpreter on the nodes, inside the container if there is one. ``serves_nodes``: the cluster warns
+    the nodes before the time limit, takes their exit codes, counts restarts, and says why it ended a job.
     """
 
     cluster: ClassVar[str]
     script: ClassVar[str]
+    serves_nodes: ClassVar[bool]
 
     time_limit_minutes: int = Field(ge=1)
     container_image: str | None = None
@@ -50,7 +53,7 @@ class SlurmOptions(ClusterOptions):
     nodes per NVLink domain. ``exclude``: nodes that a confirming job leaves out.
     """
 
-    cluster, script = "Slurm", "job.sbatch"
+    cluster, script, serves_nodes = "Slurm", "job.sbatch", True
 
     launcher: Literal["slurm"] = "slurm"
     partition: str | None = None
@@ -64,6 +67,11 @@ class SlurmOptions(ClusterOptions):
     container_mounts: tuple[str, ...] = ()
     exclude: str | None = None
 
+    def job_name(self, label: str, _: str) -> str:
+        """Return the job's name. Characters that a batch file cannot hold become ``-``."""
+        safe = (each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in label)
+        return f"mbr-perf.{''.join(safe)}"[:64]
+
 
 class KubeflowOptions(ClusterOptions):
     """What a job asks Kubeflow Trainer for. ``trainer``: the release whose fields it has.
@@ -72,7 +80,7 @@ class KubeflowOptions(ClusterOptions):
     ``base``: a TrainJob that mbr-perf completes.
     """
 
-    cluster, script = "Kubernetes", "trainjob.json"
+    cluster, script, serves_nodes = "Kubernetes", "trainjob.json", False
 
     launcher: Literal["kubeflow"] = "kubeflow"
     namespace: str = "default"
@@ -80,6 +88,10 @@ class KubeflowOptions(ClusterOptions):
     workdir_pvc: str | None = None
     workdir_pvc_path: str = "/nemo_run"
     base: dict[str, JsonValue] = Field(default_factory=dict)
+
+    def job_name(self, label: str, unique: str) -> str:
+        """Return the job's name, which is its id. The name of a pod continues it and has at most 63 characters."""
+        return f"mbr-perf-{re.sub(r'[^a-z0-9]+', '-', label.lower())[:24].strip('-')}-{unique.lower()}"
 
 
 JobOptions = Annotated[SlurmOptions | KubeflowOptions, Field(discriminator="launcher")]
@@ -146,12 +158,22 @@ class JobRecord(Frozen):
         return Path(self.job_dir) / self.options.script
 
 
+def past_time_limit(job: JobRecord) -> str:
+    """Return the failure of a run that the time limit ended; empty if it did not."""
+    limit = f"the time limit of {job.options.time_limit_minutes} min was about to expire"
+    return f"{job.options.cluster}: TIMEOUT: {limit}" if time_limit_note(Path(job.job_dir)).exists() else ""
+
+
 class SubmittedRecord(Frozen):
-    """``submitted.json``: the cluster's answer. ``cluster``: one of several that Slurm serves, or kubectl's context."""
+    """``submitted.json``: the cluster's answer. ``cluster``: one of several that Slurm serves, or kubectl's context.
+
+    ``server``: the address that the context means; contexts of two kubeconfigs may have the same name.
+    """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
     cluster: str | None = None
+    server: str | None = None
     submitted_at: str
 
 

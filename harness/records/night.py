@@ -96,7 +96,7 @@ class NightPlan(Frozen):
     """``night.json``: everything decided before the first run. Times are UTC ISO-8601.
 
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
-    case after a named infrastructure fault. ``slurm``: the request to the cluster, if every case is a job.
+    case after a named infrastructure fault. ``cluster``: the request to the cluster, if every case is a job.
     ``software``: by GPU type, the software that the rules assumed and the cases must run with. ``against``: the old
     build for suspicious cases. ``python``: the interpreter of tonight's own build.
     """
@@ -110,7 +110,7 @@ class NightPlan(Frozen):
     retries: int
     only: tuple[str, ...] = ()
     launch: BatchLaunch = BatchLaunch()
-    slurm: JobOptions | None = None
+    cluster: JobOptions | None = None
     software: dict[str, Software] = Field(default_factory=dict)
     golden_dir: str | None = None
     accept_differences: tuple[str, ...] = ()

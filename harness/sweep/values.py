@@ -313,7 +313,7 @@ class SweepPlanDocument(Compared, Document):
 
 
 class SweepJobPlanDocument(SweepPlanDocument):
-    """``mbr-perf sweep --launcher slurm --dryrun --json``."""
+    """``mbr-perf sweep --launcher slurm|kubeflow --dryrun --json``."""
 
     job: Launch
 

@@ -149,7 +149,7 @@ def test_only_a_run_of_several_is_counted():
 def test_what_a_batch_waits_for_goes_to_stderr_and_the_batch_files_of_a_dry_run_to_stdout(capsys):
     BatchDisplay().narrate("waiting")
     assert tuple(capsys.readouterr()) == ("", "waiting\n")
-    BatchDisplay().batch_files([SimpleNamespace(render=lambda: "#!/bin/bash\n", sbatch=("sbatch", "a b"))])
+    BatchDisplay().batch_files([SimpleNamespace(render=lambda: "#!/bin/bash\n", submit_command=("sbatch", "a b"))])
     assert capsys.readouterr().out.split("\n")[1:] == ["#!/bin/bash", "", "sbatch 'a b'", ""]
 
 

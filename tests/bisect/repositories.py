@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,3 +55,35 @@ def repository(folder: Path, num_commits: int, edits: Mapping[int, Sequence[Edit
         git(folder, "commit", "-q", "-m", f"Change {place}")
         shas.append(git(folder, "rev-parse", "HEAD"))
     return folder, shas
+
+
+def pinning(folder: Path, *stacks: str) -> list[str]:
+    """Make a repository whose commits have these requirements.txt. Return the commits."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+    shas = []
+    for stack in stacks:
+        (folder / "requirements.txt").write_text(f"{stack}\n")
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", stack[-40:])
+        shas.append(git(folder, "rev-parse", "HEAD"))
+    return shas
+
+
+def wheel(folder: Path, version: str, edit: Edit) -> Path:
+    """Pack the installed megatron-core with one edit as a wheel of this version."""
+    (installed,) = find_spec("megatron").submodule_search_locations
+    path, (name, old, new) = folder / f"megatron_core-{version}-py3-none-any.whl", edit
+    about = f"megatron_core-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as packed:
+        for file in sorted(Path(installed, "core").rglob("*")):
+            inner = str(file.relative_to(installed))
+            if file.is_file() and "__pycache__" not in inner:
+                changed = inner == f"core/{name}"
+                packed.writestr(
+                    f"megatron/{inner}", file.read_text().replace(old, new) if changed else file.read_bytes()
+                )
+        packed.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: megatron-core\nVersion: {version}\n")
+        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{about}/RECORD", "")
+    return path

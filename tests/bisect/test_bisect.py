@@ -7,7 +7,7 @@ import pytest
 
 from harness.bisect.revisions import SUBMODULE, copied, find_revisions
 from harness.records.batches import EVENTS
-from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, repository
+from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, pinning, repository, wheel
 from tests.commands import refused
 
 SUITE = """title: One case
@@ -60,6 +60,10 @@ def test_every_problem_of_a_request_is_told_at_once_and_nothing_is_written(bisec
         answer = bisect(folder, good, bad)
         assert (answer.code, answer.out) == (2, "")
         assert all(text in " ".join(answer.err.split()) for text in expected), answer.err
+    pinning(tmp_path / "stack", "megatron-core>=0.16", "megatron-core")
+    for pins, expected in (("requirements.txt", "pins no version"), ("none.txt", "no such file")):
+        answer = bisect(tmp_path / "stack", "HEAD~1", "HEAD", "--pins", pins)
+        assert (answer.code, answer.out) == (2, "") and expected in " ".join(answer.err.split())
     several = bisect(tmp_path / "none", first, second, "--max_runs", "3")
     assert (several.code, "--max_runs 3" in several.err, "no such folder" in several.err) == (2, True, True)
     nothing = mbr_perf("bisect")
@@ -143,3 +147,17 @@ def test_a_slower_commit_is_found_by_training(bisect, tmp_path):
     document = json.loads(answer.out)
     assert (answer.code, document["first_bad"]["sha"]) == (0, shas[2])
     assert document["change"] > 0.2 and document["probability"] >= 0.85
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_release_that_needs_more_memory_is_found_in_a_file_of_pins(bisect, tmp_path):
+    larger = f"megatron-core @ {wheel(tmp_path, '0.16.2', LARGER).as_uri()}"
+    pins = ("megatron-core==0.16.0", "megatron-core==0.16.1", "megatron-core==0.16.999", larger, f"{larger}\neinops")
+    shas = pinning(tmp_path / "stack", *pins)
+    answer = bisect(tmp_path / "stack", shas[0], shas[-1], "--pins", "requirements.txt", "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["metric"], document["first_bad"]["sha"]) == (0, "memory", shas[3]), answer.err
+    assert [each["revision"]["sha"] for each in document["skipped"]] == [shas[2]]
+    assert document["changed_lines"][-1] == f"requirements.txt: +{larger}"

@@ -44,7 +44,7 @@ def test_the_whole_file_is_as_kept(make_job):
 
 def test_variables_passed_by_name_are_named_to_sbatch_and_their_values_are_nowhere(make_job):
     job = make_job(shell={**SHELL, "HF_TOKEN": "canary"}, launch=BatchLaunch(pass_env=("HF_TOKEN", "WANDB_MODE")))
-    assert job.sbatch[2] == "--export=HF_TOKEN,WANDB_MODE"
+    assert job.submit_command[2] == "--export=HF_TOKEN,WANDB_MODE"
     assert "canary" not in job.render()
     assert "canary" not in job.command_line
 

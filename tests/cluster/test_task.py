@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from harness.cluster.collecting import collect_ended
 from harness.cluster.node import place_of
+from harness.cluster.state import JobState
 from harness.cluster.task import main
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.batches import BatchLaunch
 from harness.records.job import JOB, JobAttempt, KubeflowOptions, attempt_path, time_limit_note
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
-from tests.cluster.conftest import job_record
+from tests.cluster.conftest import SUBMITTED, job_record
 from tests.commands import refused
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
@@ -86,7 +88,7 @@ def test_a_requeued_or_second_job_runs_nothing_and_writes_nothing_over(make_job,
     in_job(RESTART_COUNT=1)
     assert run_task(job) == 3
     reasons = attempt(job, restart=1).refused
-    assert " job 7 (1 times)" in reasons[0]
+    assert " job 7 (1 time)" in reasons[0]
     assert any(reason.startswith(f"{job.runs[0].run_dir} ") for reason in reasons)
     in_job(JOB_ID=12, RESTART_COUNT=0)
     assert run_task(job) == 3
@@ -94,8 +96,10 @@ def test_a_requeued_or_second_job_runs_nothing_and_writes_nothing_over(make_job,
     assert Path(job.runs[0].run_dir, "record.json").read_bytes() == committed
 
 
-@pytest.mark.parametrize(("is_late", "word"), [(False, "RESTARTED"), (True, "TIMEOUT")])
-def test_a_pod_that_starts_again_names_the_time_limit_if_that_ended_it(make_job, in_job, monkeypatch, is_late, word):
+@pytest.mark.parametrize(
+    ("is_late", "says"), [(False, "RESTARTED (OOMKilled, exit code 137): Kubernetes "), (True, "TIMEOUT: ")]
+)
+def test_a_pod_that_starts_again_runs_nothing_and_its_end_is_the_reason(make_job, in_job, monkeypatch, is_late, says):
     job = make_job(num_runs=1)
     job = job.model_copy(update={"options": KubeflowOptions(time_limit_minutes=30, container_image="image")})
     Path(job.job_dir, JOB).write_text(job.model_dump_json())
@@ -107,9 +111,11 @@ def test_a_pod_that_starts_again_names_the_time_limit_if_that_ended_it(make_job,
     before.write_text(ran.model_dump_json())
     if is_late:
         time_limit_note(Path(job.job_dir)).touch()
-    assert run_task(job) == 0
+    assert (run_task(job), status(job)) == (0, [None])
     signal.alarm(0)  # the job's limit
-    assert read_run(job.runs[0].run_dir).failure.startswith(f"Kubernetes: {word}: ")
+    ended = JobState(kind="out_of_memory", state="Complete", reason="OOMKilled", exit_code="137")
+    collect_ended(job, SUBMITTED, ended)
+    assert read_run(job.runs[0].run_dir).failure.startswith(f"Kubernetes: {says}")
 
 
 def test_half_a_run_of_another_job_is_not_written_over(make_job, in_job, capsys):

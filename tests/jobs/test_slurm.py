@@ -164,7 +164,7 @@ def test_the_status_of_a_job_names_its_runs(on_slurm, slurm, job_dir, jobs):
     slurm.reports("never")
     on_slurm("--detach")
     answer = json.loads(jobs("status", "7", "--json").out)
-    assert answer["slurm"][0]["reason"] == "PartitionNodeLimit"
+    assert answer["cluster_state"][0]["reason"] == "PartitionNodeLimit"
     assert answer["state"].startswith("PENDING (PartitionNodeLimit); ")
     assert [run["run_id"] for run in answer["runs"]] == [run.run_id for run in read_job(job_dir()).runs]
 

@@ -1,6 +1,7 @@
 """`--launcher kubeflow` and `mbr-perf jobs` against an API on loopback, through a real kubectl."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,13 @@ def _run_job(mbr_perf, results):
 def _job_dir(results):
     """The folder of the only job."""
     return lambda: next((results / "jobs").iterdir())
+
+
+def pod(deleted_at=None, **container):
+    return {
+        "metadata": {"name": "p", **({"deletionTimestamp": deleted_at} if deleted_at else {})},
+        "status": {"phase": "Running", "containerStatuses": [container]},
+    }
 
 
 def body_of(answer):
@@ -200,16 +208,15 @@ def test_a_job_is_created_seen_and_deleted(api, run_job, job_dir, mbr_perf, resu
     job = read_job(job_dir())
     assert (answer.code, read_submitted(job_dir()).job_id, list(api.jobs)) == (0, job.name, [job.name])
     assert problems_of(api.jobs[job.name]) == []
-    api.pods["p"] = {
-        "metadata": {"name": "p"},
-        "status": {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
-    }
-    status = json.loads(mbr_perf("jobs", "status", job.name, "--results_dir", results, "--json").out)["slurm"][0]
+    api.pods["p"] = pod(state={"waiting": {"reason": "ImagePullBackOff"}})
+    status = json.loads(mbr_perf("jobs", "status", job.name, "--results_dir", results, "--json").out)["cluster_state"][
+        0
+    ]
     assert (status["kind"], status["reason"]) == ("queued", "ImagePullBackOff")
     cancelled = mbr_perf("jobs", "cancel", job.name, "--results_dir", results)
     assert (cancelled.code, api.jobs) == (0, {})
     assert mbr_perf("jobs", "wait", job.name, "--timeout", "0", "--results_dir", results).code == 6
-    api.pods.clear()
+    api.pods["p"] = pod("2026-01-31T10:00:00Z")  # its node is lost: nobody reports its end
     waited = mbr_perf("jobs", "wait", job.name, "--results_dir", results)
     record = read_run(job.runs[0].run_dir)
     assert (waited.code, record.status, record.failure) == (130, "interrupted", "Kubernetes: DELETED")
@@ -219,6 +226,13 @@ def test_a_job_is_asked_about_where_it_was_submitted(api, run_job, job_dir, mbr_
     run_job("--detach", *IMAGE)
     subprocess.run(("kubectl", "config", "use-context", "elsewhere"), check=True)
     assert mbr_perf("jobs", "wait", job_dir(), "--timeout", "0").code == 6
+    config = Path(os.environ["KUBECONFIG"])
+    kept = config.read_text()
+    config.write_text(kept.replace("127.0.0.1", "localhost"))  # another file whose context has the same name
+    for command in ("status", "wait", "cancel"):
+        refused = mbr_perf("jobs", command, job_dir())
+        assert (refused.code, "set KUBECONFIG" in refused.err, len(api.jobs)) == (2, True, 1)
+    config.write_text(kept)
     assert mbr_perf("jobs", "cancel", job_dir()).code == 0
     assert (read_submitted(job_dir()).cluster, api.jobs) == ("a", {})
 
@@ -227,13 +241,12 @@ def test_a_job_that_failed_before_python_shows_the_log_of_its_pod(api, run_job, 
     run_job("--detach", *IMAGE)
     job = read_job(job_dir())
     api.jobs[job.name]["status"] = {"conditions": [condition("Failed", "BackoffLimitExceeded")]}
-    again = {"containerStatuses": [{"restartCount": 1}]}
-    api.pods["p-0"] = {"metadata": {"name": "p-0"}, "status": again}
-    api.logs["p-0"] = "python3: No module named harness\n"
+    api.pods["p"] = pod(restartCount=1, state={"terminated": {"reason": "Error", "exitCode": 1}})
+    api.logs["p"] = "python3: No module named harness\n"
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
     failure = read_run(job.runs[0].run_dir).failure
-    assert {log.name for log in Path(job.job_dir, "logs").iterdir()} == {"p-0.out", "p-0.previous.out"}
-    assert failure.startswith("Kubernetes: Failed (BackoffLimitExceeded") and "No module named harness" in failure
+    assert {log.name for log in Path(job.job_dir, "logs").iterdir()} == {"p.out", "p.previous.out"}
+    assert failure.startswith("Kubernetes: Failed (Error, exit code 1)") and "No module named harness" in failure
 
 
 @pytest.mark.parametrize(
@@ -362,11 +375,12 @@ def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_jo
     api.stop()  # the nodes are lost
     api.processes.clear()
     shutil.rmtree(Path(job.runs[0].run_dir) / "ranks", ignore_errors=True)
+    api.pods["p"] = pod(lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}})
     api._start(api.jobs[job.name]["spec"]["trainer"])
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
     record = read_run(job.runs[0].run_dir)
-    assert record.failure.startswith("Kubernetes: RESTARTED: ")
-    assert infrastructure_fault(record).retry == "at_once"
+    assert record.failure.startswith("Kubernetes: RESTARTED (OOMKilled, exit code 137): ")
+    assert (record.status, infrastructure_fault(record)) == ("failed", None)  # its memory, not the cluster
 
 
 @pytest.mark.train

@@ -79,8 +79,8 @@ def test_a_replay_is_not_predicted(stage, nightly):
     [
         ({}, {}, "32 GPUs need 4 nodes"),
         ({"launch": BatchLaunch(launcher="replay", replay_from=REPLAYS)}, {}, "is not a run folder"),
-        ({"slurm": SlurmOptions(time_limit_minutes=30)}, {"gpu": "this machine"}, "whose GPU"),
-        ({"slurm": SlurmOptions(time_limit_minutes=30)}, {}, None),
+        ({"cluster": SlurmOptions(time_limit_minutes=30)}, {"gpu": "this machine"}, "whose GPU"),
+        ({"cluster": SlurmOptions(time_limit_minutes=30)}, {}, None),
     ],
 )
 def test_a_case_says_why_it_cannot_start_here(make_spec, changes, sources, why):
