@@ -27,7 +27,6 @@ from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
 from harness.predict.search import NO_TRACES, Candidates, Traces, candidate_of, candidates, plan, required_cases
 from harness.predict.trace_book import Shared
-from harness.predict.trace_cases import text_without_pipeline
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
@@ -39,6 +38,7 @@ from harness.resolve.sweep_file import SIZES
 _AT_ONCE, _AHEAD = 4, 2
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
+_PIPELINE = {"pipeline_model_parallel_size", "pipeline_model_parallel_layout", SIZES["vp"]}
 _NOT_LEGAL = "not legal"
 _SLOW = f"over {SLOWEST:g} times the fastest step"
 
@@ -216,7 +216,7 @@ class _Run:
 
     def _shared(self, spec: ExperimentSpec) -> Shared:
         """Return what layouts have in common that differ in their pipelines alone."""
-        return self.shared.setdefault(text_without_pipeline(spec), Shared())
+        return self.shared.setdefault(spec.model_dump_json(exclude={"parallelism": _PIPELINE}), Shared())
 
     def _pipelined(self, batches: "Iterator[_Batch]") -> None:
         """Trace the batches, and predict each in turn. An empty one waits until another is predicted."""

@@ -259,7 +259,9 @@ def _moments(
             static=in_graphs[2],
         )
 
-    lingers = bool(latest) or any(each.lingers for kind in kinds for each in (kind.sizes, kind.body))
+    of_pass = [sizes for kind in kinds for sizes in (kind.sizes, kind.body)]
+    lingers = bool(latest) or any(s.lingering or s.forward_again > s.forward_peak for s in of_pass)
+    lingers = lingers or any(s.backward_again > s.backward_peak for s in of_pass)
     return tuple(map(moment, fullest_loads(schedule, alike, lingers=lingers)))
 
 
