@@ -1,8 +1,7 @@
 """A tracer that stays: ``python -m harness.engine.warm_trace IMPLEMENTATION`` reads folders from stdin, one a line.
 
-It imports torch and megatron-core once, which takes most of a short tracer's time, and forks for each request. A fork
-is as fresh as a new process: no request sees what another one left. It stands beside `trace.py`, whose code decides
-what a trace is.
+It imports torch and megatron-core once, which takes most of a short tracer's time, and forks for each request. No fork
+sees what another one left. It stands beside `trace.py`, whose code decides what a trace is.
 """
 
 import gc
