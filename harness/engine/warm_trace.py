@@ -1,8 +1,7 @@
 """A tracer that stays: ``python -m harness.engine.warm_trace IMPLEMENTATION`` reads folders from stdin, one a line.
 
-It imports torch and megatron-core once, which takes most of a short tracer's time, and forks for each request. A fork
-is as fresh as a new process: no request sees what another one left. It stands beside `trace.py`, whose code decides
-what a trace is.
+It imports torch and megatron-core once, which takes most of a short tracer's time, and forks for each request. No fork
+sees what another one left. It stands beside `trace.py`, whose code decides what a trace is.
 """
 
 import gc
@@ -32,11 +31,12 @@ _STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
 
 
 def main() -> int:
-    """Serve requests until stdin ends. UnforkableError if an import started a thread."""
+    """Serve requests until stdin ends. UnforkableError if an import or a trace started a thread."""
     with importing_before_forks():
         stand_in = prepare(transformer_engine=sys.argv[1] == "transformer_engine")
         import_module("harness.engine.tracing.run")
-    _freeze()
+    gc.collect()
+    gc.freeze()
     be_parent_of_children()
     _serve(stand_in)
     return 0
@@ -62,11 +62,13 @@ def _serve(stand_in: str | None) -> None:
                 with suppress(OSError):  # nobody waits for it any more
                     done = None if is_warm or code else _request(folder)
                     write_atomically(folder / "exit", str(code))
-                    is_warm = is_warm or (done is not None and _warm_up(done))
+                    if done:
+                        is_warm = True
+                        _warm_up(done)
 
 
-def _warm_up(request: TraceRequest) -> bool:
-    """Trace the first case of a request and forget it. UnforkableError if that started a thread."""
+def _warm_up(request: TraceRequest) -> None:
+    """Trace the first case of a request and forget it."""
     import torch.distributed as dist
     from megatron.core import parallel_state
 
@@ -76,19 +78,11 @@ def _warm_up(request: TraceRequest) -> bool:
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
-    _freeze()
-    return True
-
-
-def _freeze() -> None:
-    """Check that this process may fork, and keep the collector from touching what forks share."""
-    if problem := why_not_forkable():
-        raise UnforkableError(problem)
-    gc.collect()
-    gc.freeze()
 
 
 def _forked(folder: Path, stand_in: str | None) -> ForkedProcess:
+    if problem := why_not_forkable():
+        raise UnforkableError(problem)
     pid = os.fork()
     if pid == 0:
         run_and_end(lambda: _answer(folder, stand_in))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from threading import Event, Timer
+from time import monotonic
 from typing import Any, NamedTuple
 
 from harness.errors import BadRequestError, RunFailedError
@@ -26,7 +27,6 @@ from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
 from harness.predict.search import NO_TRACES, Candidates, Traces, candidate_of, candidates, plan, required_cases
 from harness.predict.trace_book import Shared
-from harness.predict.trace_cases import text_without_pipeline
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
@@ -34,10 +34,11 @@ from harness.resolve.recipe import Recipe
 from harness.resolve.resolve import recipe_of, resolve_recipe
 from harness.resolve.sweep_file import SIZES
 
-# Shapes that are traced together: few at first, so that the first answers come early. Batches of them traced at once.
-_AT_ONCE, _AHEAD = (1, 2, 4), 2
+# Shapes that are traced together, and batches of them traced at once.
+_AT_ONCE, _AHEAD = 4, 2
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
+_PIPELINE = {"pipeline_model_parallel_size", "pipeline_model_parallel_layout", SIZES["vp"]}
 _NOT_LEGAL = "not legal"
 _SLOW = f"over {SLOWEST:g} times the fastest step"
 
@@ -73,18 +74,13 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)
     release = base.software.megatron_core
-    stop, time_up = Event(), Event()
+    stop, began, limit_s = Event(), monotonic(), 60 * (request.max_minutes or inf)
     with WarmTracers(host, TIMEOUT_S, stop) as warm:
         cache = trace_cache(host.shell) if request.use_cache else None
         tracing = Tracing(host, cache, stop=stop, megatron_core=release, warm=warm)
         known = Searched(base, sources=source_notes(release, base.spec))
         run = _Run(request, base, recipe, space, tracing, known, news)
-
-        def end() -> None:
-            time_up.set()
-            stop.set()
-
-        timer = Timer(60 * (request.max_minutes or 0), end)
+        timer = Timer(limit_s, stop.set)
         try:
             if request.max_minutes:
                 timer.start()
@@ -93,7 +89,7 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
             run.eager()
         except KeyboardInterrupt:
             stop.set()
-            known.interrupted, known.is_time_up = True, time_up.is_set()
+            known.interrupted, known.is_time_up = True, monotonic() - began >= limit_s
         finally:
             timer.cancel()
     if known.counts.keys() <= {_NOT_LEGAL} and not known.interrupted:
@@ -135,7 +131,6 @@ class _Run:
     under_way: set[Sizes] = field(default_factory=set)
     planned: set[Sizes] = field(default_factory=set)
     shared: dict[str, Shared] = field(default_factory=dict)
-    num_batches: int = 0
 
     @cached_property
     def constants(self) -> Constants:
@@ -221,7 +216,7 @@ class _Run:
 
     def _shared(self, spec: ExperimentSpec) -> Shared:
         """Return what layouts have in common that differ in their pipelines alone."""
-        return self.shared.setdefault(text_without_pipeline(spec), Shared())
+        return self.shared.setdefault(spec.model_dump_json(exclude={"parallelism": _PIPELINE}), Shared())
 
     def _pipelined(self, batches: "Iterator[_Batch]") -> None:
         """Trace the batches, and predict each in turn. An empty one waits until another is predicted."""
@@ -260,9 +255,9 @@ class _Run:
             found = [(due, self._settings(due, policies)) for sizes in group if (due := due_of(sizes))]
             batch += found
             waiting += bool(found)
-            if waiting == _AT_ONCE[min(self.num_batches, len(_AT_ONCE) - 1)]:
+            if waiting == _AT_ONCE:
                 yield batch
-                batch, waiting, self.num_batches = [], 0, self.num_batches + 1
+                batch, waiting = [], 0
         if batch:
             yield batch
 

@@ -262,8 +262,13 @@ def _moments(
             static=in_graphs[2],
         )
 
-    lingers = bool(latest) or any(each.lingers for kind in kinds for each in (kind.sizes, kind.body))
-    return tuple(map(moment, fullest_loads(schedule, alike, lingers=lingers)))
+    return tuple(map(moment, fullest_loads(schedule, alike, lingers=bool(latest) or any(map(_lingers, kinds)))))
+
+
+def _lingers(chunk: ChunkCost) -> bool:
+    """Return whether a backward pass leaves anything behind that changes later passes."""
+    every = chunk.sizes, chunk.body
+    return any(s.lingering or (s.forward_again, s.backward_again) != (s.forward_peak, s.backward_peak) for s in every)
 
 
 def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:

@@ -329,24 +329,17 @@ def row_of(
     limits: Limits,
 ) -> Row:
     """Predict a setting and judge it."""
-    prediction, reason = _predicted(candidate, composer, traces, software, constants)
+    prediction, reason = None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)
+    if candidate.is_legal:
+        own = composer.with_recompute(candidate.spec.recompute)
+        try:
+            prediction = predict(
+                candidate.spec, own.implementation, traces.even, traces.uneven, software, constants, own
+            )
+        except MissingTraceError:
+            reason = traces.why_missing(own)
     found_verdict, is_certain = judged(prediction, limits)
     return Row(candidate, prediction, found_verdict, None, reason, is_certain)
-
-
-def _predicted(
-    candidate: Candidate, composer: Composer, traces: Traces, software: Software, constants: Constants
-) -> tuple[Prediction | None, str]:
-    if not candidate.is_legal:
-        return None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)
-    composer = composer.with_recompute(candidate.spec.recompute)
-    try:
-        found = predict(
-            candidate.spec, composer.implementation, traces.even, traces.uneven, software, constants, composer
-        )
-    except MissingTraceError:
-        return None, traces.why_missing(composer)
-    return found, ""
 
 
 def judged(prediction: Prediction | PredictionRecord | None, limits: Limits) -> tuple[Verdict | None, bool]:

@@ -131,8 +131,8 @@ PLANS: dict[str, Callable[[str], Result]] = {
     "plan_llama31_405b": lambda name: _cold(
         name, ("-m", "llama", "-mr", "llama31_405b", "-g", "h100", "-ng", "1024"), goal=5.0
     ),
-    "search_llama3_70b": lambda name: _search(name, ("-m", "llama", "-mr", "llama3_70b", *SPACE), goal=60.0),
-    "search_deepseek_v3": lambda name: _search(name, ("-m", "deepseek", "-mr", "deepseek_v3", *SPACE), goal=120.0),
+    "search_llama3_70b": lambda name: _search(name, ("-m", "llama", "-mr", "llama3_70b", *SPACE), goal=20.0),
+    "search_deepseek_v3": lambda name: _search(name, ("-m", "deepseek", "-mr", "deepseek_v3", *SPACE), goal=60.0),
     "search_mixtral": lambda name: _search(
         name, ("-m", "mixtral", "-mr", "mixtral_8x7b", "--point_gpu", "a100", *SPACE), goal=60.0
     ),

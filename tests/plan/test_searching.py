@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import RunFailedError
+from harness.experiment.effective import settled_implementation
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
 from harness.measure import checking
@@ -20,6 +21,7 @@ from harness.plan.searched import NUM_BEST, command, search_document, settled_fo
 from harness.plan.searching import search
 from harness.plan.show_layouts import search_page, thinned
 from harness.predict.layouts import Sizes
+from harness.predict.prediction import predict
 from harness.predict.ranges import ratio_error
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
@@ -52,6 +54,16 @@ def test_the_best_are_the_fastest_that_fit_and_none_is_faster(found):
     others = [row.prediction.time.likely_s for each in found.tried.values() if each not in best
               for row in each.plan.rows if row.verdict == "FITS"]  # fmt: skip
     assert len(safe) < NUM_BEST or min(others, default=1e9) >= safe[-1]
+
+
+def test_layouts_that_share_stages_cost_what_each_costs_alone(found):
+    software = found.base.software
+    assert len(found.tried) > 10
+    for tried in found.tried.values():
+        for row in tried.plan.predicted:
+            traces, spec = tried.traces, row.candidate.spec
+            alone = predict(spec, settled_implementation(spec), traces.even, traces.uneven, software)
+            assert (row.prediction.stages, row.prediction.time) == (alone.stages, alone.time)
 
 
 def test_layouts_as_fast_as_the_best_are_marked(found):
