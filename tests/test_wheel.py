@@ -88,7 +88,6 @@ def test_it_ships_every_recipe_sweep_suite_and_golden(environment):
 @pytest.mark.slow
 def test_it_lists_what_it_ships(elsewhere):
     assert "llama3_70b" in elsewhere("recipes", "list").out
-    assert "dense.none" in elsewhere("recipes", "suites", "cpu_smoke").out
     assert "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn" in elsewhere("golden", "list").out
     assert json.loads(elsewhere("schema", "plan").out)["title"] == "mbr-perf plan"
 
