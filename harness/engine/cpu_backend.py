@@ -53,10 +53,14 @@ def before_megatron() -> None:
     warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
 
 
-def install() -> None:
-    """Apply every CPU adaptation, and those for a missing transformer-engine."""
+def install(*, without: frozenset[str] = frozenset()) -> None:
+    """Apply every CPU adaptation, and those for a missing transformer-engine.
+
+    ``without``: names to leave out, by hand, to see which a newer release no longer needs.
+    """
     for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
-        adaptation.apply_where_needed()
+        if adaptation.name not in without:
+            adaptation.apply_where_needed()
 
 
 def install_local() -> None:
