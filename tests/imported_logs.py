@@ -1,7 +1,10 @@
 """The published jobs of Llama 3 70B on 32 H100 as logs in the words of Megatron-Bridge, with the table's figures."""
 
+import math
 from dataclasses import dataclass
 
+from harness.foreign.bridge_goldens import bridge_report
+from harness.foreign.golden import LOSS, MEMORY, THROUGHPUT, TIME_MS
 from tests.imports.logs import memory_gb, step_time
 
 NUM_RANKS, GLOBAL_BATCH, STEPS = 32, 32, 20
@@ -86,3 +89,18 @@ MEGATRON_LM = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --nu
 --train-iters 100 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer --vocab-size 128256 --recompute-granularity full
 --recompute-method uniform --recompute-num-layers 1 --use-mcore-models""".replace("\n", " ")
 """Arguments of Megatron-LM for a model of the size of Llama 3 8B on 16 GPUs."""
+
+
+def bridge_values(log):
+    """The values of a log as golden values of Megatron-Bridge, as its evaluator writes them."""
+    steps = {
+        str(row.number - 1): {
+            name: value
+            for name, value in ((LOSS, row.loss), (TIME_MS, row.step_time_s and row.step_time_s * 1000),
+                                (THROUGHPUT, row.tflops_per_gpu))
+            if value is not None and math.isfinite(value)
+        }
+        for row in log.iterations
+    }  # fmt: skip
+    reports = {key: (counter, bridge_report(log, counter)) for key, counter in MEMORY.items()}
+    return steps | {key: getattr(report, counter) / 1e9 for key, (counter, report) in reports.items() if report}

@@ -38,8 +38,6 @@ class ForeignOptions:
     log: Annotated[list[str] | None, option("FILE...", "Training logs of one job instead of A: files, folders, or - "
         "for stdin.")] = None
     foreign_golden: Annotated[Path | None, option("FILE", "B as an option.", "--golden")] = None
-    actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge. "
-        "Name all logs of a job.")] = None
     follow: Annotated[bool, flag("Compare again whenever the log grows, until the job ends.")] = False
 # fmt: on
 
@@ -113,20 +111,16 @@ def _compare_log(
     _require_possible(what, foreign, judge, ours, theirs)
     request = ForeignRequest(
         ours=ours,
-        golden=theirs or (side_of(str(judge.golden_values_path)) if judge.golden_values_path else None),
+        golden=theirs or side_of(str(judge.golden_values_path)),
         window=read(WindowOptions, judge),
         thresholds=Thresholds(
             OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
             OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
         ),
         fail_on_improvement=gate.fail_on_improvement,
-        actuals=foreign.actuals,
     )
     found = followed(request) if foreign.follow else compare_foreign(request)
     answer(lambda: found, lambda: foreign_page(found), as_json=what.as_json)
-    if foreign.actuals and not what.as_json:
-        none = f"Not written, because the log has no iteration: {foreign.actuals}"
-        print(f"Written: {found.actuals}" if found.actuals else none)
     return ExitCode(found.exit_code)
 
 
@@ -136,14 +130,12 @@ def _require_possible(
     """BadRequestError names all options that a log does not have, or that conflict."""
     from harness.foreign.logs.sources import is_stream
 
-    golden = theirs or judge.golden_values_path
     problems = Problems()
     if theirs and judge.golden_values_path:
         problem = f"{theirs.given} and --golden_values_path: both name the golden values"
         problems.add(problem, "give only one of them")
-    if not (golden or foreign.actuals):
-        remedy = "name B: a log, a run or golden values; --actuals FILE makes golden values from the log"
-        problems.add(f"{ours.given}: a log, and nothing to compare it with", remedy)
+    if not (theirs or judge.golden_values_path):
+        problems.add(f"{ours.given}: a log, and nothing to compare it with", "name B: a log, a run or golden values")
     if judge.accept_differences:
         problem = "--accept_difference: a log does not contain its hardware and software"
         problems.add(problem, "leave the option out: mbr-perf does not check these for a log")

@@ -1,4 +1,4 @@
-"""Compares a log, or a run beside a log, with a reference: reads both, writes the actuals, and judges."""
+"""Compares a log, or a run beside a log, with a reference: reads both, and judges."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field
 
 from harness.compare.figures import ForeignComparison, Window, judge_log
 from harness.errors import BadRequestError, ExitCode, Problems
-from harness.foreign.bridge_goldens import write_actuals
 from harness.foreign.golden import ForeignGolden, GoldenFormat, read_foreign_golden
 from harness.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.foreign.logs.sources import log_sources
@@ -64,22 +63,18 @@ def _found(ours: ForeignLog, theirs: ForeignLog) -> Iterable[Difference]:
             return ()
 
 
-_NAME_GOLDEN = (
-    "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf, or a name of `mbr-perf golden list`; "
-    "--actuals FILE makes a golden from the log"
-)
+_NAME_GOLDEN = "name a golden file of Megatron-Bridge, Megatron-LM or mbr-perf, or a name of `mbr-perf golden list`"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignRequest:
-    """The two sides to compare, and how strictly. ``golden`` None: only write ``actuals``."""
+    """The two sides to compare, and how strictly."""
 
     ours: Side
-    golden: Side | None
+    golden: Side
     window: WindowOptions = field(default_factory=WindowOptions)
     thresholds: Thresholds = OF_BRIDGE
     fail_on_improvement: bool = False
-    actuals: Path | None = None
 
 
 _COUNTERS = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")
@@ -113,44 +108,33 @@ class UsedFile(Shown):
 
 
 class ForeignAnswer(Document):
-    """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes. ``actuals``: the written file.
+    """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes.
 
-    ``golden`` null: there was none, and ``comparison`` is empty. ``provisional``: the side that ends before its job;
-    ``outcome`` is then a regression, or inconclusive.
+    ``provisional``: the side that ends before its job; ``outcome`` is then a regression, or inconclusive.
     """
 
     # is_growing: the job may still write its log, because neither its end nor a failure is in it.
     read: ForeignLog = Field(exclude=True)
-    judged: ForeignComparison | None = Field(exclude=True)
+    judged: ForeignComparison = Field(exclude=True)
     is_growing: bool = Field(default=False, exclude=True)
     outcome: Outcome
     exit_code: int
     log: Log = at("read")
-    comparison: tuple[Finding, ...] = at("judged", "comparison", "findings", default=())
-    golden: UsedFile | None = at("judged", "golden")
-    window: Window | None = at("judged", "window")
+    comparison: tuple[Finding, ...] = at("judged", "comparison", "findings")
+    golden: UsedFile = at("judged", "golden")
+    window: Window = at("judged", "window")
     doubts: tuple[str, ...]
     notes: tuple[str, ...]
-    provisional: tuple[str, ...] = at("judged", "comparison", "provisional", default=())
-    settings: tuple[str, ...] = at("judged", "settings", default=())
-    actuals: Path | None = None
+    provisional: tuple[str, ...] = at("judged", "comparison", "provisional")
+    settings: tuple[str, ...] = at("judged", "settings")
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
-    """Read the log, write the actuals, then judge, so that an unreadable golden does not lose the actuals.
-
-    A log without iterations leaves no actuals. A log of an unfinished run is inconclusive even without a golden.
-    """
-    _require_files(request)
+    """Read both sides, and judge. BadRequestError: a file of either cannot be read."""
+    problems, paths = Problems(), request.ours.paths if request.ours.kind == "log" else ()
+    problems.tried(lambda: log_sources(paths))
+    golden = problems.having(problems.tried(lambda: _golden(request.golden)))
     log, found = read_side(request.ours)
-    written = request.actuals if log.iterations else None
-    if written:
-        write_actuals(written, log)
-    if request.golden is None:
-        if log.iterations and log.truncated is None:
-            return answer_of(log, None, ("pass", ExitCode.OK), actuals=written)
-        return answer_of(log, None, ("inconclusive", ExitCode.INCONCLUSIVE), actuals=written)
-    golden = _golden(request.golden, written)
     failed = ending_failure(log, found)
     ended = f"the run ended as {log.run.status}: {log.run.failure}" if log.run and log.run.status != "ok" else ""
     doubts = (failure_sentence(failed.failure) if failed else ended, _other_settings(request.ours.paths, golden))
@@ -159,32 +143,19 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         judged = replace(judged, settings=_differing(log, golden.log))
     verdict = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     is_growing = found is None and bool(log.truncated or not log.iterations)
-    return answer_of(log, judged, verdict, actuals=written, is_growing=is_growing)
+    return answer_of(log, judged, verdict, is_growing=is_growing)
 
 
 def answer_of(
-    log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode], **more: object
+    log: ForeignLog, judged: ForeignComparison, verdict: tuple[Outcome, ExitCode], *, is_growing: bool = False
 ) -> ForeignAnswer:
-    """Return the answer; without a golden the doubts and the notes are those of the log."""
-    doubts, notes = (judged.doubts, judged.notes) if judged else (filter(None, [log.truncated]), log.notes)
-    found = {"read": log, "judged": judged, "outcome": verdict[0], "exit_code": verdict[1]}
-    return ForeignAnswer.of(**found, doubts=tuple(doubts), notes=notes, **more)
+    """Return the answer. ``is_growing``: the job may still write its log."""
+    found = {"read": log, "judged": judged, "outcome": verdict[0], "exit_code": verdict[1], "is_growing": is_growing}
+    return ForeignAnswer.of(judged, **found)
 
 
-def _require_files(request: ForeignRequest) -> None:
-    """BadRequestError: logs do not exist, a golden beside them cannot be read, or the actuals would replace it."""
-    problems, golden, actuals = Problems(), request.golden, request.actuals
-    problems.tried(lambda: log_sources(request.ours.paths if request.ours.kind == "log" else ()))
-    if problems.found and golden is not None:
-        problems.tried(lambda: _golden(golden, None))
-    if golden and actuals and (golden_file(golden.given) or Path(golden.given)).resolve() == actuals.resolve():
-        problem = f"--actuals {actuals}: is the golden file, which the log's values would replace"
-        problems.add(problem, "name another file")
-    problems.raise_if_any()
-
-
-def _golden(side: Side, written: Path | None) -> ForeignGolden:
-    """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
+def _golden(side: Side) -> ForeignGolden:
+    """Read the golden. BadRequestError: it cannot be read."""
     if side.kind in ("log", "run"):
         return golden_of(read_side(side)[0])
     path = golden_file(side.given) or Path(side.given)
@@ -194,7 +165,4 @@ def _golden(side: Side, written: Path | None) -> ForeignGolden:
     try:
         return read_foreign_golden(path)
     except BadRequestError as error:
-        done = f"; {written} was written" if written else ""
-        raise BadRequestError(
-            error.message, remedy=((path.is_file() and error.remedy) or _NAME_GOLDEN) + done
-        ) from error
+        raise BadRequestError(error.message, remedy=(path.is_file() and error.remedy) or _NAME_GOLDEN) from error

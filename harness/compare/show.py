@@ -28,14 +28,11 @@ _MOST_SOURCES, _MOST_SETTINGS = 3, 6
 def foreign_page(answer: ForeignAnswer) -> Page:
     """Return the verdict with the changes of time and peak, the findings, the reasons and what was read."""
     log, judged = answer.read, answer.judged
-    if judged is None:
-        doubt = listing([f"In doubt: {log.truncated}"] * bool(log.truncated), style="doubt")
-        return Page((_log_line(log), _notes(log.notes), doubt, "Not compared: no golden was named"))
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
     stated = " ".join(finding.reason for finding in shown)
     why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
     differing = [f"Differs: {each}" for each in judged.settings]
-    renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
+    renewal = ["the golden may need an update"]
     return Page(
         (
             comparison_table(shown, SHOWN, _kind(log), "Reference" if judged.golden.log else "Golden"),
@@ -62,7 +59,6 @@ def _has_reason(finding: Finding) -> bool:
 def foreign_line(answer: ForeignAnswer) -> Line:
     """Return line 1: the verdict with the changes of time and peak."""
     judged = answer.judged
-    assert judged is not None
     found = judged.comparison.findings
     return compared_line(
         judged.comparison,

@@ -1,8 +1,7 @@
 """The one place where megatron-core is adapted: to run without CUDA, and without transformer-engine.
 
 megatron-core writes ``device="cuda"`` and CUDA streams into its schedules, optimizer and dispatcher. Each adaptation
-below redirects one such use; none changes what is computed. The tests leave out one adaptation at a time: the run must
-fail where `is_needed` is true, and train elsewhere. So the tests find adaptations that a newer release does not need.
+below redirects one such use; none changes what is computed.
 """
 
 import contextlib
@@ -55,7 +54,10 @@ def before_megatron() -> None:
 
 
 def install(*, without: frozenset[str] = frozenset()) -> None:
-    """Apply every CPU adaptation, and those for a missing transformer-engine; ``without`` is for the tests."""
+    """Apply every CPU adaptation, and those for a missing transformer-engine.
+
+    ``without``: names to leave out, by hand, to see which a newer release no longer needs.
+    """
     for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
         if adaptation.name not in without:
             adaptation.apply_where_needed()

@@ -1,18 +1,17 @@
 """`mbr-perf history`: shows the metrics of a case over the nights, and adds runs."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import completion
 from harness.cli.commands import App, HelpedGroup, takes
-from harness.cli.options import GoldenDir, Json, Results, option, options
+from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 from harness.show.answer import answer
 
 if TYPE_CHECKING:
-    from harness.history.cases import CaseHistory
+    from harness.history.record import HistoryRecord
 
 
 class HistoryGroup(HelpedGroup):
@@ -37,8 +36,7 @@ class HistoryOptions:
     last: Annotated[int | None, option("N", "Show the newest N nights.", min=1)] = None
     fingerprint: Annotated[str | None, option("HEX", "Runs with these settings. Default: those of the newest "
         "run.")] = None
-    csv: Annotated[str | None, option("FILE|-", "Also write CSV, a row per run. With -, print only the CSV.")] = None
-    chart: Annotated[Path | None, option("FILE.html|svg", "Also draw the trend.")] = None
+    csv: Annotated[bool, flag("Print CSV, a row per run.")] = False
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False
@@ -52,7 +50,15 @@ def show(asked: HistoryOptions) -> None:
 
     A change point has three nights on either side. You may leave out `show`.
     """
-    _require_sense(asked)
+    from harness.errors import Problems
+
+    problems = Problems()
+    given = [f"--{name}" for name in ("last", "fingerprint") if getattr(asked, name) is not None]
+    if asked.case is None and given:
+        problems.add(f"{', '.join(given)}: name a case", "mbr-perf history CASE ...")
+    if asked.csv and asked.as_json:
+        problems.add("--csv and --json both want stdout", "leave out one of them")
+    problems.raise_if_any()
     if asked.case is None:
         _show_cases(asked)
     else:
@@ -78,25 +84,9 @@ def add(
     answer(lambda: AddedDocument.of(runs=additions), lambda: added_page(additions), as_json=as_json)
 
 
-def _require_sense(asked: HistoryOptions) -> None:
-    from harness.errors import Problems
-    from harness.show.svg import require_file
-
-    problems = Problems()
-    given = [f"--{name}" for name in ("chart", "last", "fingerprint") if getattr(asked, name) is not None]
-    if asked.case is None and given:
-        problems.add(f"{', '.join(given)}: name a case", "mbr-perf history CASE ...")
-    if asked.csv == "-" and asked.as_json:
-        problems.add("--csv - and --json both want stdout", "name a file for one of them")
-    if asked.chart is not None:
-        with problems.collecting():
-            require_file("--chart", asked.chart, (".html", ".svg"))
-    problems.raise_if_any()
-
-
 def _show_cases(asked: HistoryOptions) -> None:
     from harness.history.cases import case_summaries
-    from harness.history.run import metric_named, runs_csv
+    from harness.history.run import metric_named
     from harness.history.show import HistoryDocument, cases_page
     from harness.history.store import survey_history
     from harness.records import folders
@@ -105,15 +95,15 @@ def _show_cases(asked: HistoryOptions) -> None:
     reading = survey_history(results)
     cases = case_summaries(reading.records, metric)
     _narrate(reading.notes)
-    if asked.csv is not None:
-        _write_csv(asked.csv, runs_csv(reading.records))
+    if asked.csv:
+        _print_csv(reading.records)
+        return
     about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}
-    if asked.as_json or asked.csv != "-":
-        answer(
-            lambda: HistoryDocument.of(cases=cases, **about),
-            lambda: cases_page(cases, metric, results),
-            as_json=asked.as_json,
-        )
+    answer(
+        lambda: HistoryDocument.of(cases=cases, **about),
+        lambda: cases_page(cases, metric, results),
+        as_json=asked.as_json,
+    )
 
 
 def _show_case(asked: HistoryOptions, case: str) -> None:
@@ -121,38 +111,22 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.history.run import HistoryRequest, case_history, metric_named
     from harness.history.show import case_page
     from harness.records import folders
-    from harness.show import json
-    from harness.show.terminal import show_page
 
     results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
     history, notes = case_history(read(HistoryRequest, asked, results=results, metric=metric, case=case))
     _narrate(notes)
-    _write_files(asked, history)
-    if asked.as_json:
-        json.answer(history.model_copy(update={"notes": (*history.notes, *notes)}))
-    elif asked.csv != "-":
-        show_page(case_page(history))
+    if asked.csv:
+        _print_csv([record for night in history.nights for record in night.records])
+        return
+    document = history.model_copy(update={"notes": (*history.notes, *notes)})
+    answer(lambda: document, lambda: case_page(history), as_json=asked.as_json)
 
 
-def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
+def _print_csv(records: "Sequence[HistoryRecord]") -> None:
     from harness.history.run import runs_csv
-
-    if asked.chart is not None:
-        from harness.history.chart import write_trend
-
-        _narrate([f"chart: {write_trend(history, asked.chart)}"])
-    if asked.csv is not None:
-        _write_csv(asked.csv, runs_csv([record for night in history.nights for record in night.records]))
-
-
-def _write_csv(where: str, text: str) -> None:
-    from harness.history.run import write_csv
     from harness.show.page import visible
 
-    if where == "-":
-        print(visible(text), end="")
-    else:
-        _narrate([f"CSV: {write_csv(Path(where), text)}"])
+    print(visible(runs_csv(records)), end="")
 
 
 def _narrate(lines: Iterable[str]) -> None:

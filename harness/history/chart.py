@@ -1,21 +1,16 @@
 """Draws trends of throughput and memory."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.history.cases import CaseHistory, GoldenBand
 from harness.history.changes import change_text, changes, notable, setup_of
 from harness.history.record import started
 from harness.history.series import Night
-from harness.history.show import case_page
 from harness.show import chart as look
 from harness.show.chart import Axis, Curve, Limit, Plane, Point, memory_unit
 from harness.show.figures import figure
-from harness.show.html import html
 from harness.show.page import Picture
-from harness.show.svg import svg_file, write_file
 from harness.units import counted, format_percent, utc_time
 
 _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
@@ -111,12 +106,3 @@ def _caption(history: CaseHistory) -> str:
         levels = ", ".join(format_percent(found.change) for found in history.change_points)
         text += f" Dashed lines mark level changes: {levels}."
     return text + (f" Not shown: {counted(missing, 'night')} without this metric." if missing else "")
-
-
-def write_trend(history: CaseHistory, path: Path) -> Path:
-    """Write the chart over an existing file. BadRequestError if it cannot be written, or has no figures."""
-    drawn, page = trend_picture(history), case_page(history)
-    titled = replace(drawn, title=f"{history.series.case}: {drawn.title}")
-    page = replace(page, title=f"History of {history.series.case}", blocks=(drawn, *page.blocks))
-    write_file("--chart", path, svg_file(titled) if path.suffix == ".svg" else html(page))
-    return path

@@ -1,10 +1,10 @@
-"""Reads the history of cases, judges it, and writes CSV files."""
+"""Reads the history of cases, judges it, and writes it as CSV and as pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, nearest, os_errors_reported
+from harness.errors import BadRequestError, nearest
 from harness.history.cases import (
     CaseHistory,
     Measured,
@@ -123,10 +123,3 @@ def runs_csv(records: Sequence[HistoryRecord]) -> str:
         for each in records
     )
     return csv_text([*_PER_RUN, "suspect", *names], rows)
-
-
-def write_csv(path: Path, text: str) -> Path:
-    """Write the text over an existing file. BadRequestError if it cannot be written."""
-    with os_errors_reported(f"--csv {path}: cannot be written"):
-        write_atomically(path, text)
-    return path

@@ -14,7 +14,7 @@ from harness.show.answer import answer
 if TYPE_CHECKING:
     from harness.resolve.recipe import Request
 
-recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes; list suites.")
+recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes.")
 rules = App(no_args_is_help=True, help="List the rules, and explain one.")
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", help="Directory of recipe families.")]
 
@@ -77,28 +77,6 @@ def validate(
     answer(lambda: document, lambda: checked_page(checked), as_json=as_json)
     if problems:
         raise typer.Exit(int(problems[0].exit_code))
-
-
-@recipes.command()
-def suites(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", autocompletion=completion.suites, help="A suite, or its file. Default: all."),
-    ] = None,
-    recipes_dir: Directory = None,
-    as_json: Json = False,
-) -> None:
-    """List the suites of nightly jobs, or the cases of a suite. Exits 2 with all problems of the file."""
-    from harness.recipes.rows import suite_document, suites_document
-    from harness.recipes.show import suite_page, suites_page
-    from harness.resolve.suite_file import read_suite
-
-    if name is None:
-        found = suites_document(recipes_dir)
-        answer(lambda: found, lambda: suites_page(found.suites), as_json=as_json)
-        return
-    suite = suite_document(read_suite(name, recipes_dir))
-    answer(lambda: suite, lambda: suite_page(suite), as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True)

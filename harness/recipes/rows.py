@@ -1,8 +1,7 @@
-"""What the recipes commands answer: recipes, their points, checked files, suites and their cases. Each is the JSON."""
+"""What the recipes commands answer: recipes, their points and checked files. Each is the JSON."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import GPUS
@@ -13,9 +12,6 @@ from harness.resolve.find import RecipeFile, all_recipe_files, check_names, reci
 from harness.resolve.listing import full_model, parameter_count, refusals
 from harness.resolve.recipe import LEAVES, OperatingPoint, Recipe, build_spec
 from harness.resolve.recipe_file import load_recipe
-from harness.resolve.resolve import resolve
-from harness.resolve.suite import ExpectedFailure, Suite, SuiteCase, recompute_of
-from harness.resolve.suite_file import read_suite, suite_files
 from harness.show.json import Document, Shown
 
 
@@ -177,92 +173,6 @@ def check_files(paths: list[Path], directory: Path | None) -> tuple[list[Checked
                 CheckedFile(file=file.label, points=len(recipe.points), inconsistent=listed, refused=refused)
             )
     return checked, problems.found
-
-
-class SuiteRow(Shown):
-    """One suite of the list."""
-
-    suite: str
-    title: str
-    source: str
-    num_cases: int
-    gpus: list[str]
-
-
-class SuitesDocument(Document):
-    """``mbr-perf recipes suites --json``."""
-
-    suites: list[SuiteRow]
-
-
-class CaseRow(Shown):
-    """One case. The machine decides each None; ``expected``: a known failure."""
-
-    case: str
-    recipe: str
-    task: str | None
-    gpu: str | None
-    compute_dtype: str | None
-    num_gpus: int | None
-    variant: str | None
-    recompute: str | None
-    repeats: int
-    thresholds: dict[str, float]
-    golden: str
-    golden_name: str | None
-    timeout_s: float | None
-    owner: str
-    expected: ExpectedFailure | None
-
-
-class SuiteDocument(SuiteRow, Document):
-    """``mbr-perf recipes suites NAME --json``."""
-
-    cases: list[CaseRow]
-
-
-def suites_document(directory: Path | None) -> SuitesDocument:
-    """Read every suite of the directory. BadRequestError for a file with faults."""
-    suites = [read_suite(path.stem, directory) for path in suite_files(directory)]
-    return SuitesDocument(suites=[SuiteRow(**_of_suite(suite)) for suite in suites])
-
-
-def suite_document(suite: Suite) -> SuiteDocument:
-    """Return every case, completed by its operating point if the GPU type is known.
-
-    BadRequestError with every case that has no operating point, or asks for what its recipe refuses.
-    """
-    problems, rows = Problems(), list[CaseRow]()
-    for case in suite.cases:
-        raised = Problems()
-        with raised.collecting():
-            rows.append(_case_row(case))
-        for problem in raised.found:
-            problems.add(f"suite {suite.name}: case {case.name}: {problem.message}", problem.remedy)
-    problems.raise_if_any()
-    return SuiteDocument(**_of_suite(suite), cases=rows)
-
-
-def _of_suite(suite: Suite) -> dict[str, Any]:
-    gpus = sorted({case.request.gpu for case in suite.cases if case.request.gpu})
-    about = {"suite": suite.name, "title": suite.title, "source": suite.source}
-    return {**about, "num_cases": len(suite.cases), "gpus": gpus}
-
-
-def _case_row(case: SuiteCase) -> CaseRow:
-    asked = case.request
-    spec = resolve(asked).spec if asked.gpu else None
-    return CaseRow.of(
-        spec or asked,
-        case,
-        case=case.name,
-        recipe=spec.recipe if spec else asked.model_recipe_name,
-        gpu=asked.gpu or None,
-        variant=asked.variant,
-        recompute=canonical_text(spec.recompute) if spec else recompute_of(asked),
-        golden="required" if case.is_golden_required else "optional",
-        golden_name=f"{spec.gpu}/{spec.slug}" if spec else None,
-    )
 
 
 class RulesDocument(Document):

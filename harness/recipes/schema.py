@@ -39,7 +39,6 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "plan": ("plan.rows:PlanDocument", "plan.show_calibration:CalibrationDocument"),
     "recipes list": ("recipes.rows:RecipesDocument",),
     "recipes show": ("recipes.rows:RecipeDocument",),
-    "recipes suites": ("recipes.rows:SuitesDocument", "recipes.rows:SuiteDocument"),
     "recipes export": ("recipes.rows:ExportedDocument",),
     "recipes new": ("recipes.rows:ExportedDocument",),
     "recipes validate": ("recipes.rows:CheckedDocument",),

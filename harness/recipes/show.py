@@ -1,13 +1,11 @@
-"""Shows recipes, suites and rules."""
+"""Shows recipes and rules."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from harness.experiment.rules.rulebook import Entry
-from harness.recipes.rows import CaseRow, CheckedFile, RecipeRow, SuiteDocument, SuiteRow, model_settings, point_row
+from harness.recipes.rows import CheckedFile, RecipeRow, model_settings, point_row
 from harness.resolve.listing import refusals
 from harness.resolve.recipe import OperatingPoint, Recipe
-from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
 from harness.show.page import GAP, Column, Page, listing, table
 from harness.units import counted
@@ -78,41 +76,6 @@ def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
     cells = [ABSENT if value is None else str(value) for value in values]
     reasons = point.key.inconsistent or [f"rule {refused.id}" for refused in refusals(recipe, point)]
     return [*cells, f"no: {'; '.join(reasons)}" if reasons else "yes"]
-
-
-def suites_page(rows: Iterable[SuiteRow]) -> Page:
-    """Return one row per suite."""
-    lines = [(row.suite, str(row.num_cases), " ".join(row.gpus) or ABSENT, row.title) for row in rows]
-    return Page(
-        (table(("suite", "cases", "GPU", Column("about", long=True)), lines, right=("cases",)),),
-        answer=f"{counted(len(lines), 'suite')}; `mbr-perf recipes suites NAME` lists the cases of one.",
-    )
-
-
-def suite_page(suite: SuiteDocument) -> Page:
-    """Return the title, then every case; ``-``: the machine decides."""
-    rows = suite.cases
-    columns = ("case", "task", "GPU", "precision", "GPUs", "recompute", "repeats", "golden", "owner", "expected")
-    shared = shared_golden_lines(
-        (row.case, row.golden_name, row.expected.outcome if row.expected else None) for row in rows
-    )
-    return Page(
-        (
-            f"{suite.suite}: {suite.title}",
-            *([f"  {suite.source}"] if suite.source else []),
-            GAP,
-            replace(table(columns, map(_cells, rows), right=("GPUs", "repeats")), whole=True),
-            listing(f"Note: {line}" for line in shared),
-        )
-    )
-
-
-def _cells(row: CaseRow) -> list[str]:
-    known = row.expected
-    expected = f"{known.outcome} until {known.until}: {known.reason}" if known else None
-    request = (row.task, row.gpu, row.compute_dtype, row.num_gpus, row.recompute, row.repeats)
-    cells = (row.case, *request, row.golden, row.owner, expected)
-    return [ABSENT if cell in (None, "") else str(cell) for cell in cells]
 
 
 def rules_page(entries: tuple[Entry, ...]) -> Page:

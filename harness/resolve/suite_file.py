@@ -131,11 +131,6 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
     return Suite(name=path.stem, title=suite.title, source=suite.source, cases=cases)
 
 
-def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
-    """List the suites of the recipe directory, by name."""
-    return _FILES.all(directory)
-
-
 def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:
     """Yield every case, or one for each recompute setting of a list. Names and requests must differ."""
     seen: dict[object, int] = {}

@@ -16,7 +16,6 @@ from harness.records.goldens import golden_text
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.store import write_record
 from harness.units import GIB
-from tests.imports.logs import bridge_log
 
 APP = typer.Typer()
 APP.command()(compare)
@@ -141,19 +140,6 @@ def test_a_log_is_compared_with_a_golden_by_name(mbr_perf, tmp_path):
     assert "llama3_70b.sft.fp8_cs.32gpu.core_attn.json: " in answer.out
     answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", "h100/nothing")
     assert (answer.code, "`mbr-perf golden list`" in answer.err) == (2, True)
-
-
-def test_actuals_never_replace_the_golden_that_they_are_compared_with(mbr_perf, tmp_path):
-    golden, link, log = tmp_path / "g.json", tmp_path / "link.json", tmp_path / "run.log"
-    log.write_text(bridge_log([500.0] * 50))
-    assert mbr_perf("compare", "--log", log, "--actuals", golden).code == 0
-    log.write_text(bridge_log([400.0] * 50))
-    link.symlink_to(golden)
-    before = golden.read_bytes()
-    for name in (golden, link):
-        answer = mbr_perf("compare", "--log", log, "--golden", golden, "--actuals", name)
-        assert (answer.code, f"--actuals {name}: " in answer.err) == (2, True)
-        assert golden.read_bytes() == before
 
 
 def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():

@@ -206,24 +206,6 @@ def test_a_log_comes_from_standard_input(mbr_perf, tmp_path, monkeypatch):
         assert mbr_perf("compare", "--log", "-", "--golden", tmp_path / "g.json").code == 0
 
 
-def test_actuals_are_written_even_if_the_golden_cannot_be_read(mbr_perf, tmp_path):
-    (tmp_path / "run.log").write_text(bridge_log(TFLOPS, memory=MEMORY))
-    actuals, log = tmp_path / "actuals.json", tmp_path / "run.log"
-    answer = mbr_perf("compare", "--log", log, "--golden", tmp_path / "none.json", "--actuals", actuals)
-    assert (answer.code, "none.json: " in answer.err) == (2, True)
-    assert json.loads(actuals.read_text())["max_alloc"] == 45.0
-    assert f"{actuals} was written" in answer.err
-    assert mbr_perf("compare", "--log", log, "--golden", actuals).code == 0
-
-
-def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_path):
-    (tmp_path / "run.log").write_text(bridge_log([700.0] * 4 + [None] * 6))
-    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
-    assert answer.code == 6
-    assert " iteration 4 of 10" in answer.out
-    assert list(json.loads((tmp_path / "actuals.json").read_text())) == ["0", "1", "2", "3"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -34,6 +34,7 @@ LAYOUTS = {
     "moe": (shapes.MIXTRAL, MOE_SETTINGS, 1, {}),
     "grouped": (shapes.GROUPED, ("moe_act", "moe_act,layernorm", "moe"), 1, {"dtype": "bf16", "seq": 512}),
     "deepseek": (shapes.DEEPSEEK, DEEPSEEK_SETTINGS, 1, {"attention": "unfused"}),
+    "delta_nets": (shapes.QWEN3_NEXT.model_copy(update={"mtp_num_layers": None}), ("moe", "full:uniform:1"), 1, {}),
     "lora": (shapes.DENSE, LORA_SETTINGS, 1, {"peft": LORA}),
     "lora_tp2": (shapes.DENSE, LORA_SETTINGS, 2, {"peft": LORA, "tensor_model_parallel_size": 2}),
     "lora_pp2": (shapes.DENSE, LORA_SETTINGS, 2, {"peft": LORA, "pipeline_model_parallel_size": 2}),

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
-from harness.foreign.bridge_goldens import actuals_of, write_actuals
 from harness.foreign.golden import read_foreign_golden
 from harness.foreign.reader import read_logs
 from tests.commands import refused
+from tests.imported_logs import bridge_values
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
 STEPS = {
@@ -37,7 +36,7 @@ def test_logs_say_what_megatron_bridge_reads_bound_to_their_iteration(case, tmp_
     for file in case["files"]:
         (tmp_path / file["name"]).write_text(file["text"])
     log = read_logs([tmp_path / file["name"] for file in case["files"]])
-    document = actuals_of(log)
+    document = bridge_values(log)
     for key in ("lm loss", "elapsed time per iteration (ms)", "GPU utilization"):
         steps = {step: values for step, values in document.items() if step.isdecimal()}
         assert {step: values[key] for step, values in steps.items() if key in values} == case["read"][key]
@@ -142,16 +141,3 @@ def test_values_in_a_row_are_numbered_by_start_and_interval(read):
 
 def test_a_file_without_end_is_refused():
     refused(lambda: read_foreign_golden(Path("/dev/zero")), "/dev/zero")
-
-
-def test_actuals_replace_an_earlier_golden_but_nothing_else(tmp_path, read):
-    read({"current": {"0": {"lm loss": 12.0}, "2": {"lm loss": 1.0}}})
-    (tmp_path / "run.log").write_text(CASES["logs"][1]["files"][0]["text"])
-    log = read_logs([tmp_path / "run.log"])
-    write_actuals(tmp_path / "g.json", log)
-    assert [step.loss for step in read_foreign_golden(tmp_path / "g.json").steps.values()] == [11.89415, None, 11.0]
-    for text in ('{"to": "do"}', '{"lm loss": {"start_step": 1, "step_interval": 1, "values": [1.0]}}'):
-        (tmp_path / "notes.json").write_text(text)
-        with pytest.raises(BadRequestError):
-            write_actuals(tmp_path / "notes.json", log)
-        assert (tmp_path / "notes.json").read_text() == text

@@ -29,7 +29,7 @@ def without_less_with(make_spec, by_hand, **changes):
 
 
 def test_without_apex_the_output_layer_keeps_no_dummy_and_allocates_its_weight_gradient(make_spec, by_hand):
-    """`tests/real_te/test_weight_gradients.py` finds the same bytes under transformer-engine's own code."""
+    """`tests/scripted_cuda/test_layers.py` finds the same bytes by torch's allocator (row "without Apex")."""
     assert without_less_with(make_spec, by_hand) == pytest.approx(GATHERED, abs=64)
 
 

@@ -77,35 +77,6 @@ def test_validate_as_json_exits_with_the_problems(tmp_path: Path):
     assert json.loads(result.stdout)["problems"][0]["message"].startswith(f"{path}:1: 'yes' is ambiguous")
 
 
-def test_suites_are_listed_with_their_titles():
-    lines = run("suites").stdout.splitlines()
-    row = next(line for line in lines if line.startswith("h100_nightly"))
-    assert row.split() == ["h100_nightly", "41", "h100", "Published", "H100", "performance", "points"]
-
-
-def test_the_cases_of_a_suite_are_shown_with_the_settings_of_their_operating_points():
-    text = run("suites", "cpu_smoke").stdout
-    assert "dense.core_attn,layernorm" in text
-    assert "oom until 2099-12-31: without recompute a rank needs" in text
-    document = json.loads(run("suites", "cpu_smoke", "--json").stdout)
-    limited = document["cases"][-1]
-    assert (document["schema_version"], document["suite"]) == (1, "cpu_smoke")
-    assert (limited["case"], limited["recompute"], limited["num_gpus"], limited["expected"]["outcome"]) == (
-        "dense_under_a_limit", "none", 2, "oom",
-    )  # fmt: skip
-
-
-def test_every_case_without_an_operating_point_is_named(tmp_path: Path):
-    path = tmp_path / "mine.yaml"
-    asked = ("{model_recipe_name: mixtral_8x7b, gpu: h100}", "{model_recipe_name: llama3_8b, gpu: l40s}")
-    path.write_text(
-        "title: Mine\ncases:\n" + "".join(f"  - request: {request}\n" for request in asked), encoding="utf-8"
-    )
-    refused(
-        lambda: run("suites", str(path)), "suite mine: case mixtral_8x7b: ", "suite mine: case llama3_8b: ", num=None
-    )
-
-
 def test_a_pipe_is_refused_without_waiting(mbr_perf, tmp_path):
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)

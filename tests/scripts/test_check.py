@@ -1,7 +1,6 @@
 """scripts/check: which versions it tests with, and what it says where others are installed."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -95,22 +94,6 @@ def test_another_version_than_the_tested_one_is_named(tmp_path):
     assert done.stderr.splitlines()[1:] == [f"  pytest {version('pytest')}, tested: 0.1"]
 
 
-def test_where_there_is_no_python_nothing_is_installed():
-    done = run("scripts/setup", "dev", "mcore019", PYTHON="/no/such/python", PYENV_ROOT="/nonexistent")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.search(r"needs Python 3\.12; found none .* Set PYTHON to one\.", done.stderr)
-    done = run("scripts/setup", "dev", MBR_PERF_NO_SETUP="1", PYTHON="no-such-python")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("no no-such-python here: set PYTHON")
-
-
-def test_help_is_printed_and_nothing_is_run():
-    done = run("scripts/check", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--torch 2.6", "--fast", "--slow"))
-    assert "pytest-" not in done.stdout
-
-
 @pytest.fixture(name="check")
 def _check(tmp_path):
     """Run scripts/check over programs that only note how they are called; those in ``fails`` exit with that code."""
@@ -149,30 +132,6 @@ def test_everything_is_checked_and_fast_leaves_only_tests_out(check, words, of_p
 )
 def test_whatever_fails_fails_the_check(check, fails, code):
     assert check("--fast", **fails)[0] == code
-
-
-@pytest.mark.parametrize(
-    ("option", "release", "known"),
-    [
-        ("--mcore", "0.17", "0.19"),
-        ("--mcore", "", "0.19"),
-        ("--mcore", "no/such/folder", "0.19"),
-        ("--torch", "2.7", "2.6"),
-    ],
-)
-def test_another_release_is_not_known(option, release, known):
-    done = run("scripts/check", option, *filter(None, [release]))
-    assert (done.returncode, f"{known} is known" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("lacking", ["pyproject.toml", "megatron/core/package_info.py"])
-def test_a_folder_that_is_no_checkout_of_megatron_is_refused_by_what_it_lacks(tmp_path, lacking):
-    for name in {"pyproject.toml", "megatron/core/package_info.py"} - {lacking}:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    done = run("scripts/check", "--mcore", str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{tmp_path}: ") and done.stderr.endswith(f" {lacking}\n")
 
 
 def test_an_environment_of_ones_own_with_other_versions_is_refused():

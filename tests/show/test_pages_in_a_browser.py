@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.history.chart import write_trend
-from harness.history.run import history_of
-from harness.history.series import series_of
+from harness.history.run import write_pages
 from harness.history.store import write_history
 from harness.nightly.reports import Outputs, night_html, write_night_reports
 from harness.plan.pictures import pictured
@@ -17,6 +15,7 @@ from harness.plan.show import plan_page
 from harness.records.metrics import BY_NAME
 from harness.records.sweep import read_sweep
 from harness.show.html import html
+from harness.show.page import Page
 from harness.sweep.judge import judge_sweep
 from harness.sweep.reports import write_reports
 from tests.conftest import build_kept
@@ -63,8 +62,9 @@ def index_of_nights(folder, _):
 
 
 def history_html(folder, _):
-    series = series_of([build_kept(number, 700 + number % 5) for number in range(40)])
-    return write_trend(history_of(series, BY_NAME["tflops_per_gpu"]), folder / "trend.html")
+    write_history(folder, [build_kept(number, 700 + number % 5) for number in range(40)])
+    write_pages(folder, folder / "html", BY_NAME["tflops_per_gpu"], None, Page(()))
+    return next(path for path in (folder / "html").iterdir() if path.name != "index.html")
 
 
 # Pairs of texts of one chart that share more than their margins.
