@@ -155,13 +155,22 @@ def _planned(known: Situation) -> list[Fix]:
     legal = [fix for fix, change in zip(found, outlook.changes, strict=True) if fix.command or not change.sizes]
     starts = ("Cheapest change predicted to fit into", *(["Also predicted to fit into"] * len(legal)))
     named = [replace(fix, text=f"{start} {fix.text}") for fix, start in zip(legal, starts, strict=False)]
-    if named and (more := unexplained_bytes(case) or 0) > 0 and case.capacity_bytes and outlook.budget_bytes:
-        rest = format_bytes(case.capacity_bytes - more - outlook.budget_bytes)
-        summed = (
-            f"{format_bytes(case.capacity_bytes)} - {format_bytes(more)} unexplained - {rest} outside the allocator"
-        )
-        named[0] = replace(named[0], text=f"{named[0].text} The limit is {summed} and as margin.")
-    return named or [_spread(case, outlook)]
+    return (
+        [replace(named[0], text=named[0].text + _summed(case, outlook)), *named[1:]]
+        if named
+        else [_spread(case, outlook)]
+    )
+
+
+def _summed(case: Case, outlook: Outlook) -> str:
+    """Say how the limit of the changes comes about where the prediction leaves memory unexplained."""
+    more, whole, limit = unexplained_bytes(case) or 0, case.capacity_bytes, outlook.budget_bytes
+    if more <= 0 or not whole or not limit:
+        return ""
+    sizes = " - ".join(map(format_bytes, (whole, more)))
+    return (
+        f" The limit is {sizes} unexplained - {format_bytes(whole - more - limit)} outside the allocator and as margin."
+    )
 
 
 def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> Fix:
