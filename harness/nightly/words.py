@@ -96,7 +96,10 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
     if moved:
         shown = [f"{case.planned.name} ({_moved(case, finding)})" for case, finding in moved]
         yield f"changed by more than the threshold: {_some(shown)}"
-    measured = [case for case in verdict.cases if case.counted]
+    yield from _unjudged([case for case in verdict.cases if case.counted])
+
+
+def _unjudged(measured: Sequence[CaseVerdict]) -> Iterable[str]:
     lacking = [case.planned.name for case in measured if _lacks_speed(case)]
     why = [unjudged_time(case) for case in measured]
     if measured and not any(case.golden_path or case.is_golden_damaged for case in measured):
