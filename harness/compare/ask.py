@@ -40,7 +40,6 @@ class ForeignOptions:
     foreign_golden: Annotated[Path | None, option("FILE", "B as an option.", "--golden")] = None
     actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge. "
         "Name all logs of a job.")] = None
-    check_loss: Annotated[bool, flag("Also compare the loss curves.")] = False
     follow: Annotated[bool, flag("Compare again whenever the log grows, until the job ends.")] = False
 # fmt: on
 
@@ -120,7 +119,6 @@ def _compare_log(
             OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
             OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
         ),
-        checks_loss=foreign.check_loss,
         fail_on_improvement=gate.fail_on_improvement,
         actuals=foreign.actuals,
     )

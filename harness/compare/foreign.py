@@ -78,7 +78,6 @@ class ForeignRequest:
     golden: Side | None
     window: WindowOptions = field(default_factory=WindowOptions)
     thresholds: Thresholds = OF_BRIDGE
-    checks_loss: bool = False
     fail_on_improvement: bool = False
     actuals: Path | None = None
 
@@ -155,9 +154,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     failed = ending_failure(log, found)
     ended = f"the run ended as {log.run.status}: {log.run.failure}" if log.run and log.run.status != "ok" else ""
     doubts = (failure_sentence(failed.failure) if failed else ended, _other_settings(request.ours.paths, golden))
-    judged = judge_log(
-        log, golden, request.window, request.thresholds, checks_loss=request.checks_loss, doubts=filter(None, doubts)
-    )
+    judged = judge_log(log, golden, request.window, request.thresholds, doubts=filter(None, doubts))
     if golden.log is not None:
         judged = replace(judged, settings=_differing(log, golden.log))
     verdict = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)

@@ -5,7 +5,7 @@ from statistics import median
 
 from harness.failures.verdict import class_name
 from harness.judge import readings
-from harness.judge.coverage import own_time_text, throughput_text
+from harness.judge.coverage import throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
@@ -74,8 +74,7 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
         best = fullest.get(rank.coordinates.pp)
         if best is None or (readings.allocated(rank) or 0) > (readings.allocated(best) or 0):
             fullest[rank.coordinates.pp] = rank
-    failed = {rank.rank for rank in ranks if rank.failure}
-    chosen = {rank.rank for rank in fullest.values()} | failed
+    chosen = {rank.rank for rank in fullest.values()} | {rank.rank for rank in ranks if rank.failure}
     return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
 
 
@@ -139,7 +138,6 @@ def _notes(run: RunDocument) -> Iterator[str | Line]:
             prediction_line(record.prediction, record.no_prediction),
             figures.clock_line(metrics.clocks),
             throughput and throughput_text(throughput),
-            run.own_time and own_time_text(run.own_time),
         ),
     )
     yield from reasons((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)

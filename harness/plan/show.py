@@ -284,11 +284,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def _prices(plan: Plan) -> Iterator[str]:
     """Yield the modules, ordered by the cost of each byte that they free."""
+    control = plan.control.prediction if plan.control else None
+    hidden = ": the optimizer step is the peak" if control and control.worst.peak == "optimizer step" else ""
     for worth in module_worths(plan):
         if worth.saved_bytes <= 0:
             more = f", needs {format_bytes(-worth.saved_bytes)} more" if worth.saved_bytes < 0 else ""
-            why = ": flash attention keeps no scores to free"
-            yield f"{worth.text} frees nothing{more}{why if worth.text == 'core_attn' else ''}"
+            why = ": flash attention keeps no scores to free" if worth.text == "core_attn" else hidden
+            yield f"{worth.text} frees nothing{more}{why}"
         elif worth.extra_s is None or worth.saved_bytes < _WORTH_A_PRICE:
             yield f"{worth.text} {format_bytes(worth.saved_bytes)} freed"
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.optimizer_states import on_host
-from harness.predict.model_states import Adam
+from harness.predict.model_states import Adam, widens_bf16_moments
 from harness.predict.optimizer_time import HOST_ADAM_PER_S
 
 # Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per
@@ -177,6 +177,13 @@ TORCH_ADAM = Assumption(
 )
 
 
+WIDENED_MOMENTS = Assumption(
+    "the optimizer step copies bf16 moments to fp32, as transformer-engine before 2.13 does; --assume "
+    "transformer-engine=2.13 plans without these copies",
+    lambda spec, _: widens_bf16_moments(spec),
+)
+
+
 def _fuses_accumulation(spec: ExperimentSpec, implementation: Implementation) -> bool:
     fuses = implementation == "transformer_engine" and spec.kernels.gradient_accumulation_fusion
     return fuses and spec.peft is None  # with adapters, the output layer has no weight gradient
@@ -199,8 +206,8 @@ def assumptions(
 ) -> tuple[Assumption, ...]:
     """Return the assumptions that apply to ``spec``; ``adam`` as in `model_states`, ``apex`` as in `Software`."""
     rows = (*ASSUMPTIONS, *(() if apex else (APEX_THERE if apex is None else APEX_MISSING,)))
-    found = tuple(row for row in rows if row.applies(spec, implementation))
-    return (*found, TORCH_ADAM) if adam == "torch" else found
+    rows += {"torch": (TORCH_ADAM,), "fused": (WIDENED_MOMENTS,)}.get(adam, ())
+    return tuple(row for row in rows if row.applies(spec, implementation))
 
 
 def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:

@@ -85,8 +85,11 @@ class StateBytes:
     widened: int
 
 
-def state_bytes(spec: ExperimentSpec) -> StateBytes:
-    """Return the bytes per parameter under ``spec``'s optimizer.
+Adam = Literal["fused", "in place", "torch", "whole"]
+
+
+def state_bytes(spec: ExperimentSpec, adam: Adam = "fused") -> StateBytes:
+    """Return the bytes per parameter under ``spec``'s optimizer; ``adam`` as in :func:`adam_of`.
 
     transformer-engine's FusedAdam, used with ``use_precision_aware_optimizer``, stores only the lower 16 bits beside a
     bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
@@ -106,7 +109,7 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
     if optimizer.use_precision_aware_optimizer:
         dtypes = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)
         moments = sum(_SIZE[dtype] for dtype in dtypes)
-        widened = sum(4 for dtype in dtypes if dtype != "fp32")
+        widened = sum(4 for dtype in dtypes if dtype != "fp32") * (adam != "in place")
         if _adam_owns_master(spec):
             master = 2 if optimizer.main_params_dtype == "fp32" else _SIZE[optimizer.main_params_dtype]
             widened += 4 * (optimizer.main_params_dtype != "fp32")
@@ -130,9 +133,6 @@ def state_parts(spec: ExperimentSpec) -> tuple[float, tuple[float, ...]]:
     return (0, (*moments, master)) if _adam_owns_master(spec) else (master, moments)
 
 
-Adam = Literal["fused", "torch", "whole"]
-
-
 def _adam_owns_master(spec: ExperimentSpec) -> bool:
     recipe, optimizer = spec.precision.transformer_config.get("fp8_recipe"), spec.optimizer
     if optimizer.optimizer_cpu_offload:
@@ -146,7 +146,7 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "
 
     ``adam`` as in :func:`adam_of`.
     """
-    per, p = state_bytes(spec), spec.parallelism
+    per, p = state_bytes(spec, adam), spec.parallelism
     owned = stepped = owned_parameters(spec, parameters)
     if adam == "whole":
         stepped = parameters.dense * p.tensor_model_parallel_size, parameters.expert * p.expert_tensor_size
@@ -224,13 +224,28 @@ def adam_of(spec: ExperimentSpec, software: Software | None) -> Adam:
     Apex, which has a fused Adam too. ``whole``: the FusedAdam of transformer-engine 2.10 and 2.11 makes its states in
     `param.shape`, which a DTensor of Megatron-FSDP has whole, over its data-parallel and its tensor-parallel ranks
     (https://github.com/NVIDIA/TransformerEngine/issues/2424). A release that is only assumed is not taken for those.
+    ``in place``: from 2.13 on its kernel reads and writes moments that are both bf16, without copies in fp32
+    (https://github.com/NVIDIA/TransformerEngine/pull/2632).
     """
     if software is None or software.megatron_core is None or spec.gpu_type.is_cpu:
         return "fused"
     if software.transformer_engine is None:
         return "torch"
-    is_whole = (2, 10) <= parse_version(software.transformer_engine).release[:2] <= (2, 11)
+    release = parse_version(software.transformer_engine).release[:2]
+    if release >= _FIRST_IN_PLACE and widens_bf16_moments(spec):
+        return "in place"
+    is_whole = (2, 10) <= release <= (2, 11)
     return "whole" if is_whole and spec.ddp.use_megatron_fsdp and not software.assumed else "fused"
+
+
+_FIRST_IN_PLACE = (2, 13)
+
+
+def widens_bf16_moments(spec: ExperimentSpec) -> bool:
+    """Return whether transformer-engine before 2.13 copies both moments in each step, which later releases do not."""
+    optimizer = spec.optimizer
+    are_bf16 = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype) == ("bf16", "bf16")
+    return are_bf16 and state_bytes(spec).widened > 0
 
 
 def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:

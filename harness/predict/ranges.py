@@ -72,8 +72,9 @@ def class_of(spec: ExperimentSpec, peak_bytes: int) -> JobClass:
 class Spread:
     """Where measured peaks of a class lie, as shares: of the predicted peak, and of the one with uneven routing.
 
-    ``num_rows``: measured cases of the class itself. ``tenths``: below which parts of the way from the predicted peak
-    to the upper end of the range one, two, up to nine of ten measured peaks lie.
+    ``num_rows``: measured cases of the class itself. ``least_bytes``: how far from the predicted peak the range goes at
+    least, either way. ``tenths``: below which parts of the way from the predicted peak to the upper end of the range
+    one, two, up to nine of ten measured peaks lie.
     """
 
     num_rows: int
@@ -81,13 +82,14 @@ class Spread:
     higher: float
     higher_uneven: float
     tenths: tuple[float, ...] = ()
+    least_bytes: int = 0
 
     def around(self, peak_bytes: int, uneven_bytes: int) -> tuple[int, int]:
         """Return both ends of the range. ``uneven_bytes``: the peak with uneven routing; the peak itself without."""
-        low = peak_bytes * (1 + self.lower)
+        low, high = peak_bytes * (1 + self.lower), peak_bytes * (1 + self.higher)
         if uneven_bytes > peak_bytes:
-            return round(low), max(peak_bytes, round(uneven_bytes * (1 + self.higher_uneven)))
-        return round(low), round(peak_bytes * (1 + self.higher))
+            high = max(peak_bytes, uneven_bytes * (1 + self.higher_uneven))
+        return round(min(low, peak_bytes - self.least_bytes)), round(max(high, peak_bytes + self.least_bytes))
 
     def num_of_ten(self, part: float) -> int:
         """How many of ten measured peaks lie below ``part`` of the way from the predicted peak to the upper end."""

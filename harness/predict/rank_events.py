@@ -243,7 +243,7 @@ def rank_steps(
         _Chunk(parts, memory, 0 if parts.has_loss else keeps, f", chunk {n}" * (len(chunks) > 1))
         for n, parts in enumerate(chunks)
     ]
-    schedule, states = schedule_of(spec, stage.pp_rank), model_states(spec, stage.parameters)
+    schedule, states = schedule_of(spec, stage.pp_rank), model_states(spec, stage.parameters, adam=stage.adam)
     num_left = 0
     if schedule.num_deferred:  # the gradients of all of these wait
         memory.take_all([gathered_inputs_bytes(spec)], "overhead", "gathered inputs")
@@ -258,7 +258,7 @@ def rank_steps(
         _run_passes(spec, schedule, running, memory, hidden, due)
         memory.repeat(num_left)
         memory.mark("optimizer")
-        _step(memory, states, owned, in_step if step == 0 else (), state_bytes(spec))
+        _step(memory, states, owned, in_step if step == 0 else (), state_bytes(spec, stage.adam))
     return memory.steps(num_left)
 
 

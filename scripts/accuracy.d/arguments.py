@@ -18,9 +18,6 @@ from harness.resolve.recipe import Setting, build_spec, merge
 
 Row = Mapping[str, Any]
 
-# GPT-2's vocabulary, where no other is named.
-VOCAB_SIZE = 50257
-
 # Features that no field of a spec expresses, by the argument that requests them.
 INEXPRESSIBLE = {
     "optimizer": "an optimizer other than Adam",
@@ -151,7 +148,7 @@ def read(row: Row) -> Reading:
         raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
     alike = [likeness for likeness in LIKENESSES if likeness.applies(row)]
     instead = {name: value for likeness in alike for name, value in likeness.instead.items()}
-    plain = from_words(_words({"vocab-size": VOCAB_SIZE} | arguments | instead), "row")
+    plain = from_words(_words(arguments | instead), "row")
     spec = _spec(row, plain)
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
@@ -208,6 +205,10 @@ def _spec(row: Row, plain: Arguments) -> ExperimentSpec:
         own["parallelism.virtual_pipeline_model_parallel_size"] = None
     try:
         read_ = arguments_layer(plain)
+        if "model.vocab_size" not in read_:
+            raise InexpressibleError(
+                "the vocabulary's size is not known: no --vocab-size, and its tokenizer has no fixed size"
+            )
         kept = {path: setting for path, setting in read_.items() if path not in NOT_COMPARED}
         return build_spec(merge(kept, {path: Setting(value, "row") for path, value in own.items()}), "row")
     except BadRequestError as error:

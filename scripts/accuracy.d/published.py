@@ -154,6 +154,11 @@ def cases_of(rows: Iterable[dict[str, Any]], *, needs_peaks: bool) -> tuple[list
     cases: dict[tuple[object, ...], Case] = {}
     left_out: dict[str, str] = {}
     for row in rows:
+        if origin := row.get("copied_from"):
+            left_out[row["path"]] = (
+                f"not measured: its peak, steady bytes and time are those of {origin}, to the last digit"
+            )
+            continue
         try:
             reading = read(row)
         except InexpressibleError as reason:

@@ -32,8 +32,7 @@ ABOUT = {
         "neighbours only, which need one copy, and refuses other kinds",
     )),
     "experts": ("experts with overlap, offloading and natural routing", "experts.json", (
-        _MASK, _ROUTING, "offloading with overlapped experts: the row ran the first version of the manager of offloads, on a branch of October 2025; "
-        "megatron-core 0.16 has another one, which `plan` follows",
+        _MASK, _ROUTING,
     )),
 }  # fmt: skip
 

@@ -17,11 +17,13 @@ SOURCES = ("megatron_lm", "other_published", "experts", "llama3_70b_sft", "cpu")
 # Part of the measured peaks that a range holds.
 SHARE = 0.9
 # Widths tried one after another: what share the quantiles hold, and a factor on them.
-_WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 1.5), (1.0, 2.0))
+_WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 1.5))
 # A setting that is predicted to make a step longer by less than this costs almost nothing.
 _CHEAP = 0.01
 # No range is narrower: releases of the same software differ by as much.
 LEAST = 0.005
+# Of peaks below this, bytes say how far predictions err, not shares.
+TINY_BYTES = 1e9
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Residual:
     error: float
     uneven_error: float
     routed: bool
+    predicted_bytes: int = 10**12
 
 
 def residuals(folder: Path) -> list[Residual]:
@@ -49,7 +52,7 @@ def _residual(case: dict[str, Any]) -> Residual:
     measured, predicted = case["measured_bytes"], case["predicted_bytes"]
     uneven, model = case.get("uneven_bytes", predicted), case.get("architecture") or case["variant"]
     kind = case.get("class", "CPU runs")
-    return Residual(kind, model, measured / predicted - 1, measured / uneven - 1, uneven > predicted)
+    return Residual(kind, model, measured / predicted - 1, measured / uneven - 1, uneven > predicted, predicted)
 
 
 def spread(kind: JobClass, rows: Sequence[Residual]) -> Spread:
@@ -70,8 +73,15 @@ def _spread(kind: JobClass, rows: Sequence[Residual], share: float, factor: floa
         uneven = max(uneven, -lower)
     lower, higher = min(lower * factor, -LEAST), max(higher * factor, LEAST)
     uneven *= factor if uneven > 0 else 1 / factor
-    found = Spread(len(own), round(lower, 4), round(higher, 4), round(uneven, 4))
+    found = Spread(len(own), round(lower, 4), round(higher, 4), round(uneven, 4), least_bytes=_least_bytes(own))
     return replace(found, tenths=_tenths([_part(row, found) * (factor if is_small else 1.0) for row in used]))
+
+
+def _least_bytes(rows: Iterable[Residual]) -> int:
+    """The bytes that hold nine of ten errors of tiny models; 0 where fewer were measured than a class of its own has."""
+    tiny = [row for row in rows if row.kind != "CPU runs" and (1 + row.error) * row.predicted_bytes < TINY_BYTES]
+    sizes = sorted(abs(row.error) * row.predicted_bytes for row in tiny)
+    return round(sizes[min(len(sizes), ceil((len(sizes) + 1) * SHARE)) - 1]) if len(sizes) >= ENOUGH_ROWS else 0
 
 
 def _part(row: Residual, found: Spread) -> float:
@@ -116,6 +126,8 @@ def unexplained(row: Residual) -> float:
 
 def is_inside(row: Residual, found: Spread) -> bool:
     """Whether the measured peak lies in the range."""
+    if abs(row.error) * row.predicted_bytes <= found.least_bytes:
+        return True
     over = row.uneven_error <= found.higher_uneven or row.error <= 0 if row.routed else row.error <= found.higher
     return row.error >= found.lower and over
 
@@ -203,8 +215,10 @@ def page(folder: Path) -> Page:
 
 _NOTES = (
     f"A class with {ENOUGH_ROWS} cases or more has the narrowest quantiles that hold {SHARE * 100:.0f} % of its cases when the rows of "
-    f"their model are left out, at least {LEAST * 100:g} % on both sides. A smaller class takes the "
-    f"widest errors of itself and of its nearest class, times {WIDENED:g}, and `plan` prints its number of rows beside the range.",
+    f"their model are left out, at least {LEAST * 100:g} % on both sides; where none do, its widest errors times {WIDENED:g}. A smaller "
+    f"class takes the widest errors of itself and of its nearest class, times {WIDENED:g}, and `plan` prints its number of rows beside the range.",
+    f"Peaks below {TINY_BYTES / 1e9:g} GB err by bytes, not by shares: a data loader or a message leaves as much beside any model. The range "
+    f"of a class with {ENOUGH_ROWS} such cases goes at least as far, either way, as nine of ten of them err.",
     "Where a router decides how many tokens a rank receives, the upper end counts from the peak with uneven routing.",
     "Coverage: the rows of one model are left out, ranges are made from the others, and the rows left out are looked for in them.",
 )
@@ -219,6 +233,9 @@ def _table(rows: Sequence[Residual], made: dict[Any, Spread], covered: dict[Any,
         ends = map(signed, (found.lower, found.higher, found.higher_uneven))
         inside = "-" if share is None else plain(share)
         width = plain(found.higher - found.lower)
-        cells.append((kind.name, found.num_rows, num_models, *ends, width, inside, nearest or ""))
-    figures = "lower: | higher: | higher, from uneven routing: | width: | inside, own model left out:"
+        least = f"{found.least_bytes / 1e6:.0f} MB" if found.least_bytes else ""
+        cells.append((kind.name, found.num_rows, num_models, *ends, width, least, inside, nearest or ""))
+    figures = (
+        "lower: | higher: | higher, from uneven routing: | width: | at least, either way: | inside, own model left out:"
+    )
     return table(f"class | cases: | models: | {figures} | nearest", cells)

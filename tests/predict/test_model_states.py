@@ -53,6 +53,23 @@ def test_states_are_widened_for_one_optimizer_at_a_time(spec_of, moe_spec):
     assert dense.step_transient == 8 * 400 / spec_of().data_parallel_size
 
 
+def test_transformer_engine_from_2_13_on_updates_bf16_moments_where_they_are(spec_of):
+    """Its kernel reads bf16; one moment in fp32, or a master weight in fp16, is still copied (`fuse_unscale`)."""
+    bf16 = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    asked = {"both": bf16, "one": bf16 | {"exp_avg_dtype": "fp32"}, "master": bf16 | {"main_params_dtype": "fp16"}}
+    found = {}
+    for name, optimizer in asked.items():
+        spec = spec_of(optimizer=optimizer)
+        for release in ("2.12.0", "2.13.0"):
+            adam = adam_of(spec, Software(megatron_core="0.16.1", transformer_engine=release))
+            transient = model_states(spec, Parameters(dense=400), adam=adam).step_transient
+            found[name, release] = transient * spec.data_parallel_size / 400
+    assert found == {
+        ("both", "2.12.0"): 8, ("both", "2.13.0"): 0, ("one", "2.12.0"): 4, ("one", "2.13.0"): 4,
+        ("master", "2.12.0"): 12, ("master", "2.13.0"): 4,
+    }  # fmt: skip
+
+
 def test_torchs_adam_holds_the_root_of_the_second_moment_of_all_that_it_steps_at_once(spec_of, moe_spec):
     states = model_states(spec_of(ddp=BF16_GRADIENTS), Parameters(dense=1200), adam="torch")
     assert states.step_transient == (4 + 4) * 1200 / 2

@@ -39,6 +39,12 @@ def test_uneven_routing_moves_the_upper_end_only(uneven, expected):
     assert Spread(num_rows=20, lower=-0.1, higher=0.2, higher_uneven=-0.05).around(1000, uneven) == expected
 
 
+def test_the_range_of_a_tiny_model_goes_as_far_as_bytes_say():
+    dense = Spread(num_rows=20, lower=-0.005, higher=0.02, higher_uneven=0.02, least_bytes=15)
+    assert [dense.around(peak, peak) for peak in (400, 100_000)] == [(385, 415), (99_500, 102_000)]
+    assert spreads()["dense models"].least_bytes > 13.8e6  # by which a model of 0.43 GB on GB200 errs
+
+
 @pytest.mark.parametrize(("part", "expected"), [(-0.1, 0), (0.0, 1), (0.45, 5), (0.79, 8), (0.8, 9), (1.0, 9)])
 def test_odds_count_measured_peaks_below_a_part_of_the_way_to_the_upper_end(part, expected):
     tenths = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)

@@ -21,7 +21,7 @@ KEPT = ROOT / "results" / "accuracy"
 INPUTS = KEPT / "inputs"
 PLAIN = {
     "num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "seq-length": 1024, "micro-batch-size": 4,
-    "global-batch-size": 32, "bf16": True, "transformer-impl": "transformer_engine",
+    "global-batch-size": 32, "bf16": True, "transformer-impl": "transformer_engine", "merge-file": "bpe/merges.txt",
 }  # fmt: skip
 DETERMINISTIC = {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
 
@@ -45,6 +45,7 @@ def test_what_megatron_lm_takes_for_granted_is_filled_in(read):
     )  # fmt: skip
     assert model.share_embeddings_and_output_weights
     assert model.add_bias_linear
+    assert model.vocab_size == 50257  # of the only tokenizer that has a file of merges
 
 
 def test_what_megatron_lm_derives_is_derived(read):
@@ -67,6 +68,8 @@ def test_a_layer_pattern_is_read_without_being_run(read, module):
         ({"optimizer": "muon"}, {}, "Adam"),
         ({"use-megatron-fsdp": True}, {}, "FSDP"),
         ({"global-batch-size": 3}, {}, " 8 GPUs"),
+        ({"merge-file": None}, {}, "--vocab-size"),
+        ({"merge-file": None, "tokenizer-type": "HuggingFaceTokenizer", "tokenizer-model": "mistralai/Mixtral-8x7B-v0.1"}, {}, "--vocab-size"),
         ({"not-yet-invented": True}, {}, "--not-yet-invented"),
         ({"moe-latent-size": 64}, {}, "--moe-latent-size"),
         ({}, {"arguments": {name: value for name, value in PLAIN.items() if name != "global-batch-size"}},
@@ -314,6 +317,32 @@ def test_a_range_is_checked_on_models_that_it_does_not_know(module):
     odd = [ranges.Residual(dense.name, "another", 0.5, 0.5, routed=False)] * 50
     assert ranges.coverage(dense, known) >= ranges.SHARE
     assert ranges.coverage(dense, [*known, *odd]) < ranges.SHARE
+
+
+def test_a_class_whose_models_no_width_holds_takes_its_widest_errors_half_as_wide_again(module):
+    ranges = module("ranges")
+    graphs = next(kind for kind in ranges.CLASSES if kind.name == "CUDA graphs")
+    odd = [ranges.Residual(graphs.name, "odd", -0.1, -0.1, routed=False)] * 8
+    others = [ranges.Residual(graphs.name, f"model {n}", 0.01, 0.01, routed=False) for n in range(4)]
+    assert ranges.spread(graphs, [*odd, *others]).lower == pytest.approx(-0.15)
+
+
+def test_tiny_models_give_a_range_in_bytes_only_where_enough_were_measured(module):
+    ranges = module("ranges")
+    dense = next(kind for kind in ranges.CLASSES if kind.name == "dense models")
+    tiny = [ranges.Residual(dense.name, "tiny", n / 1000, n / 1000, False, 400_000_000) for n in range(-10, 10)]
+    large = [ranges.Residual(dense.name, f"model {n % 5}", 0.001, 0.001, routed=False) for n in range(100)]
+    assert ranges.spread(dense, [*large, *tiny[:9]]).least_bytes == 0
+    found = ranges.spread(dense, [*large, *tiny])
+    assert found.least_bytes == 9 * 400_000  # nine of ten of 0 to 10 thousandths
+    assert all(ranges.is_inside(row, found) for row in tiny[1:])
+
+
+def test_a_golden_copied_from_another_test_is_not_compared(module):
+    cases, left_out = module("published").read_cases(INPUTS / "experts.json")
+    (copied,) = (path for path, why in left_out.items() if "not measured" in why)
+    assert "gpt3_mr_mcore_te_tp2_pp2_ep4_etp1_fine_grained_offloading" in copied
+    assert not any(copied in case.paths for case in cases)
 
 
 def _row(settings, *runs):

@@ -201,8 +201,24 @@ def flash_attention(query, key, value, window):
     return fused_attention(*swapped, batch_first=True, window=window).transpose(0, 1).contiguous()
 
 
+class _MaskedSoftmax(torch.autograd.Function):
+    """One kernel that saves its output; backward writes over the incoming gradient (2.11 `extensions/softmax.cpp`)."""
+
+    @staticmethod
+    def forward(ctx, scores):
+        probs = torch.softmax(scores, dim=-1)
+        ctx.save_for_backward(probs)
+        return probs
+
+    @staticmethod
+    def backward(ctx, grad):
+        (probs,) = ctx.saved_tensors
+        active().kernel("elementwise", peak_key(grad.dtype), num_bytes=tensor_bytes(probs) + 2 * tensor_bytes(grad))
+        return grad
+
+
 def unfused_attention(query, key, value, scale: float, dropout: float):
-    """Scores in memory: product, masked softmax (one kernel that saves its output), dropout, product."""
+    """Scores in memory: product, masked softmax, dropout, product."""
     length, batch, heads, _ = query.shape
     if key.shape[2] != heads:
         key, value = (t.repeat_interleave(heads // t.shape[2], dim=2) for t in (key, value))
@@ -211,6 +227,6 @@ def unfused_attention(query, key, value, scale: float, dropout: float):
         torch.empty(batch * heads, length, key.shape[0], dtype=query.dtype, device=query.device),
         query.transpose(0, 1), key.transpose(0, 1).transpose(1, 2), beta=0.0, alpha=scale,
     )  # fmt: skip
-    probs = F.dropout(torch.softmax(scores, dim=-1), dropout)
+    probs = F.dropout(_MaskedSoftmax.apply(scores), dropout)
     context = torch.bmm(probs, value.transpose(0, 1)).view(batch, heads, length, -1)
     return context.permute(2, 0, 1, 3).contiguous()
