@@ -6,7 +6,7 @@ from functools import cached_property
 
 from harness.diagnose.allocator import own_settings, replaced_by
 from harness.diagnose.commands import allocator_line, ask_again, can_be_named, changed, command
-from harness.diagnose.stages import unexplained_bytes
+from harness.diagnose.stages import expected, unexplained_bytes
 from harness.diagnose.values import (
     AllocatorAnswer,
     Case,
@@ -77,6 +77,20 @@ def _settings(known: Situation) -> list[Fix]:
     return [Fix(f"Give {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 
 
+_FAR = 0.25  # of what the rank needed: predictions err by less
+
+
+def _of_another_job(known: Situation) -> list[Fix]:
+    """Offer to check the settings where they explain too little of what the rank needed."""
+    found = expected(known.case)
+    if known.plan is None or known.oom_class != "capacity" or found.stage is None or not found.needed_bytes:
+        return []
+    if (found.unexplained_bytes or 0) <= _FAR * found.needed_bytes:
+        return []
+    sizes = f"{format_bytes(found.stage.total)} are predicted, and the rank needed {format_bytes(found.needed_bytes)}"
+    return [Fix(f"Check that the settings given are those of this job: {sizes}.")]
+
+
 def _of_moment(known: Situation) -> list[Fix]:
     """Offer what the moment or the size of the request asks for, but for what the job has, before other recompute."""
     verdict, spec = known.case.verdict, known.case.spec
@@ -141,17 +155,30 @@ def _planned(known: Situation) -> list[Fix]:
     legal = [fix for fix, change in zip(found, outlook.changes, strict=True) if fix.command or not change.sizes]
     starts = ("Cheapest change predicted to fit into", *(["Also predicted to fit into"] * len(legal)))
     named = [replace(fix, text=f"{start} {fix.text}") for fix, start in zip(legal, starts, strict=False)]
-    return named or [_spread(case, outlook)]
+    return (
+        [replace(named[0], text=named[0].text + _summed(case, outlook)), *named[1:]]
+        if named
+        else [_spread(case, outlook)]
+    )
+
+
+def _summed(case: Case, outlook: Outlook) -> str:
+    """Say how the limit of the changes comes about where the prediction leaves memory unexplained."""
+    more, whole, limit = unexplained_bytes(case) or 0, case.capacity_bytes, outlook.budget_bytes
+    if more <= 0 or not whole or not limit:
+        return ""
+    sizes = " - ".join(map(format_bytes, (whole, more)))
+    return (
+        f" The limit is {sizes} unexplained - {format_bytes(whole - more - limit)} outside the allocator and as margin."
+    )
 
 
 def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> Fix:
     cost = ""
     if change.overhead is not None:
-        cost = f", {format_percent(change.overhead)} {change.cost} compared with the job as it is"
+        cost = f", {format_percent(change.overhead)} {change.cost}"
     what = change.text(case.spec.recompute.text if case.spec else "")
     text = f"{format_bytes(outlook.budget_bytes or 0)}: {what}, peak {format_bytes(change.peak_bytes)}{cost}."
-    if (unexplained_bytes(case) or 0) > 0:
-        text += " The memory that the prediction does not explain is already subtracted."
     if case.spec is None:
         return Fix(text)
     asked = {**change.settings, "recompute": change.recompute}
@@ -198,6 +225,7 @@ def _of_refusals(known: Situation) -> list[Fix]:
 
 
 _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
+    _of_another_job,
     _allocator,
     _of_moment,
     _settings,

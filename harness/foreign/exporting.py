@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import harness
 from harness.errors import BadRequestError, nearest
@@ -40,16 +39,14 @@ FORMS = (*_HEADINGS, "yaml", "python")
 _OF_TRAINING = ("optimizer.lr", "optimizer.weight_decay")
 
 
-def exported(
-    spec: ExperimentSpec, form: str, notes: Words = (), sources: Mapping[str, str] = MappingProxyType({})
-) -> Written:
+def exported(spec: ExperimentSpec, form: str, notes: Words = (), sources: Mapping[str, str] | None = None) -> Written:
     """Return the whole job. BadRequestError for an unknown form.
 
     ``notes``: about reading it; they become remarks. ``sources``: of the settings. A setting of the training that only
     a default of mbr-perf sets is left out.
     """
     if form in _HEADINGS:
-        own = [path for path in _OF_TRAINING if sources.get(path) == "default"]
+        own = [path for path in _OF_TRAINING if (sources or {}).get(path) == "default"]
         words, remarks = as_bridge(spec, without=own) if form == "bridge" else as_megatron(spec, without=own)
         return _to_paste(form, words, (*remarks, *notes), _HEADINGS[form])
     if form == "yaml":

@@ -114,7 +114,8 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
     found = [path, *sorted(place.parent.glob(f"{glob.escape(place.name)}.mbs*.json"))]  # of other batches
     bands = [_band(path, series, metric) for path in found if path.is_file()]
     return next(
-        filter(itemgetter(0), bands), bands[0] if bands else (None, f"no golden: {_named(path)} does not exist")
+        filter(itemgetter(0), bands),
+        bands[0] if bands else (None, f"no golden yet: {_named(path)}; mbr-perf golden promote RUN makes one"),
     )
 
 
@@ -140,7 +141,7 @@ def _band(path: Path, series: Series, metric: Metric) -> tuple[GoldenBand | None
 
 def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
     if metric.name not in golden.metrics:
-        return f"has no {metric.name}"
+        return f"holds no {metric.title}"
     if golden.fingerprint not in (None, series.fingerprint):
         return "is for other settings"
     formulas = {record.formula_version for night in series.nights[-1:] for record in night.records}

@@ -10,6 +10,7 @@ from harness.history.changes import ChangeRow, Trend, change_text, changes, nota
 from harness.history.record import started
 from harness.history.series import Night, Series
 from harness.history.store import Addition
+from harness.judge.levels import MIN_NIGHTS
 from harness.records.golden import Difference
 from harness.records.metrics import Metric
 from harness.show.figures import ABSENT, figure
@@ -142,7 +143,7 @@ def _newest(history: CaseHistory) -> Line:
     if value is None or trend is None:
         shown = f"no {metric.name}"
     elif trend.level is None or trend.change is None or trend.allowed is None:
-        shown = f"{metric.title} {figure(metric, value)}, too few nights before it for a trend"
+        shown = f"{metric.title} {figure(metric, value)}, a trend needs {MIN_NIGHTS} nights before it"
     else:
         against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
         shown = f"{metric.title} {figure(metric, value)}, {against}: {trend.word}"

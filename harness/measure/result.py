@@ -1,7 +1,6 @@
 """The result of a run as a page, with a table of its ranks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 
 from harness.failures.verdict import class_name
@@ -151,8 +150,9 @@ def _run_line(run: RunDocument) -> Line:
     """Return ``PASS: 3.19 s a step, peak 136.1 MiB on rank 0 (predicted 136.3 MiB), golden 136.3 MiB``."""
     record, is_alone = run.record, run.outcome == "pass" and run.golden is None
     ends = record.imported.provisional.partition(" (")[0] if record.imported else ""
-    word = _word(run.compared) if run.compared.provisional else Span("OK" if is_alone else run.outcome.upper())
-    word = replace(word, style=style_of(run.outcome))
+    word, still = _word(run.compared)
+    if not run.compared.provisional:
+        word = Span("OK" if is_alone else run.outcome.upper(), style_of(run.outcome))
     if record.status != "ok":
         return answer_line((word, f": {record.failure or record.status}"))
     reason = _why(run)
@@ -161,19 +161,16 @@ def _run_line(run: RunDocument) -> Line:
     return answer_line(
         (word, f": {first}"),
         *(f"{', ' if at or not reason else '; '}{text}" for at, text in enumerate(texts)),
-        f". {sentence(ends)}{_still(word)}." if ends else "",
+        f". {sentence(ends)}{still}." if ends else "",
     )
 
 
-def _word(comparison: Comparison) -> Span:
-    """Return the verdict; a provisional one that passes no gate has its exit code beside it."""
+def _word(comparison: Comparison) -> tuple[Span, str]:
+    """Return the verdict, a provisional one that passes no gate with its exit code, and what follows a side's end."""
     verdict, (outcome, code) = comparison.outcome, comparison_outcome(comparison)
     is_open = outcome == "inconclusive" != verdict
-    return Span(f"PROVISIONAL {verdict.upper()} (exit {code:d})" if is_open else verdict.upper(), style_of(outcome))
-
-
-def _still(word: Span) -> str:
-    return "" if word.text.startswith("PROVISIONAL") else ": provisional"
+    word = f"PROVISIONAL {verdict.upper()} (exit {code:d})" if is_open else verdict.upper()
+    return Span(word, style_of(outcome)), "" if is_open else ": provisional"
 
 
 def _why(run: RunDocument) -> str:
@@ -233,8 +230,8 @@ def compared_line(
     if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
         del found["tflops_per_gpu"]
     texts = _figures(comparison, found, step_s, shown)
-    is_open, word = comparison.outcome is Verdict.INCONCLUSIVE, _word(comparison)
-    ends = "" if is_open else "".join(f" {sentence(text)}{_still(word)}." for text in _ends(comparison))
+    is_open, (word, still) = comparison.outcome is Verdict.INCONCLUSIVE, _word(comparison)
+    ends = "" if is_open else "".join(f" {sentence(text)}{still}." for text in _ends(comparison))
     said = f"{'; '.join(texts)}.{ends}"
     room = LONGEST_ANSWER - len(f"{word.text}: ; {said}")
     reason = next(filter(None, why), "") if is_open else ""

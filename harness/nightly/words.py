@@ -96,10 +96,15 @@ def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
     if moved:
         shown = [f"{case.planned.name} ({_moved(case, finding)})" for case, finding in moved]
         yield f"changed by more than the threshold: {_some(shown)}"
-    measured = [case for case in verdict.cases if case.counted]
+    yield from _unjudged([case for case in verdict.cases if case.counted])
+
+
+def _unjudged(measured: Sequence[CaseVerdict]) -> Iterable[str]:
     lacking = [case.planned.name for case in measured if _lacks_speed(case)]
     why = [unjudged_time(case) for case in measured]
-    if measured and all(why):
+    if measured and not any(case.golden_path or case.is_golden_damaged for case in measured):
+        yield "no golden yet: mbr-perf golden promote stores tonight's values"
+    elif measured and all(why):
         yield f"no time was judged: {why[0]}"
     elif lacking:
         yield f"the golden of {_some(lacking)} has no throughput"
@@ -135,6 +140,8 @@ def unjudged_time(case: CaseVerdict) -> str:
         return "no throughput was measured"
     if case.is_golden_damaged:
         return "the golden cannot be read"
+    if case.golden_path and finding.golden is None:
+        return "the golden holds no time"
     is_open = finding.verdict is Verdict.INCONCLUSIVE and not (finding.evidence and finding.evidence.is_suspicious)
     if is_open or finding.verdict is Verdict.NOT_GATED:
         return one_line(finding.reason) or "no reason is recorded"

@@ -106,7 +106,9 @@ def _undecided(use: CellVerdict, best: CellVerdict, noise: str) -> Recommendatio
     why = "No difference in time is established, and no memory limit is known."
     by_memory = f"{use.name} takes {format_bytes(saved)} less than {best.name} at {format_percent(slower)} time"
     return Recommendation(
-        None, f"{why} To decide: --repeats {more}, or --memory_limit.", f"By memory, {by_memory}; {noise}"
+        None,
+        f"{why} Repeat each cell {more} times (--repeats {more}), or set a --memory_limit.",
+        f"By memory, {by_memory}; {noise}",
     )
 
 

@@ -13,7 +13,7 @@ from harness.diagnose.values import Change, FailedRank, Outlook, Rulings
 from harness.experiment.rules.rule import Finding
 from harness.failures.verdict import OomVerdict
 from harness.show.page import plain
-from harness.units import GIB
+from harness.units import GIB, format_bytes
 from tests.diagnose.conftest import FRAGMENTED, FULL, SETTING
 
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
@@ -142,3 +142,12 @@ def test_only_bytes_beyond_a_prediction_are_called_unexplained(case, predicted, 
     answer = diagnose(case(FULL, prediction=predicted(total) if total else None), Outlook(fits_already=True))
     found = [text for text in answer.evidence if " account " in text]
     assert [f" {unexplained}." in text for text in found] == [True] * bool(unexplained)
+
+
+@pytest.mark.parametrize(("total", "place"), [(70.0, 0), (20.0, 1)])
+def test_settings_that_explain_too_little_are_checked_before_any_change(case, predicted, total, place):
+    job = case(FULL, prediction=predicted(total))
+    fixes = diagnose(job, MLP).fixes
+    more = format_bytes(round(needed_bytes(job) - total * GIB))
+    assert [f" - {more} " in fix.text for fix in fixes].index(True) == place
+    assert [bool(fix.command) for fix in fixes].index(True) == place
