@@ -124,7 +124,7 @@ def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
         (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
         (("doktor",), "'doktor'", "mbr-perf"),
         (("run", "-mr", "llama3_8b", "-tp", "x"), "--tensor_model_parallel_size: 'x' ", "mbr-perf run"),
-        (("golden", "diff", "HEAD:a"), "Missing argument 'AFTER'", "mbr-perf golden diff"),
+        (("golden", "show"), "Missing argument 'NAME'", "mbr-perf golden show"),
         (("run", "-mq", "llama"), " -mq ", "mbr-perf run"),
     ],
 )

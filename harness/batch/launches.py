@@ -46,7 +46,7 @@ def understood_again(
     if findings is None:
         env = plan.variables if isinstance(plan, LaunchPlan) else None
         force = frozenset(planned.force)
-        findings = check(spec, software, env=env, force=force, sources=planned.sources)
+        findings = check(spec, software, env=env, force=force)
         raise_all([rule_problem(finding) for finding in findings if finding.blocks])
     return Understood(
         spec=spec,

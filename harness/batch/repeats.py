@@ -122,7 +122,7 @@ def _understood(request: RunRequest, cluster: ClusterRequest) -> Understood:
     with problems.collecting():
         nnodes = looked_over(request, host).spec.num_nodes
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
-        understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"), elsewhere=True)
+        understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"))
         find_golden(understood.spec, request.gate.golden_values_path)
     problems.raise_if_any()
     return understood

@@ -73,7 +73,7 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
         yield tabled(list[Side](answer.sides), columns)
     if answer.probability is not None and answer.probability < 1:
         yield GAP
-        yield f"Probability of this commit: {answer.probability:.2f}. The change is over all runs on either side."
+        yield f"Probability: at least {answer.probability:.2f}. The change is over all runs on either side."
     if len(answer.between) > 1:
         yield Section("One of these", (listing(f"{each.name} {each.subject}" for each in answer.between),))
     if answer.lines:

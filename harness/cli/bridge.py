@@ -145,7 +145,7 @@ _NO_DATA = "leave it out: mbr-perf trains on random tokens"
 _NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
 _TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
-_TO_COMPARE = "leave it out: use `mbr-perf compare LOG FILE --check_loss`"
+_NO_CONVERGENCE = "leave it out: mbr-perf measures speed and memory, not convergence"
 
 
 def _refused(text: str, *patterns: str) -> dict[str, Meaning]:
@@ -205,13 +205,16 @@ MEANINGS: Mapping[str, Meaning] = {
     "--list_config_variants": Meaning("use `mbr-perf recipes show RECIPE`"),
     "--distributed_timeout_minutes": Meaning("use --hang_timeout SECONDS"),
     "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node"),
+    **_refused("leave it out, and lock clocks with `sudo nvidia-smi -lgc` or `-lmc` before the run",
+               "lock_gpu_freq", "peak_mem_clk"),
+    **_refused("leave it out, and profile with Megatron-Bridge: a profiled run says nothing of the speed of a setting",
+               "enable_nsys", "export_nsys_sqlite", "nsys_*", "profiling_*", "pytorch_profiler"),
     "--record_memory_history": Meaning("use --memory_snapshot"),
     "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
     "--save_config_filepath": Meaning("leave it out: the run's spec.json has every setting"),
     "--dump_env": Meaning("leave it out: --dryrun prints the environment"),
     "--max_retries": Meaning("leave it out: `mbr-perf nightly` repeats runs that machines failed"),
     "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
-    "--is_long_convergence_run": Meaning("leave it out: mbr-perf measures speed and memory, not convergence"),
     "--gres": Meaning("use --slurm_gpus gres; --num_gpus and --gpus_per_node say how many"),
     "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint"),
     "--custom_bash_cmds": Meaning("put the commands in the image"),
@@ -224,7 +227,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "--packed_sequence": Meaning("leave it out: every sample has --seq_length tokens"),
     "--tokenizer_model": Meaning(_NO_TOKENIZER),
     **_refused(_TO_WANDB, "wandb_*"),
-    **_refused(_TO_COMPARE, "correlation_threshold", "*_tolerance", "*outlier_*", "skip_first_percent_loss"),
+    **_refused(
+        _NO_CONVERGENCE, "is_long_convergence_run", "correlation_threshold", "*_tolerance", "*outlier_*",
+        "skip_first_percent_loss",
+    ),
     "--csp": Meaning("leave it out: write the fabric's resources and annotations in the --kubeflow_job file"),
     "--kubeflow_workdir_local_path": Meaning("leave it out: mbr-perf is in the image"),
     **_in_train_job("metadata.labels", "labels_json"),

@@ -64,11 +64,7 @@ def _amount(name: str, help: str) -> inspect.Parameter:
 
 _AMOUNTS = (_amount("quiet", "Print line 1 only."), _amount("verbose", "Print all details."))
 
-_OF_A_START = (
-    "memory_snapshot", "snapshot_on_oom", "force", "enable_nsys", "pytorch_profiler", "profiling_ranks",
-    "profiling_start_step", "profiling_stop_step", "nsys_trace", "nsys_extra_args", "profiling_gpu_metrics",
-    "export_nsys_sqlite", "lock_gpu_freq", "peak_mem_clk",
-)  # fmt: skip
+_OF_A_START = ("memory_snapshot", "snapshot_on_oom", "force")
 _UNUSED = {
     "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_differences",
               "fail_on_improvement", "timeout_s", "hang_timeout_s", "sample_interval_ms",

@@ -27,7 +27,6 @@ _JUDGE = "Judging"
 _LAUNCH = "Launching"
 _OUTPUT = "Output"
 _NODES = "Several nodes"
-_PROFILE = "Profiling and clocks"
 _JOBS = "Jobs (with --launcher slurm or kubeflow)"
 _SLURM = "Slurm (with --launcher slurm)"
 _KUBEFLOW = "Kubernetes (with --launcher kubeflow)"
@@ -78,8 +77,7 @@ Results = Annotated[Path | None, option("DIR", "Where results are kept. Default:
 
 @options({
     "model_family_name": MODEL, "bridge_config": _OWN_JOB, "max_steps": _SIZES,
-    "tensor_model_parallel_size": _PARALLEL, "memory_limit": _MEMORY, "recompute_modules": _RECOMPUTE,
-    "enable_nsys": _PROFILE})
+    "tensor_model_parallel_size": _PARALLEL, "memory_limit": _MEMORY, "recompute_modules": _RECOMPUTE})
 class ExperimentOptions:
     """What to run."""
 
@@ -153,20 +151,6 @@ class ExperimentOptions:
     cuda_graph_impl: Annotated[str | None, option("IMPL", "none, local, transformer_engine or full_iteration.")] = None
     cuda_graph_scope: Annotated[str | None, option("LIST", "attn, mlp, moe, moe_router, moe_preprocess, mamba or "
         "full_iteration.")] = None
-    enable_nsys: Annotated[bool | None, flag("Record with Nsight Systems: ranks/profile_NNN.nsys-rep. A profiled "
-                                             "run is never compared.", "-en")] = None
-    pytorch_profiler: Annotated[bool | None, flag("Record with torch's profiler: ranks/profile_NNN.json.gz, for "
-                                                  "Perfetto.", "-pyp")] = None
-    profiling_ranks: Annotated[str | None, option("LIST", "Ranks to record. Default: 0.")] = None
-    profiling_start_step: Annotated[int | None, option("STEP", "First step to record. Default: 10.")] = None
-    profiling_stop_step: Annotated[int | None, option("STEP", "One past the last step to record. Default: 11.")] = None
-    nsys_trace: Annotated[str | None, option("LIST", "nsys --trace. Default: cuda,nvtx.")] = None
-    nsys_extra_args: Annotated[str | None, option("LIST", "More options for nsys; they replace mbr-perf's.")] = None
-    profiling_gpu_metrics: Annotated[bool | None, flag("Let nsys sample the GPUs' counters.")] = None
-    export_nsys_sqlite: Annotated[bool | None, flag("Let nsys also write SQLite.")] = None
-    lock_gpu_freq: Annotated[int | None, option("MHZ", "Lock the clock of every GPU of the nodes during the run; needs "
-        "root.", "-lgc")] = None
-    peak_mem_clk: Annotated[int | None, option("MHZ", "Lock the clock of the memory.", "-lmc")] = None
 
 
 ENGINES = ("mcore", "bridge")

@@ -40,7 +40,6 @@ class ForeignOptions:
     foreign_golden: Annotated[Path | None, option("FILE", "B as an option.", "--golden")] = None
     actuals: Annotated[Path | None, option("FILE", "Write the log's values as golden values of Megatron-Bridge. "
         "Name all logs of a job.")] = None
-    check_loss: Annotated[bool, flag("Also compare the loss curves.")] = False
     follow: Annotated[bool, flag("Compare again whenever the log grows, until the job ends.")] = False
 # fmt: on
 
@@ -52,20 +51,8 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
     A log that has not finished is judged up to its last iteration: a regression exits 5, everything else 6.
     """
     from harness.cli.requests import given_options
-    from harness.imports.sides import logs_of, side_of
 
-    given = what.golden or foreign.foreign_golden
-    problems = Problems()
-    if what.golden and foreign.foreign_golden:
-        problems.add(f"{what.golden} and --golden {given}: both name the golden values", "give only one of them")
-    if foreign.log and (named := [*filter(None, [what.run]), *(what.repeat or ())]):
-        remedy = "give only one of them; several logs of one job: --log a.log b.log"
-        problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
-    if not (foreign.log or what.run):
-        problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
-    problems.raise_if_any()
-    ours = logs_of(foreign.log) if foreign.log else side_of(str(what.run))
-    theirs = side_of(str(given)) if given else None
+    ours, theirs = _sides(what, foreign)
     if ours.kind in ("golden", "foreign"):
         problem = f"{ours.given}: {ours.what}, not a run or a log"
         raise BadRequestError(problem, remedy="name what you judge first: mbr-perf compare A B")
@@ -78,10 +65,34 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) 
     raise typer.Exit(int(code))
 
 
+def _sides(what: CompareOptions, foreign: ForeignOptions) -> tuple["Side", "Side | None"]:
+    from harness.foreign.logs.sources import is_stream
+    from harness.imports.sides import logs_of, side_of, stored_run
+
+    given, logs = str(what.golden or foreign.foreign_golden or ""), foreign.log or [what.run or ""]
+    problems = Problems()
+    if what.golden and foreign.foreign_golden:
+        problems.add(f"{what.golden} and --golden {given}: both name the golden values", "give only one of them")
+    if foreign.log and (named := [*filter(None, [what.run]), *(what.repeat or ())]):
+        remedy = "give only one of them; several logs of one job: --log a.log b.log"
+        problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
+    if not any(logs):
+        problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
+    if given in logs and is_stream(given):
+        problems.add(f"{given}: A and B come from one stream", "save one of them to a file, and name the file")
+    problems.raise_if_any()
+    ours = stored_run(logs_of(logs) if foreign.log else side_of(logs[0]), what.results_dir)
+    return ours, stored_run(side_of(given), what.results_dir) if given else None
+
+
 def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:
-    """Return whether A is judged as a log: it is one, or its reference is a log or another program's golden values."""
+    """Return whether A is judged as a log: A or B is one, or an imported one, or B is of another program."""
+    from harness.imports.sides import is_imported
+
     if ours.kind == "log" or theirs is None:
         return ours.kind == "log"
+    if theirs.kind == "run":
+        return is_imported(theirs) or is_imported(ours)
     return theirs.kind == "foreign" or (theirs.kind == "log" and not Path(theirs.given).is_dir())  # perhaps of goldens
 
 
@@ -92,7 +103,7 @@ def _compare_log(
     from harness.compare.following import followed
     from harness.compare.foreign import OF_BRIDGE, ForeignRequest, compare_foreign
     from harness.compare.show import foreign_page
-    from harness.imports.sides import side_of, stored_run
+    from harness.imports.sides import side_of
     from harness.judge.compare import WindowOptions
     from harness.judge.gate import Thresholds
     from harness.records.gating import GateOptions
@@ -101,14 +112,13 @@ def _compare_log(
     gate = read(GateOptions, judge)
     _require_possible(what, foreign, judge, ours, theirs)
     request = ForeignRequest(
-        ours=stored_run(ours, what.results_dir),
+        ours=ours,
         golden=theirs or (side_of(str(judge.golden_values_path)) if judge.golden_values_path else None),
         window=read(WindowOptions, judge),
         thresholds=Thresholds(
             OF_BRIDGE.time if gate.timing_threshold is None else gate.timing_threshold,
             OF_BRIDGE.memory if gate.memory_threshold is None else gate.memory_threshold,
         ),
-        checks_loss=foreign.check_loss,
         fail_on_improvement=gate.fail_on_improvement,
         actuals=foreign.actuals,
     )

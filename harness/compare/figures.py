@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from harness.compare.convergence import judge_gradients, judge_losses, missing_losses, zero_losses
 from harness.experiment.experiment import MIN_STEPS, MeasureSpec
 from harness.foreign.bridge_goldens import OF_THE_FIRST_REPORT, bridge_report
 from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
-from harness.judge.gate import Comparison, Figure, Thresholds, Verdict, judge_figure, overall
+from harness.judge.gate import Comparison, Figure, Finding, Thresholds, Verdict, judge_figure, overall
 from harness.judge.plausible import impossible_golden, impossible_series
 from harness.records.metrics import BY_NAME, Metric
 from harness.units import counted
@@ -69,10 +68,9 @@ def judge_log(
     window: WindowOptions,
     allowed: Thresholds,
     *,
-    checks_loss: bool = False,
     doubts: Iterable[str] = (),
 ) -> ForeignComparison:
-    """Return all findings and the outcome, with ``checks_loss`` also those of the loss curves.
+    """Return all findings and the outcome.
 
     Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
     that ends before the window does is judged up to its last iteration; the verdict is then provisional.
@@ -83,8 +81,7 @@ def judge_log(
     withheld = (Verdict.INCONCLUSIVE, "; ".join(every)) if every else None
     notes = dict.fromkeys((*log.notes, *golden.notes, *_batches_of_ramp(log, steps)))
     rows = (*_speeds(log, golden, steps, notes), *_memory(log, golden, allowed, notes))
-    judged = (*(judge_figure(*row, allowed, withheld) for row in rows if _is_shown(*row)), *judge_gradients(log))
-    judged += judge_losses(log, golden) if checks_loss else ()
+    judged = (*(judge_figure(*row, allowed, withheld) for row in rows if _is_shown(*row)), *_gradients(log))
     theirs = golden.log.truncated if golden.log else None
     short = f"the log ends at iteration {last}, the reference at {golden.timed[-1]}"
     is_short = last is not None and not log.truncated and last < max(window_of(golden, window).iterations, default=0)
@@ -116,17 +113,26 @@ def _is_shown(metric: Metric, ours: Figure, theirs: Figure | None) -> bool:
 
 def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window, notes: dict[str, None]) -> Iterator[_Row]:
     """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown."""
-    is_timed_only = all(row.tflops_per_gpu is None for row in log.iterations)
-    by_time = not golden.has_throughput or (golden.log is not None and is_timed_only)
+    by_time, theirs, why = _is_by_time(log, golden), golden.log, ""
     first, unstated = int(golden.format == "megatron-lm" or golden.log is not None), _unstated(log, golden, window)
-    if by_time and unstated and golden.log:
-        notes[f"{unstated}: taken as equal"], unstated = None, ""
+    if by_time and unstated and theirs:
+        notes[f"{unstated}: taken as equal"] = None
+    elif by_time and unstated:
+        why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
+    elif log.is_measured and not by_time:
+        why = "mbr-perf counts the FLOPs of its own runs by another formula"
     for name in _SPEEDS:
-        ours, theirs = _of_log(name, log, window), _over(name, golden.steps, window, str(golden.path), first)
-        if by_time and unstated:
-            why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
-            ours = replace(ours, problem=ours.problem or why)
-        yield replace(ROWS[name], gate="time" if by_time == (name == "step_time_s") else None), ours, theirs
+        ours, stored = _of_log(name, log, window), _over(name, golden.steps, window, str(golden.path), first)
+        ours = replace(ours, problem=ours.problem or why)
+        yield replace(ROWS[name], gate="time" if by_time == (name == "step_time_s") else None), ours, stored
+
+
+def _is_by_time(log: ForeignLog, golden: ForeignGolden) -> bool:
+    """Return whether the step time is judged: no throughput, or one that mbr-perf counts by a formula of its own."""
+    if not golden.has_throughput or golden.log is None:
+        return not golden.has_throughput
+    is_timed_only = all(row.tflops_per_gpu is None for row in log.iterations)
+    return is_timed_only or log.is_measured or golden.log.is_measured
 
 
 def _over(name: str, steps: Mapping[int, Iteration | GoldenStep], window: Window, whose: str, first: int) -> Figure:
@@ -217,7 +223,7 @@ def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[
         yield f"{log.world_size} GPUs, the reference has {golden.num_gpus}"
     if other := [size for _, size in _batches(log, window) if size != (golden.global_batch_size or size)]:
         yield f"a global batch size of {other[0]}, the reference has {golden.global_batch_size}"
-    yield from (*missing_losses(log, golden), *zero_losses(log), *_impossible(log, golden))
+    yield from (*_missing_losses(log, golden), *_zero_losses(log), *_impossible(log, golden))
 
 
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
@@ -257,3 +263,38 @@ def _batches(log: ForeignLog, window: Window) -> list[tuple[int, int]]:
     return [
         (row.number, row.global_batch_size) for row in log.iterations if row.number in judged and row.global_batch_size
     ]
+
+
+def _gradients(log: ForeignLog) -> Iterator[Finding]:
+    """Check that every printed gradient norm is finite. The value is the number of those that are not."""
+    printed = [(row, row.grad_norm) for row in log.iterations if row.grad_norm is not None]
+    broken = [(row, norm) for row, norm in printed if not math.isfinite(norm)]
+    reason = f"{len(printed)} iterations"
+    if broken:
+        first, norm = broken[0]
+        reason = f"{len(broken)} of {len(printed)}, the first is {norm} in iteration {first.number} ({first.where})"
+    if printed:
+        verdict = Verdict.REGRESSION if broken else Verdict.PASS
+        yield Finding("grad_norm_non_finite", len(broken), None, None, 0, verdict, reason)
+
+
+def _zero_losses(log: ForeignLog) -> Iterator[str]:
+    """Yield that every loss is exactly 0, as when all labels are masked."""
+    losses = [row.loss for row in log.iterations if row.loss is not None]
+    if len(losses) >= MIN_STEPS and not any(losses):
+        yield f"the loss is 0 in all {len(losses)} iterations that print one: the job trained nothing"
+
+
+def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
+    """Yield which losses are missing. Both trainers omit a loss that is NaN."""
+    due = [row for row in log.iterations if row.skipped_iterations == 0]
+    broken = [row for row in due if row.loss is None or row.is_loss_broken]
+    is_text = log.num_lines > 0  # not a run, whose ranks may record no loss
+    if not broken or not ((golden.has_loss and is_text) or any(row.loss is not None for row in due)):
+        return
+    first = broken[0]
+    what = "missing, which can mean NaN" if first.loss is None else f"{first.loss}"
+    if first.nan_iterations:
+        what = f"NaN in {first.nan_iterations} iterations"
+    rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    yield f"the loss of iteration {first.number}{rest} is {what} ({first.where})"

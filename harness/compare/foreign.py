@@ -1,5 +1,6 @@
 """Compares a log, or a run beside a log, with a reference: reads both, writes the actuals, and judges."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +17,10 @@ from harness.imports.job import ending_failure, failure_sentence
 from harness.imports.sides import Side, golden_of, read_side
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Finding, Outcome, Thresholds, comparison_outcome
-from harness.measure.logged import contradictions_text, logged_arguments
-from harness.records.golden import differences, spec_like
+from harness.measure.logged import Logged, contradictions, contradictions_text, logged_arguments
+from harness.records.golden import NOT_SET, Difference, differences, leaves, spec_like
 from harness.records.goldens import golden_file
+from harness.records.run import RunRecord
 from harness.show.json import Document, Shown, at
 
 OF_BRIDGE = Thresholds(time=0.05, memory=0.05)
@@ -36,14 +38,30 @@ def _other_settings(logs: tuple[str, ...], golden: ForeignGolden) -> str:
 _EXPLAINS = ("recompute", "parallelism", "batch", "num_gpus", "compute_dtype", "model", "cuda_graph", "kernels")
 
 
-def _other_arguments(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the settings that differ between the arguments that two logs print; none where one prints none."""
-    sides = [{**each.others, **each.texts()} if (each := logged_arguments(logs)) else {} for logs in (theirs, ours)]
-    if not all(sides):
-        return ()
+def _differing(ours: ForeignLog, theirs: ForeignLog) -> tuple[str, ...]:
+    """Return the settings of two runs, or in the arguments that logs print, that differ; none where one prints none."""
     order = {name: place for place, name in enumerate(_EXPLAINS)}
-    found = sorted(differences(*sides), key=lambda each: order.get(each.name.partition(".")[0], len(order)))
-    return tuple(f"{each.name}: {each.after or 'not set'} here, {each.before or 'not set'} there" for each in found)
+    found = sorted(_found(ours, theirs), key=lambda each: order.get(each.name.partition(".")[0], len(order)))
+    return tuple(f"{each.name}: {each.after or NOT_SET} here, {each.before or NOT_SET} there" for each in found)
+
+
+def _found(ours: ForeignLog, theirs: ForeignLog) -> Iterable[Difference]:
+    logged = [None if side.run else logged_arguments(side.sources) for side in (theirs, ours)]
+    match theirs.run, ours.run, *logged:
+        case RunRecord() as before, RunRecord() as after, *_:
+            # A log states neither its recipe nor its environment.
+            unknown = ("recipe", "env.")
+            every = differences(leaves(before.spec.identity()), leaves(after.spec.identity()))
+            return [each for each in every if not each.name.startswith(unknown)]
+        case RunRecord() as run, None, None, Logged() as log:
+            return contradictions(log.settings, run.spec)
+        case None, RunRecord() as run, Logged() as log, None:
+            found = contradictions(log.settings, run.spec)
+            return [replace(each, before=each.after, after=each.before) for each in found]
+        case None, None, Logged() as log, Logged() as other:
+            return differences({**log.others, **log.texts()}, {**other.others, **other.texts()})
+        case _:
+            return ()
 
 
 _NAME_GOLDEN = (
@@ -60,7 +78,6 @@ class ForeignRequest:
     golden: Side | None
     window: WindowOptions = field(default_factory=WindowOptions)
     thresholds: Thresholds = OF_BRIDGE
-    checks_loss: bool = False
     fail_on_improvement: bool = False
     actuals: Path | None = None
 
@@ -98,7 +115,8 @@ class UsedFile(Shown):
 class ForeignAnswer(Document):
     """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes. ``actuals``: the written file.
 
-    ``golden`` null: there was none, and ``comparison`` is empty.
+    ``golden`` null: there was none, and ``comparison`` is empty. ``provisional``: the side that ends before its job;
+    ``outcome`` is then a regression, or inconclusive.
     """
 
     # is_growing: the job may still write its log, because neither its end nor a failure is in it.
@@ -134,12 +152,11 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         return answer_of(log, None, ("inconclusive", ExitCode.INCONCLUSIVE), actuals=written)
     golden = _golden(request.golden, written)
     failed = ending_failure(log, found)
-    doubts = (failure_sentence(failed.failure) if failed else "", _other_settings(request.ours.paths, golden))
-    judged = judge_log(
-        log, golden, request.window, request.thresholds, checks_loss=request.checks_loss, doubts=filter(None, doubts)
-    )
+    ended = f"the run ended as {log.run.status}: {log.run.failure}" if log.run and log.run.status != "ok" else ""
+    doubts = (failure_sentence(failed.failure) if failed else ended, _other_settings(request.ours.paths, golden))
+    judged = judge_log(log, golden, request.window, request.thresholds, doubts=filter(None, doubts))
     if golden.log is not None:
-        judged = replace(judged, settings=_other_arguments(request.ours.paths, golden.log.sources))
+        judged = replace(judged, settings=_differing(log, golden.log))
     verdict = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     is_growing = found is None and bool(log.truncated or not log.iterations)
     return answer_of(log, judged, verdict, actuals=written, is_growing=is_growing)

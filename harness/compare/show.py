@@ -13,18 +13,9 @@ from harness.units import counted, format_bytes
 
 SHOWN: Mapping[str, Metric] = {
     **ROWS,
-    **{
-        name: Metric(name, title, unit, "lower", "exact")
-        for name, title, unit in (
-            ("grad_norm_non_finite", "Gradient norms not finite", "count"),
-            ("loss_correlation", "Loss: correlation", "number"),
-            ("loss_points", "Loss: points out of tolerance", "fraction"),
-            ("loss_final", "Loss: last", "loss"),
-            ("loss_outliers", "Loss: outliers", "fraction"),
-        )
-    },
+    "grad_norm_non_finite": Metric("grad_norm_non_finite", "Gradient norms not finite", "count", "lower", "exact"),
 }
-"""The rows of the table: figures, then checks, whose limits are no changes."""
+"""The rows of the table: figures, then a check, whose limit is no change."""
 _NAMES = {
     "bridge": "Megatron-Bridge",
     "megatron-lm": "Megatron-LM",
@@ -81,7 +72,7 @@ def foreign_line(answer: ForeignAnswer) -> Line:
 
 
 def _kind(log: ForeignLog) -> str:
-    return "Run" if log.of_run else "Log"
+    return "Run" if log.run else "Log"
 
 
 def _log_line(log: ForeignLog) -> str:
@@ -89,7 +80,7 @@ def _log_line(log: ForeignLog) -> str:
     more = f" and {len(log.sources) - _MOST_SOURCES} more" if len(log.sources) > _MOST_SOURCES else ""
     if not log.iterations:
         return f"{_kind(log)} {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
-    by, total = "mbr-perf" if log.of_run else _NAMES[log.format], f" of {log.total}" if log.total else ""
+    by, total = "mbr-perf" if log.run else _NAMES[log.format], f" of {log.total}" if log.total else ""
     numbers = f"{log.iterations[0].number} to {log.iterations[-1].number}"
     return f"{_kind(log)} {shown}{more}: {by}, iterations {numbers}{total}"
 

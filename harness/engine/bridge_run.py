@@ -20,7 +20,6 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
 from harness.engine.memory import record_until_out_of_memory, recorded_step
-from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import RankLog
 from harness.engine.rank_run import adapt, config_after_init, coordinates, finished_step, synchronize, use_device
 from harness.engine.read_back import read_back
@@ -114,35 +113,12 @@ def _replaced(config: ConfigContainer, path: str, value: object) -> bool | None:
     return before != value
 
 
-class IterationClock:
-    """Reads Bridge's own time of an iteration, which its log shows: its timer of the interval between two log lines.
-
-    It includes everything between two steps: data, logging, garbage collection. Bridge stops the timer when it logs.
-    """
-
-    def __init__(self, timer: Any, log: RankLog):
-        self._timer, self._log = timer, log
-        self._seconds, self._from = timer.active_time(), 0
-
-    def read(self) -> None:
-        """Give each step since the last log line its share of the interval. Call it before the next step begins."""
-        seconds, steps = self._timer.active_time(), self._log.steps
-        if seconds == self._seconds or len(steps) == self._from:
-            return
-        share = (seconds - self._seconds) / (len(steps) - self._from)
-        for place in range(self._from, len(steps)):
-            steps[place] = steps[place].model_copy(update={"trainer_seconds": share})
-        self._seconds, self._from = seconds, len(steps)
-
-
 class Measurement(Callback):
     """Measures each step between device synchronisations, then a further one that the meter or a snapshot needs."""
 
     def __init__(self, spec: ExperimentSpec, log: RankLog, device: Any, around_step: ExitStack):
         self._measure, self._log, self._device, self._around = spec.measure, log, device, around_step
         self._index, self._began = 0, 0.0
-        self._clock: IterationClock | None = None
-        self._profiler = StepProfiler(spec.measure, log.rank, log.profile_path)
 
     def on_train_start(self, context: Any) -> None:
         """Read the built model back."""
@@ -154,15 +130,12 @@ class Measurement(Callback):
         log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
         log.fields["config"] = config_after_init(config)
         log.meter.after_setup(chunks, context.optimizer)
-        self._clock = IterationClock(context.state.timers("interval-time"), log)
         log.enter("step")
 
     def on_train_step_start(self, _context: Any) -> None:
         """Begin to measure."""
-        self._clock.read()
         if self._index < self._measure.max_steps:
             self._log.step_index = self._index
-            self._profiler.before_step(self._index)
             self._around.enter_context(self._log.meter.watching(self._index))
         else:
             self._log.step_index = None
@@ -180,14 +153,12 @@ class Measurement(Callback):
         if index < self._measure.max_steps:
             finished_step(self._log, self._device, index, self._began, lambda: _result(context))
         self._around.close()
-        self._profiler.after_step(index)
         if index == 0:
             self._log.meter.after_first_step()
         self._index += 1
 
     def on_train_end(self, _context: Any) -> None:
         """Complete the record first, because the end of communication can hang."""
-        self._clock.read()
         self._log.fields["counted_flops_per_step"] = self._log.meter.counted_flops
         self._log.step_index = None
         self._log.enter("finish")

@@ -6,17 +6,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import pynvml
 
-from harness.engine.nvml_device import Gpu, Neighbours, optional, reason_of
+from harness.engine.nvml_device import Gpu, Neighbours, reason_of
 from harness.engine.process import die_with_parent
-from harness.records.launch import CLOCKS_REFUSED, GPU_CLOCK, MEMORY_CLOCK
 from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_atomically
@@ -213,76 +211,33 @@ def document(sample: NodeSample) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, also without GPU or driver: the file says so. :data:`CLOCKS_REFUSED` if clocks stay unlocked."""
+    """Return 0, also without GPU or driver: the file says so."""
     parser = argparse.ArgumentParser(prog="harness.engine.nvml")
     commands = parser.add_subparsers(dest="command", required=True)
     sample = commands.add_parser("sample", help="sample memory and clocks until SIGTERM or the parent's death")
     sample.add_argument("--out", type=Path, required=True)
     sample.add_argument("--interval_ms", type=int, default=50)
     sample.add_argument("--run_pid", type=int, default=os.getppid(), help="what ranks descend from (the parent)")
-    reset = commands.add_parser("reset", help="give clocks that a killed sampler locked back to the driver")
-    for command in (sample, reset):
-        command.add_argument(GPU_CLOCK, type=int, metavar="MHZ")
-        command.add_argument(MEMORY_CLOCK, type=int, metavar="MHZ")
     arguments = parser.parse_args(argv)
-    clocks = arguments.gpu_clock_mhz, arguments.memory_clock_mhz
-    if arguments.command == "reset":
-        reset_clocks(clocks)
-        return 0
-    return run_sampler(arguments.out, arguments.interval_ms / 1000, arguments.run_pid, clocks)
+    return run_sampler(arguments.out, arguments.interval_ms / 1000, arguments.run_pid)
 
 
-Clocks = tuple[int | None, int | None]  # MHz of the GPU and of its memory; None: not locked
+def run_sampler(out: Path, interval_s: float, run_pid: int) -> int:
+    """Sample until SIGTERM, SIGINT or the parent's death; return the exit code.
 
-
-@contextmanager
-def locked(clocks: Clocks) -> Iterator[None]:
-    """Lock the clocks of all GPUs inside the block. NVMLError if one refuses; none stays locked then."""
-    wanted = any(clock is not None for clock in clocks)
-    gpus = [Gpu(index) for index in range(pynvml.nvmlDeviceGetCount())] if wanted else []
-    try:
-        for gpu in gpus:
-            gpu.lock_clocks(*clocks)
-        yield
-    finally:
-        for gpu in gpus:
-            gpu.reset_clocks(*clocks)
-
-
-def reset_clocks(clocks: Clocks) -> None:
-    """Reset the clocks of every GPU that answers."""
-    pynvml.nvmlInit()
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        gpu = optional(Gpu, index)
-        if gpu is not None:
-            gpu.reset_clocks(*clocks)
-
-
-def run_sampler(out: Path, interval_s: float, run_pid: int, clocks: Clocks = (None, None)) -> int:
-    """Sample until SIGTERM, SIGINT or the parent's death, with the clocks locked; return the exit code.
-
-    Without NVML, write the reason to the file. If clocks cannot be locked, print the reason and write no file.
+    Without NVML, write the reason to the file.
     """
     parent = os.getppid()
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: stopped.append(received))
     die_with_parent(signal.SIGTERM)
-    locks, sampling = clocks != (None, None), False
     try:
         pynvml.nvmlInit()
-        with locked(clocks):
-            sampler = Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent)
-            sampling = True
-            sampler.run()
     except pynvml.NVMLError as error:
-        if sampling:
-            raise
-        if locks:
-            print(reason_of(error), file=sys.stderr)  # noqa: T201 (the sampler's log)
-            return CLOCKS_REFUSED
         write_atomically(out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
         return 0
+    Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent).run()
     pynvml.nvmlShutdown()
     return 0
 

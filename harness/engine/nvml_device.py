@@ -74,20 +74,6 @@ class Gpu:
         bits = optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, self._handle)
         return optional(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, self._handle) if bits is None else bits
 
-    def lock_clocks(self, gpu_mhz: int | None, memory_mhz: int | None) -> None:
-        """Lock the clocks that are not None. NVMLError without the permission, or where the GPU cannot."""
-        if gpu_mhz is not None:
-            pynvml.nvmlDeviceSetGpuLockedClocks(self._handle, gpu_mhz, gpu_mhz)
-        if memory_mhz is not None:
-            pynvml.nvmlDeviceSetMemoryLockedClocks(self._handle, memory_mhz, memory_mhz)
-
-    def reset_clocks(self, gpu_mhz: int | None, memory_mhz: int | None) -> None:
-        """Give the clocks that :meth:`lock_clocks` locked back to the driver, as far as it answers."""
-        if gpu_mhz is not None:
-            optional(pynvml.nvmlDeviceResetGpuLockedClocks, self._handle)
-        if memory_mhz is not None:
-            optional(pynvml.nvmlDeviceResetMemoryLockedClocks, self._handle)
-
     def processes(self) -> dict[int, int | None] | None:
         """Return bytes by pid of compute processes on this GPU; None where NVML does not know them."""
         found = optional(pynvml.nvmlDeviceGetComputeRunningProcesses, self._handle)

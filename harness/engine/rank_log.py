@@ -63,7 +63,6 @@ class RankLog:
         self.rank, self.world_size = rank, world_size
         self.path = run_dir / "ranks" / f"rank_{rank:03d}.json"
         self.snapshot_path = run_dir / "ranks" / f"snapshot_{rank:03d}.pickle"
-        self.profile_path = run_dir / "ranks" / f"profile_{rank:03d}.json.gz"
         self.fields: dict[str, object] = {}
         self.meter = None  # set once the device is known
         self.steps: list[StepRecord] = []

@@ -19,7 +19,6 @@ from harness.engine.layer_plan import set_plan
 from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
-from harness.engine.profiling import StepProfiler
 from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.read_back import read_back
 from harness.engine.training import StepResult, Trainer, group_sizes
@@ -223,13 +222,10 @@ def config_after_init(config) -> dict[str, str]:
 
 
 def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
-    profiler = StepProfiler(spec.measure, log.rank, log.profile_path)
     for index in range(spec.measure.max_steps):
         log.step_index = index
-        profiler.before_step(index)
         with log.meter.watching(index):
             measured_step(log, trainer, device, index)
-        profiler.after_step(index)
         if index == 0:
             log.meter.after_first_step()
     log.step_index = None

@@ -33,22 +33,23 @@ _STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
 
 def main() -> int:
     """Serve requests until stdin ends. UnforkableError if an import started a thread."""
-    die_with_parent()
     with importing_before_forks():
         stand_in = prepare(transformer_engine=sys.argv[1] == "transformer_engine")
         import_module("harness.engine.tracing.run")
-    if problem := why_not_forkable():
-        raise UnforkableError(problem)
-    gc.collect()
-    gc.freeze()
+    _freeze()
     be_parent_of_children()
     _serve(stand_in)
     return 0
 
 
 def _serve(stand_in: str | None) -> None:
-    """Fork for every folder that stdin names, and leave the exit code of each fork in its folder."""
+    """Fork for every folder that stdin names, and leave the exit code of each fork in its folder.
+
+    After the first fork that ended well, trace one of its cases here too. Later forks then start with all that torch
+    and megatron-core load at their first use, which takes as long as a dozen cases.
+    """
     forks: dict[Path, ForkedProcess] = {}
+    is_warm = False
     while True:
         if select.select([_STDIN], [], [], POLL_S if forks else None)[0]:
             names = os.read(_STDIN, _MOST_BYTES).decode().splitlines()
@@ -59,7 +60,32 @@ def _serve(stand_in: str | None) -> None:
             if (code := fork.poll()) is not None:
                 del forks[folder]
                 with suppress(OSError):  # nobody waits for it any more
+                    done = None if is_warm or code else _request(folder)
                     write_atomically(folder / "exit", str(code))
+                    is_warm = is_warm or (done is not None and _warm_up(done))
+
+
+def _warm_up(request: TraceRequest) -> bool:
+    """Trace the first case of a request and forget it. UnforkableError if that started a thread."""
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+
+    from harness.engine.tracing.run import trace_all
+
+    trace_all(request.model_copy(update={"cases": request.cases[:1]}), lambda: None)
+    if dist.is_initialized():
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    _freeze()
+    return True
+
+
+def _freeze() -> None:
+    """Check that this process may fork, and keep the collector from touching what forks share."""
+    if problem := why_not_forkable():
+        raise UnforkableError(problem)
+    gc.collect()
+    gc.freeze()
 
 
 def _forked(folder: Path, stand_in: str | None) -> ForkedProcess:
@@ -76,7 +102,7 @@ def _answer(folder: Path, stand_in: str | None) -> None:
     from harness.engine.tracing.run import trace_all
 
     began = time.perf_counter()
-    request, out = TraceRequest.model_validate_json((folder / "request.json").read_text()), folder / "answer.json"
+    request, out = _request(folder), folder / "answer.json"
     with progress_file(out).open("ab", buffering=0) as progress:
         chunks, refused = trace_all(request, lambda: progress.write(b"."))
     answer = TraceFile(
@@ -88,6 +114,10 @@ def _answer(folder: Path, stand_in: str | None) -> None:
         seconds=time.perf_counter() - began,
     )
     write_atomically(out, answer.model_dump_json())
+
+
+def _request(folder: Path) -> TraceRequest:
+    return TraceRequest.model_validate_json((folder / "request.json").read_text())
 
 
 if __name__ == "__main__":

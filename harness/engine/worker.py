@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal, garbage_collection_paused, run_and_end
-from harness.engine.profiling import UNDER_NSYS, enter_nsys
 from harness.engine.rank_log import RankLog
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
@@ -29,7 +28,6 @@ def main() -> int:
     sys.excepthook = _print_error
     dump_stacks_on_signal()
     spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
-    enter_nsys(spec.measure, run_dir, rank, os.environ)
     with RankLog(run_dir, rank, world_size) as log:
         log.enter("import")
         train = _training_function(spec, run_dir)
@@ -72,6 +70,4 @@ def _print_error(_kind: type[BaseException], error: BaseException, _traceback: T
 
 
 if __name__ == "__main__":
-    if UNDER_NSYS in os.environ:
-        sys.exit(main())  # nsys writes in exit handlers of the process
     run_and_end(main)

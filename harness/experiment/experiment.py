@@ -169,9 +169,7 @@ class MeasureSpec(Frozen):
 
     ``memory_limit_bytes`` limits every rank to less memory than its device has; a rank that needs more runs out of
     memory. ``memory_snapshot`` records one more step after the last one, which costs the measured steps nothing.
-    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged. ``profiler``
-    records steps [start, stop) of some ranks, which slows them: such a run is neither judged nor a golden.
-    ``gpu_clock_mhz`` and ``memory_clock_mhz`` lock the clocks of all GPUs of each node during the run.
+    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
     """
 
     max_steps: Annotated[int, Ge(1), Le(MOST["steps"])] = 50
@@ -182,13 +180,6 @@ class MeasureSpec(Frozen):
     memory_limit_bytes: Count | None = None
     memory_snapshot: bool = False
     snapshot_on_oom: bool = False
-    profiler: Literal["nsys", "pytorch"] | None = None
-    profiling_ranks: tuple[Size, ...] = (0,)
-    profiling_start_step: Size = 10
-    profiling_stop_step: Count = 11
-    nsys_options: tuple[str, ...] = ()
-    gpu_clock_mhz: Count | None = None
-    memory_clock_mhz: Count | None = None
 
     @model_validator(mode="after")
     def _asked_window_holds_a_step(self) -> "MeasureSpec":
@@ -197,10 +188,6 @@ class MeasureSpec(Frozen):
         if asked and start >= end:
             raise ValueError(f"no measured step from step {start} on and before step {end} of {self.max_steps}")
         return self
-
-    @property
-    def locks_clocks(self) -> bool:
-        return self.gpu_clock_mhz is not None or self.memory_clock_mhz is not None
 
     @property
     def window(self) -> tuple[int, int]:
@@ -336,16 +323,13 @@ class ExperimentSpec(Frozen):
     def identity(self, *, exclude_defaults: bool = False) -> dict[str, object]:
         """Return everything that decides a result: not steps and window, but the seed, which routes tokens to experts.
 
-        A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs. A
-        profiler and locked clocks change the times of steps.
+        A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs.
         """
         unlisted = {"gpus_per_node", "family"}
         fields = self.model_dump(mode="json", exclude=unlisted, exclude_defaults=exclude_defaults)
         fields["measure"] = {"seed": self.measure.seed}
         if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
             fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
-        changed = ("profiler", "gpu_clock_mhz", "memory_clock_mhz")
-        fields["measure"] |= {n: value for n in changed if (value := getattr(self.measure, n)) is not None}
         fields["recompute"] = canonical_text(self.recompute)
         if self.engine is not None:
             fields["engine"] = self.engine.identity

@@ -1,6 +1,5 @@
 """Describes the buffers with which transformer-engine overlaps tensor-parallel communication and GEMMs."""
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -109,17 +108,6 @@ NAMED: dict[str, UserBuffers] = {
     "userbuffers_bf16_h100_h12288_tp4_mbs1_seqlen2048": _tuned((4, 4, 2, 4), 24, None),
 }
 """Configurations under Megatron-Bridge's names (its training/comm_overlap.py at 067f987)."""
-
-_NAME = re.compile(r"userbuffers_(bf16|fp8)_([a-z]+\d+)_h(\d+)_tp(\d+)(?:_cp(\d+))?_mbs(\d+)_seqlen(\d+)")
-
-
-def tuned_for(name: str) -> dict[str, str | int]:
-    """Return what the buffers of a row of ``NAMED`` were tuned for, from its name."""
-    match = _NAME.fullmatch(name)
-    assert match is not None  # a test reads every row
-    precision, gpu, *sizes = match.groups(default="1")
-    keys = ("hidden size", "TP", "CP", "micro-batch", "sequence")
-    return {"GPU": gpu, "precision": precision, **dict(zip(keys, map(int, sizes), strict=True))}
 
 
 def _by_name(value: object) -> object:

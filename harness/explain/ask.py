@@ -14,10 +14,10 @@ from harness.cli.options import GoldenDir, Json, Results, options
 class ExplainOptions:
     """The two sides to compare."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=completion.runs,
-        help="A run folder, a record.json, or the start of a run's id.")]
+    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=completion.runs_and_goldens,
+        help="A run folder, a record.json, the start of a run's id, or a golden (file or name).")]
     golden: Annotated[str | None, typer.Argument(metavar="GOLDEN", autocompletion=completion.runs_and_goldens,
-        help="A golden (file or name), or another run. Default: the golden of the run's settings.")] = None
+        help="The reference: a golden or another run. Default: the golden of the run's settings.")] = None
     golden_dir: GoldenDir = None
     results_dir: Results = None
     as_json: Json = False
@@ -26,7 +26,7 @@ class ExplainOptions:
 
 @takes(ExplainOptions)
 def explain(what: ExplainOptions) -> None:
-    """Say why a run differs from its golden, a published number or another run.
+    """Say why a run or a golden differs from a golden, a published number or another run.
 
     Lists what both sides recorded and what differs, the likeliest effect first, and whether each difference can explain
     the sign and the size of the change. Always exits 0; compare gives the verdict.
@@ -43,10 +43,11 @@ def explain(what: ExplainOptions) -> None:
     given = what.golden
     theirs = None if given is None else problems.tried(lambda: named(given, what.results_dir, what.golden_dir))
     ours = problems.having(first)
-    if not isinstance(ours.record, RunRecord):
-        raise BadRequestError(
-            f"{what.run}: a golden, not a run", remedy="name the run first: mbr-perf explain RUN GOLDEN"
-        )
-    theirs = theirs or stored_golden(ours.record, what.golden_dir)
-    found = explained(ours.side(), theirs.side(ours.record.spec))
+    if theirs is None:
+        if not isinstance(ours.record, RunRecord):
+            raise BadRequestError(
+                f"{what.run}: a golden alone", remedy="name its reference: mbr-perf explain AFTER BEFORE"
+            )
+        theirs = stored_golden(ours.record, what.golden_dir)
+    found = explained(ours.side(theirs.spec), theirs.side(ours.spec))
     answer(lambda: found, lambda: explanation_page(found), as_json=what.as_json)

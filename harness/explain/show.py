@@ -16,16 +16,14 @@ _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
 
 
-def explanation_page(found: Explanation, ours: str = "Run", more: Sequence[str] = ()) -> Page:
-    """Return the answer: what changed, and what can explain it; the rest are details, and ``more`` of them.
-
-    ``ours`` names the first side.
-    """
+def explanation_page(found: Explanation) -> Page:
+    """Return the answer: what changed, and what can explain it; the rest are details."""
+    ours = "Run" if found.run.kind == "run" else "Golden"
     likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
     has_moved = any(moved(change) for change in found.metrics)
     alone = f"Differences that {'cannot explain the change' if has_moved else 'changed no metric'}:"
     sides = ((ours.lower(), found.run), ("reference", found.reference))
-    said = _coverage(found.same, found.not_recorded, "the run" if ours == "Run" else ours)
+    said = _coverage(found.same, found.not_recorded, f"the {ours.lower()}")
     return Page(
         (
             *_changes(found.metrics, found.reference, ours),
@@ -36,9 +34,7 @@ def explanation_page(found: Explanation, ours: str = "Run", more: Sequence[str] 
             *_causes("Other differences:" if likely else alone, rest),
             GAP,
             listing(f"Next: {text}" for text in found.advice),
-            details(
-                "detail", (*said, *(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats), *more)
-            ),
+            details("detail", (*said, *(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats))),
         ),
         answer=answer_line(*_answer(found, likely)),
     )

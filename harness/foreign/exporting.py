@@ -1,9 +1,10 @@
 """Writes a job in words of other programs; for Megatron-Bridge by the inverse of the table that reads its files."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import harness
 from harness.errors import BadRequestError, nearest
@@ -36,10 +37,20 @@ _HEADINGS = {
 FORMS = (*_HEADINGS, "yaml", "python")
 
 
-def exported(spec: ExperimentSpec, form: str, notes: Words = ()) -> Written:
-    """Return the whole job. ``notes``: about reading it; they become remarks. BadRequestError for an unknown form."""
+_OF_TRAINING = ("optimizer.lr", "optimizer.weight_decay")
+
+
+def exported(
+    spec: ExperimentSpec, form: str, notes: Words = (), sources: Mapping[str, str] = MappingProxyType({})
+) -> Written:
+    """Return the whole job. BadRequestError for an unknown form.
+
+    ``notes``: about reading it; they become remarks. ``sources``: of the settings. A setting of the training that only
+    a default of mbr-perf sets is left out.
+    """
     if form in _HEADINGS:
-        words, remarks = as_bridge(spec) if form == "bridge" else as_megatron(spec)
+        own = [path for path in _OF_TRAINING if sources.get(path) == "default"]
+        words, remarks = as_bridge(spec, without=own) if form == "bridge" else as_megatron(spec, without=own)
         return _to_paste(form, words, (*remarks, *notes), _HEADINGS[form])
     if form == "yaml":
         source = f"mbr-perf recipes export, {spec.slug}"
@@ -91,7 +102,8 @@ class ToPaste:
             return ()
         gone = f"leave out {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
-        own = (f"mbr-perf: {self.environment}",) if self.environment else ()
+        variables = self.environment.replace("-E ", "")
+        own = (f"Environment: export {variables} (mbr-perf: {self.environment})",) if variables else ()
         return *own, f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
 
 

@@ -12,7 +12,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import MeasureSpec
 from harness.foreign.log import ForeignLog, LogFormat
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import in_force, read_golden
+from harness.records.goldens import read_golden
 from harness.records.reading import read_text
 from harness.records.strict_json import parse_json
 from harness.units import GB, counted, shortened
@@ -112,7 +112,7 @@ def read_foreign_golden(path: Path) -> ForeignGolden:
     """Read the golden values in the file. BadRequestError names the file and the keys of invalid values."""
     document = parse_json(read_text(path, str(path), most_bytes=_MAX_BYTES), str(path), parse_constant=float)
     if document.keys() >= {"promoted_by", "metrics"}:
-        return _of_mbr_perf(path, in_force(path, read_golden(path)))
+        return _of_mbr_perf(path, read_golden(path))
     parts = [document, *(part for part in document.values() if isinstance(part, dict))]
     if found := next((name for part in parts for name in _INFERENCE if name in part), None):
         raise BadRequestError(

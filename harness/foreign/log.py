@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Literal
 
+from harness.records.run import RunRecord
+
 LogFormat = Literal["bridge", "megatron-lm"]
 
 
@@ -80,7 +82,7 @@ class ForeignLog:
     iterations that the job announced. ``ended``: a line says that training ended. ``world_size``: None unless a line
     has it. ``first_time`` and ``last_time``: as in the log, of iterations if these have times. ``notes``: for the user,
     such as restarts and unmatched lines. ``has_other_losses``: a line has a loss that is not ``lm loss``.
-    ``of_run``: read from a run of mbr-perf.
+    ``run``: the run of mbr-perf, or the first of its repeats, that was read as a log.
     """
 
     format: LogFormat | None
@@ -90,13 +92,18 @@ class ForeignLog:
     total: int | None = None
     world_size: int | None = None
     ended: bool = False
-    of_run: bool = False
+    run: RunRecord | None = None
     restarts: tuple[int, ...] = ()
     num_lines: int = 0
     first_time: str | None = None
     last_time: str | None = None
     notes: tuple[str, ...] = ()
     has_other_losses: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether mbr-perf measured the iterations: it did not read them from the log of another program."""
+        return self.run is not None and self.run.imported is None
 
     @property
     def interval(self) -> int:

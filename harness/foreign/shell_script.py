@@ -93,5 +93,6 @@ def _expanded(raw: str, variables: Mapping[str, Word]) -> list[str]:
         return known.text if known else found[0]
 
     if '"' in raw or _ASSIGNS.match(raw):
-        return [_VARIABLE.sub(value, word) for word in shlex.split(raw)]
+        joined = raw.replace("\\\n", "")  # inside quotes, too, a shell continues the line
+        return [_VARIABLE.sub(value, word) for word in shlex.split(joined)]
     return _VARIABLE.sub(value, raw).split() if "$" in raw else shlex.split(raw)

@@ -167,12 +167,15 @@ def _write(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 
 def as_megatron(
-    spec: ExperimentSpec, paths: Iterable[str] | None = None, explicit: Collection[str] = ()
+    spec: ExperimentSpec,
+    paths: Iterable[str] | None = None,
+    explicit: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> tuple[Words, Words]:
     """Return the arguments of `pretrain_gpt.py` that make its job this one, and remarks on what they cannot say.
 
-    ``paths``: only these leaves, without remarks. An argument whose value is Megatron-LM's default is left out,
-    but for the leaves in ``explicit``, as far as the default has an argument.
+    ``paths``: only these leaves, without remarks. ``without``: all but these. An argument whose value is Megatron-LM's
+    default is left out, but for the leaves in ``explicit``, as far as the default has an argument.
     BadRequestError: LoRA, which Megatron-LM does not have.
     """
     if paths is None and spec.task == "peft":
@@ -180,7 +183,7 @@ def as_megatron(
             f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"
         )
     wanted = None if paths is None else set(paths)
-    rows = [row for row in rows_of("megatron") if wanted is None or row.path in wanted]
+    rows = [r for r in rows_of("megatron") if r.path not in without and (wanted is None or r.path in wanted)]
     values = {name: (value, row.path in explicit) for row in rows for name, value in _arguments(spec, row).items()}
     words = tuple(
         word
@@ -244,7 +247,7 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
     if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
         refuses = "Megatron-LM refuses --cross-entropy-fusion-impl te from core_v0.19.0 on"
         yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
-    own = "data, checkpoint, learning rate, --train-iters and tokenizer"
+    own = f"data, checkpoint, {'' if '--lr' in words else 'learning rate, '}--train-iters and tokenizer"
     yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
     lost = left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words)
     for path, (here, there) in lost.items():
@@ -268,7 +271,9 @@ def left_out(spec: ExperimentSpec, words: Iterable[str]) -> dict[str, tuple[obje
 # Megatron-Bridge
 
 
-def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple[Words, Words]:
+def as_bridge(
+    spec: ExperimentSpec, paths: Iterable[str] | None = None, without: Collection[str] = ()
+) -> tuple[Words, Words]:
     """Return the overrides of `run_script.py` that make a recipe of Megatron-Bridge this job, and remarks on the rest.
 
     ``paths``: only these leaves, such as those that a recommendation changes; None: every leaf that a container holds.
@@ -279,7 +284,8 @@ def as_bridge(spec: ExperimentSpec, paths: Iterable[str] | None = None) -> tuple
     if wanted is None and spec.recompute.granularity == "planned":
         remarks.append(f"recompute by layer: config.model.register_pre_wrap_hook(pre_wrap_hook) with that of {_SCRIPT}")
     for row in rows_of("bridge"):
-        if wanted is not None and row.path not in {*wanted, *(path.partition(".")[0] for path in wanted)}:
+        named = wanted is None or row.path in {*wanted, *(path.partition(".")[0] for path in wanted)}
+        if row.path in without or not named:
             continue
         if row.conversion in ELSEWHERE:
             remarks += ELSEWHERE[row.conversion](spec, row)

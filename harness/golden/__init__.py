@@ -1,1 +1,1 @@
-"""Golden values: promote, retire, diff, export."""
+"""Golden values: promote, list, show, export."""

@@ -1,4 +1,4 @@
-"""The `golden` command: list, show, diff, retire, export."""
+"""The `golden` command: list, show, export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from harness.cli import completion
 from harness.cli.commands import App
 from harness.cli.options import GoldenDir, Json, Results
-from harness.golden.promote import Author, promote
+from harness.golden.promote import promote
 from harness.show.answer import answer
 
 
@@ -41,9 +41,7 @@ def export(
     show_blocks(Line(f"Written: {output}", whole=True) if output else Code(exported.text.rstrip()))
 
 
-app = App(
-    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
-)
+app = App(no_args_is_help=True, help="Golden values: promote runs to them, list, show and export them.")
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion.goldens,
@@ -54,7 +52,6 @@ app.command("export", is_plain=True)(export)
 
 @app.command("list")
 def list_goldens(
-    retired: Annotated[bool, typer.Option("--retired", help="List retired goldens instead.")] = False,
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
@@ -65,16 +62,15 @@ def list_goldens(
     from harness.errors import ExitCode
     from harness.golden.show import GoldensDocument, goldens_page
     from harness.records import folders, goldens
-    from harness.records import golden as golden_records
 
     goldens.require_golden_dir(golden_dir)
     folder = folders.golden_dir(golden_dir)
-    found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
+    found, unread = goldens.list_goldens(folder)
     rows = [{"path": path, "golden": golden} for path, golden in found.items()]
     damaged = [{"path": path, "message": error.message} for path, error in unread.items()]
     answer(
         lambda: GoldensDocument.of(goldens=rows, damaged=damaged),
-        lambda: goldens_page(found, folder, retired=retired, unread=unread),
+        lambda: goldens_page(found, folder, unread=unread),
         as_json=as_json,
     )
     if unread:
@@ -89,64 +85,3 @@ def show(name: Name, golden_dir: GoldenDir = None, as_json: Json = False) -> Non
 
     path, golden = named_golden(name, golden_dir)
     answer(lambda: GoldenDocument(path=path, golden=golden), lambda: golden_page(path, golden), as_json=as_json)
-
-
-@app.command()
-def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", autocompletion=completion.runs_and_goldens,
-        help="A golden (file or name), or a run.")],
-    after: Annotated[str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens,
-        help="The same for the second side.")],
-    golden_dir: GoldenDir = None,
-    results_dir: Results = None,
-    as_json: Json = False,
-) -> None:  # fmt: skip
-    """Show how two goldens differ, as explain shows it for a run. The reference is BEFORE."""
-    from harness.errors import Problems
-    from harness.explain.causes import explain
-    from harness.explain.references import named
-    from harness.explain.show import explanation_page
-    from harness.golden.show import DifferenceDocument, spreads_of
-
-    problems, found = Problems(), []
-    for reference in (before, after):
-        with problems.collecting():
-            found.append(named(reference, results_dir, golden_dir))
-    problems.raise_if_any()
-    first, second = found
-    before_side, after_side = first.side(second.spec), second.side(first.spec)
-    answer(
-        lambda: DifferenceDocument.between(before_side, after_side),
-        lambda: explanation_page(explain(after_side, before_side), "After", spreads_of(before_side, after_side)),
-        as_json=as_json,
-    )
-
-
-@app.command()
-def retire(
-    name: Name,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why runs must no longer be compared with it.")
-    ],
-    author: Author = None,
-    golden_dir: GoldenDir = None,
-    as_json: Json = False,
-) -> None:
-    """Retire a golden: move it to the folder `retired`."""
-    from datetime import UTC, datetime
-
-    from harness.golden.promote import author_or_default
-    from harness.golden.show import RetiredDocument
-    from harness.records import golden as golden_records
-    from harness.records.goldens import named_golden, read_golden, writable_golden_dir
-    from harness.show.page import Page
-
-    folder = writable_golden_dir(golden_dir)
-    path, golden = named_golden(name, folder)
-    now, who = datetime.now(UTC), author_or_default(author)
-    target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
-    answer(
-        lambda: RetiredDocument(path=target, golden=read_golden(target), retired_from=path),
-        lambda: Page((f"It is now {target}. Commit both changes.",), answer=f"Retired: {path}"),
-        as_json=as_json,
-    )

@@ -11,7 +11,7 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import contrast
 from harness.explain.facts import golden_side
-from harness.golden.show import GoldenDocument, differences_block, golden_changes, values_table
+from harness.golden.show import GoldenDocument, differences_block, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
@@ -155,8 +155,7 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature, together
     except BadRequestError as error:
         raise ManyProblemsError([*problems, *error.problems]) from error
     raise_all(problems)
-    changes = golden_changes(before, golden)
-    return Prepared(case=candidate.name, path=path, spec=spec, golden=golden, before=before, changes=changes)
+    return Prepared(case=candidate.name, path=path, spec=spec, golden=golden, before=before)
 
 
 def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:

@@ -2,29 +2,24 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from harness.errors import BadRequestError
 from harness.explain.causes import changes
-from harness.explain.contrast import contrast
-from harness.explain.values import ABSENT, Change, Side, SideRow
-from harness.records.golden import Difference, GoldenMetric, GoldenRecord, Group, retirement_text
+from harness.explain.values import ABSENT, Change, Side
+from harness.records.golden import Difference, GoldenMetric, GoldenRecord
 from harness.records.goldens import MEND_GOLDEN
 from harness.records.metrics import BY_NAME
 from harness.show import figures
-from harness.show.json import Document, Shown, at
-from harness.show.page import Block, Column, Line, Page, Table, answer_line, listing, table, tabled
+from harness.show.json import Document, Shown
+from harness.show.page import Block, Column, Page, Table, answer_line, listing, table, tabled
 from harness.units import counted, format_percent
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
 
 
-def goldens_page(
-    goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False, unread: Mapping[Path, BadRequestError]
-) -> Page:
-    """Return a row per golden; for retired ones also who retired them and why. ``unread`` files come last."""
+def goldens_page(goldens: Mapping[Path, GoldenRecord], folder: Path, *, unread: Mapping[Path, BadRequestError]) -> Page:
+    """Return a row per golden. ``unread`` files come last."""
     columns: list[str | Column] = [
         Column("Golden", whole=True),
         Column("Kind", drop=1),
@@ -32,23 +27,18 @@ def goldens_page(
         Column("Values", drop=3),
         Column("Promoted", drop=1),
     ]
-    if retired:
-        columns += ["Retired", "By", "Reason"]
-    rows = [_cells(path, golden, folder, retired=retired) for path, golden in goldens.items()]
-    none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
+    rows = [_cells(path, golden, folder) for path, golden in goldens.items()]
+    none = [] if unread else [f"No golden in {folder}"]
     damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
     listed = [table(columns, rows)] if rows else none
     kinds = ", ".join(f"{num} {kind}" for kind, num in Counter(golden.kind for golden in goldens.values()).items())
-    answer = f"{counted(len(goldens), 'retired golden' if retired else 'golden')}: {kinds}." if rows else ""
+    answer = f"{counted(len(goldens), 'golden')}: {kinds}." if rows else ""
     return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])), answer=answer)
 
 
-def _cells(path: Path, golden: GoldenRecord, folder: Path, *, retired: bool) -> list[str]:
+def _cells(path: Path, golden: GoldenRecord, folder: Path) -> list[str]:
     name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
-    cells = [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
-    if retired:
-        cells += [(golden.retired_at or "")[:10], golden.retired_by or "", golden.retired_reason or ""]
-    return cells
+    return [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
 
 
 def golden_page(path: Path, golden: GoldenRecord) -> Page:
@@ -64,7 +54,6 @@ def golden_page(path: Path, golden: GoldenRecord) -> Page:
         (
             str(path),
             _origin(golden),
-            *([Line(f"Not in use: it {retirement_text(golden)}", "doubt")] if golden.retired_at else []),
             table(
                 ("Metric", "Value", "Spread", "Note"), map(_stored, golden.metrics.items()), right=("Value", "Spread")
             ),
@@ -114,17 +103,6 @@ def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
     )
 
 
-def spreads_of(before: Side, after: Side) -> list[str]:
-    """Return a line for each side whose runs differ: by how much, and how many there are."""
-    return [
-        f"{name}, spread of {counted(side.num_runs, 'run')}: "
-        + ", ".join(f"{BY_NAME[metric].title} {_percent(spread)}" for metric, spread in side.spreads.items())
-        + "."
-        for name, side in (("Reference", before), ("After", after))
-        if side.spreads
-    ]
-
-
 def _percent(spread: float | None) -> str:
     return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
 
@@ -145,39 +123,6 @@ def differences_block(found: Sequence[Difference]) -> Block:
 
 def _text(value: str | None) -> str:
     return "not recorded" if value is None else value or ABSENT
-
-
-@dataclass(frozen=True)
-class GoldenChange:
-    """One value that a promotion replaces. ``before`` or ``after`` None: added or dropped."""
-
-    name: str
-    before: str | int | float | None
-    after: str | int | float | None
-
-
-def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
-    """List the changes of a promotion: metric by metric, then settings and machine."""
-    old, new = _flat(before) if before else {}, _flat(after)
-    names = [*new, *(name for name in old if name not in new)]
-    return tuple(GoldenChange(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
-
-
-def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
-    where = golden.measured_on
-    return {
-        **{name: metric.value for name, metric in golden.metrics.items()},
-        "num_runs": golden.num_runs,
-        "kind": golden.kind,
-        "fingerprint": golden.fingerprint,
-        "device_name": where.device_name,
-        "driver_version": where.driver_version,
-        **dict(sorted(where.versions.items())),
-        "container": where.container,
-        "sm_clock_mhz": where.sm_clock_mhz,
-        "power_cap_share": where.power_cap_share,
-        "formula_version": golden.formula_version,
-    }
 
 
 class GoldenRow(Shown):
@@ -202,68 +147,10 @@ class GoldensDocument(Document):
 
 
 class GoldenDocument(GoldenRow, Document):
-    """``mbr-perf golden show --json``. ``changes``: the values that its promotion replaced."""
-
-    changes: tuple[GoldenChange, ...] = ()
+    """``mbr-perf golden show --json``."""
 
 
 class PromotedDocument(GoldenDocument):
     """``mbr-perf golden promote RUN --json``."""
 
     is_written: bool
-
-
-class RetiredDocument(GoldenDocument):
-    """``mbr-perf golden retire --json``: its new path, and its path before."""
-
-    retired_from: Path
-
-
-class MetricRow(Shown):
-    """One value of both goldens; spreads are relative standard deviations of one run."""
-
-    metric: str
-    before: float | None = at("reference")
-    after: float | None = at("run")
-    change: float | None
-    spread_before: float | None
-    spread_after: float | None
-
-
-class DifferenceRow(Shown):
-    """A setting, or a fact about machine and software, that differs."""
-
-    group: Group
-    name: str
-    before: str | None
-    after: str | None
-
-
-class NotRecorded(Shown):
-    """Facts that only the other golden, or neither golden, recorded."""
-
-    after: dict[Group, list[str]] = at("run")
-    before: dict[Group, list[str]] = at("reference")
-    neither: tuple[Group, ...]
-
-
-class DifferenceDocument(Document):
-    """``mbr-perf golden diff --json``. ``same``: how many facts agree, by group."""
-
-    before: SideRow
-    after: SideRow
-    metrics: tuple[MetricRow, ...]
-    differences: tuple[DifferenceRow, ...]
-    same: dict[Group, int]
-    not_recorded: NotRecorded
-    exit_code: int = 0
-
-    @classmethod
-    def between(cls, before: Side, after: Side) -> Self:
-        """Return the differences of two goldens or runs."""
-        spreads = before.spreads, after.spreads
-        rows = [
-            MetricRow.of(each, spread_before=spreads[0].get(each.metric), spread_after=spreads[1].get(each.metric))
-            for each in changes(after, before)
-        ]
-        return cls.of(contrast(after, before), before=before, after=after, metrics=rows)

@@ -14,7 +14,6 @@ from harness.errors import BadRequestError, Problems, RunFailedError
 from harness.history.record import HistoryRecord, history_record, started
 from harness.judge.derive import derive
 from harness.records.inventory import find_stored, runs_of
-from harness.records.job import unsubmitted_job_of
 from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, read_run
 from harness.records.strict_json import parse_document
@@ -200,9 +199,6 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
     if Path(reference).is_file():
         return (read_run(reference),)
     stored = find_stored(reference, results)
-    job_dir = unsubmitted_job_of(stored.path) if stored.state == "incomplete" else None
-    if job_dir is not None:
-        raise BadRequestError(f"{stored.path}: not submitted yet", remedy=f"mbr-perf jobs submit {job_dir}")
     runs = [run for _, run in runs_of(stored)]
     if not runs:
         raise BadRequestError(f"{stored.path}: no run of it was committed ({RECORD})")

@@ -1,7 +1,8 @@
 """Finds out what a file or a folder is, and reads logs and runs as a log or as golden values."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,7 @@ from harness.foreign.logs.sources import is_stream
 from harness.foreign.reader import opened_logs
 from harness.judge import readings
 from harness.judge.compare import require_repeats
+from harness.predict.flops import achieved_tflops, model_flops_per_step
 from harness.records.goldens import golden_file
 from harness.records.references import MARKS
 from harness.records.run import RunRecord
@@ -133,9 +135,16 @@ def _document(path: Path) -> dict[str, object] | None:
 
 
 def stored_run(side: Side, results: Path | None) -> Side:
-    """Return a name as the run that it names under ``results``. BadRequestError: it names none."""
-    path = str(record_path(side.given, results)) if side.kind == "name" else ""
-    return Side("run", (path,), path) if path else side
+    """Return a name as the run that it names under ``results``, if it names one."""
+    with suppress(BadRequestError):  # whoever reads the name says what is wrong with it
+        path = str(record_path(side.given, results)) if side.kind == "name" else ""
+        return Side("run", (path,), path) if path else side
+    return side
+
+
+def is_imported(side: Side) -> bool:
+    """Return whether the side is a run that was imported from a log, for which it stands."""
+    return side.kind == "run" and read_run(side.paths[0]).imported is not None
 
 
 def read_side(side: Side) -> tuple[ForeignLog, FirstFailure | None]:
@@ -161,6 +170,8 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
         for number, longest in slowest.items():
             seconds.setdefault(number, []).append(longest)
     spec, last = require_repeats(records), max(seconds, default=0) + 1
+    usual = {step: median(each) for step, each in sorted(seconds.items())}
+    rates = _throughput(records, usual)
     memory = (
         RankMemory(
             rank.rank,
@@ -177,15 +188,26 @@ def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
         None,
         (name,),
         tuple(
-            Iteration(step + 1, name, step_time_s=median(each), loss=losses[step], global_batch_size=size)
-            for step, each in sorted(seconds.items())
+            Iteration(step + 1, name, each, rates.get(step), losses[step], global_batch_size=size)
+            for step, each in usual.items()
         ),
         tuple(memory),
         total=max(_announced(record) for record in records),
         world_size=spec.num_gpus,
-        of_run=True,
+        run=records[0],
         ended=all(record.status == "ok" and _announced(record) == spec.measure.max_steps for record in records),
     )
+
+
+def _throughput(records: Sequence[RunRecord], seconds: Mapping[int, float]) -> dict[int, float]:
+    """Return TFLOP/s/GPU by step: as the logs of imported runs state it, else counted from the settings."""
+    stated, spec = dict[int, list[float]](), records[0].spec
+    for row in (row for record in records if record.imported for row in record.imported.throughput):
+        stated.setdefault(row.step, []).append(row.tflops_per_gpu)
+    if records[0].imported or not spec.is_described:
+        return {step: median(each) for step, each in stated.items()}
+    flops = model_flops_per_step(spec)
+    return {step: achieved_tflops(flops, each, spec.num_gpus) for step, each in seconds.items()}
 
 
 def _announced(record: RunRecord) -> int:
@@ -206,7 +228,7 @@ def golden_of(log: ForeignLog) -> ForeignGolden:
     sizes = {row.global_batch_size for row in log.iterations}
     return ForeignGolden(
         Path(log.sources[0]),
-        "mbr-perf" if log.of_run else log.format or "bridge",
+        "mbr-perf" if log.run else log.format or "bridge",
         "log",
         {row.number: GoldenStep(row.step_time_s, row.tflops_per_gpu, row.loss) for row in log.iterations},
         memory={name: worst.value for name in counters if (worst := log.worst(name))},

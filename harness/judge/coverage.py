@@ -1,14 +1,13 @@
 """What a record covers: all ranks of a run by mbr-perf, or the part that the log of an imported run has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
 from harness.judge.readings import Window, window_of, worst_rank
-from harness.records.metrics import Metrics, Peak, Summary
+from harness.records.metrics import Metrics, Peak
 from harness.records.rank import RankRecord
 from harness.records.run import ImportedLog, RunRecord
-from harness.units import format_seconds
 
 
 @dataclass(frozen=True)
@@ -118,49 +117,19 @@ class OwnThroughput:
     change: float | None
 
 
-@dataclass(frozen=True)
-class OwnTime(OwnThroughput):
-    """Seconds of an iteration by the clock of the program that trains, which also runs between two steps."""
-
-    trainer: str
-
-
-def _over(values: Sequence[float], ours: Summary | None) -> tuple[float, int, float | None]:
-    middle = median(values)
-    return middle, len(values), middle / ours.median - 1 if ours else None
-
-
-def _window(record: RunRecord, metrics: Metrics) -> range:
-    return range(*(metrics.step_time_s.window if metrics.step_time_s else record.spec.measure.window))
-
-
 def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
     """Return the log's throughput; None for a run by mbr-perf, and if the log has none in the window."""
-    logged, steps = record.imported.throughput if record.imported else (), _window(record, metrics)
+    logged = record.imported.throughput if record.imported else ()
+    step_time, ours = metrics.step_time_s, metrics.tflops_per_gpu
+    steps = range(*(step_time.window if step_time else record.spec.measure.window))
     values = [row.tflops_per_gpu for row in logged if row.step in steps]
-    return OwnThroughput(*_over(values, metrics.tflops_per_gpu)) if values else None
-
-
-def own_time(record: RunRecord, metrics: Metrics) -> OwnTime | None:
-    """Return the iteration time of Megatron-Bridge, by the slowest rank; None for another run, and without one."""
-    slowest = dict[int, float]()
-    for step in (step for rank in record.ranks for step in rank.steps):
-        if step.trainer_seconds is not None and step.step in _window(record, metrics):
-            slowest[step.step] = max(step.trainer_seconds, slowest.get(step.step, 0.0))
-    if record.spec.engine is None or not slowest:
+    if not values:
         return None
-    own = _over([*slowest.values()], metrics.step_time_s)
-    return OwnTime(*own, trainer=f"Megatron-Bridge {record.spec.engine.version}")
+    middle = median(values)
+    return OwnThroughput(middle, len(values), middle / ours.median - 1 if ours else None)
 
 
 def throughput_text(own: OwnThroughput) -> str:
     """``the log reports 704.00 TFLOP/s/GPU, +0.3 % from mbr-perf's value``."""
     differs = "" if own.change is None else f", {own.change * 100:+.1f} % from mbr-perf's value"
     return f"the log reports {own.median:.2f} TFLOP/s/GPU{differs}"
-
-
-def own_time_text(own: OwnTime) -> str:
-    """``Megatron-Bridge 0.3.1 itself reports 1.234 s per iteration, +2.1 % from the measured step``."""
-    differs = "" if own.change is None else f", {own.change * 100:+.1f} % from the measured step"
-    text = f"{own.trainer} itself reports {format_seconds(own.median)} per iteration{differs}"
-    return f"{text}: its clock also runs between two steps"

@@ -10,7 +10,6 @@ from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
 from harness.records.gating import LaunchSettings
-from harness.records.launch import GPU_CLOCK, MEMORY_CLOCK
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own
@@ -189,12 +188,6 @@ class LaunchPlan:
     def sampler_file(self) -> Path | None:
         return Path(self.sampler[self.sampler.index("--out") + 1]) if self.sampler else None
 
-    @property
-    def locked_clocks(self) -> tuple[str, ...]:
-        sampler = self.sampler or ()
-        places = [sampler.index(name) for name in (GPU_CLOCK, MEMORY_CLOCK) if name in sampler]
-        return tuple(word for place in places for word in sampler[place : place + 2])
-
     def _suffix(self, node_rank: int | None = None) -> str:
         number = self.rendezvous.node_rank if node_rank is None else node_rank
         return f"_node_{number:03d}" if self.rendezvous.nnodes > 1 else ""
@@ -253,9 +246,6 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         )
     except BadRequestError as error:
         problems.append(error)
-    if spec.measure.locks_clocks and not settings.sample_interval_ms:
-        message = "clocks are locked by the sampler, and --sample_interval_ms 0 starts none"
-        problems.append(BadRequestError(message, remedy="leave --sample_interval_ms out, or the clocks"))
     raise_all(problems)
     return LaunchPlan(
         run_dir=run_dir,
@@ -275,8 +265,5 @@ def _sampler(request: LaunchRequest, run_dir: Path) -> tuple[str, ...]:
     host = re.sub(r"[^A-Za-z0-9._-]", "_", request.host.hostname)
     out = run_dir / "ranks" / f"nvml_{host}.json"
     interval = str(request.settings.sample_interval_ms)
-    measure = request.spec.measure
-    clocks = {GPU_CLOCK: measure.gpu_clock_mhz, MEMORY_CLOCK: measure.memory_clock_mhz}
-    locks = (word for name, clock in clocks.items() if clock is not None for word in (name, str(clock)))
     what = ("-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
-    return (request.host.python, *what, *locks)
+    return (request.host.python, *what)

@@ -23,7 +23,7 @@ from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
 from harness.records import disk
 from harness.records.collect import LaunchOutcome
-from harness.records.launch import CLOCKS_REFUSED, ended_how
+from harness.records.launch import ended_how
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
 
@@ -79,34 +79,9 @@ def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], st
             if caught.signal is not None:
                 break
             time.sleep(SAMPLING_POLL_S)
-        _require_locked(plan, sampler)
         yield lambda: _unwatched(sampler, plan)
     finally:
-        ended_well = _stop_sampler(sampler)
-        if plan.locked_clocks and not (ended_well and sampler.returncode == 0):
-            _reset_clocks(plan)
-
-
-def _require_locked(plan: LaunchPlan, sampler: subprocess.Popen[bytes]) -> None:
-    """Raise BadRequestError if the sampler could not lock the clocks: no rank has started."""
-    if not plan.locked_clocks or sampler.poll() != CLOCKS_REFUSED:
-        return
-    why = plan.sampler_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise BadRequestError(
-        f"the clocks of the GPUs cannot be locked: {why[-1] if why else 'no reason given'}",
-        remedy="locking needs root; or leave --lock_gpu_freq and --peak_mem_clk out",
-    )
-
-
-def _reset_clocks(plan: LaunchPlan) -> None:
-    assert plan.sampler is not None
-    python, module = plan.sampler[0], plan.sampler[1 : plan.sampler.index("sample")]
-    reset = start_process(plan, (python, *module, "reset", *plan.locked_clocks), plan.sampler_log)
-    try:
-        reset.wait(START_S)
-    except subprocess.TimeoutExpired:
-        reset.kill()
-        reset.wait()
+        _stop_sampler(sampler)
 
 
 def _unwatched(sampler: subprocess.Popen[bytes], plan: LaunchPlan) -> str | None:

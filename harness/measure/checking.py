@@ -200,7 +200,6 @@ def check_request(
         software,
         env=spec.env if launcher else env,
         force=request.force,
-        sources=settled.sources,
         launcher=launcher or "mbr-perf",
     )
     if settled.secrets:  # no message may repeat their values

@@ -129,8 +129,6 @@ def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
     found = []
     if measure.snapshot_on_oom:
         found.append("--snapshot_on_oom recorded every allocation during the measured steps, which slows them")
-    if measure.profiler:
-        found.append(f"{measure.profiler} profiled the run, which slows its steps")
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from harness.failures.verdict import class_name
 from harness.judge import readings
-from harness.judge.coverage import own_time_text, throughput_text
+from harness.judge.coverage import throughput_text
 from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
@@ -75,8 +75,7 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
         best = fullest.get(rank.coordinates.pp)
         if best is None or (readings.allocated(rank) or 0) > (readings.allocated(best) or 0):
             fullest[rank.coordinates.pp] = rank
-    failed = {rank.rank for rank in ranks if rank.failure}
-    chosen = {rank.rank for rank in fullest.values()} | failed
+    chosen = {rank.rank for rank in fullest.values()} | {rank.rank for rank in ranks if rank.failure}
     return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
 
 
@@ -98,10 +97,7 @@ def _state(rank: RankRecord, record: RunRecord) -> Words:
 def run_page(run: RunDocument) -> Page:
     """Return the verdict with step time and peak, the figures that support it, and the folder of the run."""
     record, facts, ranks = run.record, record_facts(run.record), tuple(_rank_blocks(run.record))
-    table_of, against = (
-        _metrics_table(run, is_whole=record.status == "ok"),
-        tuple(_comparison_blocks(run)),
-    )
+    table_of, against = _metrics_table(run, is_whole=record.status == "ok"), tuple(_comparison_blocks(run))
     parts: list[tuple[int, str, tuple[Block, ...]]] = [
         (len(record.ranks), "rank", ranks),
         (len(run.compared.findings), "comparison", against if run.golden else ()),
@@ -143,7 +139,6 @@ def _notes(run: RunDocument) -> Iterator[str | Line]:
             prediction_line(record.prediction, record.no_prediction),
             figures.clock_line(metrics.clocks),
             throughput and throughput_text(throughput),
-            run.own_time and own_time_text(run.own_time),
         ),
     )
     yield from reasons((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
@@ -155,10 +150,9 @@ def _notes(run: RunDocument) -> Iterator[str | Line]:
 def _run_line(run: RunDocument) -> Line:
     """Return ``PASS: 3.19 s a step, peak 136.1 MiB on rank 0 (predicted 136.3 MiB), golden 136.3 MiB``."""
     record, is_alone = run.record, run.outcome == "pass" and run.golden is None
-    outcome, ends = run.outcome, record.imported.provisional.partition(" (")[0] if record.imported else ""
-    if run.compared.provisional:
-        outcome = comparison_outcome(replace(run.compared, provisional=()))[0]
-    word = Span("OK" if is_alone else outcome.upper(), style_of(outcome))
+    ends = record.imported.provisional.partition(" (")[0] if record.imported else ""
+    word = _word(run.compared) if run.compared.provisional else Span("OK" if is_alone else run.outcome.upper())
+    word = replace(word, style=style_of(run.outcome))
     if record.status != "ok":
         return answer_line((word, f": {record.failure or record.status}"))
     reason = _why(run)
@@ -167,8 +161,19 @@ def _run_line(run: RunDocument) -> Line:
     return answer_line(
         (word, f": {first}"),
         *(f"{', ' if at or not reason else '; '}{text}" for at, text in enumerate(texts)),
-        f". {sentence(ends)}: provisional." if ends else "",
+        f". {sentence(ends)}{_still(word)}." if ends else "",
     )
+
+
+def _word(comparison: Comparison) -> Span:
+    """Return the verdict; a provisional one that passes no gate has its exit code beside it."""
+    verdict, (outcome, code) = comparison.outcome, comparison_outcome(comparison)
+    is_open = outcome == "inconclusive" != verdict
+    return Span(f"PROVISIONAL {verdict.upper()} (exit {code:d})" if is_open else verdict.upper(), style_of(outcome))
+
+
+def _still(word: Span) -> str:
+    return "" if word.text.startswith("PROVISIONAL") else ": provisional"
 
 
 def _why(run: RunDocument) -> str:
@@ -228,12 +233,13 @@ def compared_line(
     if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
         del found["tflops_per_gpu"]
     texts = _figures(comparison, found, step_s, shown)
-    is_open, word = comparison.outcome is Verdict.INCONCLUSIVE, comparison.outcome.value
-    said = f"{'; '.join(texts)}.{''.join(f' {sentence(text)}.' for text in _ends(comparison) if not is_open)}"
-    room = LONGEST_ANSWER - len(f"{word}: ; {said}")
+    is_open, word = comparison.outcome is Verdict.INCONCLUSIVE, _word(comparison)
+    ends = "" if is_open else "".join(f" {sentence(text)}{_still(word)}." for text in _ends(comparison))
+    said = f"{'; '.join(texts)}.{ends}"
+    room = LONGEST_ANSWER - len(f"{word.text}: ; {said}")
     reason = next(filter(None, why), "") if is_open else ""
     first = reason if len(reason) <= room else shortened(reason.partition("; ")[0], max(40, room))
-    return answer_line((Span(word.upper(), style_of(word)), f": {first}{'; ' * bool(first)}{said}"))
+    return answer_line((word, f": {first}{'; ' * bool(first)}{said}"))
 
 
 def _figures(
@@ -251,7 +257,7 @@ def _figures(
 def _ends(comparison: Comparison) -> list[str]:
     """Return which side ends before its job, so that the verdict is provisional; empty if the verdict is final."""
     ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
-    return [f"{ends.replace('; the reference ends at iteration', ', the reference at')}: provisional"] if ends else []
+    return [ends.replace("; the reference ends at iteration", ", the reference at")] if ends else []
 
 
 def _is_mirrored(time: float | None, rate: float | None) -> bool:

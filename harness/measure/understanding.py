@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest, raise_all
@@ -75,24 +74,21 @@ class Understood(Settled):
         return replace(self, launch=launch, plan=LAUNCHERS[launch.settings.launcher](launch))
 
 
-def understand(
-    request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False, elsewhere: bool = False
-) -> Understood:
+def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
     """Resolve the request, settle what the machine decides, apply the rules, and plan. Starts and writes nothing.
 
-    ``dryrun``: fills in missing nodes. ``elsewhere``: ranks run on other machines. BadRequestError with all problems.
+    ``dryrun``: fills in missing nodes. BadRequestError with all problems.
     """
     settled = looked_over(replace(request, starts=True), host)
     spec, problems, launcher = settled.spec, Problems(), request.launch.launcher
     problems.found += [*settled.secrets, *launcher_problems(request.launch)]
-    problems.found += [] if dryrun or elsewhere or launcher == "replay" else _profiler_problems(spec, host)
     nodes = without_asking(spec, request.nodes) if dryrun else request.nodes
     launch = LaunchRequest(spec, run_dir, host, nodes, request.launch)
     plan: Plan | None = problems.tried(lambda: LAUNCHERS[launcher](launch)) if launcher in LAUNCHERS else None
     env = plan.variables if isinstance(plan, LaunchPlan) else None
     if env and (value := env.get(ALLOCATOR)) and not spec.gpu_type.is_cpu:
         problems.tried(lambda: require_taken(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read
-    findings = check(spec, settled.software, env=env, force=request.force, sources=settled.sources)
+    findings = check(spec, settled.software, env=env, force=request.force)
     problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
@@ -216,13 +212,6 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
         problem = f"--from {launch.replay_from}: only with --launcher replay"
         return [BadRequestError(problem, remedy="add --launcher replay, or omit --from")] if is_idle else []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, *CLUSTERS)))]
-
-
-def _profiler_problems(spec: ExperimentSpec, host: Host) -> list[BadRequestError]:
-    if spec.measure.profiler != "nsys" or which("nsys", path=host.shell.get("PATH")):
-        return []
-    remedy = "install Nsight Systems and put its folder on PATH, or use --pytorch_profiler"
-    return [BadRequestError("--enable_nsys: there is no nsys on PATH", remedy=remedy)]
 
 
 def rule_problem(finding: Finding) -> BadRequestError:

@@ -12,7 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding as RuleFinding
 from harness.failures.of_run import oom_of_run
 from harness.failures.verdict import AllocatorFigures, Confidence, OomClass
-from harness.judge.coverage import OwnThroughput, OwnTime, own_throughput, own_time
+from harness.judge.coverage import OwnThroughput, own_throughput
 from harness.judge.gate import Comparison, Finding, Outcome
 from harness.judge.plausible import doubts_of
 from harness.launch.cluster_job import ClusterJob
@@ -272,7 +272,6 @@ class RunDocument(Compared):
     effective: EffectiveRecompute
     ranks: tuple[RankRecord, ...]
     imported: Imported | None
-    own_time: OwnTime | None
     provenance: Provenance
     num_runs: int
     run_ids: tuple[str, ...]
@@ -301,7 +300,6 @@ def run_document(
         out_of_memory=OutOfMemory.of(verdict_on_oom, rank=oom.rank) if oom and verdict_on_oom else None,
         imported=Imported(**dict(log), own_throughput=own) if log else None,
         suspect=doubts_of(record, metrics),
-        own_time=own_time(record, metrics),
         num_runs=len(run_ids),
         run_ids=run_ids,
     )

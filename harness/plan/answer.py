@@ -1,6 +1,6 @@
 """Line 1 of a plan: the setting to use and its figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.experiment.recompute import NoRecompute
 from harness.predict.advice import allocator_text, cheapest_saving, cure_text, doubt_text, eager, why_none
@@ -27,30 +27,32 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
             keep=keep,
         )
     is_control, is_tight = best.text == NoRecompute().text, best.verdict != "FITS"
-    most, _, odds = doubt_text(plan, best.prediction).partition("; ") if is_tight else ("", "", "")
-    reasons = f"; {most}" * is_tight, cure_text(plan)
+    odds = "; " + doubt_text(plan, best.prediction).partition("; ")[2] if is_tight else ""
+    step, *speed = speed_texts(best, is_control=is_control) or ("",)
     beside = more or [_beside(plan, without, unit, is_control=is_control)]
     need, ends = need_text(plan, best, unit)
     is_kept = control is not None and control.verdict == "TIGHT" and without in beside
     return answer_line(
         ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), need),
         ends,
-        *speed_texts(best, is_control=is_control),
+        step,
+        *speed,
         allocator_text(plan, best),
-        *reasons,
-        f"; {odds}" * is_tight,
+        cure_text(plan),
+        odds,
         *dict.fromkeys((*beside, *keep)),
         ".",
-        keep=(*reasons, without * is_kept, *keep, "."),
+        keep=(step, cure_text(plan) * (not keep), without * is_kept, *keep, "."),
     )
 
 
 def need_text(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
-    """Return what a setting needs of the usable memory, and the range of it."""
+    """Return what a setting needs of the usable memory, and the range of it; a TIGHT one has its upper end in front."""
     found, usable = best.prediction, max(0, plan.limits.budget_bytes or 0)
     assert found
-    ends = "-".join(size_in(size, unit) for size in found.fits[::2])
-    return f": needs {_likely_text(found, unit)} of {size_in(usable, unit)} usable", f" ({ends})"
+    low, _, high = (size_in(size, unit) for size in found.fits)
+    most, ends = (f", up to {high},", "") if best.verdict == "TIGHT" else ("", f" ({low}-{high})")
+    return f": needs {_likely_text(found, unit)}{most} of {size_in(usable, unit)} usable", ends
 
 
 def _beside(plan: Plan, without: str, unit: str, *, is_control: bool) -> str:
@@ -75,15 +77,14 @@ def _likely_text(found: Prediction, unit: str) -> str:
     return f"{'' if found.is_point_known else '~'}{size_in(found.fits[1], unit)} {unit}{peak}"
 
 
-def speed_texts(row: Row, *, is_control: bool) -> Iterator[str]:
-    """Yield the seconds of a step, what it costs against no recompute unless that ``is_control``, and its rate."""
-    found = row.prediction
-    if found and found.time:
-        yield f", {format_seconds(found.time.likely_s)} a step"
-    if found and row.overhead is not None and not is_control:
-        yield f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}"
-    if found and found.tflops_per_gpu:
-        yield f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"
+def speed_texts(row: Row, *, is_control: bool) -> list[str]:
+    """Return the seconds of a step, what it costs against no recompute unless that ``is_control``, and its rate."""
+    if (found := row.prediction) is None:
+        return []
+    texts = [f", {format_seconds(found.time.likely_s)} a step"] if found.time else []
+    if row.overhead is not None and not is_control:
+        texts.append(f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}")
+    return [*texts, f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"] if found.tflops_per_gpu else texts
 
 
 def _saving_text(plan: Plan, unit: str) -> str:

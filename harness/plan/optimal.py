@@ -13,6 +13,7 @@ from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
 from harness.show.json import Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, table
+from harness.show.request_text import stop_words
 from harness.show.svg import write_file
 from harness.units import format_percent, sentence
 
@@ -111,19 +112,22 @@ def _answer(found: "Optimal", planned: Planned) -> Line:
     row, uniform = found.row, found.best_uniform
     assert row and row.prediction and planned.judged
     gain, (need, ends) = found.gain, need_text(planned.judged.plan, row, size_unit([row]))
+    stops = stop_words(planned.judged.settled.notes)
     if uniform is None:
         faster = "; no setting for all layers fits"
     elif not found.is_faster:
         most = max(SAME_COST, (1 + (gain or 0.0)) * found.seconds / found.bound - 1)
         best = f"; no plan by layer is faster than {uniform.label}{_by_more_than(most)}"
-        return answer_of(planned.judged.plan, more=(best,))
+        return answer_of(planned.judged.plan, more=(best,), keep=stops)
     elif gain is None:
         faster = f"; {format_percent((row.overhead or 0) - (uniform.overhead or 0))} FLOPs against {uniform.text}"
     else:
         faster = f"; {format_percent(-gain / (1 + gain))} time against {uniform.text}"
-    proof = f"; no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}."
+    proof = f"; no plan by layer is faster{_by_more_than(found.seconds / found.bound - 1)}"
     use = "Use the ", Span("plan by layer", "chosen"), need
-    return answer_line(use, ends, *speed_texts(row, is_control=True), faster, proof, keep=(faster, proof))
+    step, *speed = speed_texts(row, is_control=True) or ("",)
+    keep = (step, faster, *(stops or (proof,)), ".")
+    return answer_line(use, ends, step, *speed, faster, proof, *stops, ".", keep=keep)
 
 
 def _by_more_than(share: float) -> str:

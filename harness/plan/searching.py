@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from threading import Event, Timer
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import settled_implementation
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
 from harness.launch.environment import Host
@@ -23,6 +25,8 @@ from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
 from harness.predict.search import NO_TRACES, Candidates, Traces, candidate_of, candidates, plan, required_cases
+from harness.predict.trace_book import Shared
+from harness.predict.trace_cases import text_without_pipeline
 from harness.predict.tracer import TIMEOUT_S, TraceKind, Tracing, trace_cache, trace_kind
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase
@@ -130,9 +134,10 @@ class _Run:
     computing: dict[Sizes, float] = field(default_factory=dict)
     under_way: set[Sizes] = field(default_factory=set)
     planned: set[Sizes] = field(default_factory=set)
+    shared: dict[str, Shared] = field(default_factory=dict)
     num_batches: int = 0
 
-    @property
+    @cached_property
     def constants(self) -> Constants:
         return constants_for(self.base.spec.gpu) if self.request.use_calibration else BUILT_IN
 
@@ -154,8 +159,10 @@ class _Run:
         for order in levels:
             yield from self._batches(order, self._due, _ENDS[:1])
             yield from self._batches(order, self._due_again, _ENDS)
-            for sizes in self.open - self.under_way:
-                self._too_slow(sizes)
+            for sizes in self.open - self.under_way:  # recompute only makes them slower
+                self.open.remove(sizes)
+                del self.known.tried[sizes]
+                self._ended(_SLOW)
 
     def fine(self) -> None:
         """Plan the best layouts as a plan of one layout does, so that both show the same figures.
@@ -204,10 +211,17 @@ class _Run:
     def _settings(self, due: "_Due", policies: tuple[RecomputePolicy, ...]) -> Candidates:
         spec, software = due.settled.spec, due.settled.software
         each = (spec.model_copy(update={"recompute": policy}) for policy in policies)
-        return Candidates(tuple(candidate_of(asked, software, settled_implementation(spec)) for asked in each), {})
+        rows = tuple(candidate_of(asked, software, settled_implementation(spec)) for asked in each)
+        return Candidates(rows, {}, shared=self._shared(spec))
 
     def _everything(self, due: "_Due") -> Candidates:
-        return candidates(due.settled.spec, due.settled.software, settled_implementation(due.settled.spec))
+        spec = due.settled.spec
+        found = candidates(spec, due.settled.software, settled_implementation(spec))
+        return replace(found, shared=self._shared(spec))
+
+    def _shared(self, spec: ExperimentSpec) -> Shared:
+        """Return what layouts have in common that differ in their pipelines alone."""
+        return self.shared.setdefault(text_without_pipeline(spec), Shared())
 
     def _pipelined(self, batches: "Iterator[_Batch]") -> None:
         """Trace the batches, and predict each in turn. An empty one waits until another is predicted."""
@@ -303,12 +317,6 @@ class _Run:
             return None
         return _Due(sizes, tried.settings, tried.settled)
 
-    def _too_slow(self, sizes: Sizes) -> None:
-        """Leave out a layout that does not fit without recompute, which only takes longer."""
-        self.open.remove(sizes)
-        del self.known.tried[sizes]
-        self._ended(_SLOW)
-
     def _ended(self, how: str) -> None:
         self.known.counts[how] += 1
 
@@ -336,7 +344,9 @@ class _Run:
             raise
         for due, found in settings:
             self._end_if_stopped()
-            tried = self._tried(due, found, traces)
+            before = self.known.tried.get(due.sizes)
+            known = {row.text: row for row in before.plan.predicted} if before else {}
+            tried = self._tried(due, replace(found, known=known), traces)
             self._keep(replayed(tried, self.request) if due.sizes in self.planned else tried)
             self.under_way.discard(due.sizes)
         self.news(self.known)
@@ -372,8 +382,7 @@ class _Run:
         self.known.add(tried)
 
 
-@dataclass(frozen=True)
-class _Due:
+class _Due(NamedTuple):
     sizes: Sizes
     settings: tuple[str, ...]
     settled: Settled

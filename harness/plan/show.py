@@ -88,32 +88,42 @@ def plan_page(
     predicted = plan.predicted
     rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
-    steps = [Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1)]
-    ladder: list[Block] = [Line("Changes, the cheapest first:"), *steps] if steps else []
     facts = request_facts(plan.spec, without=("Recompute",))
-    best = None if is_beaten else plan.recommended
+    best = None if is_beaten else plan.cure or plan.recommended
+    advised, in_detail = ((GAP,), ()) if is_beaten else _advised(plan, whose)
     whose_of = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
     shown = [Shown(_name(row, best, whose_of), row, plan.limits, row.overhead) for row in rows]
+    if best and best is plan.cure:
+        shown.insert(0, Shown(f"{best.text}, expandable *", best, plan.limits, best.overhead))
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
             *limit_lines(plan, notes),
-            *(ladder if plan.recommended is None else ()),
-            *_other_settings(plan, whose),
-            GAP,
-            *(() if is_beaten else pasted(next(iter(recommendations(plan)), None), plan.spec)),
+            *advised,
             *export_lines(notes),
             Details(len(predicted) - len(rows), "setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
             details("note", [*other_notes(notes), *_marks(plan, in_full=in_full), *_left_out(plan)]),
-            *([Details(2, "override", tuple(pasted(plan.riskier, plan.spec)))] if plan.riskier else []),
             Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
-            *([Details(len(steps), "step", tuple(ladder))] if plan.recommended else []),
+            *in_detail,
             assumptions(plan),
         ),
         answer=answer_of(plan, keep=stop_words(notes)),
     )
+
+
+def _advised(plan: Plan, whose: str) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+    """Return what helps where nothing fits, what to know of other settings, and what to copy; then the details."""
+    steps, riskier = advice(plan), plan.riskier
+    changes = [Line(f"{at}. {step.text}", hang=3) for at, step in enumerate((s for s in steps if s.helps), 1)]
+    ladder: list[Block] = [Line("Changes, the cheapest first:"), *changes] if changes else []
+    others = details("step", [f"No remedy: {step.text}" for step in steps if not step.helps])
+    title = f"{riskier.label}, which may not fit" if riskier else ""
+    copied = pasted(next(iter(recommendations(plan)), None), plan.spec)
+    blocks = (*(() if plan.recommended else ladder), *_other_settings(plan, whose), GAP, *copied)
+    in_detail = [Details(len(changes), "step", tuple(ladder))] * bool(plan.recommended)
+    return blocks, (*in_detail, others, details("override", pasted(riskier, plan.spec), title=title))
 
 
 def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
@@ -129,7 +139,8 @@ def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
         *(w.text for w in module_worths(plan)[:1]),
     )
     keep = [row for text in dict.fromkeys(texts) for row in rows if row.text == text]
-    return [row for row in rows if row in _far_apart(keep, front)[:MOST_ROWS]]
+    most = MOST_ROWS - (plan.cure is not None)  # which has a row of its own
+    return [row for row in rows if row in _far_apart(keep, front)[:most]]
 
 
 def _far_apart(keep: list[Row], more: Iterable[Row]) -> list[Row]:

@@ -39,11 +39,12 @@ class ModuleWorth:
 
 @dataclass(frozen=True)
 class Advice:
-    """One step of the ladder. ``settles``: whether it is enough by itself."""
+    """One step of the ladder. ``settles``: whether it is enough by itself. ``helps`` False: no setting fits with it."""
 
     step: Step
     text: str
     settles: bool
+    helps: bool = True
 
 
 def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
@@ -168,15 +169,14 @@ def allocator_text(plan: Plan, row: Row) -> str:
 
 
 def cure_text(plan: Plan) -> str:
-    """Say what the setting of ``cure`` needs under the request's settings of the allocator, and what fits then."""
+    """Say what to use under the request's own settings of the allocator; empty without a ``cure``."""
     cure, best = plan.cure, plan.recommended
     own = next((row for row in plan.rows if cure and row.text == cure.text), None)
     if cure is None or cure.prediction is None or own is None or own.prediction is None:
         return ""
-    more = format_bytes(own.prediction.fits[1] - cure.prediction.fits[1])
-    then = ", nothing fits" if best is None else f", then use {best.label}{_at(best)}" if best is not own else ""
-    most = f", up to {format_bytes(own.prediction.fits[2])}" if own.verdict == "TIGHT" else ""
-    return f"; as set +{more}{most} ({own.verdict}){then}"
+    most = f"it may need up to {format_bytes(own.prediction.fits[2])}"
+    then = "nothing fits" if best is None else most if best is own else f"use {best.label}{_at(best)}"
+    return f"; without it {then}"
 
 
 def allocator_note(plan: Plan, *, with_late: bool) -> str:
@@ -264,7 +264,10 @@ def _allocator(plan: Plan, control: Row) -> Advice:
         text = "the {} needed fit, the upper end, {}, does not".format(*map(format_bytes, known.fits[1:]))
     have = " (already set)" * is_set
     return Advice(
-        "allocator", f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}{have} is not enough: without recompute {text}", settles=False
+        "allocator",
+        f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}{have} is not enough: without recompute {text}",
+        settles=False,
+        helps=False,
     )
 
 
@@ -289,8 +292,8 @@ def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute]
             text = f"{dear.text} fits{_at(dear)}, but that is more than {_allowed(plan)}"
             return Advice(step, f"{step}: {text} ({order})", settles=False)
         if not any(row.prediction for row in rows):
-            return Advice(step, f"{step}: {_why_unplanned(rows)}", settles=False)
-        return Advice(step, f"{step}: no planned setting fits", settles=False)
+            return Advice(step, f"{step}: {_why_unplanned(rows)}", settles=False, helps=False)
+        return Advice(step, f"{step}: no planned setting fits", settles=False, helps=False)
     cost = _at(fitting)
     is_best = plan.recommended is not None and fitting.text == plan.recommended.text
     return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)
@@ -309,7 +312,8 @@ def _graphs(plan: Plan) -> tuple[Advice, ...]:
         return ()
     best = other.cure or other.recommended
     if best is None or best.verdict != "FITS":
-        return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
+        why = why_none(other) or "no setting fits either"
+        return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why}", settles=False, helps=False),)
     text = f"{WITHOUT_GRAPHS}: the setting {best.label} fits{_at(_without_graphs(plan, best))}"
     return (Advice("graphs", text, settles=plan.recommended is None),)
 

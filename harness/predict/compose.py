@@ -258,6 +258,12 @@ class PassSizes:
     lingering: int = 0
     replaced: int = 0
 
+    @property
+    def lingers(self) -> bool:
+        """Return whether a backward pass leaves anything behind that changes later passes."""
+        again = self.forward_again, self.backward_again
+        return self.lingering > 0 or again != (self.forward_peak, self.backward_peak)
+
 
 @dataclass(frozen=True)
 class ChunkCost:

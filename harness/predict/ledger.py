@@ -229,8 +229,8 @@ def _moments(
     saved, with_loss = [kind.body.saved for kind in kinds], [kind.sizes.saved for kind in kinds]
     outputs = [int(keeps_outputs(spec) and not kind.has_loss) for kind in kinds]
     graphs, latest = [(kind.captured, kind.pool, kind.static) for kind in kinds], [kind.latest for kind in kinds]
-    # Nothing to add up where all are zero: a search does this for every moment of every layout.
-    graphs, latest = graphs if any(map(any, graphs)) else [], latest if any(latest) else []
+    # Empty where all are zero, so that nothing is added up: a search does this for every moment of every layout.
+    graphs, latest = graphs * any(map(any, graphs)), latest * any(latest)
 
     def moment(load: Load) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
@@ -262,7 +262,8 @@ def _moments(
             static=in_graphs[2],
         )
 
-    return tuple(map(moment, fullest_loads(schedule, alike)))
+    lingers = bool(latest) or any(each.lingers for kind in kinds for each in (kind.sizes, kind.body))
+    return tuple(map(moment, fullest_loads(schedule, alike, lingers=lingers)))
 
 
 def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:

@@ -111,22 +111,24 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
     return tuple(seen)
 
 
-def fullest_instants(schedule: Schedule, alike: tuple[int, ...] = ()) -> tuple[Instant, ...]:
+def fullest_instants(schedule: Schedule, alike: tuple[int, ...] = (), *, lingers: bool = True) -> tuple[Instant, ...]:
     """Return the :func:`instants` that may hold the most memory: no other of their kind holds as much of every part.
 
-    ``alike``: for every chunk, the number of a chunk of equal cost; empty where each has its own.
+    ``alike``: for every chunk, the number of a chunk of equal cost; empty where each has its own. ``lingers``: the
+    latest pass of a chunk makes a difference.
     """
-    return _fullest(without_repeats(schedule), alike or tuple(range(schedule.vp_size)))
+    return _fullest(without_repeats(schedule), alike or tuple(range(schedule.vp_size)), lingers=lingers)
 
 
 @cache
-def _fullest(schedule: Schedule, alike: tuple[int, ...]) -> tuple[Instant, ...]:
+def _fullest(schedule: Schedule, alike: tuple[int, ...], *, lingers: bool) -> tuple[Instant, ...]:
     kinds: dict[object, dict[_Held, Instant]] = {}
     for instant in instants(schedule):
         kind, held = _held(instant, alike)
-        others = kinds.setdefault(kind, {})
+        alone = kind if lingers else kind[:2]
+        others = kinds.setdefault(alone, {})
         if not any(_covers(other, held) for other in others):
-            kinds[kind] = {o: i for o, i in others.items() if not _covers(held, o)} | {held: instant}
+            kinds[alone] = {o: i for o, i in others.items() if not _covers(held, o)} | {held: instant}
     kept = {instant for kind in kinds.values() for instant in kind.values()}
     return tuple(instant for instant in instants(schedule) if instant in kept)
 
@@ -147,9 +149,9 @@ class Load(NamedTuple):
 
 
 @cache
-def fullest_loads(schedule: Schedule, alike: tuple[int, ...]) -> tuple[Load, ...]:
-    """Return :func:`fullest_instants` by kinds of chunks; ``alike`` as there."""
-    return tuple(_load(instant, alike) for instant in fullest_instants(schedule, alike))
+def fullest_loads(schedule: Schedule, alike: tuple[int, ...], *, lingers: bool = True) -> tuple[Load, ...]:
+    """Return :func:`fullest_instants` by kinds of chunks; arguments as there."""
+    return tuple(_load(instant, alike) for instant in fullest_instants(schedule, alike, lingers=lingers))
 
 
 def _load(instant: Instant, alike: tuple[int, ...]) -> Load:

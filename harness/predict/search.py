@@ -25,7 +25,7 @@ from harness.predict.prediction import BUILT_IN, Constants, Prediction, Verdict,
 from harness.predict.ranges import cost_error
 from harness.predict.rank_parts import Read
 from harness.predict.stages import Composer
-from harness.predict.trace_book import MissingTraceError
+from harness.predict.trace_book import MissingTraceError, Shared
 from harness.predict.trace_cases import base_policies
 from harness.records.prediction import PredictionRecord
 from harness.records.trace import ChunkTrace, TraceCase
@@ -63,18 +63,19 @@ class Candidate:
 class Candidates:
     """Settings in the order none, modules, whole layers; the requested one is always among them.
 
-    ``inert``: modules that do nothing in this model and are therefore tried in no combination.
+    ``inert``: modules that do nothing in this model and are therefore tried in no combination. ``known``: rows of this
+    layout that were predicted before, by text.
     """
 
     rows: tuple[Candidate, ...]
     inert: dict[str, str]
     skipped: tuple[str, ...] = ()
-    _composers: dict[object, Composer] = field(default_factory=dict, repr=False, compare=False)
+    known: Mapping[str, "Row"] = field(default_factory=dict, repr=False, compare=False)
+    shared: Shared = field(default_factory=Shared, repr=False, compare=False)
 
     def composer(self, implementation: Implementation, software: Software) -> Composer:
-        """Return what composes the settings, the same at every call: it keeps the cases that it makes."""
-        made = Composer(self.rows[0].spec, implementation, software)
-        return self._composers.setdefault((implementation, software), made)
+        """Return what composes the settings."""
+        return Composer(self.rows[0].spec, implementation, software, shared=self.shared)
 
 
 def candidates(spec: ExperimentSpec, software: Software, implementation: Implementation) -> Candidates:
@@ -311,7 +312,9 @@ def plan(
     """Predict every legal setting and choose. ``limits`` get what the device of ``spec`` needs beside tensors."""
     limits = replace(limits, needs=device_needs(spec, constants.outside_allocator_bytes))
     composer = found.composer(implementation, software)
-    rows = tuple(row_of(row, composer, traces, software, constants, limits) for row in found.rows)
+    rows = tuple(
+        found.known.get(row.text) or row_of(row, composer, traces, software, constants, limits) for row in found.rows
+    )
     control = next((row.prediction for row in rows if row.prediction and row.text == NoRecompute().text), None)
     rows = tuple(row.compared_with(control) for row in rows)
     return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from itertools import chain
 
 from harness.experiment.effective import NO_SOFTWARE, Implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -34,23 +34,16 @@ from harness.predict.compose import (
     unit_piece,
 )
 from harness.predict.ledger import tokens_of_rank
-from harness.predict.trace_book import Book
+from harness.predict.trace_book import Book, Shared
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
 Settings = tuple[RecomputePolicy, ...]
 """The settings of the layers of a chunk, MTP layers last."""
 
+_Name = tuple[frozenset[LayerKind], tuple[LayerKind, ...], tuple[bool, bool, int], Settings, RecomputePolicy]
+
 _FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """Values that the settings of one request share. A book holds its traces, so that their ids stay valid."""
-
-    cases: dict[object, TraceCase] = field(default_factory=dict)
-    steps: dict[object, Any] = field(default_factory=dict)
-    books: dict[int, Book] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class Composer:
     implementation: Implementation
     software: Software = NO_SOFTWARE
     as_traced: bool = False
-    shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
+    shared: Shared = field(default_factory=Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
         """Return the same request with another setting. Both share their cases and layers."""
@@ -92,27 +85,32 @@ class Composer:
 
     def cases(self) -> tuple[TraceCase, ...]:
         """Return all traces that :meth:`chunk_costs` reads."""
-        recorder = Book()
-        self._costs(recorder)
-        return tuple({case.key: case for case in recorder.cases}.values())
+        listed, found = self.shared.listed, dict[str, TraceCase]()
+        for name, chunk in dict(chain(*self._named)).items():
+            if name not in listed:
+                self._cost(chunk, self.settings(chunk), name[0], recorder := Book())
+                listed[name] = recorder.cases
+            found |= {case.key: case for case in listed[name]}
+        return tuple(found.values())
 
     def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
         """Return ``costs[pp_rank][vp_stage]``; MissingTraceError for a missing trace."""
-        return self._costs(self._book(traces))
+        book = self._book(traces)
+        for name, chunk in dict(chain(*self._named)).items():
+            if name not in book.costs:
+                book.costs[name] = self._cost(chunk, self.settings(chunk), name[0], book)
+        return tuple(tuple(book.costs[name] for name, _ in stage) for stage in self._named)
 
-    def _costs(self, book: Book) -> tuple[tuple[ChunkCost, ...], ...]:
-        made: dict[object, ChunkCost] = {}
+    @cached_property
+    def _named(self) -> list[list[tuple[_Name, Chunk]]]:
+        """Return the chunks of each stage with names, which are equal for chunks of equal cost."""
 
-        def cost(chunk: Chunk, of_stage: frozenset[LayerKind]) -> ChunkCost:
+        def name(chunk: Chunk, of_stage: frozenset[LayerKind]) -> _Name:
             layers = tuple(self.layer_kinds[i] for i in chunk.layers)
-            settings = self.settings(chunk)
-            alike = (layers, chunk.has_embedding, chunk.has_loss, chunk.mtp_layers, of_stage, settings)
-            if alike not in made:
-                made[alike] = self._cost(chunk, settings, of_stage, book)
-            return made[alike]
+            ends = chunk.has_embedding, chunk.has_loss, chunk.mtp_layers
+            return of_stage, layers, ends, self.settings(chunk), self.policy
 
-        every = ((stage, self.kinds(stage)) for stage in self.stages)
-        return tuple(tuple(cost(chunk, of_stage) for chunk in stage) for stage, of_stage in every)
+        return [[(name(chunk, self.kinds(stage)), chunk) for chunk in stage] for stage in self.stages]
 
     def chunk_cost(
         self, chunk: Chunk, settings: Settings, of_stage: frozenset[LayerKind], traces: Mapping[str, ChunkTrace]

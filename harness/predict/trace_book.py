@@ -1,8 +1,10 @@
 """Where a composition looks up its traces."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from harness.predict.compose import Piece
+from harness.predict.compose import ChunkCost, Piece
 from harness.records.trace import ChunkTrace, TraceCase
 
 _NOTHING = ChunkTrace(
@@ -30,6 +32,7 @@ class Book:
     def __init__(self, traces: Mapping[str, ChunkTrace] | None = None) -> None:
         self._traces = traces
         self._made: dict[object, Piece] = {}
+        self.costs: dict[object, ChunkCost] = {}
         self.cases: list[TraceCase] = []
 
     def once(self, name: object, make: Callable[[], Piece]) -> Piece:
@@ -45,3 +48,16 @@ class Book:
         if case.key not in self._traces:
             raise MissingTraceError(case.key)
         return self._traces[case.key]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Values that the settings of one request share, and all but ``steps`` the requests that differ in the pipeline.
+
+    ``listed``: the cases of each chunk. A book holds its traces, so that their ids stay valid.
+    """
+
+    cases: dict[object, TraceCase] = field(default_factory=dict)
+    listed: dict[object, list[TraceCase]] = field(default_factory=dict)
+    steps: dict[object, Any] = field(default_factory=dict)
+    books: dict[int, Book] = field(default_factory=dict)

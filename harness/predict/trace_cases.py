@@ -87,6 +87,13 @@ def keyed(case: TraceCase, implementation: Implementation) -> TraceCase:
     return case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
 
 
+def text_without_pipeline(spec: ExperimentSpec) -> str:
+    """Return a text that is equal for requests whose pipelines alone differ."""
+    one = dict.fromkeys(("virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"))
+    p = spec.parallelism.model_copy(update={"pipeline_model_parallel_size": 1, **one})
+    return spec.model_copy(update={"parallelism": p}).model_dump_json()
+
+
 def base_policies(policy: RecomputePolicy) -> tuple[RecomputePolicy, ...]:
     """Return the policies to trace for ``policy``: full recompute of any N is composed of kept and single layers."""
     if isinstance(policy, PlannedRecompute):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from time import monotonic, sleep
 
 from harness.errors import RunFailedError
@@ -34,8 +34,12 @@ class TracerLateError(RunFailedError):
 
 
 def tracer_environment(host: Host) -> dict[str, str]:
-    """Return the variables of a tracer, which uses one thread, because more would not speed it up."""
-    return {**host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1", PARENT_PID_VARIABLE: str(os.getpid())}
+    """Return the variables of a tracer. It sees no GPU, or autograd would start threads, and forks could not use it.
+
+    One thread of OpenMP: more would not speed it up.
+    """
+    own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", PARENT_PID_VARIABLE: str(os.getpid())}
+    return {**host.shell, **SAFE_PATH, **own}
 
 
 def death_of(exit_code: int, stderr: str) -> str:
@@ -110,55 +114,41 @@ class TracerProcess:
 
 
 class _Process:
-    """One process, started by a thread that lives as long: the kernel ends a tracer with the thread that started it."""
+    """One process. It ends at the end of its stdin, which the kernel closes with the process that asks."""
 
     def __init__(self, host: Host, implementation: Implementation) -> None:
-        self._command = (host.python, "-m", "harness.engine.warm_trace", implementation)
-        self._env = tracer_environment(host)
-        self._asking, self._started, self._ended = Lock(), Event(), Event()
-        self._process: subprocess.Popen[str] | None = None
-        self.death = ""
-        """How the process ended; empty while it runs."""
-        Thread(target=self._live, daemon=True).start()
-        self._started.wait()
+        self._asking = Lock()
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (open as long as the process)
+        self._process = subprocess.Popen(
+            (host.python, "-m", "harness.engine.warm_trace", implementation),
+            env=tracer_environment(host),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
 
-    def _live(self) -> None:
-        with tempfile.TemporaryFile("w+", errors="replace") as errors:
-            try:
-                process = self._process = subprocess.Popen(
-                    self._command,
-                    env=self._env,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    text=True,
-                    start_new_session=True,
-                )
-                self._started.set()
-                code = process.wait()
-                errors.seek(0)
-                self.death = death_of(code, errors.read())
-            except OSError as error:
-                self.death = death_of(-1, str(error))
-            finally:
-                self._started.set()
-                self._ended.set()
+    @property
+    def death(self) -> str:
+        """How the process ended; empty while it runs."""
+        if (code := self._process.poll()) is None:
+            return ""
+        self._errors.seek(0)
+        return death_of(code, self._errors.read())
 
     def ask(self, folder: Path) -> None:
         """Send the folder of a request. A dead process hears nothing; `death` then says why."""
-        if self._process and self._process.stdin and not self.death:
-            with self._asking, suppress(BrokenPipeError):  # it died just now
-                self._process.stdin.write(f"{folder}\n")
-                self._process.stdin.flush()
+        assert self._process.stdin
+        with self._asking, suppress(BrokenPipeError):
+            self._process.stdin.write(f"{folder}\n")
+            self._process.stdin.flush()
 
     def end(self) -> None:
         """End the process, and with it the requests that it works on."""
-        if self._process:
-            self._process.kill()
-            self._ended.wait()
-            if self._process.stdin:
-                with suppress(BrokenPipeError):
-                    self._process.stdin.close()
+        self._process.kill()
+        with self._errors, suppress(BrokenPipeError):
+            self._process.communicate()
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
     job = resolve(request)
-    written = exported(job.spec, how.form, tuple(job.notes))
+    written = exported(job.spec, how.form, tuple(job.notes), job.sources)
     document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
     answer(lambda: document, lambda: Page((Code(written.text.rstrip()),)), as_json=how.as_json)
 

@@ -115,10 +115,6 @@ def _recorded(folder: Path) -> Iterator[str]:
     if found := sorted(path.name for path in folder.glob("snapshot_*.pickle")):
         count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
         yield f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"
-    ends = ("json.gz", "nsys-rep", "sqlite")
-    if found := sorted(path.name for end in ends for path in folder.glob(f"profile_*.{end}")):
-        opens = "Nsight Systems" if any(name.endswith("nsys-rep") for name in found) else "https://ui.perfetto.dev"
-        yield f"profiles, for {opens}: {', '.join(f'ranks/{name}' for name in found)}"
 
 
 def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:

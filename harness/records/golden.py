@@ -1,17 +1,15 @@
-"""A golden value file: its settings, its text on disk, and how it is retired."""
+"""A golden value file: its settings, and its text on disk."""
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.errors import BadRequestError, os_errors_reported
+from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
@@ -19,10 +17,7 @@ from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
 from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
-from harness.records.redact import redact
 from harness.records.refusing import Keys, RefusedError, one_of
-from harness.records.store import write_once
-from harness.records.strict_json import read_document, read_each
 from harness.units import utc_time
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
@@ -65,8 +60,7 @@ class GoldenRecord(Frozen):
 
     ``digest``: of the figures, see :func:`figures_digest`; a golden whose figures were edited by hand is refused.
     ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
-    the author accepted. ``retired_at``, ``retired_by``, ``retired_reason``: set for a golden in the retired folder,
-    with which nothing is compared.
+    the author accepted.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -94,9 +88,6 @@ class GoldenRecord(Frozen):
     window: tuple[int, int] | None = None
     night_id: str | None = None
     overridden: tuple[str, ...] = ()
-    retired_at: str | None = None
-    retired_by: str | None = None
-    retired_reason: str | None = None
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -271,70 +262,3 @@ def _sorted(value: object) -> object:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return value
-
-
-RETIRED = "retired"
-_MOST_A_DAY = 100
-
-
-def retire(folder: Path, path: Path, golden: GoldenRecord, *, reason: str, author: str, now: datetime) -> Path:
-    """Move the golden at ``path`` to ``<folder>/retired/<gpu>/<slug>.<UTC date>.json``.
-
-    A second one that day gets a number. Nothing is overwritten, and the golden leaves its place only once the other
-    file is on disk. BadRequestError for an empty reason or author, a golden that is not at a place below ``folder``,
-    and a folder that cannot be written.
-    """
-    _check(folder, path, reason, author)
-    fields = {
-        "retired_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "retired_by": redact(author.strip()),
-        "retired_reason": redact(reason.strip()),
-    }
-    text = golden_text(golden.model_copy(update=fields))
-    with os_errors_reported(f"{path}: cannot be retired", "name a writable folder with --golden_dir"):
-        target = _write(folder / RETIRED / path.parent.name, path.stem, text, now)
-        path.unlink()
-    return target
-
-
-def _write(folder: Path, stem: str, text: str, now: datetime) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    day = now.strftime("%Y%m%d")
-    for number in range(1, _MOST_A_DAY):
-        target = folder / f"{stem}.{day}{f'-{number}' if number > 1 else ''}.json"
-        try:
-            write_once(target, text)
-        except FileExistsError:
-            continue
-        return target
-    raise BadRequestError(f"{folder / stem}: already retired {_MOST_A_DAY} times on {day}", remedy="retire it tomorrow")
-
-
-def _check(folder: Path, path: Path, reason: str, author: str) -> None:
-    if not reason.strip():
-        raise BadRequestError("--reason is empty", remedy="give the reason why nobody should use this golden any more")
-    if not author.strip():
-        raise BadRequestError("--author is empty", remedy="pass --author, or set git config user.name")
-    if path.resolve().parent.parent != folder.resolve():
-        raise BadRequestError(
-            f"{path}: not an active golden below {folder}",
-            remedy="mbr-perf golden list prints the active goldens; --golden_dir names another folder",
-        )
-
-
-def list_retired(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, BadRequestError]]:
-    """Read the retired goldens below ``folder`` by path, oldest first for each name; also return read errors."""
-    return read_each(sorted(folder.glob(f"{RETIRED}/*/*.json")), GoldenRecord)
-
-
-def retired_in_place_of(path: Path) -> GoldenRecord | None:
-    """Return the golden last retired from ``path``; None if none was."""
-    folder = path.parent.parent / RETIRED / path.parent.name
-    mine = re.compile(re.escape(path.stem) + r"\.\d{8}(-\d+)?\.json")
-    found = [read_document(each, GoldenRecord) for each in sorted(folder.glob("*")) if mine.fullmatch(each.name)]
-    return max(found, key=lambda golden: golden.retired_at or "", default=None)
-
-
-def retirement_text(golden: GoldenRecord) -> str:
-    """Return text such as ``was retired 2026-03-04 by ada: the cluster is gone``."""
-    return f"was retired {(golden.retired_at or '')[:10]} by {golden.retired_by}: {golden.retired_reason}"

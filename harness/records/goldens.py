@@ -10,8 +10,6 @@ from harness.records.folders import golden_dir
 from harness.records.golden import (
     GoldenRecord,
     golden_text,
-    retired_in_place_of,
-    retirement_text,
     setting_differences,
 )
 from harness.records.reading import read_text
@@ -75,18 +73,15 @@ def find_golden(
 
     ``sources``: what set each value of ``spec``. With it, also return the golden of the same name whose recipe point
     has changed since. But if an option set the differing value, the user asked for another experiment: return no
-    golden. BadRequestError if ``override`` does not exist, or if a file is not a golden or is a retired golden.
+    golden. BadRequestError if ``override`` does not exist, or if a file is not a golden.
     """
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
     if override is not None and override.is_file():
-        return GoldenSearch(in_force(override, read_golden(override)), override)
+        return GoldenSearch(read_golden(override), override)
     path = golden_path(golden_dir(override), spec)
     if not path.is_file():
-        retired = retired_in_place_of(path)
-        is_other = retired is None or setting_differences(retired, spec, spec.fingerprint)
-        why = "does not exist" if retired is None or is_other else retirement_text(retired)
-        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} {why}"))
+        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} does not exist"))
     golden = read_golden(path)
     different = setting_differences(golden, spec, spec.fingerprint)
     if not different:
@@ -103,16 +98,6 @@ def _is_option(sources: Mapping[str, str], name: str) -> bool:
     while name not in sources and "." in name:
         name = name.rpartition(".")[0]
     return sources.get(name, "").startswith("-")
-
-
-def in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
-    """Pass a golden on; BadRequestError, with who retired it and why, for a retired one."""
-    if golden.retired_at is None:
-        return golden
-    raise BadRequestError(
-        f"{path}: {retirement_text(golden)}; nothing is compared with it",
-        remedy="to read a retired golden, use mbr-perf explain or golden diff",
-    )
 
 
 def read_golden(path: Path) -> GoldenRecord:

@@ -13,15 +13,13 @@ from harness.records.rank import OWNER
 from harness.records.references import MARKS, Kind, folder_named, folders
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
-from harness.records.strict_json import RejectedError, read_document
+from harness.records.strict_json import read_document
 from harness.records.sweep import CellData, read_sweep
 from harness.units import counted, utc_time
 
 RUNS, SWEEPS = "runs", "sweeps"
 
-State = Literal[
-    "ok", "oom", "failed", "interrupted", "finished", "running", "unfinished", "incomplete", "damaged", "rejected"
-]
+State = Literal["ok", "oom", "failed", "interrupted", "finished", "running", "unfinished", "incomplete", "damaged"]
 
 FOLDERS = (RUNS, SWEEPS, NIGHTS)
 _MARKS = (*MARKS.values(), "spec.json", OWNER)
@@ -39,8 +37,8 @@ class Stored:
 
     ``when``: start as UTC ISO-8601, empty if the folder's name does not have it. An imported run started when its job
     started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import. ``state``: for a
-    committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file cannot be read.
-    ``rejected``: the file is whole, but has values that are not accepted. ``detail``: a further explanation.
+    committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file cannot be read,
+    or has values that are not accepted. ``detail``: a further explanation.
     """
 
     kind: Kind
@@ -108,8 +106,6 @@ def _state(path: Path, kind: Kind) -> _Read:
         return "incomplete", f"no {MARKS[kind]}", "", True
     try:
         return _run_state(path) if kind == "run" else (*_batch_state(path, kind), "", True)
-    except RejectedError as error:
-        return "rejected", error.message, "", True
     except BadRequestError as error:
         return "damaged", error.message, "", True
 

@@ -1,7 +1,6 @@
 """Jobs of Slurm and Kubernetes: their records and folders."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -230,16 +229,6 @@ def read_submitted(job_dir: Path) -> SubmittedRecord | None:
 def job_dirs(results: Path) -> tuple[Path, ...]:
     """List the folders of all jobs, oldest first."""
     return tuple(folder for folder in folders(results / JOBS) if (folder / JOB).is_file())
-
-
-def unsubmitted_job_of(run_dir: Path) -> Path | None:
-    """Return the folder of the unsubmitted job that would fill a run's folder in ``results/runs``; None without one."""
-    for job_dir in job_dirs(run_dir.absolute().parents[1]):
-        with suppress(BadRequestError):  # another command reports unreadable jobs
-            runs = read_job(job_dir).runs if read_submitted(job_dir) is None else ()
-            if any(Path(run.run_dir).resolve() == run_dir.resolve() for run in runs):
-                return job_dir
-    return None
 
 
 def job_dir_of(reference: str, results: Path | None = None) -> Path:

@@ -14,11 +14,6 @@ BRIDGE_CONFIG = "bridge_config.yaml"
 HANG_TIMEOUT_S = 600.0
 SAMPLE_INTERVAL_MS = 50
 
-GPU_CLOCK, MEMORY_CLOCK = "--gpu_clock_mhz", "--memory_clock_mhz"
-"""Options of the sampler that lock the clocks of its GPUs while it runs."""
-CLOCKS_REFUSED = 77
-"""The sampler's exit code if it may not lock them, or if a GPU cannot; its log has the reason."""
-
 OF_PROCESSES = 0o027
 """The umask of agents, ranks and samplers: the group may read, as in run folders."""
 

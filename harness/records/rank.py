@@ -87,8 +87,7 @@ Phase = Literal[
 class StepRecord(Frozen):
     """One training step. Seconds are wall time between device synchronisations. Only the last stage has a loss.
 
-    ``ended_s``: the node's monotonic clock, as for the NVML samples. ``trainer_seconds``: the
-    iteration by the clock of the program that trains, if it has its own (Megatron-Bridge).
+    ``ended_s``: the node's monotonic clock, as for the NVML samples.
     """
 
     step: int
@@ -96,7 +95,6 @@ class StepRecord(Frozen):
     loss: float | None = None
     grad_norm: float | None = None
     ended_s: Annotated[float, Field(ge=0, le=_LATEST_S)] | None = None
-    trainer_seconds: float | None = None
 
 
 class MemoryRecord(Frozen):

@@ -13,7 +13,7 @@ from harness.experiment.frozen import Frozen
 from harness.records.folders import new_folder
 from harness.records.references import MARKS, folder_of, refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.strict_json import RejectedError, read_document
+from harness.records.strict_json import read_document
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
@@ -81,7 +81,7 @@ def _flush_folder(folder: Path) -> None:
 
 RECORD = MARKS["run"]
 
-MEND_RECORD = "mbr-perf results doctor shows how to repair it"
+MEND_RECORD = "read it with the mbr-perf that wrote it, or delete its folder; the ranks folder has the measurements"
 
 
 def new_run_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:
@@ -114,9 +114,6 @@ def read_record(path: Path) -> RunRecord:
     """Read a ``record.json``. BadRequestError, with a remedy, if it is damaged."""
     try:
         return read_document(path, RunRecord)
-    except RejectedError as error:
-        *others, last = error.problems
-        raise RejectedError([*others, BadRequestError(last.message, remedy=MEND_RECORD)]) from error
     except BadRequestError as error:
         raise BadRequestError(error.message, remedy=MEND_RECORD) from error
 

@@ -17,12 +17,8 @@ _MAX_PROBLEMS = 10  # a program wrote the file
 _MAX_DIGITS = 30  # the largest real value, the FLOPs of a step, has at most 25
 
 
-class RejectedError(ManyProblemsError):
-    """The file is a whole JSON object, but this version of mbr-perf does not accept some of its values."""
-
-
 def read_document(path: Path, schema: type[Model]) -> Model:
-    """Read a JSON file as ``schema``. BadRequestError if it cannot be read; RejectedError if its values do not fit."""
+    """Read a JSON file as ``schema``. BadRequestError if it cannot be read, or if its values do not fit."""
     return parse_document(read_text(path, str(path), most_bytes=None), str(path), schema)
 
 
@@ -38,7 +34,7 @@ def parse_document(text: str, label: str, schema: type[Model]) -> Model:
         found, rest = file.problems.found[:_MAX_PROBLEMS], len(file.problems.found) - _MAX_PROBLEMS
         if rest > 0:
             found.append(BadRequestError(f"{label}: and {counted(rest, 'more problem')}"))
-        raise RejectedError(found) from error
+        raise ManyProblemsError(found) from error
 
 
 def read_each(paths: Iterable[Path], schema: type[Model]) -> tuple[dict[Path, Model], dict[Path, BadRequestError]]:

@@ -14,19 +14,11 @@ from harness.resolve.recipe import LEAVES, SECTION_MODELS, Layer, Request, Setti
 from harness.resolve.recompute import policy_from_text, recompute_setting
 from harness.units import GIB, shortened
 
-_READ_BELOW = "measure.profiling_ranks"
 LEAF_OF_OPTION = {
     "gpus_per_node": "gpus_per_node",
     "activation_offload_layers": "offload.cpu_offloading_num_layers",
     "cuda_graph_impl": "cuda_graph.impl",
-    "lock_gpu_freq": "measure.gpu_clock_mhz",
-    "peak_mem_clk": "measure.memory_clock_mhz",
-} | {
-    field.name: path
-    for field in fields(Request)
-    for path in LEAVES
-    if path.rpartition(".")[1:] == (".", field.name) and path != _READ_BELOW
-}
+} | {field.name: path for field in fields(Request) for path in LEAVES if path.rpartition(".")[1:] == (".", field.name)}
 """Options that set one leaf, by the name of the Request field, which is also the long option."""
 
 
@@ -64,7 +56,7 @@ def _direct(request: Request, problems: Problems) -> Layer:
         if value is not None:
             cleared = option == "virtual_pipeline_model_parallel_size" and value == "none"
             settings[path] = Setting(None if cleared else value, f"--{option}")
-    for read in (_memory_limit, _graph_scope, _profiling):
+    for read in (_memory_limit, _graph_scope):
         with problems.collecting():
             settings.update(read(request))
     return settings
@@ -80,48 +72,6 @@ def _memory_limit(request: Request) -> Layer:
             remedy="GiB that each rank may use, e.g. 0.5",
         )
     return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
-
-
-_OF_NSYS = {
-    "nsys_trace": "--trace={}", "profiling_gpu_metrics": "--gpu-metrics-devices=all",
-    "export_nsys_sqlite": "--export=sqlite", "nsys_extra_args": "{}",
-}  # fmt: skip
-_OF_PROFILERS = ("profiling_ranks", "profiling_start_step", "profiling_stop_step")
-
-
-def _check_profiling(request: Request) -> None:
-    problems = Problems()
-    if request.enable_nsys and request.pytorch_profiler:
-        problems.add("--enable_nsys and --pytorch_profiler exclude each other", "run once with each")
-    is_set = any(text.startswith("measure.profiler=") for text in request.set_values)
-    for names, fits, wanted in (
-        (_OF_NSYS, request.enable_nsys or is_set, "--enable_nsys"),
-        (
-            _OF_PROFILERS,
-            request.enable_nsys or request.pytorch_profiler or is_set,
-            "--enable_nsys or --pytorch_profiler",
-        ),
-    ):
-        given = [f"--{name}" for name in names if getattr(request, name) is not None]
-        if given and not fits:
-            problems.add(f"{', '.join(given)}: only with {wanted}", "add it, or leave them out")
-    problems.raise_if_any()
-
-
-def _profiling(request: Request) -> Layer:
-    _check_profiling(request)
-    settings: dict[str, Setting] = {}
-    if (ranks := request.profiling_ranks) is not None:
-        numbers = tuple(int(word) if re.fullmatch(r"\s*[0-9]{1,8}\s*", word) else word for word in ranks.split(","))
-        settings["measure.profiling_ranks"] = Setting(numbers, "--profiling_ranks")
-    for option, profiler in (("enable_nsys", "nsys"), ("pytorch_profiler", "pytorch")):
-        if getattr(request, option):
-            settings["measure.profiler"] = Setting(profiler, f"--{option}")
-    options = [text.format(value) for name, text in _OF_NSYS.items() if (value := getattr(request, name))]
-    options[-1:] = options[-1].split(",") if request.nsys_extra_args else options[-1:]
-    if options:
-        settings["measure.nsys_options"] = Setting(tuple(options), "--nsys_extra_args and the like")
-    return settings
 
 
 def _graph_scope(request: Request) -> Layer:

@@ -327,17 +327,6 @@ class Request:
     memory_limit: float | None = None
     memory_snapshot: bool | None = None
     snapshot_on_oom: bool | None = None
-    enable_nsys: bool | None = None
-    pytorch_profiler: bool | None = None
-    profiling_ranks: str | None = None
-    profiling_start_step: int | None = None
-    profiling_stop_step: int | None = None
-    nsys_trace: str | None = None
-    nsys_extra_args: str | None = None
-    profiling_gpu_metrics: bool | None = None
-    export_nsys_sqlite: bool | None = None
-    lock_gpu_freq: int | None = None
-    peak_mem_clk: int | None = None
     engine: str | None = None
     forward_step: str | None = None
     env: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ def machine(results_dir: Results = None, as_json: Json = False) -> None:
     raise typer.Exit(code)
 
 
-app = App(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, check, archive them.")
+app = App(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, archive them.")
 
 Reference = Annotated[
     str,
@@ -65,30 +65,11 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     entry = observed(find_stored(reference, folders.results_dir(results_dir)))
     document = entry_document(entry)
     facts = [("Process", f"{document.process.state}: {document.process.reason}")] if document.process else []
-    if entry.state in ("damaged", "rejected"):
+    if entry.state == "damaged":
         facts = [("To do", MEND_RECORD)]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))
     answer(lambda: document, lambda: entry_page(document, facts), as_json=as_json)
-
-
-@app.command()
-def doctor(results_dir: Results = None, as_json: Json = False) -> None:
-    """Find problems: damaged or missing records, and incomplete files.
-
-    Exits 0 without problems, else 6. Ignores folders of running processes.
-    """
-    from harness.errors import ExitCode
-    from harness.records import folders
-    from harness.results.housekeeping import AilmentsDocument, examine_results
-    from harness.results.show import ailments_page
-
-    results = folders.results_dir(results_dir)
-    found = examine_results(results)
-    code = ExitCode.INCONCLUSIVE if found else ExitCode.OK
-    document = AilmentsDocument(results_dir=results, ailments=found, exit_code=code)
-    answer(lambda: document, lambda: ailments_page(found, results), as_json=as_json)
-    raise typer.Exit(int(code))
 
 
 @app.command()

@@ -12,13 +12,10 @@ from harness.records.inventory import State, Stored, case_state, file_sizes, out
 from harness.records.night import read_night
 from harness.records.run import RunRecord
 from harness.records.sweep import read_sweep
-from harness.results.housekeeping import Ailment
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, Text, at
-from harness.show.page import Block, Column, Facts, Line, Page, Span, Table, Words, style_of, table, tabled
+from harness.show.page import Column, Facts, Page, Span, Table, Words, style_of, table, tabled
 from harness.units import counted, first_line, format_bytes, format_seconds
-
-_INDENT = 12
 
 
 class EntryRow(Shown):
@@ -136,7 +133,7 @@ def entry_page(entry: EntryDocument, facts: Sequence[tuple[str, str]]) -> Page:
         *facts,
         ("Size", format_bytes(entry.bytes)),
     )
-    return Page((Facts(about, _INDENT), _parts(entry)), answer=(f"{entry.kind} {entry.id}: ", _state(entry.state)))
+    return Page((Facts(about, 12), _parts(entry)), answer=(f"{entry.kind} {entry.id}: ", _state(entry.state)))
 
 
 def _parts(entry: EntryDocument) -> Table:
@@ -144,17 +141,6 @@ def _parts(entry: EntryDocument) -> Table:
         rows = [(part.name, part.state, str(len(part.runs)), part.reason) for part in parts]
         return table(("Cell" if entry.cells else "Case", "State", "Runs", "Why"), rows, right=("Runs",))
     return table(("File", "Size"), [(file.path, format_bytes(file.bytes)) for file in entry.files], right=("Size",))
-
-
-def ailments_page(ailments: Sequence[Ailment], results: Path) -> Page:
-    """Return kind, path, message and remedy of each problem; one line if there is no problem."""
-    blocks: list[Block] = []
-    for ailment in ailments:
-        lines = (line.strip() for text in (ailment.message, ailment.remedy) for line in text.splitlines())
-        blocks.append(Line((Span(f"{ailment.kind:<{_INDENT}}", "doubt"), str(ailment.path)), hang=_INDENT))
-        blocks.append(Facts(tuple(("", line) for line in dict.fromkeys(lines)), _INDENT))
-    found = counted(len(ailments), "problem") if ailments else "no problems"
-    return Page(tuple(blocks), answer=f"{results}: {found}")
 
 
 def _state(state: str) -> Span:

@@ -46,7 +46,7 @@ _STYLES: dict[str, Style] = {
     "improvement": "better", "better": "better", "regression": "worse", "worse": "worse",
     "inconclusive": "doubt", "tight": "doubt", "interrupted": "doubt", "warning": "doubt",
     "ok, in doubt": "doubt", "ok, no margin": "doubt",
-    "failed": "failed", "error": "failed", "damaged": "failed", "rejected": "failed",
+    "failed": "failed", "error": "failed", "damaged": "failed",
     "oom": "oom", "not_gated": "dim", "note": "dim",
 }  # fmt: skip
 

@@ -116,7 +116,7 @@ class ReportOptions:
 
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps,
         help="A sweep's folder, its sweep.json, or the start of its id.")]
-    formats: Annotated[list[str] | None, option("NAME,NAME,...", "html, md, csv, json, svg. Default: all of them. "
+    formats: Annotated[list[str] | None, option("NAME,NAME,...", "html, md, json, svg. Default: all of them. "
         "Repeatable.", "--format")] = None
     out: Annotated[Path | None, option("DIR", "The output folder. Default: the sweep's report folder.")] = None
     results_dir: Results = None

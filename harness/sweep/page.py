@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.measure.prediction import limits_for, limits_of
+from harness.measure.prediction import host_misfit_line, limits_for, limits_of
 from harness.predict.search import judged
 from harness.records.metrics import BY_NAME, RunClocks
 from harness.records.prediction import PredictionRecord
@@ -205,7 +205,7 @@ def plan_page(plan: SweepPlan) -> Page:
             ),
         ],
     )
-    lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan)]
+    lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan), *_host_misfit(plan)]
     return Page(
         title=plan.title, notes=plan.notes, answer=answer_line(_planned_runs(plan)), blocks=(cells, GAP, listing(lines))
     )
@@ -234,7 +234,13 @@ def _predicted_column(read: Callable[[PredictionRecord], str]) -> Callable[[Cell
 
 def summary_lines(plan: SweepPlan) -> list[str]:
     """Return how many cells run, and why others do not."""
-    return [_planned_runs(plan), *_reasons(plan)]
+    return [_planned_runs(plan), *_reasons(plan), *_host_misfit(plan)]
+
+
+def _host_misfit(plan: SweepPlan) -> list[str]:
+    running = (cell for cell in plan.cells if cell.fate == "run")
+    line = host_misfit_line((cell.prediction, cell.spec) for cell in running if cell.prediction and cell.spec)
+    return [line] * bool(line)
 
 
 def _reasons(plan: SweepPlan) -> list[str]:

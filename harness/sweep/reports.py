@@ -5,17 +5,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any
 
 from harness.batch.batch import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
 from harness.judge.gate import comparison_outcome
 from harness.records.gating import GateOptions
-from harness.records.metrics import METRICS
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.show import json
-from harness.show.figures import Value, csv_text
 from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import GAP, Block, Line, Picture, details
@@ -72,7 +69,7 @@ class SweepDisplay(BatchDisplay):
 
 
 REPORT = "report"
-FORMATS = ("html", "md", "csv", "json", "svg")
+FORMATS = ("html", "md", "json", "svg")
 
 
 def write_reports(
@@ -107,61 +104,8 @@ def _text(
             return html(sweep_page(verdict, drawn, origin))
         case ".md":
             return markdown(sweep_page(verdict, drawn, origin), with_images=with_images)
-        case ".csv":
-            return sweep_csv(verdict)
         case _:
             return json.text(verdict) + "\n"
-
-
-def sweep_csv(verdict: SweepVerdict) -> str:
-    """Return header and rows; step time and rates are each cell's speed (over repeats the mean)."""
-    records = [_row(cell, verdict) for cell in verdict.cells]
-    return csv_text(list(records[0]), (record.values() for record in records))
-
-
-_FIGURES = {
-    "memory_saved_bytes": "versus.memory_saved_bytes",
-    "ms_per_gib_saved": "versus.ms_per_gib_saved",
-    "predicted_peak_bytes": "predicted.peak_bytes",
-    "peak_error": "predicted.peak_error",
-    "predicted_reserved_bytes": "predicted.reserved_bytes",
-    "predicted_fits_bytes": "predicted.fits_bytes",
-    "predicted_step_time_s": "predicted.step_time_s",
-    "predicted_time_change": "predicted.overhead",
-    "golden_outcome": "golden.outcome.value",
-    "oom_rank": "oom.rank",
-    "oom_request_bytes": "oom.request_bytes",
-}
-
-
-def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
-    def at(path: str) -> Any:
-        found: Any = cell
-        for name in path.split("."):
-            found = getattr(found, name, None)
-        return found
-
-    low, high = at("versus.time_change_interval") or (None, None)
-    return {
-        "index": cell.index,
-        "cell": cell.name,
-        **{f"axis:{axis.name}": cell.changes.get(axis.name) for axis in verdict.axes},
-        "recompute": cell.recompute,
-        "status": cell.status,
-        "control": cell.is_control,
-        "reference": cell.name == verdict.reference,
-        "pareto": cell.pareto,
-        "recommended": cell.name == verdict.recommended,
-        "fits": cell.fits,
-        "num_runs": cell.num_runs,
-        **{metric.name: cell.figure(metric) for metric in METRICS},
-        "time_change": at("versus.time_change"),
-        "time_change_low": low,
-        "time_change_high": high,
-        **{name: at(path) for name, path in _FIGURES.items()},
-        "reason": cell.oom.verdict if cell.oom else cell.reason,
-        "doubts": "; ".join(cell.doubts),
-    }
 
 
 _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT)

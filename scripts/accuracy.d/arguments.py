@@ -174,7 +174,7 @@ def _treatment(name: str, plain: Arguments) -> str:
     own = argument.name
     if own not in plain.given or plain.fits(plain.given[own].value, usual(own)):
         return _DEFAULT
-    if own in plain.read:
+    if own in plain.read and own not in ("lr", "weight_decay"):  # which a figure never depends on
         return _READ
     kinds = {row.kind for row in known().get(own, ())}
     return _SMALL if "small" in kinds else _DERIVED if "refused" in kinds else _HARMLESS

@@ -109,7 +109,7 @@ def test_a_job_has_a_run_per_repeat_and_as_many_nodes_as_its_ranks_need(request_
     sizes = {"num_gpus": num_gpus, "gpus_per_node": 1, "pipeline_model_parallel_size": num_gpus}
     asked = Request(model_recipe_name=str(REPLAYS / "replayed.yaml"), gpu="cpu", **sizes)
     request, shown = (
-        request_of(asked=asked, repeats=2, launch=LaunchSettings(), force=frozenset({"R18", "B04g"})),
+        request_of(asked=asked, repeats=2, launch=LaunchSettings(), force=frozenset({"R18", "B04f"})),
         Planned(),
     )
     dry_run_on_cluster(request, ClusterRequest(options=SlurmOptions(time_limit_minutes=5)), JobDisplay(shown))
@@ -118,7 +118,7 @@ def test_a_job_has_a_run_per_repeat_and_as_many_nodes_as_its_ranks_need(request_
         (name, tmp_path / "runs") for name in ("RUN1", "RUN2")
     ]
     assert (job.what, job.nnodes, job.launch.nnodes, job.launch.launcher) == ("run", nnodes, nnodes, "torchrun")
-    assert {run.force for run in job.runs} == {("B04g", "R18")}
+    assert {run.force for run in job.runs} == {("B04f", "R18")}
 
 
 def test_every_problem_of_a_job_is_reported_at_once(request_of):

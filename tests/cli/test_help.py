@@ -69,7 +69,7 @@ def test_help_groups_options_by_purpose_and_ends_with_the_examples(mbr_perf):
     help_of_run = mbr_perf("help", "run", "--all").out
     titles = re.findall(r"^(\S.*):$", help_of_run, re.MULTILINE)
     assert titles == ["Model and GPUs", "Your own job (instead of -mr)", "Sizes and batch", "Parallelism", "Memory",
-                      "Recompute, offloading, CUDA graphs", "Profiling and clocks", "Engine", "Judging", "Launching", "Several nodes",
+                      "Recompute, offloading, CUDA graphs", "Engine", "Judging", "Launching", "Several nodes",
                       "Jobs (with --launcher slurm or kubeflow)", "Slurm (with --launcher slurm)",
                       "Kubernetes (with --launcher kubeflow)", "Output", "As in Megatron-Bridge",
                       "Options", "Examples"]  # fmt: skip

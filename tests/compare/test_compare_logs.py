@@ -164,21 +164,6 @@ def test_a_window_of_two_attempts_gets_no_verdict(compare, log, options, code, d
     assert doubt is None or doubt in findings(answer)["tflops_per_gpu"]["reason"]
 
 
-def test_losses_are_compared_on_request(compare):
-    losses = [12 * 0.99**step for step in range(50)]
-    golden = bridge_golden()
-    for step, loss in enumerate(losses):
-        golden[str(step)]["lm loss"] = loss
-    log = bridge_log(TFLOPS, losses=[1.06 * loss for loss in losses])
-    assert compare(log, golden).code == 0
-    answer = compare(log, golden, "--check_loss", "--json")
-    assert answer.code == 5
-    verdicts = {name: row["verdict"] for name, row in findings(answer).items() if name.startswith("loss")}
-    assert verdicts == {
-        "loss_correlation": "pass", "loss_points": "pass", "loss_final": "regression", "loss_outliers": "pass",
-    }  # fmt: skip
-
-
 def test_megatron_lm_without_gpus_and_batch_judges_the_last_rank_and_no_time(compare):
     seconds = [7.5] + [0.9] * 49
     memory = [(2, memory_mb(rank, 2, 1000.0, peak, 3000.0, 3000.0)) for rank, peak in ((0, 2900.0), (4, 2000.0))]
@@ -247,8 +232,9 @@ def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_pat
         (("--log", "x.log", "--golden", "g", "--accept_difference", "torch"), "--accept_difference"),
         (("--log", "-", "--golden", "g", "--follow"), "--follow: - "),
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "--timing_threshold nan"),
-        (("RUN", "--check_loss"), "--check_loss: for a log only"),
+        (("RUN", "--follow"), "--follow: for a log only"),
         (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN, OTHER and --log: "),
+        (("-", "-"), "-: "),
         ((), "error: "),
     ],
 )

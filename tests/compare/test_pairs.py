@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from itertools import product
 
 import pytest
 
@@ -206,26 +207,36 @@ def test_a_log_is_followed_until_its_job_ends(side):
     assert (len(pauses), answer.is_growing, answer.outcome) == (2, False, "regression")
 
 
-def test_equal_jobs_are_one_job_whatever_their_logs_are_called(mbr_perf, tmp_path):
-    """Imported runs of two logs are compared, and explained, as the logs themselves are."""
-    arguments = "\n".join(
-        f"  {name} {'.' * (48 - len(name))} {value}"
-        for name, value in {
-            "num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32,
-            "num_query_groups": 8, "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 128, "bf16": True,
-            "world_size": 16, "swiglu": True, "normalization": "RMSNorm", "position_embedding_type": "rope",
-            "vocab_size": 128256, "use_distributed_optimizer": True,
-        }.items()
-    )  # fmt: skip
-    head = f"------------------------ arguments ------------------------\n{arguments}\n"
-    head += "-------------------- end of arguments ---------------------\n"
-    for name, seconds in (("new", 2.2), ("ref", 2.0)):
-        (tmp_path / f"{name}.log").write_text(head + megatron_lm_log([seconds] * 50, [100.0 / seconds] * 50))
-        log, kept = str(tmp_path / f"{name}.log"), str(tmp_path / name)
+def test_a_pair_has_one_verdict_as_logs_and_as_imported_runs(mbr_perf, tmp_path):
+    sizes = {
+        "num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32,
+        "num_query_groups": 8, "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 128, "bf16": True,
+        "world_size": 16, "swiglu": True, "normalization": "RMSNorm", "position_embedding_type": "rope",
+        "vocab_size": 128256, "use_distributed_optimizer": True,
+    }  # fmt: skip
+    full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    forms = {}
+    for name, seconds, more in (("new", 2.2, full), ("ref", 2.0, {})):
+        lines = "\n".join(f"  {key} {'.' * (48 - len(key))} {value}" for key, value in {**sizes, **more}.items())
+        head = f"------------------------ arguments ------------------------\n{lines}\n"
+        head += "-------------------- end of arguments ---------------------\n"
+        log, kept = tmp_path / f"{name}.log", tmp_path / name
+        log.write_text(head + megatron_lm_log([seconds] * 50, [100.0 / seconds] * 50))
         assert mbr_perf("import", log, "-g", "h100", "--results_dir", kept, "-v").code == 0
-    ours, theirs = (str(next((tmp_path / name / "runs").iterdir())) for name in ("new", "ref"))
-    judged = mbr_perf("compare", ours, theirs, "--json")
-    assert (judged.code, json.loads(judged.out)["differences"]) == (5, [])
+        forms[name] = (log, next((kept / "runs").iterdir()))
+    found = []
+    for ours, theirs in product(*forms.values()):
+        answer = mbr_perf("compare", ours, theirs, "--json")
+        document = json.loads(answer.out)
+        changes = {row["metric"]: row["change"] for row in document["comparison"] if row["change"] is not None}
+        found.append((answer.code, changes, [text.partition(":")[0] for text in document["settings"]]))
+    assert (found[0][0], found[0][2]) == (5, ["recompute"])
+    assert all(each == found[0] for each in found)
+
+
+def test_a_provisional_pass_names_its_exit_code_in_its_first_line(mbr_perf, side):
+    answer = mbr_perf("compare", side("unfinished", 2.5, "a"), side("log", 2.5, "b"), "-q")
+    assert (answer.code, answer.out.partition(": ")[0]) == (6, "PROVISIONAL PASS (exit 6)")
 
 
 def test_line_1_begins_with_another_figure_that_decides(mbr_perf, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from harness.engine.nvml_device import Neighbours, descends_from
-from harness.records.launch import CLOCKS_REFUSED
 from harness.records.run import NodeSample
 from tests.native_libraries import scripted_nvml
 from tests.waiting import runs, wait_until
@@ -169,41 +167,12 @@ def test_a_killed_sampler_leaves_what_it_saw_until_then(driver, tmp_path):
 
 
 TWO = ("gpu 0 used=1", "gpu 1 used=1")
-LOCKS = ("--gpu_clock_mhz", "1400", "--memory_clock_mhz", "2619")
 
 
-def clocks_of(environment):
-    log = Path(environment["FAKE_NVML_STATE"] + ".clocks")
-    return log.read_text().splitlines() if log.exists() else []
-
-
-LOCKED = ["lock 0 1400", "lock_memory 0 2619", "lock 1 1400", "lock_memory 1 2619"]
-RESET = ["reset 0 0", "reset_memory 0 0", "reset 1 0", "reset_memory 1 0"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_clocks_are_locked_before_the_first_look_and_reset_at_the_end(driver, tmp_path, number):
-    environment = driver(*TWO)
-    with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:
-        assert clocks_of(environment) == LOCKED
-        sampler.send_signal(number)
-        assert sampler.wait(10) == 0
-    assert clocks_of(environment) == LOCKED + RESET
-
-
-def test_clocks_that_may_not_be_locked_stop_the_sampler_and_stay_as_they_were(driver, tmp_path):
-    environment = driver(*TWO, "err nvmlDeviceSetGpuLockedClocks 4 -1 1")
-    command = (*NVML, "sample", "--out", str(tmp_path / "out.json"), *LOCKS)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
-    assert (done.returncode, done.stderr) == (CLOCKS_REFUSED, "Insufficient Permissions (NVML 4)\n")
-    assert not (tmp_path / "out.json").exists()
-    assert clocks_of(environment) == [*LOCKED[:2], *RESET]
-
-
-def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locked(driver, tmp_path):
+def test_the_sampler_ends_with_its_killed_parent(driver, tmp_path):
     environment = driver(*TWO)
     out, pid_file = tmp_path / "out.json", tmp_path / "pid"
-    command = [*NVML, "sample", *LOCKS, "--out", str(out)]
+    command = [*NVML, "sample", "--out", str(out)]
     parent_code = (
         f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(pid_file)!r}, 'w').write(str(p.pid)); "
         "time.sleep(30)"
@@ -213,15 +182,3 @@ def test_the_sampler_ends_with_its_killed_parent_and_resets_clocks_that_it_locke
         parent.kill()
     pid = int(pid_file.read_text())
     assert wait_until(lambda: not runs(pid))
-    assert clocks_of(environment) == LOCKED + RESET
-
-
-@pytest.mark.slow
-def test_clocks_of_a_killed_sampler_can_be_reset(driver, tmp_path):
-    environment = driver(*TWO)
-    with sampling(environment, tmp_path / "out.json", *LOCKS) as sampler:
-        sampler.kill()
-        sampler.wait()
-    assert clocks_of(environment) == LOCKED
-    subprocess.run((*NVML, "reset", *LOCKS), env=environment, check=True, timeout=20)
-    assert clocks_of(environment) == LOCKED + RESET

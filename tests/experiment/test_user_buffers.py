@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.experiment.experiment import KernelSpec
-from harness.experiment.user_buffers import NAMED, UserBuffers, tuned_for
+from harness.experiment.user_buffers import NAMED, UserBuffers
 
 H100_70B = "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"
 
@@ -22,13 +22,6 @@ def test_transformer_engine_gets_every_named_buffer_with_its_settings():
         "method": "bulk", "num_sm": 24, "cga_size": 2, "set_sm_margin": False,
     }  # fmt: skip
     assert all(len(buffers.ub_cfgs) == 10 for buffers in NAMED.values())
-
-
-def test_every_name_says_what_it_was_tuned_for():
-    assert all(len(tuned_for(name)) == 7 for name in NAMED)
-    assert tuned_for("userbuffers_fp8_h100_h16384_tp8_cp2_mbs1_seqlen8192") == {
-        "GPU": "h100", "precision": "fp8", "hidden size": 16384, "TP": 8, "CP": 2, "micro-batch": 1, "sequence": 8192,
-    }  # fmt: skip
 
 
 def test_a_gemm_that_is_left_out_is_left_to_transformer_engine():

@@ -48,12 +48,21 @@ def test_the_document_holds_causes_in_order_and_what_was_not_recorded(mbr_perf, 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["nothing"], "neither a golden nor a run"), ([PUBLISHED, "run"], "a golden, not a run")],
+    [(["nothing"], "neither a golden nor a run"), ([PUBLISHED], "a golden alone")],
 )
-def test_a_missing_run_and_a_golden_in_its_place_are_refused(mbr_perf, run, tmp_path, arguments, message):
+def test_a_missing_run_and_a_golden_alone_are_refused(mbr_perf, run, tmp_path, arguments, message):
     words = [run("a") if word == "run" else word for word in arguments]
     done = mbr_perf("explain", *words, "--results_dir", tmp_path)
     assert (done.code, message in done.err) == (2, True)
+
+
+def test_two_goldens_are_compared_as_a_run_is(mbr_perf, tmp_path):
+    names = [f"cpu/llama3_8b.pretrain.fp32.2gpu.{setting}" for setting in ("mlp", "core_attn,layernorm")]
+    document = json.loads(mbr_perf("explain", *names, "--json").out)
+    assert {cause["name"] for cause in document["causes"]} >= {"another recompute setting"}
+    peak = next(row for row in document["metrics"] if row["metric"] == "peak_allocated_bytes")
+    assert peak["change"] == pytest.approx(121136260 / 142884132 - 1)
+    assert mbr_perf("explain", *names).out.startswith("Peak allocated ")
 
 
 def test_without_a_golden_the_message_names_the_settings(mbr_perf, run, tmp_path):

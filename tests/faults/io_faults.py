@@ -44,7 +44,7 @@ def commands(base: Path, run: str) -> dict[str, Callable[[Path], tuple[str, ...]
         "list": lambda _: ("results", "list", *kept),
         "show": lambda _: ("results", "show", run, *kept),
         "archive": lambda folder: ("results", "archive", run, "-o", str(folder / "a.tar.gz"), *kept),
-        "doctor": lambda _: ("results", "doctor", "--fix", *kept),
+        "report": lambda folder: ("report", str(ROOT / "tests/data/sweeps/cpu_oom"), "--out", str(folder / "report")),
         "history": lambda _: ("history", *kept),
         "history_add": lambda folder: ("history", "add", run, "--results_dir", str(folder / "results")),
         "compare": lambda _: ("compare", run, *kept),

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.slow
-def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_doctor_names(run, only_run, gone, mbr_perf):
+def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_is_shown_so(run, only_run, gone, mbr_perf):
     with run(wait="/nowhere") as running:
         there = running.victims(agent=1, rank=2, sampler=1)
         running.process.kill()
@@ -22,8 +22,8 @@ def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_docto
     assert gone(*there["agent"], *there["rank"], *there["sampler"])
     run_dir = only_run()
     assert not (run_dir / "record.json").exists()
-    doctor = mbr_perf("results", "doctor", "--results_dir", run_dir.parents[1])
-    assert f"process {running.process.pid} is gone" in doctor.out
+    shown = mbr_perf("results", "show", run_dir)
+    assert f"process {running.process.pid} is gone" in shown.out
     assert mbr_perf("compare", run_dir).code == 2
 
 

@@ -254,6 +254,18 @@ def test_what_the_reader_of_a_job_noted_is_a_comment_of_its_export(mbr_perf, tmp
     assert (answer.code, line.startswith("# ")) == (0, True)
 
 
+@pytest.mark.parametrize(("form", "option"), [("bridge", "optimizer.lr="), ("megatron-lm", "--lr ")])
+def test_an_export_has_the_learning_rate_of_the_job_or_none(mbr_perf, tmp_path, form, option):
+    script = tmp_path / "train.sh"
+    sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1"
+    found = {}
+    for rate in ("", "--lr 3e-5"):
+        script.write_text(f'SIZES="{sizes} \\\n --vocab-size 99"\npretrain_gpt.py $SIZES --bf16 {rate}\n')
+        text = mbr_perf("recipes", "export", script, "-g", "h100", "-ng", "8", "--as", form).out
+        found[rate] = [float(word) for word in re.findall(rf"^ *{option}(\S+)", text, re.MULTILINE)]
+    assert found == {"": [], "--lr 3e-5": [3e-5]}
+
+
 def test_a_line_break_in_a_variable_does_not_end_its_comment():
     text = exported(small_spec(env={"A": "1\nrm -r x"}), "megatron-lm").text
     assert "rm -r x" not in [line.strip() for line in text.splitlines()]

@@ -52,13 +52,3 @@ def test_the_list_of_goldens_names_the_damaged_one_and_lists_the_others(stage, m
     document = json.loads(mbr_perf("golden", "list", "--golden_dir", stage.goldens, "--json").out)
     assert [row["path"] for row in document["goldens"]] == [str(whole)]
     assert [row["path"] for row in document["damaged"]] == [str(damaged)]
-
-
-def test_the_doctor_of_results_names_damaged_goldens(stage, mbr_perf):
-    results = stage.root / "results"
-    stage.goldens.rename(results / "golden")
-    assert mbr_perf("results", "doctor", "--results_dir", results).code == 0
-    (golden,) = (results / "golden").glob("*/*.json")
-    golden.write_text(golden.read_text()[:100])
-    answer = mbr_perf("results", "doctor", "--results_dir", results)
-    assert (answer.code, f"damaged     {golden}" in answer.out) == (6, True)

@@ -38,7 +38,6 @@ def test_repeats_are_promoted_together(tmp_path, run):
     document = json.loads(done.stdout)
     assert document["golden"]["num_runs"] == 3
     assert document["golden"]["metrics"]["step_time_s"] == {"value": 2.5, "relative_spread": 0.016, "note": None}
-    assert {change["name"] for change in document["changes"]} >= {"tflops_per_gpu", "num_runs", "fingerprint"}
 
 
 def test_a_refused_promotion_leaves_the_old_golden(tmp_path, run):

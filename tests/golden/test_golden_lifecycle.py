@@ -1,8 +1,7 @@
-"""`mbr-perf golden`: a night's promotion, differences, retirement, and their Markdown for a pull request."""
+"""`mbr-perf golden`: a night's promotion, and what it shows."""
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from harness.records.goldens import read_golden
 from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of, run_id_of
 from harness.records.store import write_record
 
-CPU = Path(__file__).parents[2] / "results" / "golden" / "cpu"
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
 NIGHT = "20260104T000000Z-suite-0a1b2c3d"
 
@@ -22,9 +20,9 @@ def _golden(mbr_perf, tmp_path):
 
     def run(command, *arguments):
         where = ["--golden_dir", tmp_path / "golden"]
-        if command in ("promote", "retire"):
+        if command == "promote":
             where += ["--author", "someone"]
-        if command in ("promote", "diff"):
+        if command == "promote":
             where += ["--results_dir", tmp_path / "results"]
         return mbr_perf("golden", command, *arguments, *where)
 
@@ -101,50 +99,15 @@ def test_a_promotion_shows_before_after_and_what_changed_with_it(golden, run):
     assert ["driver_version", "550.54.15", "570.1"] in rows
 
 
-def test_two_goldens_are_compared_as_explain_compares_a_run(golden, run, tmp_path):
-    golden("promote", run("a"), "--reason", "first")
-    before = (tmp_path / "golden" / f"{NAME}.json").rename(tmp_path / "before.json")
-    golden("promote", run("b", seconds=2.6), "--reason", "second")
-    document = json.loads(golden("diff", before, NAME, "--json").out)
-    (step,) = [row for row in document["metrics"] if row["metric"] == "step_time_s"]
-    assert (step["before"], step["after"]) == (2.5, 2.6)
-    assert "Step time +4.0 %" in golden("diff", before, NAME).out.splitlines()[0]
-
-
-def test_a_difference_of_goldens_has_the_spreads_as_details(golden):
-    files = [CPU / f"llama3_8b.pretrain.fp32.2gpu.{name}.json" for name in ("mlp", "core_attn,layernorm")]
-    assert golden("diff", *files, "-v").out.count("0.00 %") == 4
-    assert "0.00 %" not in golden("diff", *files).out
-
-
-def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):
-    golden("promote", run("a"), "--reason", "first")
-    done = golden("retire", NAME, "--reason", "the cluster is gone")
-    assert (done.code, written(tmp_path)) == (0, [])
-    assert golden("list").out.startswith("No golden in")
-    (row,) = [line for line in golden("list", "--retired").out.splitlines() if line.startswith("retired/")]
-    assert row.endswith("the cluster is gone")
-    assert "Not in use: " in golden("show", row.split()[0]).out
-
-
 def test_a_golden_contains_no_secret_of_reason_or_author(mbr_perf, run, tmp_path):
     folder = tmp_path / "golden"
     options = ("--reason", "as in https://me:hunter2@hub/x", "--author", "me hf_hunter2hunter2", "--golden_dir", folder)
     done = mbr_perf("golden", "promote", run("a"), *options)
     (path,) = folder.rglob("*.json")
     kept = (read_golden(path).reason, read_golden(path).promoted_by)
-    retired = mbr_perf("golden", "retire", path, *options, "--json")
-    (path,) = folder.rglob("*.json")
     assert kept == ("as in https://***@hub/x", "me ***")
-    for text in (done.out, done.err, retired.out, path.read_text()):
+    for text in (done.out, done.err, path.read_text()):
         assert "hunter2" not in text
-
-
-def test_runs_are_no_longer_compared_with_a_retired_golden(golden, run, mbr_perf, tmp_path):
-    golden("promote", run("a"), "--reason", "first")
-    golden("retire", NAME, "--reason", "the cluster is gone", "--json")
-    done = mbr_perf("compare", run("b"), "--golden_values_path", tmp_path / "golden")
-    assert (done.code, "the cluster is gone" in done.out) == (6, True)
 
 
 def test_an_accepted_spread_is_shown_with_the_golden(golden, run, tmp_path):

@@ -148,10 +148,9 @@ def test_no_history_names_who_writes_it(mbr_perf, tmp_path):
     assert mbr_perf("history", "x", "--results_dir", tmp_path).code == 2
 
 
-def test_a_run_from_the_future_counts_for_nothing_and_is_reported_by_the_doctor(mbr_perf, ask, results):
+def test_a_run_from_the_future_counts_for_nothing(ask, results):
     write_history(results, [build_kept(31, 650.0, run_id="ahead", case=OTHER, started_at="2931-01-01T02:00:00Z")])
-    doctor = mbr_perf("results", "doctor", "--results_dir", results)
-    assert (doctor.code, "started_at '2931-01-01T02:00:00Z' " in doctor.out) == (6, True)
+    assert "started_at '2931-01-01T02:00:00Z' " in ask(OTHER, "-v").err
     (case,) = [case for case in json.loads(ask("--json").out)["cases"] if case["case"] == OTHER]
     assert case["num_runs"] == 1
 

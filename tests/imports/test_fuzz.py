@@ -82,7 +82,7 @@ LOG = log_of(bridge_log([700.0] * 5, memory=[(1, WHOLE[10]), (2, WHOLE[13])]) + 
 
 def answered(log, golden):
     """Compare, and check that the answer is strict JSON."""
-    judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE, checks_loss=True)
+    judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE)
     verdict = comparison_outcome(judged.comparison)
     answer = answer_of(log, judged, verdict)
     json.loads(report_json.text(answer))

@@ -247,21 +247,6 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     assert (answer.code, document["control"], len(document["cells"])) == (0, "none", 3)
 
 
-def test_for_a_run_of_a_prepared_job_the_message_names_the_submission(
-    on_slurm, slurm, job_dir, jobs, mbr_perf, results
-):
-    on_slurm("--no_submit")
-    [run_dir] = (results / "runs").iterdir()
-    answer = mbr_perf("history", "add", run_dir, "--results_dir", results)
-    unsubmitted = f"error: {run_dir}: not submitted"
-    assert answer.code == 2
-    assert answer.err.startswith(unsubmitted) and answer.err.endswith(f"\n  mbr-perf jobs submit {job_dir()}\n")
-    [ailment] = json.loads(mbr_perf("results", "doctor", "--results_dir", results, "--json").out)["ailments"]
-    assert ailment["remedy"] == f"mbr-perf jobs submit {job_dir()}"
-    jobs("submit", job_dir())
-    assert unsubmitted not in mbr_perf("history", "add", run_dir, "--results_dir", results).err
-
-
 def test_a_job_whose_folder_another_job_filled_names_that_job(on_slurm, slurm, job_dir, jobs, make_record):
     on_slurm("--detach")
     run = read_job(job_dir()).runs[0]

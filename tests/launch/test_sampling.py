@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.commands import refused
 from tests.launch.conftest import run
 
 SAMPLER = """
@@ -51,38 +50,3 @@ def test_a_sampler_that_dies_does_not_stop_the_run_and_an_earlier_sample_is_not_
     assert outcome.status == "ok" and "code 1" in outcome.unwatched
     assert plan.sampler_log.read_text() == "no driver\n"
     assert not plan.sampler_file.exists()
-
-
-LOCKING = """
-import os, pathlib, sys, time
-from tests.commands import refused
-where = pathlib.Path(__file__).with_name("clocks")
-if "reset" in sys.argv:
-    where.write_text(where.read_text() + " ".join(sys.argv[1:]))
-    sys.exit(0)
-where.write_text("locked ")
-pathlib.Path(sys.argv[sys.argv.index("--out") + 1]).write_text("{}")
-%s
-"""
-LOCK = ("--gpu_clock_mhz", "1400")
-
-
-def test_clocks_that_cannot_be_locked_stop_the_run_before_a_rank_starts(sampled):
-    plan = sampled("import sys; print('Insufficient Permissions (NVML 4)', file=sys.stderr); sys.exit(77)", *LOCK)
-    refused(lambda: run(plan), "Insufficient Permissions (NVML 4)")
-    assert list((plan.run_dir / "ranks").glob("pid_*")) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rest", "left"),
-    [
-        ("os.kill(os.getpid(), 9)", "locked reset --gpu_clock_mhz 1400"),
-        ("time.sleep(60)", "locked reset --gpu_clock_mhz 1400"),
-        ("import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(60)", "locked "),
-    ],
-    ids=["killed", "ended by the signal", "ended in order"],
-)
-def test_clocks_that_a_dead_sampler_left_locked_are_reset(sampled, tmp_path, rest, left):
-    assert run(sampled(LOCKING % rest, *LOCK)).status == "ok"
-    assert (tmp_path / "clocks").read_text() == left

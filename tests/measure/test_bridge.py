@@ -1,6 +1,5 @@
 """A request for `--engine bridge`: what is settled, refused, replaced, and never compared."""
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ import yaml
 
 from harness.errors import BadRequestError
 from harness.foreign.bridge_engine import GPT_STEP
-from harness.judge.coverage import own_time, own_time_text
 from harness.judge.derive import derive
 from harness.judge.likeness import is_for, likeness
 from harness.launch.environment import Host
@@ -199,13 +197,7 @@ def _by_bridge(asked, host, tmp_path, make_record):
     """Return a record of a finished run by Bridge; ``edit`` changes its container."""
 
     def record(edit=lambda _: None):
-        found = make_record(understand(asked(edit, max_steps=10), host, tmp_path).spec)
-        steps = [
-            [step.model_copy(update={"trainer_seconds": 1.1 * step.seconds}) for step in rank.steps]
-            for rank in found.ranks
-        ]
-        ranks = [rank.model_copy(update={"steps": tuple(own)}) for rank, own in zip(found.ranks, steps, strict=True)]
-        return found.model_copy(update={"ranks": tuple(ranks)})
+        return make_record(understand(asked(edit, max_steps=10), host, tmp_path).spec)
 
     return record
 
@@ -230,16 +222,6 @@ def test_another_release_of_bridge_may_be_accepted(by_bridge, make_golden):
     golden = make_golden(newer.model_copy(update={"fingerprint": newer.spec.fingerprint}), {})
     assert not is_for(golden, record)
     assert is_for(golden, record, accept=("engine.version",))
-
-
-def test_bridges_own_time_stands_beside_the_measured_step(by_bridge, make_record):
-    record = by_bridge()
-    metrics = derive(record)
-    own = own_time(record, metrics)
-    assert (own.trainer, own.n) == ("Megatron-Bridge 0.3.1", metrics.step_time_s.n)
-    assert own.median == pytest.approx(1.1 * metrics.step_time_s.median)
-    assert re.match(r"Megatron-Bridge 0\.3\.1 .* 1\.100 s .*\+10\.0 %", own_time_text(own))
-    assert own_time(make_record(), derive(make_record())) is None
 
 
 def test_a_job_that_is_not_described_has_times_but_no_flops(by_bridge):

@@ -117,19 +117,3 @@ def test_no_shipped_recipe_sets_a_variable_that_ranks_cannot_have():
         spec = build_spec(point.layer, point.place)
         given = {variable.name for variable in child_environment(spec, {}, (), spec.gpus_per_node)}
         assert set(spec.env) <= given
-
-
-SWITCHES = ("parallelism.defer_embedding_wgrad_compute", "train.manual_gc", "ddp.overlap_grad_reduce",
-            "ddp.overlap_param_gather")  # fmt: skip
-IDLE = {"P35", "B20", "B18a", "B18b", "B19"}
-
-
-def test_a_recipe_s_value_whose_switch_the_user_turned_off_is_a_note_and_one_of_the_user_s_a_warning():
-    asked = {"recipe": "llama3_70b", "gpu": "h100", "task": "sft", "compute_dtype": "fp8_cs", "num_gpus": 32}
-    off = tuple(f"{switch}=false" for switch in SWITCHES)
-    checked = judged(**asked, set_values=off)
-    assert (IDLE & set(ids(checked, "note")), IDLE & set(ids(checked, "warning"))) == (IDLE, set())
-    finding = next(finding for finding in checked.findings if finding.id == "B20")
-    assert "--set train.manual_gc " in finding.fix
-    own = judged(**asked, set_values=(*off, "train.manual_gc_interval=7"))
-    assert IDLE & set(ids(own, "warning")) == {"B20"}

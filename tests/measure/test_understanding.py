@@ -95,51 +95,6 @@ def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):
         understand(request_for(gpu="h100", env=conflicting, set_values=("ddp.nccl_ub=true",)), host, tmp_path)
 
 
-def test_nsys_that_is_not_there_is_refused_before_anything_starts(host, tmp_path, program):
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, enable_nsys=True)
-    absent = replace(host, shell={**host.shell, "PATH": str(tmp_path)})
-    with pytest.raises(BadRequestError, match=r"nsys .*PATH"):
-        understand(RunRequest(asked=asked), absent, tmp_path)
-    assert understand(RunRequest(asked=asked), absent, tmp_path, dryrun=True).spec.measure.profiler == "nsys"
-    assert understand(RunRequest(asked=asked), absent, tmp_path, elsewhere=True).spec.measure.profiler == "nsys"
-    program("", name="nsys")
-    assert understand(RunRequest(asked=asked), absent, tmp_path).spec.measure.profiler == "nsys"
-
-
-def test_locked_clocks_reach_the_sampler_and_need_it(host, tmp_path):
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, lock_gpu_freq=1410, peak_mem_clk=2619)
-    plan = understand(RunRequest(asked=asked), host, tmp_path).plan
-    assert plan.locked_clocks == ("--gpu_clock_mhz", "1410", "--memory_clock_mhz", "2619")
-    unlocked = replace(asked, lock_gpu_freq=None, peak_mem_clk=None)
-    assert understand(RunRequest(asked=unlocked), host, tmp_path).plan.locked_clocks == ()
-    without = RunRequest(asked=asked, launch=LaunchSettings(sample_interval_ms=0))
-    with pytest.raises(BadRequestError, match="--sample_interval_ms 0 starts none"):
-        understand(without, host, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"enable_nsys": True, "pytorch_profiler": True}, "--enable_nsys"),
-        ({"nsys_trace": "cuda", "pytorch_profiler": True}, "--nsys_trace: only with --enable_nsys"),
-        ({"profiling_ranks": "0,1", "profiling_stop_step": 3}, "--profiling_ranks, --profiling_stop_step: only with"),
-        ({"profiling_ranks": "0,x", "pytorch_profiler": True}, r"--profiling_ranks\[1\]: .*'x'"),
-        ({"profiling_ranks": "8", "pytorch_profiler": True}, "RUN09: profiled rank 8"),
-    ],
-)
-def test_profiling_that_cannot_be_is_refused(host, tmp_path, options, message):
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, **options)
-    with pytest.raises(BadRequestError, match=message):
-        understand(RunRequest(asked=asked), host, tmp_path)
-
-
-def test_a_profile_and_locked_clocks_make_another_experiment(host, tmp_path):
-    plain = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8)
-    others = [replace(plain, pytorch_profiler=True), replace(plain, lock_gpu_freq=1410), replace(plain, peak_mem_clk=9)]
-    made = {understand(RunRequest(asked=each), host, tmp_path).spec.fingerprint for each in (plain, *others)}
-    assert len(made) == 4
-
-
 @pytest.mark.parametrize(("exported", "stops"), [("", True), ("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", False)])
 def test_a_job_that_megatron_would_stop_at_its_start_is_noted(tmp_path, host, exported, stops):
     script = tmp_path / "train.sh"

@@ -279,11 +279,10 @@ def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dt
     assert (settled["step"], settled["settles"]) == ("allocator", True)
     rows = {row["recompute"]: row for row in found["settings"]}
     assert rows["none"]["verdict"] == own
-    (line, *_) = plan(*job, "-E", f"PYTORCH_CUDA_ALLOC_CONF={conf}").out.splitlines()
-    more = format_bytes(rows["none"]["fits_bytes"] - cure["fits_bytes"])
+    (line, *shown) = plan(*job, "-E", f"PYTORCH_CUDA_ALLOC_CONF={conf}").out.splitlines()
     assert line.startswith(f"Use none with {EXPANDABLE}: needs ~{cure['fits_bytes'] / 2**30:.1f} GiB of ")
-    assert f"; as set +{more}" in line
-    assert f"({own}), then use full:block:1 at +8." in line
+    assert f", {cure['step_time_s']:.3f} s a step" in line and "; without it use full:block:1 at +8." in line
+    assert [row.partition(" *")[0] for row in shown if " * " in row] == ["none, expandable"]
     again = json.loads(plan(*job, *use["environment"].split(), "--json").out)
     (same,) = (row for row in again["settings"] if row["recompute"] == "none")
     assert {key: same[key] for key in cure if key != "stages"} == {key: cure[key] for key in cure if key != "stages"}
@@ -328,11 +327,11 @@ GRAPHS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-
     ],
 )
 def test_where_graphs_decide_the_answer_says_what_is_needed_beside_the_peak(plan, options, peak, answer):
-    (none,) = json.loads(plan(*GRAPHS, *options, "--only", "none", "--json").out)["settings"]
+    document = json.loads(plan(*GRAPHS, *options, "--only", "none", "--json").out)
+    (none,), (step, *_) = document["settings"], document["layouts"][0]["advice"]
     lines = plan(*GRAPHS, *options).out.splitlines()
     assert f"none needs ~{none['fits_bytes'] / 2**30:.1f} GiB (peak ~{peak})" in lines[0]
-    (step,) = (line for line in lines if line.startswith("1. "))
-    assert step.startswith(f"1. {SEGMENTS}:True{answer}")
+    assert (step["text"].startswith(f"{SEGMENTS}:True{answer}"), step["helps"]) == (True, False)
 
 
 def test_where_graphs_decide_the_picture_shows_what_is_needed(plan, tmp_path):

@@ -15,6 +15,7 @@ from harness.experiment.recompute import FullRecompute, parse_recompute, simples
 from harness.experiment.recompute_plan import PlannedRecompute, grouped_layers
 from harness.experiment.software import Software
 from harness.launch.environment import this_host
+from harness.launch.environment_rows import STOPS
 from harness.plan.optimal import with_optimal
 from harness.plan.request import PlanRequest
 from harness.plan.run import plan_request
@@ -230,6 +231,9 @@ def test_line_1_has_what_the_plan_needs_with_its_range():
     assert made.optimal.is_faster and found.fits[1] > found.peak_bytes
     need, *ends = re.search(r"([\d.]+) GiB .*\(([\d.]+)-([\d.]+)\)", plain(answer.words)).groups()
     assert [float(ends[0]), float(need), float(ends[1])] == [round(size / 2**30, 1) for size in found.fits]
+    stopped = replace(made.judged, settled=replace(made.judged.settled, notes=(f"{STOPS}: V01: no connections",)))
+    line = plain(with_optimal(Page(()), replace(made, layouts=(stopped,)), None).answer.words)
+    assert (line.endswith(f"; {STOPS}: V01."), len(line) <= 160) == (True, True)
 
 
 @pytest.mark.slow

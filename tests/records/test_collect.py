@@ -97,12 +97,11 @@ def test_unreadable_heartbeats_are_counted_and_skipped(tmp_path, ranks_dir):
     assert [note.startswith("rank 0: 2 lines ") for note in collect(tmp_path, 1).notes] == [True]
 
 
-def test_memory_snapshots_and_profiles_are_named_and_not_opened(tmp_path, ranks_dir):
-    for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp", "profile_001.json.gz"):
+def test_memory_snapshots_are_named_and_not_opened(tmp_path, ranks_dir):
+    for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp"):
         (ranks_dir / name).write_bytes(b"anything")
-    snapshots, profiles = collect(tmp_path, 2).notes
+    (snapshots,) = collect(tmp_path, 2).notes
     assert " 2 ranks: " in snapshots and snapshots.endswith("/ranks/snapshot_000.pickle")
-    assert profiles.endswith(": ranks/profile_001.json.gz")
 
 
 def test_a_record_that_cannot_be_read_is_called_damaged_and_keeps_the_steps(tmp_path, ranks_dir):

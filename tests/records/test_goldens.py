@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
-from harness.golden.show import GoldenChange, golden_changes
 from harness.records.folders import golden_dir
 from harness.records.golden import figures_digest, golden_text
 from harness.records.goldens import (
@@ -84,18 +83,6 @@ def test_a_golden_whose_recipe_point_changed_is_found_by_its_name(tmp_path, make
         by_recipe | {"variant": "--variant"},
     ):
         assert find_golden(changed, tmp_path, sources).golden is None
-
-
-def test_a_promotion_lists_what_changes(make_record, make_golden):
-    before = make_golden(make_record(), {"tflops_per_gpu": 700.5, "mfu": 0.4})
-    after = make_golden(make_record(), {"tflops_per_gpu": 690.0, "step_time_s": 2.5}, num_runs=3)
-    assert golden_changes(before, after) == (
-        GoldenChange("tflops_per_gpu", 700.5, 690.0),
-        GoldenChange("step_time_s", None, 2.5),
-        GoldenChange("num_runs", 1, 3),
-        GoldenChange("mfu", 0.4, None),
-    )
-    assert golden_changes(after, after) == ()
 
 
 def test_goldens_are_listed_and_named(tmp_path, make_record, make_golden):

@@ -7,11 +7,11 @@ RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 
 
 def test_the_chosen_formats_are_written_to_the_given_folder(mbr_perf, tmp_path):
-    answer = mbr_perf("report", RECORDED, "--format", "csv,md", "--out", tmp_path / "out", "-v")
+    answer = mbr_perf("report", RECORDED, "--format", "json,md", "--out", tmp_path / "out", "-v")
 
     assert answer.code == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.csv", "report.md"]
-    assert f"Report: {tmp_path / 'out' / 'report.csv'}" in answer.out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.json", "report.md"]
+    assert f"Report: {tmp_path / 'out' / 'report.json'}" in answer.out
     assert answer.out.startswith("Use full:uniform:1: ")
 
 
@@ -25,10 +25,10 @@ def test_json_is_one_document_with_the_paths(mbr_perf, tmp_path):
 
 
 def test_an_unknown_format_exits_2_with_the_known_ones(mbr_perf, tmp_path):
-    answer = mbr_perf("report", RECORDED, "--format", "csv,pdf", "--out", tmp_path / "out")
+    answer = mbr_perf("report", RECORDED, "--format", "md,pdf", "--out", tmp_path / "out")
 
     assert answer.code == 2
-    assert " pdf\n" in answer.err and "html, md, csv, json, svg" in answer.err
+    assert " pdf\n" in answer.err and "html, md, json, svg" in answer.err
     assert not (tmp_path / "out").exists()
 
 

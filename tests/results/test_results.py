@@ -1,4 +1,4 @@
-"""`mbr-perf results`: list, show, doctor and archive."""
+"""`mbr-perf results`: list, show and archive."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from harness.launch.processes import claim
 from harness.records.batches import SWEEP_FOLDERS
-from harness.records.store import write_record
+from harness.records.store import MEND_RECORD, write_record
 from harness.records.sweep import run_dir_of
 
 
@@ -94,7 +94,7 @@ def test_a_reference_to_nothing_exits_2(ask):
 
 
 @pytest.mark.slow
-def test_every_reader_of_a_damaged_record_names_the_doctor(mbr_perf, results):
+def test_every_reader_of_a_damaged_record_says_what_to_do(mbr_perf, results):
     run_dir, own = next((results / "runs").iterdir()), ("--results_dir", results)
     readers = [("compare", run_dir, *own), ("explain", run_dir, *own), ("diagnose", run_dir),
                ("history", "add", run_dir, *own), ("results", "show", run_dir, *own)]  # fmt: skip
@@ -102,18 +102,8 @@ def test_every_reader_of_a_damaged_record_names_the_doctor(mbr_perf, results):
         (run_dir / "record.json").write_text(damage)
         answers = {command[0]: mbr_perf(*command) for command in readers}
         assert {name: answer.code for name, answer in answers.items() if answer.code != 2} == {"results": 0}
-        silent = [name for name, answer in answers.items() if "mbr-perf results doctor" not in answer.out + answer.err]
+        silent = [name for name, answer in answers.items() if MEND_RECORD not in answer.out + answer.err]
         assert silent == []
-
-
-def test_the_doctor_names_problems_and_changes_nothing(ask, results):
-    run_dir = next((results / "runs").iterdir())
-    (run_dir / "harness.json").unlink()
-    (run_dir / "record.json").write_text("{")
-    answer = ask("doctor", "--json")
-    [ailment] = json.loads(answer.out)["ailments"]
-    assert (answer.code, ailment["kind"], ailment["path"]) == (6, "damaged", str(run_dir))
-    assert run_dir.is_dir()
 
 
 def test_an_archive_contains_the_run_and_nothing_about_this_machine(mbr_perf, results, tmp_path):

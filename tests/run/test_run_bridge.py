@@ -51,8 +51,6 @@ def test_the_record_names_the_engine_and_keeps_its_container(ran):
     assert yaml.safe_load((run_dir / "bridge_config.yaml").read_text()) == container()
     record = read_run(run_dir)
     assert record.fingerprint == record.spec.fingerprint == ran["fingerprint"]
-    assert ran["own_time"]["trainer"] == "Megatron-Bridge 0.3.1"
-    assert ran["own_time"]["median"] > 0
 
 
 @pytest.mark.long

@@ -105,13 +105,10 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
     assert message["spec"]["kernels"]["tp_comm_overlap_cfg"]["proj_fprop"]["num_sm"] == 24
 
 
-def test_a_configuration_of_buffers_keeps_its_name_and_says_what_it_was_tuned_for(mbr_perf, tmp_path):
+def test_a_configuration_of_buffers_keeps_its_name(mbr_perf, tmp_path):
     name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
     answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
     assert f" 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
-    [note] = re.findall(r"B04g: .* sequence 4096", " ".join((answer.out + answer.err).split()))
-    for named in (name, " B200, bf16, TP 2, sequence 8192; ", " H100, fp8, TP 4, "):
-        assert named in note
 
 
 @pytest.mark.slow

@@ -105,7 +105,6 @@ def test_no_command_takes_a_name_for_what_it_is_not(mbr_perf, tmp_path, name):
         ("results", "show", name, *own),
         ("results", "archive", name, "-o", tmp_path / "x.tar.gz", *own),
         ("golden", "show", name, "--golden_dir", tmp_path),
-        ("golden", "retire", name, "--reason", "x", "--golden_dir", tmp_path),
         ("history", name, *own),
         ("jobs", "status", name, *own),
         ("snapshot", name),

@@ -77,7 +77,7 @@ def test_why_a_golden_is_one(mbr_perf, run, tmp_path):
     harmless(mbr_perf("golden", "promote", run("a"), *signed, *goldens))
     (path,) = (tmp_path / "golden").rglob("*.json")
     shown(mbr_perf("golden", "show", path, *goldens))
-    harmless(mbr_perf("golden", "diff", path, run("b"), *goldens))
+    harmless(mbr_perf("explain", path, run("b"), *goldens))
 
 
 def test_what_the_cells_of_a_sweep_are_called(mbr_perf, tmp_path):
@@ -86,7 +86,7 @@ def test_what_the_cells_of_a_sweep_are_called(mbr_perf, tmp_path):
     plan = json.loads((sweep / "sweep.json").read_text())
     plan["cells"][1]["name"] = plan["title"] = HOSTILE
     (sweep / "sweep.json").write_text(json.dumps(plan))
-    shown(mbr_perf("report", sweep, "--format", "csv", "--out", tmp_path / "out"))
+    shown(mbr_perf("report", sweep, "--format", "md", "--out", tmp_path / "out"))
 
 
 @pytest.mark.slow

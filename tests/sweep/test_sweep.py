@@ -184,7 +184,7 @@ def test_a_sweep_that_was_killed_and_resumed_answers_like_an_unbroken_one(record
     shutil.rmtree(run_dir_of(folder, 3, 0))
     for index in (0, 2, 3):
         shutil.rmtree(run_dir_of(folder, index, 1))
-    reports = [folder / "report" / f"report.{form}" for form in ("html", "md", "csv")]
+    reports = [folder / "report" / f"report.{form}" for form in ("html", "md", "json")]
     for path in (*reports, mine := folder / "report" / "mine.svg"):
         path.write_text("of an earlier sitting")
     resumed = mbr_perf("sweep", "--resume", folder, "--json")

@@ -1,7 +1,5 @@
 """Reports of a sweep as their readers get them: terminal, Markdown, CSV, JSON, HTML."""
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -19,7 +17,7 @@ from harness.show.markup import as_markdown, markdown
 from harness.show.page import visible
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
-from harness.sweep.reports import sweep_csv, write_reports
+from harness.sweep.reports import write_reports
 from tests.commands import json_of, refused
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -70,22 +68,6 @@ def test_json_metrics_are_those_of_a_run(recorded):
     assert cell["metrics"] == json.loads(json.dumps(asdict(derive(recorded.cells[1].runs[0]))))
 
 
-def test_csv_holds_raw_figures(recorded):
-    rows = list(csv.DictReader(io.StringIO(sweep_csv(judge_sweep(recorded)))))
-
-    assert [row["status"] for row in rows] == ["oom", "ok", "ok"]
-    assert rows[0]["peak_allocated_bytes"] == ""
-    assert int(rows[2]["peak_allocated_bytes"]) == judge_sweep(recorded).cell("full:uniform:1").peak_bytes
-    assert rows[2]["recommended"] == "yes"
-
-
-def test_no_text_of_the_csv_is_a_formula(hostile):
-    rows = list(csv.reader(io.StringIO(sweep_csv(judge_sweep(hostile)))))
-
-    assert rows[2][1] == f"'{HOSTILE}"
-    assert not [field for row in rows for field in row if field.startswith(("=", "+", "@"))]
-
-
 def test_markdown_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(hostile):
     text = markdown(sweep_page(judge_sweep(hostile)))
     table = [re.sub(r"\\\|", "", line) for line in text.splitlines() if line.startswith("|")]
@@ -118,9 +100,7 @@ class _Tags(HTMLParser):
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(recorded, tmp_path):
-    refused(
-        lambda: write_reports(judge_sweep(recorded), recorded, tmp_path, ("pdf",)), "pdf", "html, md, csv, json, svg"
-    )
+    refused(lambda: write_reports(judge_sweep(recorded), recorded, tmp_path, ("pdf",)), "pdf", "html, md, json, svg")
 
 
 @pytest.fixture(name="written", scope="module")
@@ -223,8 +203,8 @@ class TestWithPictures:
         paths = write_reports(judge_sweep(recorded), recorded, tmp_path)
 
         assert [path.name for path in paths] == [
-            "report.html", "report.md", "report.csv", "report.json",
+            "report.html", "report.md", "report.json",
             "memory_throughput.svg", "predicted_measured.svg", "rank_memory.svg",
         ]  # fmt: skip
-        assert all(path.read_text().startswith("<svg") for path in paths[4:])
+        assert all(path.read_text().startswith("<svg") for path in paths[3:])
         assert "](memory_throughput.svg)" in paths[1].read_text(encoding="utf-8")

@@ -36,11 +36,11 @@ _TABLES: tuple[tuple[tuple[Rule, ...], Callable[[Situation], bool]], ...] = (
     (precision.RULES, lambda s: s.quantized or not s.gpu.is_cpu),
     (cuda_graph.RULES, lambda s: s.graph.impl != "none" or bool(s.graph.scope)),
     (parallel.RULES, lambda _: True),
-    (experts.RULES, lambda s: s.moe is not None or s.spec.kernels.overlap_moe_expert_parallel_comm),
+    (experts.RULES, lambda s: s.moe is not None),
     (attention.RULES, _has_special_attention),
     (optimizer.RULES, lambda _: True),
     (adapters.RULES, lambda s: s.spec.peft is not None),
-    (precision.USER_BUFFERS, lambda s: s.spec.kernels.tp_comm_overlap or bool(s.spec.kernels.tp_comm_overlap_cfg)),
+    (precision.USER_BUFFERS, lambda s: s.spec.kernels.tp_comm_overlap),
     ((*machine.ENVIRONMENT, *recompute.DEFECTS, *machine.RUN_RULES), lambda _: True),
     (machine.CPU_RULES, lambda s: s.gpu.is_cpu and s.spec.engine is None),
 )
@@ -58,16 +58,6 @@ def applicable(situation: Situation) -> tuple[Rule, ...]:
     return tuple(row for table, fits in _TABLES if fits(situation) for row in table)
 
 
-# Warnings about a value that has no effect without a switch: rule -> dotted paths of the value and of the switch.
-_IDLE = {
-    "B04b": ("kernels.tp_comm_overlap_cfg", "kernels.tp_comm_overlap"),
-    "B18a": ("ddp.align_grad_reduce", "ddp.overlap_grad_reduce"),
-    "B18b": ("ddp.align_param_gather", "ddp.overlap_param_gather"),
-    "B19": ("ddp.bucket_size", "ddp.overlap_grad_reduce"),
-    "B20": ("train.manual_gc_interval", "train.manual_gc"),
-    "P35": ("parallelism.wgrad_deferral_limit", "parallelism.defer_embedding_wgrad_compute"),
-}
-
 _OF_MEGATRON_LM = ("V01",)
 """Errors of Megatron-LM's launcher alone: in Megatron-Bridge, megatron-core only warns (tensor_parallel/layers.py)."""
 
@@ -78,14 +68,12 @@ def check(
     *,
     env: Mapping[str, str] | None = None,
     force: frozenset[str] = frozenset(),
-    sources: Mapping[str, str] | None = None,
     launcher: Launcher = "mbr-perf",
 ) -> tuple[Finding, ...]:
     """Return every rule that ``spec`` violates, errors first. If a finding ``blocks``, nothing may start.
 
     ``env`` is the environment that ranks get from ``launcher``; without it only ``spec.env`` is judged.
-    ``force`` names errors to override; BadRequestError for an unknown id. ``sources`` names the origin of each value: a
-    recipe's value is a note, not a warning, if an option turned its switch off.
+    ``force`` names errors to override; BadRequestError for an unknown id.
     """
     known = {rule.id for rule in RULES}
     raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
@@ -97,7 +85,7 @@ def check(
         if (finding := rule.judge(situation))
     ]
     findings = [*{(finding.id, finding.message): finding for finding in findings}.values()]
-    findings = [_noted(finding, sources or {}, launcher) for finding in findings]
+    findings = [_noted(finding, launcher) for finding in findings]
     findings = parallel.one_cause(findings, Situation(spec, software, settled_implementation(spec)), force)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
@@ -127,11 +115,7 @@ def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
     )
 
 
-def _noted(finding: Finding, sources: Mapping[str, str], launcher: Launcher) -> Finding:
+def _noted(finding: Finding, launcher: Launcher) -> Finding:
     if launcher == "bridge" and finding.id in _OF_MEGATRON_LM:
         return finding.model_copy(update={"severity": "warning", "mcore_text": None})
-    value, switch = _IDLE.get(finding.id, ("", ""))
-    if not sources.get(switch, "").startswith("-") or sources.get(value, "-").startswith("-"):
-        return finding
-    fix = f"nothing to do: the recipe sets it, and {sources[switch]} turns its switch off"
-    return finding.model_copy(update={"severity": "note", "fix": fix})
+    return finding

@@ -80,12 +80,6 @@ RULES = (
          "use kernels.moe_flex_dispatcher_backend=hybridep, or no padding",
          f"{CONFIG}:1063", "run",
          "Flex token dispatcher with deepep backend does not support"),
-    Rule("P18c", "warning",
-         lambda s: s.dispatcher in ("alltoall", "allgather") and s.spec.kernels.moe_flex_dispatcher_backend is not None,
-         "moe_flex_dispatcher_backend {s.spec.kernels.moe_flex_dispatcher_backend} has no effect: the dispatcher is "
-         "{s.spec.kernels.moe_token_dispatcher_type}",
-         "use kernels.moe_token_dispatcher_type=flex, or drop the backend",
-         f"{CONFIG}:1063", "source"),
     Rule("P19", "error",
          lambda s: s.moe is not None and s.spec.kernels.moe_pad_expert_input_to_capacity
          and s.spec.kernels.moe_expert_capacity_factor is None,
@@ -178,10 +172,6 @@ RULES = (
          "use -pp 2 or more, or drop the overlap",
          f"{CONFIG}:1892", "run",
          "Pipeline model parallel size must be larger than 1 when enabling overlap", until="0.18"),
-    Rule("P28h", "warning", lambda s: s.moe is None and s.spec.kernels.overlap_moe_expert_parallel_comm,
-         "overlap_moe_expert_parallel_comm on a dense model has no effect",
-         "drop it",
-         f"{CONFIG}:1852", "source"),
     Rule("L13", "error",
          lambda s: s.moe is not None and s.spec.model.add_bias_linear and not s.uses_te and s.ep == 1,
          "megatron-core's own layers at EP 1 cannot train experts with biases",

@@ -169,19 +169,6 @@ def _other_gpu(s: Situation) -> Values | None:
     return {"found": found} if found is not None and found != s.spec.gpu else None
 
 
-def _steps_to_profile_missing(s: Situation) -> Values | None:
-    m = s.spec.measure
-    if m.profiler is None or m.profiling_start_step < m.profiling_stop_step <= m.max_steps:
-        return None
-    return {"last": m.profiling_stop_step - 1, "end": m.max_steps - 1}
-
-
-def _ranks_to_profile_missing(s: Situation) -> Values | None:
-    ranks = s.spec.measure.profiling_ranks if s.spec.measure.profiler else ()
-    beyond = [rank for rank in ranks if rank >= s.spec.num_gpus]
-    return {"rank": beyond[0], "last": s.spec.num_gpus - 1} if beyond else None
-
-
 def _limit_above_device(s: Situation) -> Values | None:
     limit, there = s.spec.measure.memory_limit_bytes, s.gpu.memory_bytes
     if s.gpu.is_cpu or limit is None or limit <= there:
@@ -304,18 +291,10 @@ CPU_RULES = (
          "memory snapshots need torch's CUDA allocator",
          "drop --memory_snapshot and --snapshot_on_oom: the record has the memory of a step over time",
          "mbr-perf", "harness"),
-    Rule("CPU20", "error", lambda s: s.spec.measure.profiler == "nsys",
-         "nsys records on GPUs only",
-         "use --pytorch_profiler",
-         "mbr-perf", "harness"),
     Rule("CPU22", "error", lambda s: s.spec.optimizer.optimizer_cpu_offload,
          "optimizer_cpu_offload has no effect on a CPU",
          "use optimizer.optimizer_cpu_offload=false",
          "optimizer/cpu_offloading/hybrid_optimizer.py", "source"),
-    Rule("CPU21", "error", lambda s: s.spec.measure.locks_clocks,
-         "the request locks clocks of GPUs, and the run has none",
-         "drop --lock_gpu_freq and --peak_mem_clk",
-         "mbr-perf", "harness"),
 )  # fmt: skip
 
 RUN_RULES = (
@@ -348,22 +327,5 @@ RUN_RULES = (
     Rule("RUN07", "warning", lambda s: s.spec.measure.snapshot_on_oom and not s.gpu.is_cpu,
          "--snapshot_on_oom records every allocation, which takes time",
          "use it only to find out why memory runs out",
-         "mbr-perf", "harness"),
-    Rule("RUN08", "error", _steps_to_profile_missing,
-         "profiled steps {s.spec.measure.profiling_start_step} to {last}: the run has {s.spec.measure.max_steps} (0 "
-         "to {end})",
-         "use --profiling_start_step {end} --profiling_stop_step {s.spec.measure.max_steps}, or a larger --max_steps",
-         "mbr-perf", "harness"),
-    Rule("RUN09", "error", _ranks_to_profile_missing,
-         "profiled rank {rank}: the run has {s.spec.num_gpus} (0 to {last})",
-         "use --profiling_ranks with ranks of the run",
-         "mbr-perf", "harness"),
-    Rule("RUN10", "warning", lambda s: s.spec.measure.profiler is not None,
-         "a profiled run is slower: mbr-perf never compares it",
-         "run again without the profiler for figures",
-         "mbr-perf", "harness"),
-    Rule("RUN11", "warning", lambda s: s.spec.measure.locks_clocks and not s.gpu.is_cpu,
-         "the run locks the clocks of all GPUs of each node, also those of other jobs",
-         "ask for whole nodes",
          "mbr-perf", "harness"),
 )  # fmt: skip

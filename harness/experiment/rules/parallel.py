@@ -146,10 +146,6 @@ RULES = (
     _of_layout("P15", "choose num_layers_in_first/last_pipeline_stage so that the rest divides", f"{CONFIG}:1377"),
     _of_layout("P16", "drop account_for_* or use a pipeline size that divides the sum", f"{CONFIG}:1447"),
     _of_layout("A12", "drop virtual_pipeline_model_parallel_size", "parallel_state.py:745", "source"),
-    Rule("A13", "note", lambda s: s.spec.parallelism.virtual_pipeline_model_parallel_size == 1,
-         "virtual_pipeline_model_parallel_size 1 means no interleaving",
-         "leave it out",
-         ARGUMENTS, "source"),
     Rule("P31", "error", lambda s: s.cp > 1 and not s.uses_te and not s.gpu.is_cpu,
          "context_parallel_size {s.cp} does not work with the local attention",
          "use kernels.transformer_impl=transformer_engine, or -cp 1",
@@ -200,12 +196,6 @@ RULES = (
          "install Apex with --cuda_ext, or drop the deferral",
          "utils.py:1123", "source",
          "No module named 'fused_weight_gradient_mlp_cuda'"),
-    Rule("P35", "warning",
-         lambda s: s.spec.parallelism.wgrad_deferral_limit > 0 and not s.spec.parallelism.defer_embedding_wgrad_compute,
-         "wgrad_deferral_limit {s.spec.parallelism.wgrad_deferral_limit} has no effect without "
-         "defer_embedding_wgrad_compute",
-         "set parallelism.defer_embedding_wgrad_compute, or drop the limit",
-         "model_parallel_config.py:327", "source"),
     Rule("A07", "error", _group_leaves_few,
          "interleaved schedule: {s.num_microbatches} micro-batches in groups of {group} leave {rest}, fewer than "
          "PP {s.pp}",

@@ -1,8 +1,7 @@
 """Rules for quantised layers, and for the user buffers that overlap their communication."""
 
-from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.gpu import PRECISIONS
 from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined
-from harness.experiment.user_buffers import tuned_for
 
 _TE = "transformer_engine/pytorch/fp8.py and module/linear.py"
 
@@ -98,10 +97,6 @@ RULES = (
          "change the sizes or the parallelism, or use bf16",
          _TE, "source",
          "FP8 execution requires the product of all dimensions"),
-    Rule("Q16", "note", lambda s: s.spec.compute_dtype == "fp8_sc" and s.gpu.is_at_least(10),
-         "newer transformer-engine emulates fp8_sc through MXFP8 on {s.gpu.name}",
-         "use fp8_mx",
-         "transformer_engine/pytorch/fp8.py", "source"),
 )  # fmt: skip
 
 _BASE = "transformer-engine 2.11 pytorch/module/base.py"
@@ -132,51 +127,11 @@ def _uneven_rows(s: Situation) -> Values | None:
     return {"rows": rows, "multiple": _MX_ROWS} if rows % _MX_ROWS else None
 
 
-def _tuned_for_another(s: Situation) -> Values | None:
-    """Return the known configuration that fits best, if it differs; GPUs of one generation have equal buffers."""
-    buffers = s.spec.kernels.tp_comm_overlap_cfg
-    if buffers is None or not buffers.names or not _overlaps(s):
-        return None
-    asked: dict[str, str | int] = {
-        "GPU": s.gpu.name,
-        "precision": s.spec.precision.peak,
-        "hidden size": s.spec.model.hidden_size,
-        "TP": s.tp,
-        "CP": s.spec.parallelism.context_parallel_size,
-        "micro-batch": s.spec.batch.micro_batch_size,
-        "sequence": s.spec.batch.seq_length,
-    }
-    differing = {name: _differing(tuned_for(name), asked) for name in buffers.names}
-    name = min(differing, key=lambda name: len(differing[name]))
-    if not differing[name]:
-        return None
-    tuned = tuned_for(name)
-    return {"name": name, "tuned": _listed(tuned, differing[name]), "asked": _listed(asked, differing[name])}
-
-
-def _differing(tuned: dict[str, str | int], asked: dict[str, str | int]) -> list[str]:
-    generations = [(GPUS[str(values["GPU"])].capability or (0,))[0] for values in (tuned, asked)]
-    same_chip = generations[0] == generations[1]
-    return [key for key in tuned if tuned[key] != asked[key] and not (key == "GPU" and same_chip)]
-
-
-def _listed(values: dict[str, str | int], keys: list[str]) -> str:
-    return ", ".join(
-        {"GPU": str(values[key]).upper(), "precision": str(values[key])}.get(key, f"{key} {values[key]}")
-        for key in keys
-    )
-
-
 USER_BUFFERS = (
     Rule("B04a", "warning", _idle,
          "tp_comm_overlap has no effect, because {why}",
          "nothing to do: the run equals a run without it",
          "Megatron-Bridge training/comm_overlap.py", "source"),
-    Rule("B04b", "warning",
-         lambda s: s.spec.kernels.tp_comm_overlap_cfg is not None and not s.spec.kernels.tp_comm_overlap,
-         "tp_comm_overlap_cfg has no effect: tp_comm_overlap is off",
-         "set kernels.tp_comm_overlap, or drop the buffers",
-         "mbr-perf", "harness"),
     Rule("B04c", "error", lambda s: _overlaps(s) and (s.spec.precision.peak == "fp4" or s.fp8_recipe == "blockwise"),
          "tp_comm_overlap does not work with {s.spec.compute_dtype}",
          "use kernels.tp_comm_overlap=false, or another --compute_dtype",
@@ -195,8 +150,4 @@ USER_BUFFERS = (
          "use another --seq_length or --micro_batch_size, or kernels.tp_comm_overlap=false",
          _BASE, "source",
          "Userbuffers requires MXFP8 tensor dims"),
-    Rule("B04g", "note", _tuned_for_another,
-         "tp_comm_overlap_cfg is {name}, tuned for {tuned}; the request is for {asked}",
-         "compare it with kernels.tp_comm_overlap_cfg=null",
-         "Megatron-Bridge training/comm_overlap.py", "source"),
 )  # fmt: skip

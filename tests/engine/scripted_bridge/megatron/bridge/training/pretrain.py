@@ -15,7 +15,6 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.timers import Timers
 from megatron.core.transformer import TransformerConfig
 
 
@@ -51,7 +50,7 @@ def pretrain(config, forward_step_func, callbacks=None):
     """Train, as Bridge's function of this name; `callbacks` is a list of `Callback`."""
     runtime_config_update(config)
     manager = CallbackManager(callbacks or [])
-    state = SimpleNamespace(cfg=config, timers=Timers(0, "max"), train_state=SimpleNamespace(step=0))
+    state = SimpleNamespace(cfg=config, train_state=SimpleNamespace(step=0))
     chunks, optimizer = _setup(config)
     train, shape = config.train, (config.train.micro_batch_size, config.model.seq_length)
     num_microbatches = (
@@ -59,8 +58,6 @@ def pretrain(config, forward_step_func, callbacks=None):
     )
     batch = torch.arange(shape[0] * shape[1]).view(shape) % config.model.vocab_size
     fire = partial(manager.fire, state=state, model=chunks, optimizer=optimizer)
-    interval = state.timers("interval-time", log_level=0)
-    interval.start()
     for chunk in chunks:
         chunk.train()
     fire("on_train_start")
@@ -79,8 +76,6 @@ def pretrain(config, forward_step_func, callbacks=None):
         skipped = state.train_state.step == getattr(train, "skips_step", None)
         fire("on_train_step_end", loss_dict=reduced, grad_norm=grad_norm, skipped_iter=skipped)
         state.train_state.step += 1
-        if state.train_state.step % config.logger.log_interval == 0:
-            interval.elapsed()  # as `training_log`
         if state.train_state.step == getattr(train, "exit_interval", None):
             sys.exit(0)
     fire("on_train_end")
