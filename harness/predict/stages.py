@@ -19,10 +19,12 @@ from harness.experiment.recompute import (
 )
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.software import Software
+from harness.predict.checkpoints import work_around_checkpoints
 from harness.predict.compose import (
     ChunkCost,
     Ends,
     Piece,
+    Work,
     added_piece,
     compose,
     frame_piece,
@@ -238,7 +240,8 @@ class Composer:
             piece = self._layer(kind, policy, book)
             for change in (change for change, holds in changes.items() if holds):
                 piece = change(kind, policy, piece, book)
-            return piece
+            around = work_around_checkpoints(self.make.layers(kind, policy, 1).spec)
+            return replace(piece, work=Work.total((piece.work, around)))
 
         return book.once(("unit", kind, policy.text), made)
 

@@ -190,7 +190,10 @@ def page(folder: Path) -> Page:
         "about": about,
         "costs": asdict(cost),
         "layouts": asdict(ratio),
-        "classes": {name: asdict(found) for name, found in made.items()},
+        "classes": {
+            name: {key: value for key, value in asdict(found).items() if value or key != "least_bytes"}
+            for name, found in made.items()
+        },
     }
     write_atomically(DATA, data_text(document))
     total = [share * made[name].num_rows for name, share in covered.items() if share is not None]

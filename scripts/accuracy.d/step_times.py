@@ -12,6 +12,7 @@ from page import Page, signed, table
 from times_fit import Compared, Fit
 
 from harness.launch.environment import Host
+from harness.predict.checkpoints import DISCARDING, PLAIN
 from harness.predict.prediction import Prediction
 
 _BASELINE = "kor-t4-22B-baseline"
@@ -48,6 +49,9 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
         *table("recompute | predicted cost: | published cost:", (
             (r["name"], signed(r["predicted_cost"]), signed(r["measured_cost"])) for r in settings
         )), "",
+        "No row measures `layernorm`, `moe_act` or `mla_up_proj` by itself where the host is the limit. There a setting costs the host the "
+        f"operations that it repeats, and around each checkpoint as long as {PLAIN} simple operations, or {DISCARDING} where the output is "
+        "discarded and restored: measured without a GPU, on megatron-core and torch whose kernels do nothing.", "",
         *times_page.lines(*measured),
         "Layouts of one model, GPU, number of GPUs, precision and sequence; time of the first per sample over that of the second:", "",
         *table("first | second | predicted: | published: | error:", (
