@@ -32,7 +32,7 @@ def pinned_build(repo: Path, sha: str, file: str, environments: Path, host: Host
         (packages / "beneath.pth").write_text("; ".join(("import site", *beneath)) + "\n")
         (half / "pins.txt").write_text(text)
         _run(python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "-r", str(half / "pins.txt"))
-        half.rename(folder)  # a killed bisect leaves no half an environment
+        half.rename(folder)  # so that a killed bisect leaves no incomplete environment
     return find_build(f"{file} at {sha[:10]}:", str(folder), host)
 
 

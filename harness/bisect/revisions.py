@@ -79,7 +79,7 @@ def pins_at(repo: Path, sha: str, file: str) -> str:
     where = f"--pins {file} at {sha[:10]}"
     if not git(repo, "ls-tree", sha, file):
         raise BadRequestError(f"{where}: no such file", remedy=f"name a file that git -C {repo} ls-files lists")
-    text = git(repo, "show", f"{sha}:{file}").decode(errors="replace")
+    text = git(repo, "show", f"{sha}:./{file}").decode(errors="replace")
     if file.endswith(".toml"):
         try:
             text = "\n".join(tomllib.loads(text)["project"]["dependencies"])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.judge.statistics import of_variances, welch
 
 ENOUGH = 0.85
-"""The least probability at which one revision counts as the first bad one: then 95 of 100 are right."""
+"""From this probability on, a revision counts as the first bad one. In simulations 95 of 100 are right."""
 
 SHOWN = 0.001
 """The largest p-value of the difference between both sides at which there is a change at all."""
@@ -55,8 +55,8 @@ Sample = tuple[int, float]
 def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) -> Step:
     """Return the next run of a search by time. ``places``: those that can be measured, good first and bad last.
 
-    First both ends, each under two labels. Then the place whose result the possible commits foresee most differently,
-    until one commit has a probability of :data:`ENOUGH`. All runs estimate both levels and the noise.
+    First both ends, each under two labels. Then the place where the possible commits predict the most different
+    results, until one commit has a probability of :data:`ENOUGH`. All runs estimate both levels and the noise.
     """
     good, bad = places[0], places[-1]
     if len(samples) < len(_ENDS):

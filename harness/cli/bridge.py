@@ -207,7 +207,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "--enable_vboost": Meaning("leave it out, and run `sudo nvidia-smi boost-slider --vboost 1` on each node"),
     **_refused("leave it out, and lock clocks with `sudo nvidia-smi -lgc` or `-lmc` before the run",
                "lock_gpu_freq", "peak_mem_clk"),
-    **_refused("leave it out, and profile with Megatron-Bridge: a profiled run says nothing of the speed of a setting",
+    **_refused("leave it out, and profile with Megatron-Bridge: a profiler slows the steps",
                "enable_nsys", "export_nsys_sqlite", "nsys_*", "profiling_*", "pytorch_profiler"),
     "--record_memory_history": Meaning("use --memory_snapshot"),
     "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),

@@ -234,10 +234,11 @@ def run_sampler(out: Path, interval_s: float, run_pid: int) -> int:
     die_with_parent(signal.SIGTERM)
     try:
         pynvml.nvmlInit()
+        sampler = Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent)
     except pynvml.NVMLError as error:
         write_atomically(out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
         return 0
-    Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent).run()
+    sampler.run()
     pynvml.nvmlShutdown()
     return 0
 

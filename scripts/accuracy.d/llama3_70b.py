@@ -51,11 +51,8 @@ def _explained(rows: list[dict[str, Any]]) -> list[str]:
     def gb(row: dict[str, Any], how: str, what: str = "reserved_bytes") -> float:
         return float(row["taken"][how][what]) / 1e9
 
-    replayed, eager, measured = (
-        core["predicted_bytes"] / 1e9,
-        gb(core, "eager native", "peak_bytes"),
-        core["measured_bytes"] / 1e9,
-    )
+    replayed, measured = (core[name] / 1e9 for name in ("predicted_bytes", "measured_bytes"))
+    eager = gb(core, "eager native", "peak_bytes")
     missing = core["usable_bytes"] / 1e9 - gb(core, "graphs native")
     return [
         "What the prediction explains:",

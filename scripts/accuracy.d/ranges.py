@@ -56,11 +56,8 @@ def _residual(case: dict[str, Any]) -> Residual:
 
 
 def spread(kind: JobClass, rows: Sequence[Residual]) -> Spread:
-    """The spread of a class from ``rows`` of all classes: the first of `_WIDTHS` that holds models left out often enough."""
-    own = [row for row in rows if row.kind == kind.name]
-    if len(own) < ENOUGH_ROWS and kind.nearest is not None:
-        return _spread(kind, rows, 1.0, WIDENED)
-    return _spread(kind, rows, *_tried(kind, rows)[-1])
+    """Return the spread of a class from ``rows`` of all classes."""
+    return _spread(kind, rows, *_width(kind, rows))
 
 
 def _spread(kind: JobClass, rows: Sequence[Residual], share: float, factor: float) -> Spread:
@@ -78,7 +75,7 @@ def _spread(kind: JobClass, rows: Sequence[Residual], share: float, factor: floa
 
 
 def _least_bytes(rows: Iterable[Residual]) -> int:
-    """The bytes that hold nine of ten errors of tiny models; 0 where fewer were measured than a class of its own has."""
+    """Return the bytes that hold nine of ten errors of tiny models; 0 with fewer than `ENOUGH_ROWS` of them."""
     tiny = [row for row in rows if row.kind != "CPU runs" and (1 + row.error) * row.predicted_bytes < TINY_BYTES]
     sizes = sorted(abs(row.error) * row.predicted_bytes for row in tiny)
     return round(sizes[min(len(sizes), ceil((len(sizes) + 1) * SHARE)) - 1]) if len(sizes) >= ENOUGH_ROWS else 0
@@ -133,21 +130,15 @@ def is_inside(row: Residual, found: Spread) -> bool:
 
 
 def coverage(kind: JobClass, rows: Sequence[Residual]) -> float | None:
-    """The part of the class that lies in ranges made without the rows of its own model; None without rows."""
-    num_own = sum(row.kind == kind.name for row in rows)
-    if num_own < ENOUGH_ROWS:
-        return _coverage(kind, rows, 1.0, WIDENED)
-    return _coverage(kind, rows, *_tried(kind, rows)[-1])
+    """Return the part of the class that lies in ranges made without the rows of its own model; None without rows."""
+    return _coverage(kind, rows, *_width(kind, rows))
 
 
-def _tried(kind: JobClass, rows: Sequence[Residual]) -> list[tuple[float, float]]:
-    """The widths up to the one that `spread` takes."""
-    found: list[tuple[float, float]] = []
-    for width in _WIDTHS:
-        found.append(width)
-        if (_coverage(kind, rows, *width) or 0.0) >= SHARE:
-            break
-    return found
+def _width(kind: JobClass, rows: Sequence[Residual]) -> tuple[float, float]:
+    """Return the first of `_WIDTHS` that holds models left out often enough, else the last. A small class has its own."""
+    if sum(row.kind == kind.name for row in rows) < ENOUGH_ROWS and kind.nearest is not None:
+        return 1.0, WIDENED
+    return next((width for width in _WIDTHS if (_coverage(kind, rows, *width) or 0.0) >= SHARE), _WIDTHS[-1])
 
 
 def _coverage(kind: JobClass, rows: Sequence[Residual], share: float, factor: float) -> float | None:

@@ -92,11 +92,7 @@ def page(host: Host, replays: Path | None = None) -> Page:
             "",
             "## Rows that are not composed",
             "",
-            *(
-                f"* {row['point']}, {row['setting']}, stage {row['stage']}: {row['problem']}"
-                for row in rows
-                if "problem" in row
-            ),
+            *("* {}, {}, stage {}: {}".format(*_rank(row), row["problem"]) for row in rows if "problem" in row),
         ],
     )
 
@@ -183,23 +179,18 @@ def _rows_apart(host: Host, file: Path, how: str) -> Iterator[dict[str, Any]]:
 def _above_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
+        late, end = row["peak_reserved_late_bytes"], _upper_end(row)
         in_time = row["peak_reserved_bytes"] / row["expandable"]["reserved_bytes"] - 1
-        above = row["peak_reserved_late_bytes"] / _upper_end(row) - 1
-        sizes = (row["peak_reserved_late_bytes"], _late(row), _upper_end(row))
-        shown = (f"{size / 2**30:.2f}" for size in sizes)
-        cells.append((row["point"], row["setting"], row["stage"], *shown, signed(above), signed(in_time)))
+        cells.append((*_rank(row), *_gib(late, _late(row), end), signed(late / end - 1), signed(in_time)))
     return table("point | setting | stage: | late GiB: | predicted late: | upper end: | above: | in time:", cells)
 
 
 def _native_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
-        _, likely, most = row["reserved_range_bytes"]
-        sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], likely, row["peak_reserved_late_bytes"], most)
-        error = signed(likely / row["peak_reserved_bytes"] - 1)
-        shown = [f"{size / 2**30:.2f}" for size in sizes]
-        held = "yes" if row["peak_reserved_late_bytes"] <= most else "no"
-        cells.append((row["point"], row["setting"], row["stage"], *shown[:3], error, *shown[3:], held))
+        (_, likely, most), late = row["reserved_range_bytes"], row["peak_reserved_late_bytes"]
+        sizes, error = _gib(*_measured(row), likely), signed(likely / row["peak_reserved_bytes"] - 1)
+        cells.append((*_rank(row), *sizes, error, *_gib(late, most), "yes" if late <= most else "no"))
     heads = "point | setting | stage: | allocated GiB: | reserved: | predicted: | : | late: | upper end: | in range"
     return table(heads, cells)
 
@@ -208,20 +199,22 @@ def _uneven_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
         low, likely, high = row["reserved_range_bytes"]
-        sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], likely, low, high)
-        is_inside = low <= row["peak_reserved_bytes"] <= high
-        cells.append(
-            (
-                row["point"],
-                row["setting"],
-                row["stage"],
-                row["routing"],
-                *(f"{size / 2**30:.2f}" for size in sizes),
-                "yes" if is_inside else "no",
-            )
-        )
+        held = "yes" if low <= row["peak_reserved_bytes"] <= high else "no"
+        cells.append((*_rank(row), row["routing"], *_gib(*_measured(row), likely, low, high), held))
     heads = "point | setting | stage: | tokens of an expert | allocated GiB: | reserved: | predicted: | from: | to: | in range"
     return table(heads, cells)
+
+
+def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["point"], row["setting"], row["stage"]
+
+
+def _measured(row: dict[str, Any]) -> tuple[int, int]:
+    return row["peak_allocated_bytes"], row["peak_reserved_bytes"]
+
+
+def _gib(*sizes: float) -> list[str]:
+    return [f"{size / 2**30:.2f}" for size in sizes]
 
 
 def _composed(point: scripted_points.Point, setting: str, host: Host) -> tuple[Composer, Any]:
@@ -336,22 +329,10 @@ def _shares(ends: Sequence[float]) -> str:
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
-        sizes = (row["peak_allocated_bytes"], row["peak_reserved_bytes"], row["expandable"]["reserved_bytes"],
-                 row["expandable"]["fits_bytes"], *(row["native"][f"{each}_bytes"] for each in ("reserved", "fits")))  # fmt: skip
-        shown = [f"{size / 2**30:.2f}" for size in sizes]
-        late = [row["peak_reserved_late_bytes"], _late(row)] if row["peak_reserved_late_bytes"] else []
-        cells.append(
-            (
-                row["point"],
-                row["setting"],
-                row["stage"],
-                *shown[:3],
-                signed(_error(row)),
-                shown[3],
-                *([f"{size / 2**30:.2f}" for size in late] or "--"),
-                *shown[4:],
-            )
-        )
+        held, native = ([row[how][f"{what}_bytes"] for what in ("reserved", "fits")] for how in _SETTINGS)
+        late = row["peak_reserved_late_bytes"]
+        sizes = (*_gib(*_measured(row), held[0]), signed(_error(row)), *_gib(held[1]))
+        cells.append((*_rank(row), *sizes, *(_gib(late, _late(row)) if late else "--"), *_gib(*native)))
     heads = (
         "point | setting | stage: | allocated GiB: | reserved: | predicted: | : | fits: | late: | predicted late: | "
         "native reserved: | native fits:"

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from harness.bisect.revisions import SUBMODULE, copied, find_revisions
+from harness.bisect.revisions import SUBMODULE, copied, find_revisions, pins_at
 from harness.records.batches import EVENTS
 from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, pinning, repository, wheel
 from tests.commands import refused
@@ -93,6 +93,16 @@ def test_of_megatron_bridge_the_commits_count_that_move_the_submodule(small, tmp
     assert [each.sha for each in found] == [moved[0], *moved[2:]]
     assert copied(bridge, moved[2], tmp_path / "copy") == f"0.16.1+g{shas[1][:10]}"
     assert (tmp_path / "copy" / "megatron" / "core" / "__init__.py").read_text() == "PLACE = 1\n"
+
+
+def test_pins_are_read_below_the_folder_that_is_named(tmp_path):
+    pinning(tmp_path / "stack", "torch==1")
+    (tmp_path / "stack" / "train").mkdir()
+    (tmp_path / "stack" / "train" / "requirements.txt").write_text("torch==2\n")
+    git(tmp_path / "stack", "add", "-A")
+    git(tmp_path / "stack", "commit", "-q", "-m", "train")
+    folders = (tmp_path / "stack", tmp_path / "stack" / "train")
+    assert [pins_at(folder, "HEAD", "requirements.txt") for folder in folders] == ["torch==1\n", "torch==2\n"]
 
 
 @pytest.mark.slow
