@@ -260,8 +260,10 @@ def test_an_export_has_the_learning_rate_of_the_job_or_none(mbr_perf, tmp_path, 
     sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1"
     found = {}
     for rate in ("", "--lr 3e-5"):
-        script.write_text(f'SIZES="{sizes} \\\n --vocab-size 99"\npretrain_gpt.py $SIZES --bf16 {rate}\n')
+        own = f"--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather {rate}"
+        script.write_text(f'SIZES="{sizes} \\\n --vocab-size 99"\npretrain_gpt.py $SIZES --bf16 {own}\n')
         text = mbr_perf("recipes", "export", script, "-g", "h100", "-ng", "8", "--as", form).out
+        assert "align-param-gather" not in text  # without chunks it has no effect
         found[rate] = [float(word) for word in re.findall(rf"^ *{option}(\S+)", text, re.MULTILINE)]
     assert found == {"": [], "--lr 3e-5": [3e-5]}
 
