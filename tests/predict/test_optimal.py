@@ -23,7 +23,7 @@ from harness.predict import mixes
 from harness.predict.fastest import _is_by_layer, mixer_of, optimal
 from harness.predict.optimal import Planner
 from harness.predict.prediction import BUILT_IN
-from harness.predict.search import _predicted, candidate_of, judged, row_of
+from harness.predict.search import candidate_of, judged, row_of
 from harness.predict.stage_search import Room, UnsolvedError
 from harness.predict.stages import Composer
 from harness.resolve.recipe import Request
@@ -187,8 +187,8 @@ def test_a_plan_of_one_setting_is_predicted_as_that_setting(text):
     spec = plan.spec.model_copy(update={"recompute": PlannedRecompute(stages=stages)})
     row = row_of(candidate_of(plan.spec.model_copy(update={"recompute": policy}), SOFTWARE, implementation),
                  Composer(plan.spec, implementation), traces, SOFTWARE, BUILT_IN, plan.limits)  # fmt: skip
-    own, _ = _predicted(replace(candidate_of(spec, SOFTWARE, implementation), findings=()),
-                        Composer(plan.spec, implementation), traces, SOFTWARE, BUILT_IN)  # fmt: skip
+    own = row_of(replace(candidate_of(spec, SOFTWARE, implementation), findings=()), Composer(plan.spec, implementation),
+                 traces, SOFTWARE, BUILT_IN, plan.limits).prediction  # fmt: skip
     assert [stage.total for stage in own.stages] == [stage.total for stage in row.prediction.stages]
     assert own.time.likely_s == row.prediction.time.likely_s
     assert own.recompute_flops == row.prediction.recompute_flops

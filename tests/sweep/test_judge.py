@@ -308,7 +308,7 @@ def test_a_setting_measured_slower_is_not_recommended_for_memory_without_a_limit
     verdict = judged({"none": (none, 70, {"gpu": "cpu"}), "mlp": (mlp, 60, {"gpu": "cpu"})})
     assert json_of(verdict)["recommended"] is None
     first = plain(answer(verdict).words)
-    assert first.startswith("No recommendation: ") and f" --repeats {repeats}, " in first and "--memory_limit" in first
+    assert first.startswith("No recommendation: ") and f"--repeats {repeats}" in first and "--memory_limit" in first
     assert re.search(r" mlp .* 10.00 GiB .* \+25.0 %", closing_lines(verdict)[-1])
 
 
