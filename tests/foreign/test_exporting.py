@@ -217,7 +217,7 @@ def test_chosen_settings_are_written_alone():
         ("mlp", "full:uniform:1", " (leave out --recompute-method, --recompute-num-layers): --recompute-granularity selective"
          " --recompute-modules mlp"),
         ("none", "mlp", ": leave out --recompute-granularity, --recompute-modules"),
-        ("none", "none", ": leave out --recompute-granularity"),
+        ("none", "none", ": no argument of recompute"),
     ],
 )  # fmt: skip
 def test_a_recommendation_names_the_arguments_to_add_and_those_that_must_go(now, before, arguments):
