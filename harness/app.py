@@ -85,9 +85,13 @@ def _usage_errors_told() -> Iterator[None]:
 
         error: Any = raised
         context = error.ctx
-        if guesses := getattr(error, "possibilities", None):  # the dashes, which all options share, are no likeness
-            wanted = [str(error.option_name).strip("-")]
-            error.possibilities = [each for each in guesses if closest(each.strip("-"), wanted)]
+        if context is not None and hasattr(error, "possibilities"):  # the dashes, which all share, are no likeness
+            named = {name.strip("-"): name for each in context.command.get_params(context) for name in each.opts}
+            if "model_recipe_name" in named:
+                from harness.cli.bridge import MEANINGS
+
+                named |= {name.strip("-"): name for name in MEANINGS}
+            error.possibilities = [named[each] for each in closest(str(error.option_name).strip("-"), named, 3)]
         if context is not None and error.message == context.get_help():
             raise
         remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""

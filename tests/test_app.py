@@ -116,12 +116,14 @@ def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
         "error: --timeout: 'soon' is not a number",
         "  try 'mbr-perf run -h' for help",
     ]
+    assert "a number of GiB, e.g. 45" in mbr_perf("plan", "llama3_8b", "--fit_into", "45GB").err
 
 
 @pytest.mark.parametrize(
     ("typed", "expected", "help_of"),
     [
         (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
+        (("plan", "llama3_8b", "--vocab_sise", "5"), "--vocab_size", "mbr-perf plan"),
         (("doktor",), "'doktor'", "mbr-perf"),
         (("run", "-mr", "llama3_8b", "-tp", "x"), "--tensor_model_parallel_size: 'x' ", "mbr-perf run"),
         (("golden", "show"), "Missing argument 'NAME'", "mbr-perf golden show"),

@@ -22,16 +22,17 @@ def unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError]
         try:
             parameter.process_value(ctx, parameter.consume_value(ctx, typed)[0])
         except typer.BadParameter as error:
-            found.append(_why(parameter.opts[0], value, error))
+            unit = " of GiB, e.g. 45" * (parameter.metavar == "GIB")
+            found.append(_why(parameter.opts[0], value, error, unit))
     remedies = [*[""] * (len(found) - 1), f"try '{ctx.command_path} {ctx.help_option_names[0]}' for help"]
     return [BadRequestError(redact(text), remedy=remedy) for text, remedy in zip(found, remedies, strict=False)]
 
 
-def _why(option: str, value: Any, error: typer.BadParameter) -> str:
+def _why(option: str, value: Any, error: typer.BadParameter, unit: str) -> str:
     if isinstance(value, str) and len(value) > _MOST_DIGITS and value.lstrip("-").isdigit():
         return f"{option}: a number of {len(value.lstrip('-'))} digits is larger than any size may be"
     kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
-    return f"{option}: {value!r} is not {kind}" if kind else str(error.format_message())
+    return f"{option}: {value!r} is not {kind}{unit}" if kind else str(error.format_message())
 
 
 def nearest_command(group: Any, ctx: Any, typed: str) -> str:

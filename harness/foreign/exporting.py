@@ -99,9 +99,10 @@ class ToPaste:
             return ()
         gone = f"leave out {', '.join(self.without)}"
         added = f"Megatron-LM{f' ({gone})' if self.without else ''}: {self.megatron_lm}"
+        instead = gone if self.without else "no argument of recompute"
         variables = self.environment.replace("-E ", "")
         own = (f"Environment: export {variables} (mbr-perf: {self.environment})",) if variables else ()
-        return *own, f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {gone}"
+        return *own, f"Megatron-Bridge: {self.bridge}", added if self.megatron_lm else f"Megatron-LM: {instead}"
 
 
 _SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
@@ -124,8 +125,6 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     )
     (words, _), (former, _) = as_megatron(spec, paths, sizes), as_megatron(base, paths)
     gone = _gone(spec, base, set(_options(former)) - set(_options(words)), sizes)
-    if not words and not gone:
-        gone = ["--recompute-granularity"]
     env = [f"-E {name}={shlex.quote(value)}" for name, value in spec.env.items() if base.env.get(name) != value]
     return ToPaste(shlex.join(as_bridge(spec, paths)[0]), shlex.join(words), tuple(dict.fromkeys(gone)), " ".join(env))
 

@@ -59,19 +59,9 @@ def read(source: ForeignSource, request: Request) -> Layer:
             found.problems.add(f"{found.num_gpus.source}: starts no process", remedy)
         found.num_gpus = None
     _complete(found, request)
-    layer = dict(arguments_layer(found))
+    layer = dict(arguments_layer(found, is_job=True))
     if found.remark:
         layer["model.hidden_size"] = replace(layer["model.hidden_size"], note=found.remark)
-    problems = Problems()
-    if missing := [option for path, option in REQUIRED.items() if path not in layer]:
-        problems.add(f"{found.label}: no {', '.join(missing)}", "give all arguments of the job")
-    if "model.vocab_size" not in layer and "model.vocab_size" not in found.settled:
-        kind = found.peek("tokenizer_type")
-        problems.add(
-            f"{found.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
-            "add --vocab_size N, e.g. --vocab_size 128256",
-        )
-    problems.raise_if_any()
     _complete_batch(layer, request)
     return layer
 
@@ -229,6 +219,9 @@ def _given(words: list[Word], label: str) -> Arguments:
     found.num_gpus = _num_gpus(words[:start], label)
     found.program = "" if program is None else words[program].text
     found.is_started = start > 0
+    if assumed := dict.fromkeys(each for word in words for each in word.assumed):
+        defaults = f"{label}: its own defaults where your shell may set others: {shortened(', '.join(assumed), 200)}"
+        found.remark = "; ".join(filter(None, (defaults, found.remark)))
     if program is not None and _MODEL not in found.program:
         name = found.program.rpartition("/")[2]
         read_as = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"

@@ -159,7 +159,7 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
         if not values and takes in ("one", "many"):
             found.problems.add(f"{place}: has no value", "write the value after it")
         elif not argument.harmless and (open_ := next((each.text for each in values if "$" in each.text), "")):
-            found.problems.add(f"{place}: not certain: nothing here sets {shortened(open_)}", captured_by(label))
+            found.problems.add(f"{place}: not certain: only a shell knows {shortened(open_)}", captured_by(label))
         else:
             value = _joined([each.text for each in values], takes) if values else takes != "off"
             _give(found, argument, Given(value, place))

@@ -19,8 +19,10 @@ REQUIRED: Mapping[str, str] = {
 """Settings that no job lacks, with their options."""
 
 
-def arguments_layer(a: Arguments) -> Layer:
+def arguments_layer(a: Arguments, *, is_job: bool = False) -> Layer:
     """Return every setting of the arguments; an argument that was not given has Megatron-LM's default.
+
+    ``is_job``: they must have what no job lacks.
 
     BadRequestError with every argument that has no counterpart here, at its place.
     """
@@ -32,11 +34,24 @@ def arguments_layer(a: Arguments) -> Layer:
     if remarks and "model.num_layers" in layer:
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=f"{a.label}: {remarks}")
     _note_idle_recompute(a, layer)
+    if is_job:
+        _refuse_missing(a, layer)
     a.problems.raise_if_any()
     if a.num_gpus is not None:
         layer["num_gpus"] = Setting(a.num_gpus.value, a.num_gpus.source)
     layer |= {f"env.{name}": Setting(str(given.value), given.source) for name, given in a.environment.items()}
     return layer
+
+
+def _refuse_missing(a: Arguments, layer: Layer) -> None:
+    if missing := [option for path, option in REQUIRED.items() if path not in layer]:
+        a.problems.add(f"{a.label}: no {', '.join(missing)}", "give all arguments of the job")
+    if "model.vocab_size" not in layer and "model.vocab_size" not in a.settled:
+        kind = a.peek("tokenizer_type")
+        a.problems.add(
+            f"{a.label}: the vocabulary's size is not known; its tokenizer{f' ({kind})' if kind else ''} has it",
+            "add --vocab_size N, e.g. --vocab_size 128256",
+        )
 
 
 # From this size on a note names what the predicted peak leaves out.

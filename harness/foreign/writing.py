@@ -120,7 +120,9 @@ def _overlapped(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 WRITERS: Mapping[str, Write] = {
     "cases": _of_cases, "precision": _precision, "recompute": _recompute, "captured": _captured,
-    "implementation": _implementation, "user_buffers": _user_buffers, "aligned": _overlapped,
+    "implementation": _implementation, "user_buffers": _user_buffers,
+    "aligned": lambda spec, row, value: (  # without chunks it has no effect
+        _overlapped(spec, row, value) if spec.parallelism.virtual_pipeline_model_parallel_size else {}),
     "listed_when": lambda _, row, value: {row.names[1]: bool(value), row.names[0]: value},
     "pair": lambda _, row, value: {row.names[0]: ",".join(map(str, value)) if isinstance(value, tuple) else None},
     "pattern": lambda _, row, value: {row.names[0]: f"({layer_pattern(value)})" if isinstance(value, tuple) else value},
@@ -247,8 +249,10 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
     if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
         refuses = "Megatron-LM refuses --cross-entropy-fusion-impl te from core_v0.19.0 on"
         yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
-    own = f"data, checkpoint, {'' if '--lr' in words else 'learning rate, '}--train-iters and tokenizer"
-    yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
+    own = f"data, checkpoint, {'' if '--lr' in words else 'learning rate, '}--min-lr, --lr-decay-*, --lr-warmup-*"
+    tokens = f"{spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer"
+    yield f"add your own {own}, --train-iters and tokenizer ({tokens})"
+    yield "--max-position-embeddings is the sequence's length here: write your own if it is larger"
     lost = left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words)
     for path, (here, there) in lost.items():
         theirs = "" if there is None else f", {there} in Megatron-LM"

@@ -64,7 +64,7 @@ def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Softwar
         f"mbr-perf cannot tell whether this machine has {gpu} ({unsure})" if unsure else f"this machine has no {gpu}"
     )
     assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
-    note = f"{where}: {assumed} (change this with --assume of `mbr-perf check`)"
+    note = f"{where}: {assumed} (change this with --assume)"
     return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE, "assumed": True}), (note,)
 
 

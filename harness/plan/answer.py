@@ -1,13 +1,17 @@
 """Line 1 of a plan: the setting to use and its figures."""
 
 from collections.abc import Sequence
+from math import floor, log10
 
 from harness.experiment.recompute import NoRecompute
 from harness.predict.advice import allocator_text, cheapest_saving, cure_text, doubt_text, eager, why_none
 from harness.predict.prediction import Prediction
 from harness.predict.search import Plan, Row, cost_of
+from harness.predict.time_model import StepTime
 from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, format_percent, format_seconds, sentence
+
+_WIDE = 0.25
 
 
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
@@ -81,17 +85,28 @@ def speed_texts(row: Row, *, is_control: bool) -> list[str]:
     """Return the seconds of a step, what it costs against no recompute unless that ``is_control``, and its rate."""
     if (found := row.prediction) is None:
         return []
-    texts = [f", {format_seconds(found.time.likely_s)} a step"] if found.time else []
+    texts = [f", {_step_text(found.time)}"] if found.time else []
     if row.overhead is not None and not is_control:
         texts.append(f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}")
     return [*texts, f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"] if found.tflops_per_gpu else texts
 
 
+def _step_text(time: StepTime) -> str:
+    """Return the seconds of a step; with their range where an end is further than ``_WIDE`` from the figure."""
+    if max(1 - time.low, time.high - 1) <= _WIDE:
+        return f"{format_seconds(time.likely_s)} a step"
+    unit, scale = ("ms", 1000) if time.likely_s < 1 else ("s", 1)
+    digits = max(0, 2 - floor(log10(time.likely_s * scale)))
+    likely, low, high = (f"{seconds * scale:.{digits}f}" for seconds in (time.likely_s, *time.range_s))
+    return f"~{likely} {unit} a step ({low}-{high})"
+
+
 def _saving_text(plan: Plan, unit: str) -> str:
     if (row := cheapest_saving(plan)) is None or plan.recommended is None:
         return ""
-    (cost, peak), (cost_before, peak_before) = cost_of(row), cost_of(plan.recommended)
-    saved = f"-{size_in(peak_before - peak, unit)} {unit} for {format_percent(cost - cost_before)}"
+    saved = f"-{size_in(cost_of(plan.recommended)[1] - cost_of(row)[1], unit)} {unit}"
+    if row.overhead is not None:  # the recommended setting is the control, so it is the table's figure
+        saved += f" for {format_percent(row.overhead)}"
     return f". Cheapest saving: {row.label}, {saved}"
 
 

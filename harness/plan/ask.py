@@ -165,8 +165,9 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
                          in_full=AMOUNT.get() == "all" or bool(_files(how)))  # fmt: skip
     if planned.optimal:
         from harness.plan.optimal import with_optimal
+        from harness.records.redact import own_command
 
-        page = with_optimal(page, planned, how.plan_file)
+        page = with_optimal(page, planned, how.plan_file, ("mbr-perf", *own_command()[1:]))
     failed = end_of_log(request.asked.source)
     more: list[Block] = [Line(failed, "doubt")] * bool(failed)
     more += nearest_blocks(planned.nearest_golden)

@@ -1,6 +1,7 @@
 """Shows the fastest plan of recompute by layer, and writes it as a file."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -81,8 +82,11 @@ class OptimalDocument(Shown):
         )
 
 
-def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
-    """Return the page of a plan with the fastest plan by layer as its answer. ``file``: where the plan is written."""
+def with_optimal(page: Page, planned: Planned, file: Path | None, command: Sequence[str] = ()) -> Page:
+    """Return the page of a plan with the fastest plan by layer as its answer.
+
+    ``file``: where the plan is written. ``command``: the one that made it.
+    """
     found, judged = planned.optimal, planned.judged
     assert found and judged
     if found.row is None or found.row.prediction is None:
@@ -91,7 +95,7 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
         return replace(page, blocks=(why, *page.blocks))
     blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
     if found.is_faster:
-        blocks = (*blocks, GAP, _to_copy(found, file))
+        blocks = (*blocks, GAP, *_to_copy(found, file, command))
     return replace(
         page,
         answer=_answer(found, planned),
@@ -99,13 +103,17 @@ def with_optimal(page: Page, planned: Planned, file: Path | None) -> Page:
     )
 
 
-def _to_copy(found: "Optimal", file: Path | None) -> Line:
+def _to_copy(found: "Optimal", file: Path | None, command: Sequence[str]) -> Iterator[Line]:
+    """Yield how to use the plan here, and the command that writes it for Megatron-LM and Megatron-Bridge."""
     split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
-    text = f"Add --plan_file plan.yaml, then use --recompute plan.yaml{split}; plan.py is for other programs"
-    if file:
-        is_script = file.suffix == ".py"
-        text = f"{file} sets it in other programs" if is_script else f"mbr-perf: --recompute {file}{split}"
-    return Line(text, whole=True)
+    if file and file.suffix == ".py":
+        yield Line(f"Megatron-LM: start {file} in place of pretrain_gpt.py; it also says how Megatron-Bridge takes it")
+        return
+    before = "" if file else "add --plan_file plan.yaml, then "
+    yield Line(f"mbr-perf: {before}--recompute {file or 'plan.yaml'}{split}", whole=True)
+    script = str(file.with_suffix(".py")) if file else "plan.py"
+    words = [word.replace(str(file), script) for word in command] if file else [*command, "--plan_file", script]
+    yield Line(f"Megatron-LM, Megatron-Bridge: {shlex.join(words)}", whole=True)
 
 
 def _answer(found: "Optimal", planned: Planned) -> Line:

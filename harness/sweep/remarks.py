@@ -14,6 +14,7 @@ from harness.units import counted, format_bytes, format_percent, grouped, senten
 
 _MANY = 4
 _MOST_BAD = 6
+_LONGEST_TIE = 90
 _NOT_STARTED = ("pruned", "illegal")
 _NO_FIGURES = ("failed", "interrupted", *_NOT_STARTED)
 
@@ -95,7 +96,10 @@ def answer(verdict: SweepVerdict) -> Line:
     )
     fit = f"that {room_text(verdict.limits)}" if verdict.limits else "that ran"
     among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only one of the settings {fit}"
-    tie = f"No difference in time is established; by memory: use {best.cell}"
+    between = best.tie.partition(": ")[0]
+    if len(between) > _LONGEST_TIE:
+        between = f"No difference in time is established between {between.count('; ') + 1} settings"
+    tie = f"{between}; by memory: use {best.cell}"
     control = f"Control {verdict.reference or verdict.plan.control}"
     if verdict.reference_why:
         control = f"Compared with {verdict.reference}: {verdict.reference_why}"

@@ -217,7 +217,7 @@ def test_chosen_settings_are_written_alone():
         ("mlp", "full:uniform:1", " (leave out --recompute-method, --recompute-num-layers): --recompute-granularity selective"
          " --recompute-modules mlp"),
         ("none", "mlp", ": leave out --recompute-granularity, --recompute-modules"),
-        ("none", "none", ": leave out --recompute-granularity"),
+        ("none", "none", ": no argument of recompute"),
     ],
 )  # fmt: skip
 def test_a_recommendation_names_the_arguments_to_add_and_those_that_must_go(now, before, arguments):
@@ -260,8 +260,10 @@ def test_an_export_has_the_learning_rate_of_the_job_or_none(mbr_perf, tmp_path, 
     sizes = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1"
     found = {}
     for rate in ("", "--lr 3e-5"):
-        script.write_text(f'SIZES="{sizes} \\\n --vocab-size 99"\npretrain_gpt.py $SIZES --bf16 {rate}\n')
+        own = f"--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather {rate}"
+        script.write_text(f'SIZES="{sizes} \\\n --vocab-size 99"\npretrain_gpt.py $SIZES --bf16 {own}\n')
         text = mbr_perf("recipes", "export", script, "-g", "h100", "-ng", "8", "--as", form).out
+        assert "align-param-gather" not in text  # without chunks it has no effect
         found[rate] = [float(word) for word in re.findall(rf"^ *{option}(\S+)", text, re.MULTILINE)]
     assert found == {"": [], "--lr 3e-5": [3e-5]}
 

@@ -18,11 +18,9 @@ from tests.foreign.test_megatron_args import SMALLEST
 @pytest.mark.parametrize(
     ("script", "line"),
     [
-        ("MODEL=(--num-layers 4)\ntorchrun pretrain_gpt.py {}", 1),
         ('A=1\nif [ "$NODE" = 0 ]; then\n  torchrun pretrain_gpt.py {}\nfi', 2),
         ("case $1 in\n train) torchrun pretrain_gpt.py {};;\nesac", 1),
-        ("A=${{1:-8}}\ntorchrun pretrain_gpt.py {}", 1),
-        ("torchrun pretrain_gpt.py {} \\\n --seed $(date +%s)", 2),
+        ("A=$(nproc)\ntorchrun pretrain_gpt.py {} --mtp-num-layers $A", 2),
         ("CMD='torchrun pretrain_gpt.py {}'\neval $CMD", 2),
         ("srun bash -c 'torchrun pretrain_gpt.py {}'", 1),
         ('ARGS="{}"\n', 1),
@@ -31,6 +29,15 @@ from tests.foreign.test_megatron_args import SMALLEST
 def test_a_script_with_a_program_in_it_is_refused_with_the_way_to_capture_it(resolved, script, line):
     [problem] = refused(lambda: resolved(script.format(SMALLEST)), f"train.sh:{line}: ")
     assert "mbr-perf capture -- bash" in problem.remedy
+
+
+def test_what_the_arguments_do_not_need_refuses_no_script(resolved):
+    found = resolved(
+        "MASTER_ADDR=${MASTER_ADDR:-localhost}\nHERE=$(dirname $0)\nLAUNCH=(--nproc_per_node ${GPUS:-2}\n"
+        f"--master_addr $MASTER_ADDR)\nMODEL=({SMALLEST})\ntorchrun ${{LAUNCH[@]}} $HERE/pretrain_gpt.py \"${{MODEL[@]}}\""
+        " --save $(mktemp) --data-path $1", num_gpus=None)  # fmt: skip
+    assert found.spec.num_gpus == 2
+    assert any("GPUS=2, MASTER_ADDR=localhost" in note for note in found.notes)
 
 
 def test_the_environment_beside_a_captured_job_is_part_of_it(tmp_path):

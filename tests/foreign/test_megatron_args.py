@@ -290,6 +290,7 @@ def test_the_vocabulary_may_come_from_an_option(spec):
     text = SMALLEST.replace("--vocab-size 99", "--tokenizer-type HuggingFaceTokenizer")
     assert spec(text, set_values=("model.vocab_size=1000",)).model.vocab_size == 1000
     assert spec(SMALLEST.replace("--vocab-size 99", "--vocab-file a --merge-file b")).model.vocab_size == 50257
+    refused(lambda: spec("pretrain_gpt.py --num-layers 4 --fooo 3"), "--fooo", "--hidden-size", "--vocab_size", num=3)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,9 @@ def test_one_repeat_has_no_interval_and_says_so(judged):
 def test_single_runs_that_differ_by_less_than_the_threshold_are_not_ranked(runs, make_cell, make_sweep):
     cells = [make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", runs("mlp", [1.04], 60))]
 
-    assert re.search(r" none; mlp: .* 5 % .* 3 runs", judge_sweep(make_sweep(cells)).recommendation.tie)
+    verdict = judge_sweep(make_sweep([*cells, make_cell("full:uniform:1", runs("full:uniform:1", [1.7], 50))]))
+    assert re.search(r" none; mlp: .* 5 % .* 3 runs", verdict.recommendation.tie)
+    assert re.search(r"between none; mlp; by memory: use mlp, \+4\.0 % time", plain(answer(verdict).words))
 
 
 def test_two_runs_of_a_cell_that_differ_more_than_the_threshold_raise_it(runs, make_cell, make_sweep):
