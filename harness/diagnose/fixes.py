@@ -73,6 +73,8 @@ def _settings(known: Situation) -> list[Fix]:
     if case.prints_settings:
         open_words = ["the type of the job's GPUs, e.g. -g h100"] if not case.asked_gpu else []
         open_words += ["the size of the job's vocabulary"] if case.lacks_vocabulary else []
+        if not open_words:  # mbr-perf does not model these settings
+            return []
         what = " and ".join(open_words)
     return [Fix(f"Give {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 

@@ -208,3 +208,11 @@ def test_the_rank_that_failed_first_is_the_same_in_the_log_the_import_and_the_ru
     for path in ("job.log", run["run_dir"]):
         found = json.loads(mbr_perf("diagnose", path, "--no_plan", "--json").out)["verdict"]
         assert (found["rank"], found["when"]) == (3, "in forward_backward after iteration 2")
+
+
+def test_settings_that_nobody_models_cost_a_diagnosis_its_prediction_only(mbr_perf, log):
+    more = f"  my_fork_flag ....... True\n  heterogeneous_layers_config_path ....... x.json\n{OOM}"
+    log.write_text(arguments().replace("  heterogeneous_layers_config_path", "  tensorboard_x") + more)
+    found = json.loads(mbr_perf("diagnose", log, "-g", "h100", "--json").out)
+    assert (found["exit_code"], found["verdict"]["class"]) == (0, "outside_allocator")
+    assert [text for text in found["evidence"] if text.startswith("No prediction: ") and "heterogeneous" in text]
