@@ -191,7 +191,8 @@ def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> F
 
 def _spread(case: Case, outlook: Outlook) -> Fix:
     what = "No change of recompute, micro-batch or layout is predicted to fit into"
-    text = f"{what} {format_bytes(outlook.budget_bytes or 0)}: use more GPUs, or search all layouts:"
+    budget = f"{format_bytes(outlook.budget_bytes or 0)}.{_summed(case, outlook)}"
+    text = f"{what} {budget} Use more GPUs, or search all layouts:"
     into = ("--fit_into", f"{outlook.capacity_bytes / GIB:.4g}") if outlook.capacity_bytes else ()
     return Fix(text, command(case, "plan", *into, "--search"))
 

@@ -375,15 +375,14 @@ def _origin(golden: GoldenRecord) -> str:
 
 def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
     """What answers if both sides have a value and only differences prevent a verdict."""
-    both = [f for f in comparison.findings if f.current is not None and f.golden is not None]
-    withheld = {text for finding in both for text in finding.reason.split("; ")}
+    withheld = "; ".join(f.reason for f in comparison.findings if None not in (f.current, f.golden)).split("; ")
     names = [d.name for d in comparison.likeness.differences if not d.accepted and d.text in withheld]
     if names:
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield Line(f"To judge in spite of the differences: {options}", whole=True)
         if isinstance(compared, CompareDocument):
-            both_sides = shlex.join([compared.run_ids[0], comparison.golden_path or ""])
-            yield Line(f"To see what they change: mbr-perf explain {both_sides}", whole=True)
+            sides = shlex.join((compared.run_ids[0], comparison.golden_path or ""))
+            yield Line(f"To see what they change: mbr-perf explain {sides}", whole=True)
 
 
 def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:
