@@ -106,7 +106,8 @@ def _room(case: Case) -> str:
     if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
         return ""
     most = f"no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
-    return f"Only rank {full[0]} ran out: {most}. Its pipeline stage, its experts or its batch need more."
+    experts = ", its experts" if case.spec is None or case.spec.model.moe else ""
+    return f"Only rank {full[0]} ran out: {most}. Its pipeline stage{experts} or its batch need more."
 
 
 def _fitting(case: Case) -> list[str]:

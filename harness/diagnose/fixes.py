@@ -73,6 +73,8 @@ def _settings(known: Situation) -> list[Fix]:
     if case.prints_settings:
         open_words = ["the type of the job's GPUs, e.g. -g h100"] if not case.asked_gpu else []
         open_words += ["the size of the job's vocabulary"] if case.lacks_vocabulary else []
+        if not open_words:  # mbr-perf does not model these settings
+            return []
         what = " and ".join(open_words)
     return [Fix(f"Give {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 
@@ -189,7 +191,8 @@ def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> F
 
 def _spread(case: Case, outlook: Outlook) -> Fix:
     what = "No change of recompute, micro-batch or layout is predicted to fit into"
-    text = f"{what} {format_bytes(outlook.budget_bytes or 0)}: use more GPUs, or search all layouts:"
+    budget = f"{format_bytes(outlook.budget_bytes or 0)}.{_summed(case, outlook)}"
+    text = f"{what} {budget} Use more GPUs, or search all layouts:"
     into = ("--fit_into", f"{outlook.capacity_bytes / GIB:.4g}") if outlook.capacity_bytes else ()
     return Fix(text, command(case, "plan", *into, "--search"))
 

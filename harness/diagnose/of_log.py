@@ -73,7 +73,7 @@ def case_of_log(
     status, verdict, failed = _ending(log, first, cause, is_empty=is_empty)
     why_now = ""
     if first is not None and verdict is first.verdict:
-        verdict, why_now = timed(log, first)
+        verdict, why_now = timed(log, first, is_dense=spec is not None and not spec.model.moe)
     return Case(
         name=name,
         origin="log",

@@ -105,9 +105,24 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
     if logged is not None and not _knows_vocabulary(request.asked, logged):
         request.passage.notes.append("No prediction: the log does not print the vocabulary's size. Add --vocab_size N.")
         return None
-    asked, notes = with_logged(request.asked, inputs.logs, host)
+    try:
+        asked, notes = with_logged(request.asked, inputs.logs, host)
+        settled = settle(RunRequest(asked=asked), host)
+    except BadRequestError as error:
+        if logged is None or _is_read(inputs.logs, request.asked.gpu, host):
+            raise
+        request.passage.notes.append(f"No prediction: {error.problems[0].message}.")
+        return None
     request.passage.notes.extend(f"Settings {note.removeprefix('settings: ')}." for note in notes)
-    return settle(RunRequest(asked=asked), host)
+    request.passage.notes.extend(f"{note}." for note in settled.notes if logged and note.startswith(logged.path))
+    return settled
+
+
+def _is_read(logs: tuple[str, ...], gpu: str, host: Host) -> bool:
+    """Return whether the log alone describes a job: then the options are wrong, and nothing that has run."""
+    with suppress(BadRequestError):
+        return bool(with_logged(Request(model_recipe_name="", gpu=gpu), logs, host)[1])
+    return False
 
 
 def _knows_vocabulary(asked: Request | None, logged: Logged) -> bool:

@@ -14,6 +14,7 @@ _LABEL = 10
 _INDENT = 3
 _MOST_STEPS = 3
 _LONGEST = 240
+_LACKS = "No prediction: "
 _CLAUSE = re.compile("; ")
 _SENTENCE = re.compile(r"(?<!e\.g)\. ")
 
@@ -33,6 +34,7 @@ def diagnosis_page(answer: Diagnosis) -> Page:
         ("Numbers", numbers(found) if found else ""),
         ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
+        ("Predicted", next((f"nothing: {text[len(_LACKS) :]}" for text in evidence if text.startswith(_LACKS)), "")),
         ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
         ("Next", "" if steps else _nothing(answer)),
     )

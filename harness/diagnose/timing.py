@@ -1,5 +1,6 @@
 """Says why memory ran out at this iteration and not at an earlier one, from what the log reported until then."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,8 +19,11 @@ _USUAL = 2  # iterations that ran before
 _HIGHER = 0.01  # by so much another batch has a higher peak
 
 
-def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
-    """Return the verdict with the advice that the timing asks for, and why it failed now; empty if nothing shows it."""
+def timed(log: ForeignLog, first: FirstFailure, *, is_dense: bool) -> tuple[OomVerdict, str]:
+    """Return the verdict with the advice that the timing asks for, and why it failed now; empty if nothing shows it.
+
+    ``is_dense``: the model is known to have no experts.
+    """
     verdict, after = first.verdict, first.failure.after_step
     if verdict.oom_class != "capacity" or not verdict.has_activations or verdict.advice or after is None:
         return verdict, ""
@@ -33,7 +37,7 @@ def timed(log: ForeignLog, first: FirstFailure) -> tuple[OomVerdict, str]:
     name = next((name for name, why in reasons.items() if why), None)
     if name is None:
         return verdict, ""
-    advice = str(table()["timing"][name])
+    advice = re.sub(r"\{(.*?)\}", "" if is_dense else r"\1", str(table()["timing"][name]))
     return replace(verdict, advice=advice, recompute_helps=name != "growth"), reasons[name]
 
 

@@ -99,7 +99,8 @@ def _of_entry(text: str) -> Sign | None:
 def mentions_error(text: str) -> bool:
     """Whether a line mentions an error, in any form."""
     is_mention = _any_of("mentions").search(text) is not None and _any_of("harmless").search(text) is None
-    return is_mention and not text.startswith(_CODE)
+    is_of_table = text.startswith("|") and text.rstrip().endswith("|")  # of Markdown
+    return is_mention and not text.startswith(_CODE) and not is_of_table
 
 
 def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:

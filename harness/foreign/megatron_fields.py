@@ -28,7 +28,7 @@ def arguments_layer(a: Arguments, *, is_job: bool = False) -> Layer:
     """
     layer = settings_in(a, rows_of("megatron"))
     harmless = [name for name in a.given if name.startswith(families())]
-    unknown = "no argument of Megatron-LM that mbr-perf knows"
+    unknown = "" if a.is_whole else "no argument of Megatron-LM that mbr-perf knows"
     remarks = judge(a, known(), unknown, sections=harmless, also=_missing_bytes(a))
     _refuse_context_communication(a)
     if remarks and "model.num_layers" in layer:

@@ -178,13 +178,16 @@ def judge(
 ) -> str:
     """Refuse every name whose value cannot be said here, and return a note on the others; empty if there are none.
 
-    ``unknown``: why a name without a row is refused, unless it is off or in one of ``sections``. ``also``: what else
-    the note says.
+    ``unknown``: why a name without a row is refused, unless it is off or in one of ``sections``; empty: such a name is
+    noted, because nobody can leave it out of a finished log. ``also``: what else the note says.
     """
-    noted, small, known = [*also], list[str](), {*rows, *words.read}
+    noted, small, strange, known = [*also], list[str](), list[str](), {*rows, *words.read}
     for name, value in words.unrepaired():
         if value not in OFF and name not in known and name.partition(".")[0] not in sections:
-            _add(words, name, value, unknown, suggested(name, rows))
+            if unknown:
+                _add(words, name, value, unknown, suggested(name, rows))
+            else:
+                strange.append(f"{name} ({shortened(str(value))})")
         row = next((row for row in rows.get(name, ()) if _is_broken(row, words, name, value)), None)
         if row is not None and row.kind == "noted":
             noted.append(f"{words.shown(name, value)} ({row.why})")
@@ -192,7 +195,11 @@ def judge(
             small.append(words.shown(name, value))
         elif row is not None:
             _add(words, name, value, row.why, row.remedy)
-    texts = {"not all is predicted": "; ".join(sorted(noted)), "small effect, left out": ", ".join(sorted(small))}
+    texts = {
+        "mbr-perf does not know these arguments of the log, and what they change is not predicted": ", ".join(strange),
+        "not all is predicted": "; ".join(sorted(noted)),
+        "small effect, left out": ", ".join(sorted(small)),
+    }
     return "; ".join(f"{what}: {text}" for what, text in texts.items() if text)
 
 

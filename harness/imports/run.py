@@ -55,16 +55,15 @@ def with_job(logs: tuple[str, ...], asked: Request) -> tuple[Request, tuple[str,
     BadRequestError, with a command to copy, unless a recipe, or a GPU and the log's arguments, are known.
     """
     log_sources(logs)  # a missing file is named as such
-    for each in logs:
-        side_of(each)  # a script or a recipe, too
+    _require_logs(logs)
     gpu, note = (asked.gpu, "") if asked.gpu else assumed_gpu(logs, this_host())
     asked, notes = (asked, ()) if gpu == "cpu" or not note else (replace(asked, gpu=gpu), (note,))
     prints_arguments = not asked.job_name and logged_arguments(logs) is not None
     if asked.job_name or (asked.gpu and prints_arguments):
         return asked, notes
     if prints_arguments:
-        wanted = f"the log names no GPU type; add it with -g ({logs[0]} prints all other settings)"
-        raise SeveralMatchError(wanted, choices=(("-g", "GPU"),))
+        wanted = f"the log names no GPU type ({logs[0]} prints all other settings)"
+        raise BadRequestError(wanted, remedy="add the GPU type, e.g. -g h100")
     raise SeveralMatchError(
         "the log does not print its settings; name a recipe with -mr, or the job's file with --megatron_args, --hf or "
         "--bridge_config",
@@ -228,6 +227,17 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 
 def read(logs: tuple[str, ...]) -> tuple[ForeignLog, FirstFailure | None]:
     """Read the log of one job, and its failure. BadRequestError: a file cannot be read, or no line is of training."""
+    _require_logs(logs)
+    log, failure = read_side(Side("log", logs, logs[0]))
+    if not log.iterations and failure is None:
+        raise BadRequestError(
+            f"{', '.join(logs)}: no line of a training iteration or of a failure",
+            remedy="name the log of the last rank, which prints the iterations, or the folder of all logs",
+        )
+    return log, failure
+
+
+def _require_logs(logs: tuple[str, ...]) -> None:
     problems = Problems()
     for given in logs:
         side = side_of(given)
@@ -237,13 +247,6 @@ def read(logs: tuple[str, ...]) -> tuple[ForeignLog, FirstFailure | None]:
         elif side.what:
             problems.add(f"{given}: {side.what}, not a log", "name the log of a training job")
     problems.raise_if_any()
-    log, failure = read_side(Side("log", logs, logs[0]))
-    if not log.iterations and failure is None:
-        raise BadRequestError(
-            f"{', '.join(logs)}: no line of a training iteration or of a failure",
-            remedy="name the log of the last rank, which prints the iterations, or the folder of all logs",
-        )
-    return log, failure
 
 
 def settled_like(log: ForeignLog, ended: Ending, asked: Request, notes: tuple[str, ...], host: Host) -> Settled:

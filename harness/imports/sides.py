@@ -75,17 +75,9 @@ def logs_of(given: list[str]) -> Side:
     return side if side and side.kind == "run" else Side("log", tuple(given), given[0])
 
 
-_NO_LOGS = frozenset({".sh", ".sbatch", ".slurm", ".py", ".yaml", ".yml"})
-
-
 def _of_file(path: Path) -> Side:
     given, document = str(path), _document(path)
     if document is None:
-        if path.suffix in _NO_LOGS:
-            raise BadRequestError(
-                f"{path}: a {path.suffix} file, not a log",
-                remedy="name the log that the job printed; mbr-perf plan FILE reads the job itself",
-            )
         return Side("log", (given,), given)
     if "promoted_by" in document:
         return Side("golden", (given,), given, "a golden of mbr-perf")

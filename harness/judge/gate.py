@@ -201,6 +201,8 @@ def _withheld(kind: GateKind, likeness: Likeness, doubts: tuple[str, ...]) -> tu
     if doubts:
         return Verdict.INCONCLUSIVE, "; ".join(doubts)
     against = likeness.against(kind)
+    if kind == "exact" and not against and (asked := likeness.other_work()):
+        return Verdict.NOT_GATED, "; ".join(each.text for each in asked)
     if not against:
         return None
     blocked = any(difference.blocks for difference in against)

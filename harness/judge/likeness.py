@@ -27,6 +27,7 @@ GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",
 SM_CLOCK = "sm_clock_mhz"
 _ENGINE = "engine.name"  # other loops do other work in a step: never compared
 CLOCK_TOLERANCE = 0.03  # of the golden's median; smaller differences occur from run to run
+_OF_WORK = ("recompute", "parallelism", "batch", "model", "num_gpus")
 _FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version")
 
 
@@ -49,6 +50,10 @@ class Likeness:
     def against(self, kind: GateKind) -> tuple[Difference, ...]:
         """Return the unaccepted differences that affect gates of this kind."""
         return tuple(d for d in self.differences if kind in d.kinds and not d.accepted)
+
+    def other_work(self) -> tuple[Difference, ...]:
+        """Return the accepted differences of settings that change what a step computes by definition."""
+        return tuple(d for d in self.differences if d.accepted and d.name.partition(".")[0] in _OF_WORK)
 
 
 def likeness(

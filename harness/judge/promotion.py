@@ -31,10 +31,7 @@ from harness.units import format_percent
 MOST_OF_THRESHOLD = 0.5
 
 
-_OF_SPREAD = (
-    "find out what disturbs the runs and repeat them, store other metrics with --only, or promote anyway with "
-    "--accept_spread"
-)
+_OF_SPREAD = "find out what disturbs the runs and repeat them, or promote anyway with --accept_spread"
 _SIGNIFICANT_DIGITS = 6
 _SPEED = "tflops_per_gpu"
 
@@ -87,7 +84,7 @@ def promote(
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
             *_of_only(each, stored, options.only),
-            *(BadRequestError(text, remedy=_OF_SPREAD) for text in wide if not options.accept_spread),
+            *(BadRequestError(text, remedy=_of_spread(stored)) for text in wide if not options.accept_spread),
         ]
     )
     spec = records[0].spec
@@ -138,6 +135,12 @@ def _wide(
         f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than {most}, which is half the "
         f"threshold of {threshold * 100:g} %",
     )
+
+
+def _of_spread(stored: Collection[str]) -> str:
+    """Return what to do; of a golden's metrics, only times vary with what disturbs a machine."""
+    steady = [f"--only {metric.name}" for metric in METRICS if metric.kind != "time" and metric.name in stored]
+    return _OF_SPREAD + (f"; or store what does not vary: {' '.join(steady)}" if steady else "")
 
 
 def _of_only(each: Sequence[Metrics], stored: Collection[str], only: Sequence[str]) -> Iterator[BadRequestError]:

@@ -1,5 +1,6 @@
 """The result of a run as a page, with a table of its ranks."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
@@ -306,7 +307,7 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
         held = ", which a published golden may hold" * (golden.kind == "external")
         yield Line(f"Peaks, measured and predicted: of the whole run; {later}{held}", hang=2)
     yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
-    yield from _way_out(comparison)
+    yield from _way_out(comparison, compared)
     yield details("caveat", (f"Caveat: {caveat}" for caveat in comparison.likeness.caveats))
 
 
@@ -372,14 +373,16 @@ def _origin(golden: GoldenRecord) -> str:
     return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
 
 
-def _way_out(comparison: Comparison) -> Iterator[Line]:
-    """The options that accept the differences, if both sides have a value and only differences prevent a verdict."""
-    both = [f for f in comparison.findings if f.current is not None and f.golden is not None]
-    withheld = {text for finding in both for text in finding.reason.split("; ")}
+def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
+    """What answers if both sides have a value and only differences prevent a verdict."""
+    withheld = "; ".join(f.reason for f in comparison.findings if None not in (f.current, f.golden)).split("; ")
     names = [d.name for d in comparison.likeness.differences if not d.accepted and d.text in withheld]
     if names:
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield Line(f"To judge in spite of the differences: {options}", whole=True)
+        if isinstance(compared, CompareDocument):
+            sides = shlex.join((compared.run_ids[0], comparison.golden_path or ""))
+            yield Line(f"To see what they change: mbr-perf explain {sides}", whole=True)
 
 
 def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:

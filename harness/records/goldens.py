@@ -1,5 +1,6 @@
 """Finds golden values by settings, and writes them for review."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ class GoldenSearch:
 def require_golden_dir(override: Path | None) -> None:
     """Raise BadRequestError if ``--golden_dir`` names no folder."""
     if override is not None and not override.is_dir():
-        raise BadRequestError(f"--golden_dir {override}: no such folder")
+        remedy = f"correct the name; for the first golden values: mkdir -p {shlex.quote(str(override))}"
+        raise BadRequestError(f"--golden_dir {override}: no such folder", remedy=remedy)
 
 
 def writable_golden_dir(override: Path | None = None) -> Path:

@@ -174,3 +174,14 @@ def test_what_a_peak_is_of_is_said_where_a_step_before_cuda_graphs_needs_more(
     (tmp_path / "results" / "runs" / RUN_ID).mkdir(parents=True)
     write_record(tmp_path / "results" / "runs" / RUN_ID, make_record(run_id=RUN_ID, prediction=made))
     assert ("whole run; 50.00 GiB" in invoke(tmp_path / "results", golden(700.0)).output) == is_said
+
+
+def test_counted_work_of_an_accepted_recompute_setting_is_shown_and_not_judged(results, make_record, make_spec):
+    other = results / "runs" / "20260101T000000Z-llama3_70b-22222222"
+    other.mkdir()
+    write_record(other, make_record(make_spec(recompute="full:uniform:1"), seconds=2.5, run_id=other.name))
+    assert (done := invoke(results, other)).exit_code == 6
+    assert "mbr-perf explain" in done.output
+    answer = json.loads(invoke(results, other, "--accept_difference", "recompute", "--json").stdout)
+    work = next(row for row in answer["comparison"] if row["metric"] == "counted_flops_per_step")
+    assert (answer["exit_code"], work["verdict"]) == (0, "not_gated")

@@ -121,3 +121,9 @@ def test_a_save_is_over_where_training_goes_on_or_says_so(diagnosed):
         for lines in ((saving,), (saving, scheduled, row(3), row(4)), (saving, done))
     ]
     assert moments == ["in save_checkpoint after iteration 2", "after iteration 4", "after iteration 2"]
+
+
+def test_a_document_is_no_log_and_its_tables_are_no_errors(mbr_perf, tmp_path):
+    for name, code in (("notes.md", 2), ("notes.txt", 6)):
+        (tmp_path / name).write_text("| peak | mean absolute error | worst |\n| --- | --- | --- |\n")
+        assert mbr_perf("diagnose", tmp_path / name).code == code

@@ -51,6 +51,13 @@ def test_a_block_with_experts_latents_and_a_layout(spec):
     assert (found.recompute.text, cut.expert_tensor_parallel_size) == ("moe_act,layernorm", 1)
 
 
+def test_an_argument_of_a_log_that_nobody_knows_is_noted_and_on_a_command_line_refused(resolved):
+    more = "  my_fork_flag ....... True\n  use_mcore_models ..... True\n"
+    found = resolved(block("dense_v0.16.1") + more, num_gpus=None)
+    assert [note for note in found.notes if note.endswith("predicted: my_fork_flag (True)")]
+    refused(lambda: resolved(f"{SMALLEST} --my-fork-flag --use-mcore-models"), "--my-fork-flag")
+
+
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_SOCKET_IFNAME=eth0
 GPUS=8; NODES=2
@@ -279,7 +286,7 @@ def test_what_changes_some_steps_or_is_not_counted_is_noted_and_nothing_else(res
         (f"torchrun a.py {SMALLEST}\ntorchrun b.py {SMALLEST}", "lines 1, 2"),
         ("-------- arguments --------\n-------- end of arguments -----\n", "empty"),
         ("-------- arguments --------\n  world_size ....... many\n", "train.sh:2: world_size: many: "),
-        ("-------- arguments --------\n  deepspeed ....... True\n", "deepspeed is true: "),
+        ("-------- arguments --------\n  deepspeed ....... True\n", "--num-layers"),
     ],
 )
 def test_a_file_without_usable_arguments_is_refused(resolved, text, message):

@@ -113,8 +113,9 @@ def test_a_file_that_is_no_log_is_named_as_what_it_is(mbr_perf, tmp_path, make_r
     for what, text in files.items():
         path = tmp_path / {"run of mbr-perf": "record.json", ".sh file": "file.sh"}.get(what, "file.json")
         path.write_text(text)
-        answer = mbr_perf("import", "--log", path, *SFT)
-        assert (answer.code, f"{path}: a {what}, not a log" in answer.err) == (2, True), answer.err
+        for settings in (SFT, ()):
+            answer = mbr_perf("import", "--log", path, *settings)
+            assert (answer.code, f"{path}: a {what}, not a log" in answer.err) == (2, True), answer.err
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ def test_the_spread_of_a_single_runs_steps_can_be_accepted_or_left_out(make_reco
     record = unsteady(make_record, 0.03)
     (reason,) = promoted([record], options=PromotionOptions(accept_spread=True)).overridden
     assert re.match("tflops_per_gpu: 15 steps .* 3.1 %", reason)
+    assert "--only peak_allocated_bytes" in str(refused([record]))
     only = promoted([record], options=PromotionOptions(only=("peak_allocated_bytes",)))
     assert (only.overridden, list(only.metrics)) == ((), ["peak_allocated_bytes"])
 

@@ -144,7 +144,7 @@ def test_a_compressed_log_is_imported_with_its_arguments(imported, log):
 
 def test_a_log_with_arguments_needs_only_the_gpu_type_and_one_without_a_recipe(mbr_perf, log):
     answer = mbr_perf("import", "--log", "job.log")
-    assert (answer.code, "mbr-perf import --log job.log -g GPU" in answer.err) == (2, True)
+    assert (answer.code, "add the GPU type" in answer.err) == (2, True)
     log.write_text(megatron_lm_log([9.0] * 20))
     answer = mbr_perf("import", "--log", "job.log", "-g", "h100")
     assert (answer.code, "-mr" in answer.err) == (2, True)
@@ -208,3 +208,11 @@ def test_the_rank_that_failed_first_is_the_same_in_the_log_the_import_and_the_ru
     for path in ("job.log", run["run_dir"]):
         found = json.loads(mbr_perf("diagnose", path, "--no_plan", "--json").out)["verdict"]
         assert (found["rank"], found["when"]) == (3, "in forward_backward after iteration 2")
+
+
+def test_settings_that_nobody_models_cost_a_diagnosis_its_prediction_only(mbr_perf, log):
+    more = f"  my_fork_flag ....... True\n  heterogeneous_layers_config_path ....... x.json\n{OOM}"
+    log.write_text(arguments().replace("  heterogeneous_layers_config_path", "  tensorboard_x") + more)
+    found = json.loads(mbr_perf("diagnose", log, "-g", "h100", "--json").out)
+    assert (found["exit_code"], found["verdict"]["class"]) == (0, "outside_allocator")
+    assert [text for text in found["evidence"] if text.startswith("No prediction: ") and "heterogeneous" in text]

@@ -87,3 +87,8 @@ def test_a_case_says_why_it_cannot_start_here(make_spec, changes, sources, why):
     case = PlannedCase(name="a", spec=make_spec(), repeats=1, sources=sources)
     found = unable(plan_of(case, **changes), case, this_host())
     assert found is None if why is None else why in found.message
+
+
+def test_a_folder_of_goldens_that_does_not_exist_is_refused_with_how_to_make_it(mbr_perf, tmp_path):
+    answer = mbr_perf("nightly", "smoke", "--golden_dir", tmp_path / "new")
+    assert (answer.code, f"mkdir -p {tmp_path / 'new'}" in answer.err) == (2, True)

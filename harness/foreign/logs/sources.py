@@ -134,8 +134,16 @@ def _natural(path: Path) -> tuple[str | int, ...]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
+_OF_JOBS = (".sh", ".sbatch", ".slurm", ".py", ".yaml", ".yml")
+_NO_LOGS = (*_OF_JOBS, ".md", ".rst", ".toml", ".html")
+
+
 def _require_log(source: LogSource) -> None:
     assert source.path is not None
+    if (suffix := source.path.suffix) in _NO_LOGS:
+        of_job = "; mbr-perf plan FILE reads the job itself" * (suffix in _OF_JOBS)
+        remedy = f"name the log that the job printed{of_job}"
+        raise BadRequestError(f"{source.name}: a {suffix} file, not a log", remedy=remedy)
     try:
         mode = source.path.stat().st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
