@@ -38,7 +38,7 @@ _EXPLAINS = ("recompute", "parallelism", "batch", "num_gpus", "compute_dtype", "
 
 
 def _differing(ours: ForeignLog, theirs: ForeignLog) -> tuple[str, ...]:
-    """Return the settings of two runs, or in the arguments that logs print, that differ; none where one prints none."""
+    """Return the settings in which two runs or logs differ; none where a log prints no arguments."""
     order = {name: place for place, name in enumerate(_EXPLAINS)}
     found = sorted(_found(ours, theirs), key=lambda each: order.get(each.name.partition(".")[0], len(order)))
     return tuple(f"{each.name}: {each.after or NOT_SET} here, {each.before or NOT_SET} there" for each in found)

@@ -79,7 +79,7 @@ def _settings(known: Situation) -> list[Fix]:
     return [Fix(f"Give {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
 
 
-_FAR = 0.25  # of what the rank needed: predictions err by less
+_FAR = 0.25  # of what the rank needed. The worst error of results/accuracy is 20 %.
 
 
 def _of_another_job(known: Situation) -> list[Fix]:
@@ -165,7 +165,7 @@ def _planned(known: Situation) -> list[Fix]:
 
 
 def _summed(case: Case, outlook: Outlook) -> str:
-    """Say how the limit of the changes comes about where the prediction leaves memory unexplained."""
+    """Return the sum that gives the limit where the prediction leaves memory unexplained; else nothing."""
     more, whole, limit = unexplained_bytes(case) or 0, case.capacity_bytes, outlook.budget_bytes
     if more <= 0 or not whole or not limit:
         return ""

@@ -109,7 +109,7 @@ def _steps(run: RunRecord) -> dict[int, Document]:
 def _remedy(run: RunRecord) -> str:
     if run.imported is None:
         return "name a run that ended well: mbr-perf results list"
-    return "Megatron-Bridge's evaluator writes the values of its own log"
+    return "compare the log itself: mbr-perf compare NEW.log OLD.log"
 
 
 def write_export(path: Path, exported: ExportDocument) -> None:
