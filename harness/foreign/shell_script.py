@@ -97,18 +97,24 @@ def _commands(text: str, label: str) -> Iterator[list[Word]]:
             yield command
             command, is_cut = [], False
         elif kind == "word":
-            array = None if command else _ARRAY.match(found)
-            is_array = is_array or array is not None
-            ends = is_array and found.count(")") > found.count("(") - (array is not None)
-            inside = found[array.end() if array else 0 : -1 if ends else None] if is_array else found
+            words, is_array = _parts(Word(found, line), is_first=not command, is_array=is_array)
             is_cut = is_cut or _ENDS_ARGUMENTS.fullmatch(found) is not None
-            command += [Word(array[0], line)] if array else []
-            command += [] if is_cut or (is_array and not inside) else [Word(inside, line)]
-            is_array = is_array and not ends
+            command += [] if is_cut else words
         line += found.count("\n")
     if is_array:
         raise BadRequestError(f"{label}:{command[0].line}: a ( without an end", remedy="close the array")
     yield command
+
+
+def _parts(word: Word, *, is_first: bool, is_array: bool) -> tuple[list[Word], bool]:
+    """Split the brackets of an array off a word; return the words, and whether the array goes on."""
+    array = _ARRAY.match(word.text) if is_first else None
+    if not (is_array or array):
+        return [word], False
+    ends = word.text.count(")") > word.text.count("(") - (array is not None)
+    inside = word.text[array.end() if array else 0 : -1 if ends else None]
+    texts = [array[0] if array else "", inside]
+    return [Word(text, word.line) for text in texts if text], not ends
 
 
 def _expanded(word: Word, script: Script) -> list[Word]:
