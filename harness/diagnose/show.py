@@ -34,7 +34,17 @@ def diagnosis_page(answer: Diagnosis) -> Page:
         ("Numbers", numbers(found) if found else ""),
         ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
-        ("Predicted", next((f"nothing: {text[len(_LACKS) :]}" for text in evidence if text.startswith(_LACKS)), "")),
+        (
+            "Predicted",
+            next(
+                (
+                    f"nothing: {text[len(_LACKS) :]}"
+                    for text in evidence
+                    if case.prints_settings and text.startswith(_LACKS)
+                ),
+                "",
+            ),
+        ),
         ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
         ("Next", "" if steps else _nothing(answer)),
     )
