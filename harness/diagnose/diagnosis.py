@@ -17,6 +17,7 @@ from harness.diagnose.values import (
     Rulings,
     Verdict,
     findings_text,
+    is_dense,
 )
 from harness.experiment.rules.refusals import Refusal, filled, refusals, without_unknown
 from harness.failures.entries import word_of
@@ -106,7 +107,7 @@ def _room(case: Case) -> str:
     if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
         return ""
     most = f"no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
-    experts = ", its experts" if case.spec is None or case.spec.model.moe else ""
+    experts = "" if is_dense(case.spec) else ", its experts"
     return f"Only rank {full[0]} ran out: {most}. Its pipeline stage{experts} or its batch need more."
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from harness.diagnose.timing import timed
-from harness.diagnose.values import Case, FailedRank, RankFigures, Status
+from harness.diagnose.values import Case, FailedRank, RankFigures, Status, is_dense
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.entries import entry
 from harness.failures.failure_scan import FailureScan
@@ -73,7 +73,7 @@ def case_of_log(
     status, verdict, failed = _ending(log, first, cause, is_empty=is_empty)
     why_now = ""
     if first is not None and verdict is first.verdict:
-        verdict, why_now = timed(log, first, is_dense=spec is not None and not spec.model.moe)
+        verdict, why_now = timed(log, first, is_dense=is_dense(spec))
     return Case(
         name=name,
         origin="log",

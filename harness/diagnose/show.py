@@ -34,17 +34,7 @@ def diagnosis_page(answer: Diagnosis) -> Page:
         ("Numbers", numbers(found) if found else ""),
         ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
-        (
-            "Predicted",
-            next(
-                (
-                    f"nothing: {text[len(_LACKS) :]}"
-                    for text in evidence
-                    if case.prints_settings and text.startswith(_LACKS)
-                ),
-                "",
-            ),
-        ),
+        ("Predicted", next(filter(None, map(_lacking, evidence)), "") if case.prints_settings else ""),
         ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
         ("Next", "" if steps else _nothing(answer)),
     )
@@ -67,6 +57,10 @@ def _assumed(answer: Diagnosis) -> tuple[list[str], list[str]]:
     """Return what is assumed of the job, and the other evidence."""
     assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
     return assumed, [text for text in answer.evidence if text not in assumed]
+
+
+def _lacking(text: str) -> str:
+    return f"nothing: {text.removeprefix(_LACKS)}" if text.startswith(_LACKS) else ""
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:

@@ -50,6 +50,11 @@ class FailedRank:
     moment: str | None = None
 
 
+def is_dense(spec: ExperimentSpec | None) -> bool:
+    """Return whether the job is known to have no experts."""
+    return spec is not None and not spec.model.moe
+
+
 @dataclass(frozen=True)
 class Case:
     """One job. ``expandable_segments``: None if unknown. ``said``: the texts of its failures.

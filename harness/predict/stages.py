@@ -19,7 +19,6 @@ from harness.experiment.recompute import (
 )
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.software import Software
-from harness.predict.checkpoints import work_around_checkpoints
 from harness.predict.compose import (
     ChunkCost,
     Ends,
@@ -34,7 +33,7 @@ from harness.predict.compose import (
     unit_piece,
 )
 from harness.predict.ledger import tokens_of_rank
-from harness.predict.trace_book import Book, Shared
+from harness.predict.trace_book import Book, Shared, work_around_checkpoints
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 

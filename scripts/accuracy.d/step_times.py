@@ -12,8 +12,8 @@ from page import Page, signed, table
 from times_fit import Compared, Fit
 
 from harness.launch.environment import Host
-from harness.predict.checkpoints import DISCARDING, PLAIN
 from harness.predict.prediction import Prediction
+from harness.predict.trace_book import DISCARDING, PLAIN
 
 _BASELINE = "kor-t4-22B-baseline"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.experiment.recompute import parse_recompute
-from harness.predict.checkpoints import work_around_checkpoints
+from harness.predict.trace_book import work_around_checkpoints
 
 MLA = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_head_dim": 8, "qk_pos_emb_head_dim": 4, "v_head_dim": 8}
 
