@@ -67,7 +67,7 @@ class Shared:
     books: dict[int, Book] = field(default_factory=dict)
 
 
-# What costs the time: states of generators, hooks, a nested backward pass.
+# States of generators, hooks and a nested backward pass take the time.
 # How many simple operations take the host as long. Measured by hand in a rank of Moonlight 16B (TP 2, EP 8) on a
 # scripted GPU: megatron-core 0.16 and transformer-engine 2.11 over torch's CUDA build, kernels do nothing. There a
 # checkpoint takes 0.21 ms, or 0.39 ms if it discards and restores its output, and `layernorm` makes a micro-batch 12 %
