@@ -248,9 +248,9 @@ class SearchDocument(Shown):
 def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
     """Return the part of the document that only a search has; the document around it describes the best layouts."""
 
-    def row(tried: Tried, row: Row, **asked: str | None) -> SearchedRow:
+    def row(tried: Tried, row: Row, **asked: Any) -> SearchedRow:
         pasted = to_paste(row.candidate.spec, found.base.spec, with_sizes=True)
-        job = replace(request, asked=replace(request.asked, **asked))  # type: ignore[arg-type]
+        job = replace(request, asked=replace(request.asked, **asked))
         return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, job))
 
     best, eager = [row(each, each.row) for each in found.best if each.row], found.eager
