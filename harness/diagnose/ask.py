@@ -66,6 +66,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
     """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.cli.requests import experiment_request, given_options
     from harness.diagnose.request import DiagnoseRequest
+    from harness.diagnose.values import NO_PREDICTION
     from harness.errors import BadRequestError
     from harness.foreign.logs.sources import Passage
     from harness.measure.logged import logged_arguments
@@ -85,7 +86,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         if not request.gpu:
             raise BadRequestError(f"{', '.join(given)} without a recipe", remedy=f"add {remedy}")
         passage.notes.append(
-            f"No prediction: the log prints no settings. {', '.join(given)}: ignored without {remedy}."
+            f"{NO_PREDICTION}the log prints no settings. {', '.join(given)}: ignored without {remedy}."
         )
         given = []
     if request.job_name and not request.gpu:

@@ -157,11 +157,9 @@ def _planned(known: Situation) -> list[Fix]:
     legal = [fix for fix, change in zip(found, outlook.changes, strict=True) if fix.command or not change.sizes]
     starts = ("Cheapest change predicted to fit into", *(["Also predicted to fit into"] * len(legal)))
     named = [replace(fix, text=f"{start} {fix.text}") for fix, start in zip(legal, starts, strict=False)]
-    return (
-        [replace(named[0], text=named[0].text + _summed(case, outlook)), *named[1:]]
-        if named
-        else [_spread(case, outlook)]
-    )
+    if not named:
+        return [_spread(case, outlook)]
+    return [replace(named[0], text=named[0].text + _summed(case, outlook)), *named[1:]]
 
 
 def _summed(case: Case, outlook: Outlook) -> str:
@@ -169,10 +167,8 @@ def _summed(case: Case, outlook: Outlook) -> str:
     more, whole, limit = unexplained_bytes(case) or 0, case.capacity_bytes, outlook.budget_bytes
     if more <= 0 or not whole or not limit:
         return ""
-    sizes = " - ".join(map(format_bytes, (whole, more)))
-    return (
-        f" The limit is {sizes} unexplained - {format_bytes(whole - more - limit)} outside the allocator and as margin."
-    )
+    device, unexplained, rest = map(format_bytes, (whole, more, whole - more - limit))
+    return f" The limit is {device} - {unexplained} unexplained - {rest} outside the allocator and as margin."
 
 
 def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> Fix:

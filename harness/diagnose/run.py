@@ -11,7 +11,7 @@ from harness.diagnose.diagnosis import diagnose
 from harness.diagnose.of_log import SIZE_WORDS, case_of_log, contradiction
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.request import DiagnoseRequest, Inputs, sorted_inputs
-from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, is_doubted
+from harness.diagnose.values import NO_PREDICTION, NO_RULINGS, Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
@@ -103,7 +103,8 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
             request.passage.notes.append(hint)
         return None
     if logged is not None and not _knows_vocabulary(request.asked, logged):
-        request.passage.notes.append("No prediction: the log does not print the vocabulary's size. Add --vocab_size N.")
+        lacks = f"{NO_PREDICTION}the log does not print the vocabulary's size. Add --vocab_size N."
+        request.passage.notes.append(lacks)
         return None
     try:
         asked, notes = with_logged(request.asked, inputs.logs, host)
@@ -111,7 +112,7 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
     except BadRequestError as error:
         if logged is None or _is_read(inputs.logs, request.asked.gpu, host):
             raise
-        request.passage.notes.append(f"No prediction: {error.problems[0].message}.")
+        request.passage.notes.append(f"{NO_PREDICTION}{error.problems[0].message}.")
         return None
     request.passage.notes.extend(_notes(notes, settled, logged))
     return settled

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from harness.diagnose.values import Case, Diagnosis, Fix
+from harness.diagnose.values import NO_PREDICTION, Case, Diagnosis, Fix
 from harness.failures.verdict import AllocatorFigures, class_name
 from harness.resolve.recipe import ASSUMED
 from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details, plain
@@ -14,7 +14,6 @@ _LABEL = 10
 _INDENT = 3
 _MOST_STEPS = 3
 _LONGEST = 240
-_LACKS = "No prediction: "
 _CLAUSE = re.compile("; ")
 _SENTENCE = re.compile(r"(?<!e\.g)\. ")
 
@@ -60,7 +59,7 @@ def _assumed(answer: Diagnosis) -> tuple[list[str], list[str]]:
 
 
 def _lacking(text: str) -> str:
-    return f"nothing: {text.removeprefix(_LACKS)}" if text.startswith(_LACKS) else ""
+    return f"nothing: {text.removeprefix(NO_PREDICTION)}" if text.startswith(NO_PREDICTION) else ""
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:

@@ -1,7 +1,7 @@
 """Compares memory with the prediction per pipeline stage."""
 
 from harness.diagnose.of_log import stage_of
-from harness.diagnose.values import Case, Expected
+from harness.diagnose.values import NO_PREDICTION, Case, Expected
 from harness.records.prediction import StagePrediction
 from harness.units import format_bytes
 
@@ -96,7 +96,7 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
     """Return at most two sentences: the prediction, and the memory needed."""
     stage = stage_of_failure(case)
     if stage is None or case.prediction is None:
-        return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
+        return (f"{NO_PREDICTION}{case.no_prediction}.",) if case.no_prediction and case.spec else ()
     if not case.verdict.has_activations:
         return (_before_training(case, stage),)
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]

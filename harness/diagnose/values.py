@@ -50,6 +50,9 @@ class FailedRank:
     moment: str | None = None
 
 
+NO_PREDICTION = "No prediction: "  # begins the evidence that says why, which the page shows beside the figures
+
+
 def is_dense(spec: ExperimentSpec | None) -> bool:
     """Return whether the job is known to have no experts."""
     return spec is not None and not spec.model.moe
