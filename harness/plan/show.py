@@ -66,6 +66,7 @@ _LEGEND = (
     "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
     "the step without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces"
 )
+_HOST_BOUND = "Host-bound: the host is slower than the GPU; CUDA graphs or a larger micro-batch shorten the step"
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
 
@@ -244,7 +245,9 @@ def _name(row: Row, best: Row | None, whose_of: dict[str, str]) -> str:
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     """Return what may be used, the job that is planned, and those of ``notes`` that name assumed values."""
-    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *drawn_text(plan))]
+    found = plan.control.prediction if plan.control else None
+    pace = [_HOST_BOUND] if found and found.time and found.time.host_bound else []
+    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *drawn_text(plan), *pace)]
     return [*limits, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
 
 
@@ -322,8 +325,6 @@ def assumptions(plan: Plan) -> Details:
     if time:
         rows = f" ({time.range_rows} measured steps of this class)" if time.range_rows else ""
         texts.append(f"a step without recompute: {' to '.join(map(format_seconds, time.range_s))}{rows}")
-        if time.host_bound:
-            texts.append("host-bound: the host launches operations more slowly than the GPU runs them")
     return details("assumption", texts, title="Assumptions")
 
 

@@ -102,9 +102,13 @@ def generation_of(gpu: str) -> str:
     return f"{min(max((GPUS[gpu].capability or (8, 0))[0], 8), 10)}.x"
 
 
-def kind_of_step(spec: ExperimentSpec, *, host_bound: bool) -> str:
-    """Return the class of rows whose residuals give a step its range: generation, dense or experts, who is slower."""
-    return f"{generation_of(spec.gpu)} {'host-bound ' if host_bound else ''}{'experts' if spec.model.moe else 'dense'}"
+def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
+    """Return the class of rows whose residuals give a step its range: generation, dense or experts, who is slower.
+
+    Steps below a second are classes of their own: there the script's work around a step shows.
+    """
+    pace = "short " if time.likely_s < 1 else "host-bound " if time.host_bound else ""
+    return f"{generation_of(spec.gpu)} {pace}{'experts' if spec.model.moe else 'dense'}"
 
 
 def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
@@ -117,7 +121,8 @@ def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tup
     low, high, num_rows = spreads.get(kind, (1.0, 1.0, 0))
     if num_rows >= LEAST_ROWS or not spreads:
         return min(low, 1 - _REPEATS), max(high, 1 + _REPEATS), num_rows
-    near = [row for name, row in spreads.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
+    alike = {name: row for name, row in spreads.items() if ("short" in name) == ("short" in kind)}
+    near = [row for name, row in alike.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
     near = near or list(spreads.values())
     low, high = min(row[0] for row in near), max(row[1] for row in near)
     return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), num_rows
@@ -197,7 +202,7 @@ def step_time(
     else residuals of steps of the same class give the range.
     """
     likely = Clock(spec, efficiency or typical(spec.gpu)).step(stages)
-    low, high, rows = spread_of(kind_of_step(spec, host_bound=likely.host_bound), fitted().spreads)
+    low, high, rows = spread_of(kind_of_step(spec, likely), fitted().spreads)
     if spread is not None:
         low, high, rows = 1 / (1 + spread), 1 + spread, 0
     return replace(likely, low=min(1.0, low), high=max(1.0, high), range_rows=rows)

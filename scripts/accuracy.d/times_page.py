@@ -143,7 +143,7 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
     return [
         "## Measured steps", "",
         "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
-        "that the planner uses. The range holds nine of ten rows of other models in the same class.", "",
+        "that the planner uses. The range holds nine of ten rows of other models in the same class; `short` is a step predicted below a second.", "",
         "| constant | value | from | what it is |", "|---|---:|---:|---|",
         *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in found.constants["9.x"].items()),
         "", f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "

@@ -73,7 +73,7 @@ class Step:
 
     def kind(self, efficiency: Efficiency) -> str:
         """Return the class whose residuals give the range."""
-        return kind_of_step(self.spec, host_bound=self.time(efficiency).host_bound)
+        return kind_of_step(self.spec, self.time(efficiency))
 
 
 def _condensed(work: Work) -> Work:

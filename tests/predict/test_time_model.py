@@ -11,6 +11,7 @@ from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.predict.optimizer_time import COPY, host_seconds, muon_flops
 from harness.predict.time_model import (
     captured,
+    kind_of_step,
     spread_of,
     step_time,
     typical,
@@ -134,6 +135,14 @@ def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
     low, high, rows = spread_of("9.x experts", spreads)
     assert (low, high, rows) == (pytest.approx(1 / (1 + 1.25 / 4)), pytest.approx(1 + 1.25 * 0.5), 4)
     assert spread_of("10.x experts", spreads)[2] == 0
+    assert spread_of("9.x experts", spreads | {"9.x short experts": (0.1, 9.0, 40)})[:2] == (low, high)
+
+
+@pytest.mark.parametrize(("flops", "launches", "kind"), [(0.5, 0, "short "), (2, 0, ""), (2, 3, "host-bound ")])
+def test_short_and_host_bound_steps_are_classes_of_their_own(spec_of, flops, launches, kind):
+    count = max(1, round(launches / TYPICAL.call_s))
+    time = step_time(alone(spec_of), ((chunk(op(flops=round(flops * ONE_SECOND_OF_GEMM), count=count)),),))
+    assert kind_of_step(alone(spec_of), time) == f"9.x {kind}dense"
 
 
 def test_the_slowest_stage_sets_the_pace_and_the_bubble_is_that_of_one_f_one_b(spec_of):
