@@ -24,7 +24,8 @@ from harness.records.trace import OpKind, Phase
 class Efficiency:
     """Shares of data-sheet rates that operations reach, and the seconds of the host.
 
-    ``gemm_bf16``, ``gemm_low_precision``: of a product of full waves, without its bytes (`products`).
+    ``gemm_bf16``, ``gemm_low_precision``: of a product of full waves, without its bytes (`products`); ``fp4_of_fp8``:
+    of the latter, what products in FP4 reach.
     ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes
     the computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple
     operation of a trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its
@@ -44,6 +45,7 @@ class Efficiency:
     call_s: float = 160e-6
     norm: float = 4.0
     step_s: float = 0.02
+    fp4_of_fp8: float = 1.0
 
 
 # Where the fit of each generation starts, and what no row determines.
@@ -57,9 +59,9 @@ _OF_THE_HOST = ("launch_s", "call_s", "norm")
 class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
-    ``constants``: by generation of GPUs, by field of :class:`Efficiency`; Hopper's hold all of them. ``gpus``: the
-    types whose steps each generation's are fitted to. ``spreads``: by class of rows, between which multiples of the
-    predicted seconds nine of ten measured ones are, and the number of rows.
+    ``constants``: by generation of GPUs, or GPU type, by field of :class:`Efficiency`; Hopper's hold nearly all.
+    ``gpus``: the types whose steps each generation's are fitted to. ``spreads``: by class of rows, between which
+    multiples of the predicted seconds nine of ten measured ones are, and the number of rows.
     """
 
     constants: Mapping[str, Mapping[str, float]]
@@ -76,9 +78,10 @@ def fitted() -> Fitted:
 
 @cache
 def typical(gpu: str) -> Efficiency:
-    """The efficiencies of a GPU type: those of its generation; what no row of it determines is Hopper's or fixed."""
+    """The efficiencies of a GPU type, else of its generation; what no row of it determines is Hopper's or fixed."""
     generation, constants = generation_of(gpu), fitted().constants
-    return replace(base_of(generation, replace(LIKELY, **constants["9.x"])), **constants.get(generation, {}))
+    own = {**constants.get(generation, {}), **constants.get(gpu, {})}
+    return replace(base_of(generation, replace(LIKELY, **constants["9.x"])), **own)
 
 
 def borrowed_text(gpu: str) -> str:
@@ -317,7 +320,7 @@ class Clock:
         gpu, e = self.spec.gpu_type, self.efficiency
         peak = gpu.peak_flops.get(dtype, gpu.peak_flops["bf16"] / 2)  # fp32 GEMMs run as TF32, at half of BF16
         if kind == "gemm" and dtype in ("fp8", "fp4"):
-            return peak * e.gemm_low_precision
+            return peak * e.gemm_low_precision * (e.fp4_of_fp8 if dtype == "fp4" else 1)
         return peak * (e.attention if kind == "attention" else e.gemm_bf16)
 
     @cached_property

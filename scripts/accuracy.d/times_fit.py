@@ -36,9 +36,11 @@ MEANING = {
     "call_s": "seconds of the host per matrix product or attention, which a module starts from Python",
     "norm": "the seconds of GPU and host add up to this power; a large one leaves the slower of the two",
 }
-# What steps of other generations determine; the rest is Hopper's, or before Hopper fixed.
-OWN = {"8.x": ("gemm_bf16",), "10.x": ("gemm_bf16", "attention")}
-BOUNDS_OF_OTHERS = (0.2, 0.95)
+# What steps of other generations determine; the rest is Hopper's, or before Hopper fixed. Then what steps of one GPU type do: Blackwell's
+# differ in power, and Blackwell Ultra's exponentials, which attention waits for, are twice as fast.
+OWN = {"8.x": ("gemm_bf16",), "10.x": ("gemm_bf16", "gemm_low_precision", "fp4_of_fp8", "attention", "memory")}
+OWN_OF_TYPES = dict.fromkeys(("gb200", "gb300"), ("gemm_low_precision", "attention"))
+BOUNDS_OF_OTHERS = (0.2, 1.0)
 # A constant that is off its start by a fifth costs as much as a published step that is off by this share.
 _PULL = 0.09
 # Errors beyond this many times their scatter count linearly, so that one odd row does not bend all constants.
@@ -86,18 +88,29 @@ class Fit:
 
 def fit(steps: Sequence[Step]) -> Fit:
     """Fit Hopper's steps, then what others determine; each generation again without each of its models."""
-    hopper, found, rows = START, {}, []
+    hopper, rows = START, []
+    found: dict[str, dict[str, float]] = {}
     for generation in ("9.x", *OWN):
         own = [step for step in steps if step.generation == generation]
-        names, start = OWN.get(generation, tuple(BOUNDS)), base_of(generation, hopper)
-        whole = _fitted(own, start, names)
-        found[generation] = {name: getattr(whole, name) for name in names}
-        hopper = whole if generation == "9.x" else hopper
+        whole = _by_type(own, generation, base_of(generation, hopper))
+        for key, names in {generation: OWN.get(generation, tuple(BOUNDS)), **OWN_OF_TYPES}.items():
+            if key in whole:
+                found[key] = {name: getattr(whole[key], name) for name in names}
+        hopper = whole[generation] if generation == "9.x" else hopper
         for model in dict.fromkeys(step.model for step in own):
-            without = _fitted([step for step in own if step.model != model], whole, names)
-            left = [step for step in own if step.model == model]
-            rows += [Compared(step, step.time(without), step.predicted(whole), step.kind(without)) for step in left]
+            without = _by_type([step for step in own if step.model != model], generation, whole[generation])
+            for step in own:
+                if step.model == model:
+                    other, likely = (every.get(step.spec.gpu, every[generation]) for every in (without, whole))
+                    rows.append(Compared(step, step.time(other), step.predicted(likely), step.kind(other)))
     return Fit(found, tuple(rows))
+
+
+def _by_type(steps: Sequence[Step], generation: str, start: Efficiency) -> dict[str, Efficiency]:
+    """Fit a generation's constants, and then those of its GPU types that have rows."""
+    every = _fitted(steps, start, OWN.get(generation, tuple(BOUNDS)))
+    own = {gpu: [step for step in steps if step.spec.gpu == gpu] for gpu in OWN_OF_TYPES}
+    return {generation: every} | {gpu: _fitted(rows, every, OWN_OF_TYPES[gpu]) for gpu, rows in own.items() if rows}
 
 
 def _fitted(steps: Sequence[Step], start: Efficiency, names: Sequence[str]) -> Efficiency:
@@ -182,7 +195,7 @@ def write(found: Fit) -> None:
         },
         "gpus": {
             generation: sorted({row.step.spec.gpu for row in found.compared if row.step.generation == generation})
-            for generation in found.constants
+            for generation in ("9.x", *OWN)
         },
         "spreads": {name: [round(low, 3), round(high, 3), n] for name, (low, high, n) in sorted(found.spreads.items())},
         "written_by": "scripts/accuracy time --fit",

@@ -7,7 +7,7 @@ from statistics import geometric_mean, mean
 from typing import Any
 
 from page import plain, signed, table
-from times_fit import BOUNDS, MEANING, OWN, START, Compared, Fit
+from times_fit import BOUNDS, MEANING, START, Compared, Fit
 
 from harness.predict.time_model import LEAST_ROWS, WIDENED
 from harness.units import counted
@@ -109,7 +109,7 @@ def classes(found: Fit) -> dict[str, list[Compared]]:
     rows: dict[str, list[Compared]] = {}
     for row in found.compared:
         is_dense = row.step.origin == "published" and row.step.experts == "dense"
-        precision = f", {row.step.spec.compute_dtype[:3].upper().replace('BF1', 'BF16')}" if is_dense else ""
+        precision = f", {row.step.spec.compute_dtype.partition('_')[0].upper()}" if is_dense else ""
         name = f"{row.step.spec.gpu.upper()}, {row.step.origin}, {row.step.experts}{precision}"
         rows.setdefault(name, []).append(row)
     return rows
@@ -138,8 +138,8 @@ def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
 
 def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
     """Return the section of the page."""
-    values = ((generation, *each) for generation in OWN for each in found.constants[generation].items())
-    others = ", ".join(f"{name} of {generation} {value:.3g}" for generation, name, value in values)
+    values = ((gpu, *each) for gpu in found.constants if gpu != "9.x" for each in found.constants[gpu].items())
+    others = ", ".join(f"{name} of {gpu} {value:.3g}" for gpu, name, value in values)
     return [
         "## Measured steps", "",
         "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
@@ -147,7 +147,7 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "| constant | value | from | what it is |", "|---|---:|---:|---|",
         *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in found.constants["9.x"].items()),
         "", f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
-        f"their own, {others}; the rest of Blackwell's is Hopper's. On Hopper attention's efficiency "
+        f"their own, {others}; the rest of Blackwell's is Hopper's (fp4_of_fp8: products in FP4 reach so much of FP8's share). On Hopper attention's efficiency "
         f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
         f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; with experts then at least as wide as of dense models:", "",
         *table("class | rows: | low: | high:", (

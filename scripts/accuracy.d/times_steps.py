@@ -97,8 +97,8 @@ def _condensed(work: Work) -> Work:
 def read(folder: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
     """Return all steps of the inputs in ``folder``, and the rows left out, each with the reason."""
     steps, left_out = _published(folder / "h100_times.json", host)
-    for name in ARGUED:
-        found, missing = _argued(folder / f"{name}.json", host)
+    for read_rows, name in ((_published, "blackwell_times"), *((_argued, name) for name in ARGUED)):
+        found, missing = read_rows(folder / f"{name}.json", host)
         steps, left_out = [*steps, *found], left_out | missing
     return [*steps, *_of_papers(folder / "korthikanti2022.json", host)], left_out
 
@@ -127,7 +127,7 @@ def _of_papers(source: Path, host: Host) -> list[Step]:
 
 def published_spec(row: Row) -> ExperimentSpec:
     """The operating point that a published row names, with what it sets. HarnessError where a recipe lacks it."""
-    changed = resolve(Request(gpu="h100", **row["request"])).spec.model_dump()
+    changed = resolve(Request(**{"gpu": "h100"} | row["request"])).spec.model_dump()
     for path, value in row["set"].items():
         *sections, last = path.split(".")
         place = changed

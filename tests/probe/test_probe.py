@@ -100,7 +100,7 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
     assert {name: kept[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("gpu", "measured"), [("h100", ""), ("h200", "h100"), ("b300", "b200")])
+@pytest.mark.parametrize(("gpu", "measured"), [("h100", ""), ("h200", "h100"), ("gb300", "")])
 def test_constants_of_another_gpu_type_are_said_to_be_borrowed(gpu, measured):
     text = borrowed_text(gpu)
     assert bool(text) == bool(measured) and measured in text
