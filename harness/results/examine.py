@@ -7,15 +7,16 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host, inherited
-from harness.launch.machine import installed_software
-from harness.measure.software_fit import Declared, Line, State, software_lines
+from harness.launch.machine import TRAIN_EXTRA, TRAINING, installed_software
 from harness.records.disk import free_bytes
 from harness.records.quoting import quoted_error
 from harness.records.store import write_atomically
@@ -29,7 +30,20 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (NCCL and torch put shared memory
 OLDEST_PYTHON = (3, 11)
 IMPORT_S = 120.0
 
+NEWEST_MEGATRON_CORE = "0.21.0dev0"  # exclusive; as rule ENV02
+
 _NO_LIBRARY = "NVML Shared Library Not Found"
+State = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The result of one check. ``remedy``: what to do if the state is not ok."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
 
 
 class MachineDocument(Document):
@@ -41,11 +55,10 @@ class MachineDocument(Document):
 
 def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[Line, ...]:
     """Return the lines of all checks. ``gpus``: the GPUs if known; otherwise NVML lists them."""
-    software, declared = installed_software(), Declared.here()
-    gpus = detect_gpus(host) if gpus is None else gpus
+    software, gpus = installed_software(), detect_gpus(host) if gpus is None else gpus
     parts: tuple[Iterator[Line], ...] = (
         python_line(sys.version_info[:2]),
-        software_lines(software, declared, gpus),
+        software_lines(software, gpus),
         gpu_lines(gpus),
         import_line(host, software, gpus),
         compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
@@ -69,12 +82,44 @@ def python_line(version: tuple[int, ...]) -> Iterator[Line]:
     yield Line("Python", "ok" if version >= OLDEST_PYTHON else "problem", found, "use Python 3.11 or newer")
 
 
+def software_lines(software: Software, gpus: Detection) -> Iterator[Line]:
+    """Check the versions of torch and megatron-core; on a machine with GPUs also whether transformer-engine is there.
+
+    `pip check` says whether installed packages fit together.
+    """
+    yield _at_least("torch", software.torch)
+    version = software.megatron_core
+    if version and parse_version(version) >= parse_version(NEWEST_MEGATRON_CORE):
+        found = f"{version} is newer than the releases that the rules cover (0.16 to 0.20)"
+        remedy = "pip install 'megatron-core<0.21', or do not rely on missing findings"
+        yield Line("megatron-core", "warning", found, remedy)
+    else:
+        yield _at_least("megatron-core", version)
+    if gpus.gpus and software.transformer_engine is None:
+        found = "not installed: only megatron-core's local layers run, without FP8"
+        remedy = "pip install --no-build-isolation 'transformer-engine[pytorch]'"
+        yield Line("transformer-engine", "warning", found, remedy)
+    elif gpus.gpus:
+        yield Line("transformer-engine", "ok", software.transformer_engine or "")
+
+
+def _at_least(name: str, version: str | None) -> Line:
+    least = TRAINING[name]
+    if version is None:
+        found = "not installed: this machine can check and judge, but cannot plan or train"
+        return Line(name, "warning", found, TRAIN_EXTRA)
+    if parse_version(version) < parse_version(least):
+        return Line(name, "problem", f"{version} is older than {least}", f"pip install '{name}>={least}'")
+    return Line(name, "ok", version)
+
+
 def gpu_lines(found: Detection) -> Iterator[Line]:
     """Check the driver and each GPU; without a GPU, say whether there is none or NVML failed."""
     if not found.gpus:
         yield _without_gpu(found.error)
         return
-    yield Line("NVIDIA driver", "ok" if found.driver else "warning", found.driver or "unknown", "update the driver")
+    driver = f"{found.driver or 'unknown'}{f', for CUDA up to {found.cuda}' if found.cuda else ''}"
+    yield Line("NVIDIA driver", "ok" if found.driver else "warning", driver, "update the driver")
     for gpu in found.gpus:
         yield _gpu(gpu)
 

@@ -41,11 +41,7 @@ def by_name(done):
 @pytest.mark.slow
 def test_a_torch_that_cannot_use_the_gpus_is_a_problem_and_exits_2(doctor):
     done = doctor("driver 570.1", "gpu 0 uuid=GPU-a")
-    line = by_name(done)["CUDA"]
-    if line["state"] == "ok":
-        pytest.skip("the installed torch is a build for CUDA")
-    assert (line["state"], done.returncode) == ("problem", 2)
-    assert line["remedy"].startswith("pip install --force-reinstall torch")
+    assert (by_name(done)["imports"]["state"], done.returncode) == ("problem", 2)
 
 
 @pytest.mark.slow

@@ -8,9 +8,10 @@ from harness.errors import ExitCode
 from harness.experiment.software import Software
 from harness.launch.detection import DetectedGpu, Detection
 from harness.launch.environment import this_host
-from harness.measure.software_fit import Line
 from harness.results import examine as doctor
 from harness.units import GIB
+
+H200 = Detection(gpus=(DetectedGpu(index=0, name="NVIDIA H200"),))
 
 
 def only(lines):
@@ -23,12 +24,30 @@ def only(lines):
     [(("ok", "ok"), ExitCode.OK), (("ok", "warning"), ExitCode.INCONCLUSIVE), (("warning", "problem"), ExitCode.BAD_REQUEST)],
 )  # fmt: skip
 def test_the_worst_line_decides_the_exit_code(states, code):
-    assert doctor.exit_code(tuple(Line("x", state, "") for state in states)) == code
+    assert doctor.exit_code(tuple(doctor.Line("x", state, "") for state in states)) == code
 
 
 @pytest.mark.parametrize(("version", "state"), [((3, 10), "problem"), ((3, 11), "ok"), ((3, 14), "ok")])
 def test_an_old_python_is_a_problem(version, state):
     assert only(doctor.python_line(version)).state == state
+
+
+@pytest.mark.parametrize(
+    ("name", "versions", "state", "remedy"),
+    [
+        ("torch", {}, "ok", ""),
+        ("torch", {"torch": "2.5.1"}, "problem", "pip install 'torch>=2.6'"),
+        ("torch", {"torch": None}, "warning", "pip install 'mbr-perf[train]'"),
+        ("megatron-core", {"megatron_core": "0.15.2"}, "problem", "pip install 'megatron-core>=0.16'"),
+        ("megatron-core", {"megatron_core": "0.21.0"}, "warning", "pip install 'megatron-core<0.21'"),
+        ("transformer-engine", {}, "ok", ""),
+        ("transformer-engine", {"transformer_engine": None}, "warning", "pip install --no-build-isolation"),
+    ],
+)
+def test_missing_or_wrong_software_is_named_with_the_command_that_fixes_it(name, versions, state, remedy):
+    software = Software(**{"torch": "2.9.1", "megatron_core": "0.16.1", "transformer_engine": "2.11.0"} | versions)
+    found = {line.name: line for line in doctor.software_lines(software, H200)}[name]
+    assert (found.state, found.remedy.startswith(remedy)) == (state, True)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +130,9 @@ def test_megatron_core_before_0_17_needs_no_compiler_without_gpus(toolbox, versi
 def test_a_gpu_run_needs_a_compiler_for_triton(toolbox, tools, env, header, state, found):
     shell, headers = toolbox(*tools, header=header)
     software = Software(megatron_core="0.16.1", torch="2.13.0")
-    gpus = Detection(gpus=(DetectedGpu(index=0, name="NVIDIA H200"),))
-    line = only(doctor.compiler_line(software, gpus, shell | env, headers))
+    line = only(doctor.compiler_line(software, H200, shell | env, headers))
     assert line.state == state
     assert line.found.startswith(found)
-
-
-H200 = Detection(gpus=(DetectedGpu(index=0, name="NVIDIA H200"),))
 
 
 @pytest.mark.parametrize(
