@@ -66,7 +66,7 @@ _SETTINGS = ("Recipe", "Parallelism", "Batch")
 
 
 def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Sequence[Block] = ()) -> Page:
-    """Return the judged sweep, finished or not: the picture of the choice, the cells, the other pictures."""
+    """Return the judged sweep, finished or not: the picture of the choice, and the cells."""
     started = verdict.plan.started_at[:16].replace("T", " ")
     shown, others = bad_lines(verdict)
     return Page(
@@ -76,7 +76,7 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
         notes=verdict.notes,
         answer=answer(verdict),
         blocks=(
-            *pictures[:1],
+            *pictures,
             cell_table(verdict),
             listing((f"Usable per rank: {each.text}" for each in verdict.limits), style="dim"),
             GAP,
@@ -86,7 +86,6 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
                 if (pasted := verdict.to_paste)
                 else []
             ),
-            *pictures[1:],
             details("remark", [*closing_lines(verdict), *others]),
             *origin,
         ),

@@ -83,7 +83,7 @@ def write_reports(
     unknown = [name for name in chosen if name not in FORMATS]
     if unknown:
         raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
-    drawn = pictures(data, verdict) if {"html", "md", "svg"} & set(chosen) else ()
+    drawn = tuple(pictures(verdict))
     origin = origin_of(data, folder)
     with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,20 +7,18 @@ from typing import Any
 import pytest
 
 from harness.records.rank import MemoryRecord
-from harness.records.run import RunRecord
 from harness.records.sweep import SweepData, read_sweep
 from harness.show.page import Picture
 from harness.sweep.judge import judge_sweep
 from harness.sweep.pictures import pictures
 from tests.conftest import LLAMA3_70B
-from tests.sweep.conftest import predicted
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 GIB = 1 << 30
 
 
 def drawn(data: SweepData) -> dict[str, Picture]:
-    return {picture.name: picture for picture in pictures(data, judge_sweep(data))}
+    return {picture.name: picture for picture in pictures(judge_sweep(data))}
 
 
 @pytest.fixture(name="recorded", scope="module")
@@ -34,20 +32,6 @@ def test_every_point_has_its_cells_number_and_the_chosen_one_is_marked(recorded)
     assert len({point.kind for point in found.chart.points}) == 2
     assert [limit.text for limit in found.chart.across] == ["usable 125.13 MiB"]
     assert ": none." in found.caption
-
-
-def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, make_record, make_cell, make_sweep):
-    spec = make_spec(recompute="none")
-    memory = MemoryRecord(
-        meter="cuda", max_allocated_bytes=60 * GIB, max_reserved_bytes=64 * GIB, max_device_used_bytes=66 * GIB
-    )
-    ranks = tuple(make_rank(spec, rank, memory=memory) for rank in range(32))
-    found = drawn(make_sweep([make_cell("none", [make_record(spec, ranks=ranks)])]))["rank_memory"]
-
-    assert [bar.name for bar in found.chart.rows] == [
-        "rank 0 (stage 0)", "rank 8 (stage 1)", "rank 16 (stage 2)", "rank 24 (stage 3)",
-    ]  # fmt: skip
-    assert [size for _, size in found.chart.rows[0].parts] == [60, 4, 2]
 
 
 def test_a_sweep_in_which_nothing_ran_has_no_pictures(make_cell, make_sweep):
@@ -87,20 +71,3 @@ def test_the_line_of_the_pareto_set_only_rises_and_no_cell_stands_above_it(
     for point in cells.values():
         assert point.y <= max(y for x, y in front if x <= point.x)
     assert cells["outlier"].upwards == (pytest.approx(4096 / 1.6), pytest.approx(4096 / 0.99))
-
-
-def test_measured_peaks_stand_beside_predicted_ranges(runs, make_cell, make_sweep):
-    steady, faster = runs("none", [9.1, 9.3, 9.2], 74.0), runs("mlp", [9.9, 10.1, 10.0], 56.0)
-    cells = [
-        make_cell("none", [replace_prediction(run, 75 << 30) for run in steady]),
-        make_cell("mlp", [replace_prediction(run, 60 << 30) for run in faster]),
-    ]
-    found = drawn(make_sweep(cells))["predicted_measured"]
-    assert [(bar.name, bar.parts, bar.span) for bar in found.chart.rows] == [
-        ("0: none", (("measured", 74.0),), (74.0, 76.0)), ("1: mlp", (("measured", 56.0),), (59.0, 61.0)),
-    ]  # fmt: skip
-
-
-def replace_prediction(run: RunRecord, peak_bytes: int) -> RunRecord:
-    prediction = predicted(peak_bytes, range_bytes=(peak_bytes - (1 << 30), peak_bytes + (1 << 30)))
-    return run.model_copy(update={"prediction": prediction})
