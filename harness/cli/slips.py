@@ -8,7 +8,6 @@ import typer
 from harness.errors import BadRequestError, closest
 from harness.records.redact import redact
 
-_MOST_DIGITS = 30  # a longer number is not quoted, so that the message stays readable
 # By words in the messages of typer and of click.
 _KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
 
@@ -29,8 +28,6 @@ def unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError]
 
 
 def _why(option: str, value: Any, error: typer.BadParameter, unit: str) -> str:
-    if isinstance(value, str) and len(value) > _MOST_DIGITS and value.lstrip("-").isdigit():
-        return f"{option}: a number of {len(value.lstrip('-'))} digits is larger than any size may be"
     kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
     return f"{option}: {value!r} is not {kind}{unit}" if kind else str(error.format_message())
 

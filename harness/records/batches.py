@@ -14,12 +14,10 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.records.folders import new_folder, results_dir
 from harness.records.gating import LaunchSettings
-from harness.records.golden import differences, leaves
 from harness.records.prediction import PredictionRecord
 from harness.records.reading import Model
 from harness.records.references import MARKS, Kind, folder_of
-from harness.records.run import RunRecord
-from harness.records.store import read_record, write_once
+from harness.records.store import write_once
 from harness.records.strict_json import read_lines
 
 EVENTS = "events.jsonl"
@@ -114,20 +112,6 @@ class PlannedEntry(EntryWords):
     @property
     def force(self) -> tuple[str, ...]:
         return tuple(finding.id for finding in self.findings if finding.overridden)
-
-
-def read_run_of(entry: EntryWords, path: Path) -> RunRecord:
-    """Read the record of a run of the entry. BadRequestError as `read_record`, and for a run of other settings."""
-    record = read_record(path)
-    if entry.spec is None or record.spec == entry.spec:
-        return record
-    names = [each.name for each in differences(leaves(entry.spec.identity()), leaves(record.spec.identity()))]
-    if not names:
-        return record
-    raise BadRequestError(
-        f"{path}: not a run of {entry.name}: {', '.join(names[:3])} {'and more ' * bool(names[3:])}differ",
-        remedy="put the run of the plan back, or delete this folder and use --resume",
-    )
 
 
 class Build(Frozen):

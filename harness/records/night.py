@@ -23,12 +23,11 @@ from harness.records.batches import (
     PlannedEntry,
     Purpose,
     read_events,
-    read_run_of,
 )
 from harness.records.job import JobOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
-from harness.records.store import RECORD
+from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
 
 
@@ -235,7 +234,7 @@ def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple
 
 def _run(night_dir: Path, planned: Case, number: int, event: NightEvent, cancelled: str) -> NightRun:
     run_dir = run_dir_of(night_dir, planned.name, number)
-    record = read_run_of(planned, run_dir / RECORD) if (run_dir / RECORD).is_file() else None
+    record = read_record(run_dir / RECORD) if (run_dir / RECORD).is_file() else None
     return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)
 
 

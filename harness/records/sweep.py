@@ -22,12 +22,11 @@ from harness.records.batches import (
     EntryWords,
     PlannedEntry,
     read_events,
-    read_run_of,
 )
 from harness.records.gating import GateOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
-from harness.records.store import RECORD
+from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
 
 
@@ -189,7 +188,7 @@ def read_sweep(
     """Read the plan, committed runs and events of a sweep. Changes nothing on disk.
 
     ``count`` yields the cells that it gets, and may show the progress.
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged, or the run of another cell.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged.
     """
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
@@ -200,7 +199,7 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
     if isinstance(planned, RefusedCell):
         return CellData(planned, (), planned.fate, planned.reason)
     records = (run_dir_of(sweep_dir, planned.index, repeat) / RECORD for repeat in range(plan.repeats))
-    runs = tuple(read_run_of(planned, path) for path in records if path.is_file())
+    runs = tuple(read_record(path) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
         fewer = _fewer(runs, plan.repeats, last)

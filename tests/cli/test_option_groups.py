@@ -9,7 +9,6 @@ import typer
 from typer.testing import CliRunner
 
 from harness.cli.commands import WholeShortOptions, takes
-from harness.errors import BadRequestError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,42 +19,19 @@ class What:
     folder: Annotated[Path | None, typer.Option("--folder", "-f", help="A folder.")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class How:
-    """How to do it."""
-
-    times: Annotated[int, typer.Option("--times", help="How often.")] = 1
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="Repeatable.")] = None
-
-
 @pytest.fixture
 def command():
     """An app of one command, and the values that it received."""
     received = []
 
-    @takes(What, How)
-    def greet(what: What, how: How) -> None:
+    @takes(What)
+    def greet(what: What) -> None:
         """Greet somebody."""
-        received.append((what, how))
+        received.append(what)
 
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(cls=WholeShortOptions)(greet)
     return app, received
-
-
-def test_a_command_receives_whole_values(command):
-    app, received = command
-    done = CliRunner().invoke(app, ["-nm", "a", "--times", "3", "--tag", "x", "--tag", "y", "-f", "there"])
-    assert done.exit_code == 0
-    assert received == [(What(name="a", folder=Path("there")), How(times=3, tags=["x", "y"]))]
-
-
-def test_a_field_without_a_default_is_a_required_option(command):
-    app, received = command
-    done = CliRunner().invoke(app, [])
-    assert isinstance(done.exception, BadRequestError)
-    assert done.exception.message == "Missing option '--name' / '-nm'."
-    assert received == []
 
 
 @pytest.mark.parametrize(

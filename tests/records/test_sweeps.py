@@ -109,14 +109,6 @@ def test_a_sweep_is_found_by_folder_file_start_and_end_of_its_id(sweep, tmp_path
         assert read_sweep(reference, tmp_path).sweep_dir == sweep
 
 
-def test_a_run_of_another_cell_is_refused_with_its_file(sweep, make_record):
-    commit(sweep, 0, 0, make_record())
-    right, wrong = run_dir_of(sweep, 0, 0), run_dir_of(sweep, 1, 0)
-    wrong.parent.mkdir()
-    right.rename(wrong)
-    refused(lambda: read_sweep(sweep), f"{wrong}/record.json: ", " mlp: recompute")
-
-
 def test_a_results_folder_is_no_sweep_and_the_advice_fits_it(tmp_path):
     [problem] = refused(lambda: read_sweep(tmp_path), str(tmp_path), "no sweep.json: ")
     assert "sweeps/" in problem.remedy

@@ -1,13 +1,11 @@
 """Damaged and hostile snapshots: each must be summarised or refused in words."""
 
-import gc
 import io
 import pickle
 import random
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +21,24 @@ ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 2 << 30
 _QUESTION = Question(settings=("expandable_segments:True",), device_bytes=1 << 30)
 _ODD: tuple[Any, ...] = (
-    None,
-    -1,
-    2**63,
-    10**40,
-    True,
-    1.5,
-    float("nan"),
-    "",
-    "\ud800",
-    b"x",
-    [],
-    {},
-    (),
-    [[]],
-    {"a": 1},
-)
+    None, -1, 2**63, 10**40, True, 1.5, float("nan"), "", "\ud800", b"x", [], {}, (), [[]], {"a": 1},
+)  # fmt: skip
 
 
-def damaged_snapshots(seconds: float, seed: int) -> int:
-    """The number of files that were tried until the time was over."""
+def damaged_snapshots(count: int) -> int:
+    """Try so many damaged files; return how many were summarised."""
     small = trained(num_layers=1, num_steps=1)
     small.oom(1 << 40, 0, MLP)
     seeds = [small.snapshot(), trained(num_layers=2).snapshot(), {**fragmented().snapshot(), "device_traces": []}]
     files = [pickle.dumps(seed, protocol=protocol) for seed in seeds for protocol in (2, 4)]
-    until, count, answers = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < until:
-        draw = random.Random(seed + count)
-        count += 1
+    answers = 0
+    for seed in range(count):
         try:
-            answers += _is_summarised(files, draw)
+            answers += _is_summarised(files, random.Random(seed))
         except BaseException:
-            sys.stderr.write(f"seed {seed + count - 1}\n")
+            sys.stderr.write(f"seed {seed}\n")
             raise
-        if count % 200 == 0:
-            gc.collect()
-    assert answers > 0, "every file was refused: nothing but the refusal was tried"
-    return count
+    return answers
 
 
 def _is_summarised(files: list[bytes], draw: random.Random) -> bool:
@@ -124,7 +103,7 @@ def _change(at: Any, key: Any, draw: random.Random) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_of_damaged_snapshots():
+def test_damaged_snapshots_are_summarised_or_refused():
     """In a process of its own, whose memory is limited."""
     command = [sys.executable, "-m", "tests.snapshot.test_damaged"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
@@ -133,4 +112,4 @@ def test_a_second_of_damaged_snapshots():
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    sys.stdout.write(f"{damaged_snapshots(1, 1)}\n")
+    sys.stdout.write(f"{damaged_snapshots(200)}\n")
