@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from harness.experiment.rules.rule import ARGUMENTS, Rule, Situation, Values
+from harness.experiment.rules.rule import ARGUMENTS, Predicate, Rule, Situation, Values
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.units import format_bytes
 
@@ -205,39 +205,38 @@ def _trains_muon(s: Situation) -> bool:
     )
 
 
+# What needs a GPU, transformer-engine or NCCL: rule, what it is, whether it is asked for, and what to use.
+_OF_GPUS: tuple[tuple[str, str, Predicate, str], ...] = (
+    ("CPU01", "context parallelism", lambda s: s.cp > 1, "-cp 1"),
+    ("CPU02", "the flex dispatcher", lambda s: s.dispatcher == "flex", "kernels.moe_token_dispatcher_type=alltoall"),
+    ("CPU03", "transformer_engine layers", lambda s: s.uses_te, "kernels.transformer_impl=local (or auto)"),
+    ("CPU04", "compute_dtype {s.spec.compute_dtype}", lambda s: s.quantized, "--compute_dtype fp32 or bf16"),
+    ("CPU05", "cuda_graph_impl {s.graph.impl}", lambda s: s.graph.impl != "none", "--cuda_graph_impl none"),
+    ("CPU06", "offloading of layers", lambda s: s.spec.offload.cpu_offloading_num_layers > 0,
+     "--activation_offload_layers 0"),
+    ("CPU07", "offloading of modules", lambda s: bool(s.spec.offload.offload_modules), "no offload.offload_modules"),
+    ("CPU10", "tp_comm_overlap", lambda s: s.spec.kernels.tp_comm_overlap, "kernels.tp_comm_overlap=false"),
+    ("CPU11", "megatron-fsdp", lambda s: s.spec.ddp.use_megatron_fsdp, "ddp.use_megatron_fsdp=false"),
+    ("CPU12", "nccl_ub", lambda s: s.spec.ddp.nccl_ub, "ddp.nccl_ub=false"),
+    ("CPU13", "moe_permute_fusion", lambda s: s.moe is not None and s.spec.kernels.moe_permute_fusion,
+     "kernels.moe_permute_fusion=false"),
+    ("CPU14", "attention_backend fused", lambda s: s.spec.kernels.attention_backend == "fused",
+     "kernels.attention_backend=auto"),
+    ("CPU15", "use_precision_aware_optimizer", lambda s: s.spec.optimizer.use_precision_aware_optimizer,
+     "optimizer.use_precision_aware_optimizer=false"),
+    ("CPU16", "overlap_moe_expert_parallel_comm", lambda s: s.overlaps_experts,
+     "kernels.overlap_moe_expert_parallel_comm=false"),
+    ("CPU19", "a memory snapshot", lambda s: s.spec.measure.memory_snapshot or s.spec.measure.snapshot_on_oom,
+     "neither --memory_snapshot nor --snapshot_on_oom: the record has the memory of a step over time"),
+    ("CPU22", "optimizer_cpu_offload", lambda s: s.spec.optimizer.optimizer_cpu_offload,
+     "optimizer.optimizer_cpu_offload=false"),
+)  # fmt: skip
+
 CPU_RULES = (
-    Rule("CPU01", "error", lambda s: s.cp > 1,
-         "context_parallel_size {s.cp}: context parallelism needs transformer-engine's attention",
-         "use -cp 1 on cpu",
-         "transformer/dot_product_attention.py:57", "run",
-         "Context parallelism is only supported by TEDotProductAttention!"),
-    Rule("CPU02", "error", lambda s: s.dispatcher == "flex",
-         "the flex dispatcher needs DeepEP or HybridEP, which need CUDA",
-         "use kernels.moe_token_dispatcher_type=alltoall",
-         "transformer/moe/token_dispatcher.py:997", "run",
-         "DeepEP is not installed"),
-    Rule("CPU03", "error", lambda s: s.uses_te,
-         "transformer_engine layers need CUDA",
-         "use kernels.transformer_impl=local (or auto)",
-         _CPU, "run"),
-    Rule("CPU04", "error", lambda s: s.quantized,
-         "{s.spec.compute_dtype} needs transformer-engine and a GPU",
-         "use --compute_dtype fp32 or bf16",
-         _CPU, "source"),
-    Rule("CPU05", "error", lambda s: s.graph.impl != "none",
-         "cuda_graph_impl {s.graph.impl} needs a GPU",
-         "use --cuda_graph_impl none",
-         _CPU, "source"),
-    Rule("CPU06", "error", lambda s: s.spec.offload.cpu_offloading_num_layers > 0,
-         "offloading of layers has no effect on a CPU",
-         "use --activation_offload_layers 0",
-         "transformer_block.py:319", "run",
-         "CPU Offloading is enabled when TE is not present"),
-    Rule("CPU07", "error", lambda s: bool(s.spec.offload.offload_modules),
-         "fine-grained activation offloading needs CUDA streams",
-         "drop offload.offload_modules",
-         "pipeline_parallel/fine_grained_activation_offload.py:411", "run",
-         "torch.cuda.Stream requires CUDA support"),
+    *(
+        Rule(name, "error", when, f"{what} needs a GPU", f"use {instead}", _CPU, "source")
+        for name, what, when, instead in _OF_GPUS
+    ),
     Rule("CPU08", "error", lambda s: s.moe is not None and s.moe.moe_grouped_gemm and s.spec.compute_dtype != "bf16",
          "grouped GEMM experts run in bf16 only, not in {s.spec.compute_dtype}",
          "use --compute_dtype bf16, or model.moe.moe_grouped_gemm=false",
@@ -248,36 +247,6 @@ CPU_RULES = (
          "use --compute_dtype bf16, or drop moe_act",
          "transformer/moe/experts.py:225", "run",
          "Currently GroupedMLP for MoE only supports bf16.", until="0.17"),
-    Rule("CPU10", "error", lambda s: s.spec.kernels.tp_comm_overlap,
-         "tp_comm_overlap needs user buffers, which need NVLink",
-         "use kernels.tp_comm_overlap=false",
-         _CPU, "source"),
-    Rule("CPU11", "error", lambda s: s.spec.ddp.use_megatron_fsdp,
-         "megatron-fsdp needs CUDA streams and memory pools",
-         "use ddp.use_megatron_fsdp=false",
-         _CPU, "source"),
-    Rule("CPU12", "error", lambda s: s.spec.ddp.nccl_ub,
-         "nccl_ub registers CUDA buffers with NCCL; this run uses gloo",
-         "use ddp.nccl_ub=false",
-         _CPU, "source"),
-    Rule("CPU13", "error", lambda s: s.moe is not None and s.spec.kernels.moe_permute_fusion,
-         "moe_permute_fusion needs a kernel of transformer-engine",
-         "use kernels.moe_permute_fusion=false",
-         f"{_CPU}; transformer_config.py:1834", "run",
-         "fused permutation is not available."),
-    Rule("CPU14", "error", lambda s: s.spec.kernels.attention_backend == "fused",
-         "attention_backend fused needs transformer-engine",
-         "use kernels.attention_backend=auto",
-         _CPU, "source"),
-    Rule("CPU15", "error", lambda s: s.spec.optimizer.use_precision_aware_optimizer,
-         "use_precision_aware_optimizer needs transformer-engine's FusedAdam",
-         "use optimizer.use_precision_aware_optimizer=false",
-         "optimizer/optimizer_config.py:409", "source",
-         "--use-precision-aware-optimizer requires FusedAdam"),
-    Rule("CPU16", "error", lambda s: s.overlaps_experts,
-         "overlap_moe_expert_parallel_comm needs CUDA streams",
-         "use kernels.overlap_moe_expert_parallel_comm=false",
-         _CPU, "source"),
     Rule("CPU17", "error", _limit_watches_what_is_measured,
          "a memory limit slows steps 0 and 1; the request measures step {s.spec.measure.window[0]}",
          "measure from step 2 on: {ways}",
@@ -287,14 +256,6 @@ CPU_RULES = (
          "use -et 1, or kernels.moe_token_dispatcher_type=allgather",
          f"{_CPU}; tensor_parallel/mappings.py:150", "run",
          "ProcessGroupGloo::allgather: invalid tensor size"),
-    Rule("CPU19", "error", lambda s: s.spec.measure.memory_snapshot or s.spec.measure.snapshot_on_oom,
-         "memory snapshots need torch's CUDA allocator",
-         "drop --memory_snapshot and --snapshot_on_oom: the record has the memory of a step over time",
-         "mbr-perf", "harness"),
-    Rule("CPU22", "error", lambda s: s.spec.optimizer.optimizer_cpu_offload,
-         "optimizer_cpu_offload has no effect on a CPU",
-         "use optimizer.optimizer_cpu_offload=false",
-         "optimizer/cpu_offloading/hybrid_optimizer.py", "source"),
 )  # fmt: skip
 
 RUN_RULES = (
