@@ -95,8 +95,7 @@ RULES = (
     Rule("Q15", "error", _shapes_do_not_fit,
          "sizes do not fit {s.spec.compute_dtype} GEMMs: {wrong}",
          "change the sizes or the parallelism, or use bf16",
-         _TE, "source",
-         "FP8 execution requires the product of all dimensions"),
+         _TE, "source", "FP8 execution requires the product of all dimensions"),
 )  # fmt: skip
 
 _BASE = "transformer-engine 2.11 pytorch/module/base.py"
@@ -135,8 +134,7 @@ USER_BUFFERS = (
     Rule("B04c", "error", lambda s: _overlaps(s) and (s.spec.precision.peak == "fp4" or s.fp8_recipe == "blockwise"),
          "tp_comm_overlap does not work with {s.spec.compute_dtype}",
          "use kernels.tp_comm_overlap=false, or another --compute_dtype",
-         _BASE, "source",
-         "Unsupported quantizer for Userbuffers"),
+         _BASE, "source", "Unsupported quantizer for Userbuffers"),
     Rule("B04d", "error", lambda s: _overlaps(s) and s.tp > s.spec.gpus_per_node and not s.gpu.is_rack,
          "tp_comm_overlap needs NVLink between all TP ranks, but TP {s.tp} spans nodes of {s.spec.gpus_per_node} GPUs",
          "use a tensor_model_parallel_size within one node, or kernels.tp_comm_overlap=false",
@@ -148,6 +146,5 @@ USER_BUFFERS = (
     Rule("B04f", "error", _uneven_rows,
          "tp_comm_overlap with MXFP8: {rows} tokens per TP rank are not a multiple of {multiple}",
          "use another --seq_length or --micro_batch_size, or kernels.tp_comm_overlap=false",
-         _BASE, "source",
-         "Userbuffers requires MXFP8 tensor dims"),
+         _BASE, "source", "Userbuffers requires MXFP8 tensor dims"),
 )  # fmt: skip
