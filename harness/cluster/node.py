@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from harness.batch.launches import make_folder, predicting_run, understood_again, unstarted_record
@@ -12,10 +13,11 @@ from harness.cluster.state import JobState, from_scontrol
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.launch.build import host_with
 from harness.launch.crew import Interruption
-from harness.launch.environment import Host
+from harness.launch.environment import NODE_NAME, Host
 from harness.launch.machine import software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port
 from harness.launch.required import require_machine
+from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.checking import in_one_sentence
 from harness.measure.experiment import require_megatron
@@ -33,13 +35,16 @@ from harness.records.job import (
     past_time_limit,
 )
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, write_atomically, write_record
+from harness.records.store import RECORD, write_atomically, write_once, write_record
 from harness.records.strict_json import read_document
 
 
 @dataclass(frozen=True)
 class Place:
-    """Read from the cluster's variables. ``restart_count``: how often the cluster began the job again."""
+    """Read from the cluster's variables. ``restart_count``: how often the cluster began the job again.
+
+    ``nodes``: all nodes of the job; on Kubernetes only this one.
+    """
 
     job_id: str
     restart_count: int
@@ -81,7 +86,7 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
         rank, head = number("PET_NODE_RANK"), shell.get("PET_MASTER_ADDR", "")
         # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
         begun = len(list((Path(job.job_dir) / ATTEMPTS).glob("*.json"))) if rank == 0 else 0
-        place = Place(job.name, begun, rank, number("PET_NNODES"), head, head)
+        place = Place(job.name, begun, rank, number("PET_NNODES"), shell.get(NODE_NAME, head), head)
         if not head:
             problems.append(BadRequestError("PET_MASTER_ADDR is not set", remedy=remedy))
     raise_all(problems)
@@ -113,6 +118,11 @@ def ending_of(state: JobState, nnodes: int) -> str:
     if state.state == "RUNNING" and nnodes > 1:
         return "Slurm: STEP ENDED, but not the job: its task on another node failed; see the job's log"
     return ""
+
+
+def node_file(rank: str) -> str:
+    """Return the name of the file in a run's folder with the node on which a further ``rank`` of the job began."""
+    return f"node_{rank}.txt"
 
 
 BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while it fetches an image; the first node also predicts
@@ -151,8 +161,9 @@ class NodeOfJob:
 
     def refuse(self, run: JobRun, why: str) -> RunRecord:
         """Commit a failed record with the reason why nothing was launched."""
-        record = self._amended(unstarted_record(run, why, self.host))
-        write_record(Path(run.run_dir), record)
+        run_dir = Path(run.run_dir)
+        record = self._amended(run_dir, unstarted_record(run, why, self.host))
+        write_record(run_dir, record)
         return record
 
     def _follow(self, run: JobRun) -> RunRecord:
@@ -168,6 +179,7 @@ class NodeOfJob:
             place = read_document(meeting, Meeting)
             nodes = Nodes(self.job.nnodes, self.place.node_rank, place.master_addr, place.master_port)
             try:
+                self._require_first_start(run_dir)
                 self._launched(self._launch_of(run, nodes), run)
             except BadRequestError as error:  # the first node reads this outcome, ends its ranks and commits
                 outcome = LaunchOutcome(
@@ -177,6 +189,18 @@ class NodeOfJob:
                 write_atomically(path, outcome)
         self.await_(is_over, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
         return read_document(record, RunRecord)
+
+    def _require_first_start(self, run_dir: Path) -> None:
+        """Note that this node begins the run. BadRequestError if it did before: Kubernetes started its pod again."""
+        path, rank = run_dir / node_file(f"{self.place.node_rank:03d}"), self.place.node_rank
+        try:
+            write_once(path, self.place.nodes)
+        except FileExistsError as error:
+            again = f"{self.job.options.cluster}: RESTARTED on {self.place.nodes}"
+            remedy = "mbr-perf does not continue half a run"
+            raise BadRequestError(
+                f"{again}: node {rank} already began this run on {path.read_text()}", remedy=remedy
+            ) from error
 
     def await_(self, what: Callable[[], bool], patience_s: float, failure: str, *, heeds_signals: bool = True) -> None:
         """Wait for ``what``. RunFailedError with ``failure`` after the patience or a signal."""
@@ -206,10 +230,10 @@ class NodeOfJob:
             progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
             prediction=lambda: predicting_run(kept, launch, predicts=predicts),
             parents=self.parents,
-            amended=self._amended,
+            amended=partial(self._amended, Path(run.run_dir)),
         ).record
 
-    def _amended(self, record: RunRecord) -> RunRecord:
+    def _amended(self, run_dir: Path, record: RunRecord) -> RunRecord:
         """Add the job's id to the record, and the cluster's reason if the cluster ended the run."""
         place, options = self.place, self.job.options
         known: dict[str, object] = {"notes": (*record.notes, f"{options.cluster} job {place.job_id} on {place.nodes}")}
@@ -218,10 +242,17 @@ class NodeOfJob:
         known["provenance"] = record.provenance.model_copy(update=where)
         # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.
         ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
-        why = why_ended(self.job, place, self.host) if ended else ""
+        why = (why_ended(self.job, place, self.host) if ended else "") or _restarted(run_dir, record)
         if why:
             known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
         return record.model_copy(update=known)
+
+
+def _restarted(run_dir: Path, record: RunRecord) -> str:
+    """Return what a node said that was started again during a failed run; empty if the failure already names it."""
+    ends = [ended_badly(path) for path in sorted(run_dir.glob("ranks/outcome_node_*.json"))]
+    found = next((end.reason for end in ends if end and end.reason and ": RESTARTED on " in end.reason), "")
+    return "" if record.status != "failed" or found in (record.failure or "") else found
 
 
 def _on_one_line(error: BadRequestError) -> str:

@@ -13,6 +13,7 @@ from harness.batch.launches import fresh_folder, unstarted_record
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.controller import Controller, NotSubmittedError
 from harness.cluster.following import Watched, wait_for, watched
+from harness.cluster.node import node_file
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, controller_of, found_again, narrate_submitted, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError
@@ -87,11 +88,7 @@ class JobPerEntry(Generic[Entry]):
         for run in due:
             fresh_folder(self.batch.planned(run).run_dir)
         asked = entry_job(self.batch, due, self.options, self.results)
-        if (
-            "exclude" in type(self.options).model_fields
-            and due[0].purpose == "confirm"
-            and (nodes := self._nodes_of(self._folder(due[0])))
-        ):
+        if due[0].purpose == "confirm" and (nodes := self._nodes_of(self._folder(due[0]))):
             asked = elsewhere(asked, nodes, controller, self.batch.host)
         record = asked.record(new_job_dir(self.results, asked.label))
         self.batch.starts(due[0])
@@ -113,8 +110,8 @@ class JobPerEntry(Generic[Entry]):
         return Path(record.job_dir)
 
     def _nodes_of(self, folder: Path) -> str:
-        """Return the nodes of the entry's jobs until now, as Slurm lists them."""
-        found = set[str]()
+        """Return the nodes of the entry's jobs until now: as Slurm lists them, or each by its name in Kubernetes."""
+        found = {path.read_text().strip() for path in folder.glob(f"*/{node_file('*')}")}
         for job_dir, _, entry in self._jobs():
             if entry == folder:
                 found |= {read_document(path, JobAttempt).nodes for path in (job_dir / ATTEMPTS).glob("*.json")}
@@ -218,10 +215,14 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOpt
 
 
 def elsewhere(asked: JobRequest, nodes: str, controller: Controller, host: Host) -> JobRequest:
-    """Return the job without ``nodes``, if Slurm has others for it: a slow node cannot confirm what it caused."""
+    """Return the job without ``nodes``: a slow node cannot confirm what it caused.
+
+    With them, if Slurm has no others for it. Kubernetes itself takes them if it has no others free.
+    """
     without = replace(asked, options=asked.options.model_copy(update={"exclude": nodes}))
     is_possible = controller.tested(without.checked(host)).code == 0
-    narrate(f"{asked.label}: confirmed on {'other nodes than' if is_possible else 'the same nodes:'} {nodes}")
+    where = "other nodes than" if asked.options.serves_nodes else "other nodes, if any are free, than"
+    narrate(f"{asked.label}: confirmed on {where if is_possible else 'the same nodes:'} {nodes}")
     return without if is_possible else asked
 
 

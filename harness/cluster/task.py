@@ -118,8 +118,8 @@ def _reasons_to_refuse(job: JobRecord, place: Place) -> tuple[str, ...]:
     reasons = []
     if place.restart_count:
         reasons.append(
-            f"{job.options.cluster} restarted job {place.job_id} ({counted(place.restart_count, 'time')}): "
-            "mbr-perf does not continue half a run"
+            f"{job.options.cluster} restarted job {place.job_id} ({counted(place.restart_count, 'time')}) "
+            f"on {place.nodes}: mbr-perf does not continue half a run"
         )
     before = Path(job.job_dir) / ATTEMPTS
     for path in sorted(before.glob("*.json")):

@@ -40,6 +40,7 @@ SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 # torch reads both names and the first wins; megatron-core's guards read only the first.
 ALLOCATOR_ALIAS = "PYTORCH_ALLOC_CONF"
+NODE_NAME = "MBR_PERF_NODE"  # of a pod, whose hostname is not that of its node
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -74,7 +75,9 @@ def this_host() -> Host:
     """Read the process environment. Only this function does so outside ranks."""
     shell = MappingProxyType(dict(os.environ))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Host(python=sys.executable, hostname=socket.gethostname(), num_cores=cores, shell=shell)
+    return Host(
+        python=sys.executable, hostname=shell.get(NODE_NAME) or socket.gethostname(), num_cores=cores, shell=shell
+    )
 
 
 def child_environment(

@@ -14,13 +14,11 @@ from pydantic import JsonValue
 
 from harness.errors import BadRequestError, raise_all
 from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit
-from harness.launch.environment import Host, inherited
+from harness.launch.environment import NODE_NAME, Host, inherited
 from harness.records.job import JobRecord, KubeflowOptions
 from harness.records.redact import redact
 
 TRAIN_JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs"
-MANAGER = "mbr-perf/results"
-"""Owner of mbr-perf's patch of the runtime. The CRD requires DOMAIN/NAME."""
 # The torch plugin refuses PET_*. The rest is true of the machine that submits: the image has its own.
 _OF_THIS_MACHINE = re.compile(
     r"(PET|SLURM|SBATCH|XDG)_.*|(CUDA|NVIDIA)_VISIBLE_DEVICES|CUDA_(HOME|PATH)|(LD_LIBRARY_|PYTHON)?PATH|HOME|USER"
@@ -130,33 +128,46 @@ class KubeflowJob(ClusterJob):
         record, asked = self.record, self.asked
         listed = _at(asked.base, "spec trainer env")
         named = [each.get("name") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        env: list[JsonValue] = [{"name": NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+        env += [{"name": name, "value": value} for name, value in self.environment if name not in named]
         trainer: dict[str, JsonValue] = {
             "numNodes": record.nnodes,
             "image": asked.container_image,
             "command": list(self.task),
-            "env": [{"name": name, "value": value} for name, value in self.environment if name not in named],
+            "env": env,
         }
         if record.gpus_per_node:
             gpus: JsonValue = {_GPUS: str(record.gpus_per_node)}
             trainer["resourcesPerNode"] = {"limits": gpus, "requests": gpus}
-        spec: dict[str, JsonValue] = {"trainer": trainer, **self._volumes()}
+        spec: dict[str, JsonValue] = {"trainer": trainer, **self._pods()}
         if asked.trainer != "2.1" and _at(asked.base, "spec activeDeadlineSeconds") is None:
             spec["activeDeadlineSeconds"] = (asked.time_limit_minutes + _GRACE_MINUTES) * 60
         own: dict[str, JsonValue] = {"metadata": {"name": record.name, "namespace": asked.namespace}, "spec": spec}
         default: dict[str, JsonValue] = {**_TYPE, "metadata": {}, "spec": {"runtimeRef": {"name": "torch-distributed"}}}
         return _completed(_completed(default, asked.base), own)
 
-    def _volumes(self) -> dict[str, JsonValue]:
-        asked = self.asked
-        if asked.workdir_pvc is None:
+    def _pods(self) -> dict[str, JsonValue]:
+        """Return what changes the pods of the runtime: the volume, and the nodes to avoid if there are others."""
+        asked, pod = self.asked, dict[str, JsonValue]()
+        if asked.workdir_pvc is not None:
+            mount: JsonValue = {"name": "mbr-perf", "mountPath": asked.workdir_pvc_path}
+            pod["volumes"] = [{"name": "mbr-perf", "persistentVolumeClaim": {"claimName": asked.workdir_pvc}}]
+            pod["containers"] = [{"name": _NODE, "volumeMounts": [mount]}]
+        if asked.exclude:
+            others: JsonValue = [
+                {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in asked.exclude.split(",")
+            ]
+            preferred: JsonValue = [{"weight": 100, "preference": {"matchFields": others}}]
+            pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+        if not pod:
             return {}
-        volume: JsonValue = {"name": "mbr-perf", "persistentVolumeClaim": {"claimName": asked.workdir_pvc}}
-        mount: JsonValue = {"name": "mbr-perf", "mountPath": asked.workdir_pvc_path}
-        pod: JsonValue = {"volumes": [volume], "containers": [{"name": _NODE, "volumeMounts": [mount]}]}
         if asked.trainer == "2.1":
             return {"podTemplateOverrides": [{"targetJobs": [{"name": _NODE}], "spec": pod}]}
         jobs: JsonValue = [{"name": _NODE, "template": {"spec": {"template": {"spec": pod}}}}]
-        patch: JsonValue = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+        patch: JsonValue = {
+            "manager": "mbr-perf/results",
+            "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}},
+        }
         return {"runtimePatches": [patch]}
 
 

@@ -43,13 +43,13 @@ class Peers:
         """Say that a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
         now, meet = time.monotonic() if now is None else now, self.plan.rendezvous
         for node in set(range(meet.nnodes)) - {meet.node_rank}:
-            outcome = _ended_badly(self.plan.outcome_file(node))
+            outcome = ended_badly(self.plan.outcome_file(node))
             if outcome is not None and now - self._fallen.setdefault(node, now) >= self.grace_s:
                 return f"node {node} ended {self.grace_s:g} s earlier: {outcome.reason or outcome.status}"
         return ""
 
 
-def _ended_badly(path: Path) -> LaunchOutcome | None:
+def ended_badly(path: Path) -> LaunchOutcome | None:
     """Return the outcome of a node that failed; None while it runs, if it ended well, or if its file is unreadable."""
     with suppress(BadRequestError):
         outcome = read_document(path, LaunchOutcome) if path.is_file() else None

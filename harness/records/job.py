@@ -33,7 +33,8 @@ class ClusterOptions(Frozen):
     """What a job asks any cluster for, beyond nodes. A job without time limit could hold nodes for ever.
 
     ``python``: the interpreter on the nodes, inside the container if there is one. ``serves_nodes``: the cluster warns
-    the nodes before the time limit, takes their exit codes, counts restarts, and says why it ended a job.
+    the nodes before the time limit, takes their exit codes, counts restarts, and says why it ended a job. ``exclude``:
+    nodes that a confirming job leaves out, joined by commas.
     """
 
     cluster: ClassVar[str]
@@ -44,13 +45,14 @@ class ClusterOptions(Frozen):
     container_image: str | None = None
     python: str | None = None
     pending_timeout_minutes: int | None = Field(default=None, ge=1)
+    exclude: str | None = None
 
 
 class SlurmOptions(ClusterOptions):
     """What a job asks Slurm for.
 
     ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``:
-    nodes per NVLink domain. ``exclude``: nodes that a confirming job leaves out.
+    nodes per NVLink domain.
     """
 
     cluster, script, serves_nodes = "Slurm", "job.sbatch", True
@@ -65,7 +67,6 @@ class SlurmOptions(ClusterOptions):
     exclusive: bool = True
     segment: int | None = Field(default=None, ge=1)
     container_mounts: tuple[str, ...] = ()
-    exclude: str | None = None
 
     def job_name(self, label: str, _: str) -> str:
         """Return the job's name. Characters that a batch file cannot hold become ``-``."""

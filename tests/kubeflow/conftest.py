@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "kubeflow" / "trainjob.json").read_text())
+DATA = Path(__file__).parents[1] / "data"
+RECIPE = DATA / "replay" / "replayed.yaml"
+IMAGE = ("--container_image", "registry/image:1")
+SCHEMA = json.loads((DATA / "kubeflow" / "trainjob.json").read_text())
 PREFIX = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs"
 PODS = "/api/v1/namespaces/team/pods"
 ELSEWHERE = "/elsewhere"
@@ -78,12 +81,12 @@ class Api:
             return 201, body
         self.jobs[name] = body
         if self.runs_pods:
-            self._start(body["spec"]["trainer"])
+            self.start(body["spec"]["trainer"])
         return 201, body
 
-    def _start(self, trainer):
-        for rank in range(trainer["numNodes"]):
-            env = {each["name"]: each["value"] for each in trainer["env"]}
+    def start(self, trainer, ranks=None, machine="machine"):
+        for rank in range(trainer["numNodes"]) if ranks is None else ranks:
+            env = {each["name"]: each.get("value", f"{machine}-{rank}") for each in trainer["env"]}
             env |= {"PATH": os.environ["PATH"], "PET_NNODES": str(trainer["numNodes"]), "PET_NODE_RANK": str(rank)}
             env |= {"PET_MASTER_ADDR": "127.0.0.1", "HOME": str(self.folder)}
             with (self.folder / f"pod-{rank}.out").open("wb") as log:
@@ -175,3 +178,33 @@ def api(tmp_path, monkeypatch):
     found.stop()
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture(name="run_job")
+def _run_job(mbr_perf, results):
+    """`mbr-perf run --launcher kubeflow` of the small recipe, two nodes with a rank each."""
+
+    def run(*arguments, gpu="cpu"):
+        small = ("-mr", RECIPE, "-g", gpu, "-gn", "1", "--launcher", "kubeflow", "--kubeflow_namespace", "team")
+        volume = ("--kubeflow_workdir_pvc", "shared", "--kubeflow_workdir_pvc_path", results.parent)
+        return mbr_perf("run", *small, *volume, "--time_limit", "10", "--results_dir", results, *arguments)
+
+    return run
+
+
+@pytest.fixture(name="job_dir")
+def _job_dir(results):
+    """The folder of the only job."""
+    return lambda: next((results / "jobs").iterdir())
+
+
+def pod(deleted_at=None, **container):
+    return {
+        "metadata": {"name": "p", **({"deletionTimestamp": deleted_at} if deleted_at else {})},
+        "status": {"phase": "Running", "containerStatuses": [container]},
+    }

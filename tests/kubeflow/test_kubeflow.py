@@ -2,55 +2,21 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness.cluster.kubernetes import state_of
-from harness.nightly.outcome import infrastructure_fault
-from harness.records.job import read_job, read_submitted
+from harness.launch.environment import this_host
+from harness.launch.kubeflow_job import kubeflow_job
+from harness.records.job import KubeflowOptions, read_job, read_submitted
 from harness.records.store import read_run
-from tests.kubeflow.conftest import PREFIX, condition, problems_of, refusal
-from tests.waiting import wait_until
+from tests.cluster.conftest import job_record
+from tests.kubeflow.conftest import DATA, IMAGE, PREFIX, RECIPE, condition, pod, problems_of, refusal
 
-ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
-NEMO_RUN = json.loads((ROOT / "tests" / "data" / "kubeflow" / "nemo_run.json").read_text())
-IMAGE = ("--container_image", "registry/image:1")
+NEMO_RUN = json.loads((DATA / "kubeflow" / "nemo_run.json").read_text())
 pytestmark = pytest.mark.usefixtures("impatient")
-
-
-@pytest.fixture(name="results")
-def _results(tmp_path):
-    return tmp_path / "results"
-
-
-@pytest.fixture(name="run_job")
-def _run_job(mbr_perf, results):
-    """`mbr-perf run --launcher kubeflow` of the small recipe, two nodes with a rank each."""
-
-    def run(*arguments, gpu="cpu"):
-        small = ("-mr", RECIPE, "-g", gpu, "-gn", "1", "--launcher", "kubeflow", "--kubeflow_namespace", "team")
-        volume = ("--kubeflow_workdir_pvc", "shared", "--kubeflow_workdir_pvc_path", results.parent)
-        return mbr_perf("run", *small, *volume, "--time_limit", "10", "--results_dir", results, *arguments)
-
-    return run
-
-
-@pytest.fixture(name="job_dir")
-def _job_dir(results):
-    """The folder of the only job."""
-    return lambda: next((results / "jobs").iterdir())
-
-
-def pod(deleted_at=None, **container):
-    return {
-        "metadata": {"name": "p", **({"deletionTimestamp": deleted_at} if deleted_at else {})},
-        "status": {"phase": "Running", "containerStatuses": [container]},
-    }
 
 
 def body_of(answer):
@@ -336,59 +302,19 @@ def test_states(status, kind, word):
     assert (found.kind, found.state) == (kind, word)
 
 
-@pytest.mark.train
-@pytest.mark.slow
-def test_pods_train_commit_and_are_judged(api, run_job, job_dir):
-    api.runs_pods = True
-    answer = run_job("-ms", "3", "--json", "--slurm_python", sys.executable, *IMAGE)
-    assert answer.code == 0, answer.err
-    job = read_job(job_dir())
-    record = read_run(job.runs[0].run_dir)
-    assert (json.loads(answer.out)["outcome"], record.provenance.job_id) == ("pass", job.name)
-    assert list(Path(job.job_dir, "logs").iterdir())
-    assert [[step.step for step in rank.steps] for rank in record.ranks] == [[0, 1, 2], [0, 1, 2]]
-    assert f"Kubernetes job {job.name} on 127.0.0.1" in record.notes
-
-
-@pytest.mark.train
-@pytest.mark.slow
-def test_what_a_cancelled_job_measured_is_kept(api, run_job, job_dir, mbr_perf):
-    """Kubernetes has deleted the TrainJob for seconds before the ranks hear of it."""
-    api.runs_pods, api.sigterm_after_s = True, 3.0
-    run_job("-ms", "100000", "--detach", "--slurm_python", sys.executable, *IMAGE)
-    run_dir = Path(read_job(job_dir()).runs[0].run_dir)
-    assert wait_until(lambda: any(path.stat().st_size > 3000 for path in run_dir.glob("ranks/*progress*")), 60.0)
-    assert mbr_perf("jobs", "cancel", job_dir()).code == 0
-    assert mbr_perf("jobs", "wait", job_dir()).code == 130
-    record = read_run(run_dir)
-    assert (record.status, all(rank.steps for rank in record.ranks)) == ("interrupted", True)
-    assert record.notes[-1].startswith("Kubernetes job ")  # node 0 committed it, not the one that waited
-
-
-@pytest.mark.train
-@pytest.mark.slow
-def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_job, job_dir, mbr_perf):
-    api.runs_pods = True
-    run_job("-ms", "100000", "--detach", "--slurm_python", sys.executable, *IMAGE)
-    job = read_job(job_dir())
-    assert wait_until(lambda: list(Path(job.job_dir, "attempts").glob("*.json")), 60.0)
-    api.stop()  # the nodes are lost
-    api.processes.clear()
-    shutil.rmtree(Path(job.runs[0].run_dir) / "ranks", ignore_errors=True)
-    api.pods["p"] = pod(lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}})
-    api._start(api.jobs[job.name]["spec"]["trainer"])
-    assert mbr_perf("jobs", "wait", job_dir()).code == 3
-    record = read_run(job.runs[0].run_dir)
-    assert record.failure.startswith("Kubernetes: RESTARTED (OOMKilled, exit code 137): ")
-    assert (record.status, infrastructure_fault(record)) == ("failed", None)  # its memory, not the cluster
-
-
-@pytest.mark.train
-@pytest.mark.slow
-@pytest.mark.long
-def test_before_the_time_limit_the_ranks_end_and_keep_what_they_measured(api, run_job, job_dir):
-    api.runs_pods = True
-    answer = run_job("-ms", "100000", "--time_limit", "1", "--slurm_python", sys.executable, *IMAGE)
-    record = read_run(read_job(job_dir()).runs[0].run_dir)
-    assert (answer.code, record.failure.startswith("Kubernetes: TIMEOUT: ")) == (3, True)
-    assert all(rank.steps for rank in record.ranks)
+@pytest.mark.parametrize("release", ["2.1", "2.2"])
+def test_a_confirming_job_prefers_other_nodes(release, results):
+    options = KubeflowOptions(time_limit_minutes=10, container_image="image", trainer=release, exclude="gpu-1,gpu-2")
+    record = job_record(results / "jobs" / "a", options=options)
+    body = json.loads(kubeflow_job(record, this_host()).render())
+    spec = body["spec"]
+    if release == "2.1":
+        pod = spec["podTemplateOverrides"][0]["spec"]
+    else:
+        (job,) = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        pod = job["template"]["spec"]["template"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["preference"]["matchFields"] == [
+        {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("gpu-1", "gpu-2")
+    ]
+    assert (set(pod), problems_of(body, release)) == ({"affinity"}, [])
