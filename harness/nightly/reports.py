@@ -12,6 +12,7 @@ from harness.nightly.junit import night_junit
 from harness.nightly.picture import night_picture
 from harness.nightly.show import night_page
 from harness.nightly.values import SPEED, CaseRun, NightVerdict
+from harness.nightly.words import is_red, outcome_text
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
 from harness.records.metrics import BY_NAME
@@ -154,6 +155,21 @@ def append_summary(path: Path, verdict: NightVerdict) -> None:
     """Append the report to the file at ``path``, in which other programs may have written."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"\n{night_markdown(verdict)}" if file.tell() else night_markdown(verdict))
+
+
+def annotations(verdict: NightVerdict) -> Iterable[str]:
+    """Yield GitHub's command for an annotation of each case that needs attention.
+
+    https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands; escaped as @actions/core does.
+    """
+    for case in filter(is_red, verdict.cases):
+        level = "warning" if case.outcome == "inconclusive" else "error"
+        title = _escaped(f"{case.planned.name}: {outcome_text(case)}").replace(":", "%3A").replace(",", "%2C")
+        yield f"::{level} title={title}::{_escaped(case.reason)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:

@@ -20,7 +20,7 @@ from harness.measure.experiment import Display
 from harness.nightly.batch import NightBatch, due_round
 from harness.nightly.judge import NightJudge, outlook
 from harness.nightly.plan import NightRequest, plan_night
-from harness.nightly.reports import Outputs, delete_earlier, write_night_reports
+from harness.nightly.reports import Outputs, annotations, delete_earlier, write_night_reports
 from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
@@ -28,6 +28,7 @@ from harness.records.disk import why_unwritable
 from harness.records.folders import results_dir
 from harness.records.job import JobOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
+from harness.show.page import Line
 from harness.show.terminal import pass_time
 
 
@@ -117,6 +118,8 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     written = write_night_reports(verdict, audience.outputs, judge.results)
     for problem in (*problems, *written.problems):
         audience.display.narrate(problem)
+    if audience.outputs.step_summary:
+        audience.display.narrate(*(Line(each, whole=True) for each in annotations(verdict)))
     audience.display.result(verdict, written.paths)
     return verdict.exit_code
 

@@ -3,7 +3,7 @@
 import re
 
 from harness.errors import ExitCode
-from harness.nightly.reports import append_summary, night_markdown
+from harness.nightly.reports import annotations, append_summary, night_markdown
 
 HOSTILE = "a|b\n# c <script>alert(1)</script> [x](http://y) `z` **d**"
 
@@ -27,3 +27,17 @@ def test_a_summary_is_appended_to_what_other_steps_wrote(tmp_path, night):
     first = path.read_text()
     append_summary(path, night)
     assert (first[:3], path.read_text()) == ("## ", f"{first}\n{first}")
+
+
+def test_github_annotates_cases_that_need_attention_and_reads_no_command_from_their_texts(make_night, make_case):
+    red, undecided = (
+        make_case("a:b,c", [], outcome=outcome, exit_code=code, reason=reason)
+        for outcome, code, reason in (
+            ("regression", ExitCode.REGRESSION, "-8 %\r\n::stop-commands::x"),
+            ("inconclusive", ExitCode.INCONCLUSIVE, "no golden: none"),
+        )
+    )
+    assert list(annotations(make_night(cases=(red, make_case("good", []), undecided)))) == [
+        "::error title=a%3Ab%2Cc%3A regression::-8 %25%0D%0A::stop-commands::x",
+        "::warning title=a%3Ab%2Cc%3A inconclusive::no golden: none",
+    ]

@@ -116,19 +116,6 @@ def test_the_guide_s_slack_program_posts_the_night(nightly, server):
     assert server.received == [("/hook", {"text": "Replayed: pass (exit 0)"})]
 
 
-def test_the_guide_s_github_program_annotates_what_is_red_or_undecided(nightly):
-    night = json.loads(nightly("--json").out)
-    good = night["cases"][0]
-    told = ((5, "regression", "-8 %\nof TFLOP/s"), (6, "inconclusive", "no golden"))
-    night["cases"] = [good] + [good | dict(zip(("exit_code", "outcome", "reason"), each, strict=True)) for each in told]
-    command = [sys.executable, "-c", program("to_github.py")]
-    done = subprocess.run(command, input=json.dumps(night), text=True, check=True, capture_output=True, timeout=60)
-    assert done.stdout.splitlines() == [
-        "::error title=good regression::-8 %25%0Aof TFLOP/s",
-        "::warning title=good inconclusive::no golden",
-    ]
-
-
 def test_the_guide_s_gitlab_job_runs_a_command_that_exists(nightly):
     (job,) = yaml.safe_load(re.search(r"```yaml\n(nightly:.*?)```", GUIDE.read_text(), re.DOTALL)[1]).values()
     assert job["artifacts"]["reports"]["junit"] in job["script"][0]
