@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 
-from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, link, segments_of
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, segments_of
 from harness.predict.allocator_settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
@@ -60,7 +60,7 @@ class Allocator:
             raise OutOfDeviceMemoryError(f"a request of {format_bytes(num_bytes)} failed: {held}")
         if block.num_bytes != size:
             self._split(block, size)
-        block.is_allocated = True
+        block.is_busy = True
         self._allocated[address := block.address] = block
         if (allocated := self.allocated + block.num_bytes) > self.peak_allocated:
             self.peak_allocated = allocated
@@ -70,7 +70,6 @@ class Allocator:
     def free(self, address: int) -> None:
         """Free the block at this address (`free`); other streams may keep it for a while."""
         block = self._allocated.pop(address)
-        block.is_allocated = False
         self.allocated -= block.num_bytes
         if not block.uses:
             self._put(block)
@@ -167,16 +166,21 @@ class Allocator:
 
     def _put(self, block: Block) -> None:
         """`free_block`, `try_merge_blocks`: with free neighbours that are mapped if it is, and unmapped if it is."""
-        pool, before, after = block.pool, block.before, block.after
-        if before and not before.is_allocated and before.may_join(block):
+        pool, before, after, is_mapped = block.pool, block.before, block.after, block.is_mapped
+        block.is_busy = False
+        if before and not before.is_busy and before.is_mapped == is_mapped:
             pool.take(before)
             block.address = before.address
             block.num_bytes += before.num_bytes
-            link(before.before, block)
-        if after and not after.is_allocated and after.may_join(block):
+            block.before = before = before.before
+            if before:
+                before.after = block
+        if after and not after.is_busy and after.is_mapped == is_mapped:
             pool.take(after)
             block.num_bytes += after.num_bytes
-            link(block, after.after)
+            block.after = after = after.after
+            if after:
+                after.before = block
         pool.put(block)
 
     def _free_block(self, pool: Pool, stream: int, size: int) -> Block | None:

@@ -25,8 +25,9 @@ class OutOfDeviceMemoryError(Exception):
 class Block:
     """A part of a segment, or of an expandable segment's range of addresses, where it may also be unmapped.
 
-    ``expandable``: first address and page of the range. ``uses``: other streams that used the block;
-    ``captured_uses``: those that did while a graph was captured. ``age``: calls of the pool when it became free.
+    ``expandable``: first address and page of the range. ``is_busy``: a tensor or an unfinished stream has it. ``uses``:
+    other streams that used the block; ``captured_uses``: those that did while a graph was captured. ``age``: calls of
+    the pool when it became free.
     """
 
     pool: "Pool"
@@ -35,7 +36,7 @@ class Block:
     num_bytes: int
     expandable: tuple[int, int] | None = None
     is_mapped: bool = True
-    is_allocated: bool = False
+    is_busy: bool = False
     before: "Block | None" = None
     after: "Block | None" = None
     uses: tuple[int, ...] = ()
@@ -44,19 +45,10 @@ class Block:
     age: int = 0
 
     @property
-    def is_busy(self) -> bool:
-        """Return whether a tensor or an unfinished stream still has it."""
-        return self.is_allocated or self.num_events > 0 or self.uses != ()
-
-    @property
     def reach_bytes(self) -> int:
         """Return the bytes that a free block can grow to: what is unmapped behind it belongs to it."""
         after = self.after
         return self.num_bytes + (after.num_bytes if after and not after.is_mapped else 0)
-
-    def may_join(self, other: "Block") -> bool:
-        """Return whether this block, which is not allocated, and a neighbour become one."""
-        return self.is_mapped == other.is_mapped and not self.num_events and not self.uses
 
     def range(self) -> tuple[int, int]:
         """Return first address and page of its expandable segment."""
@@ -74,14 +66,6 @@ class Block:
             left.after = self
         if right:
             right.before = self
-
-
-def link(left: Block | None, right: Block | None) -> None:
-    """Make the blocks neighbours in this order; None is an end."""
-    if left:
-        left.after = right
-    if right:
-        right.before = left
 
 
 def _mapped_run(head: Block) -> list[tuple[int, int, bool]]:
@@ -147,7 +131,7 @@ def copied(pools: Pools, allocated: dict[int, Block]) -> tuple[Pools, dict[int, 
     def twin(block: Block) -> Block:
         new[id(block)] = made = Block(
             twins[id(block.pool)], block.stream, block.address, block.num_bytes, block.expandable, block.is_mapped,
-            block.is_allocated, block.before, block.after, age=block.age,
+            block.is_busy, block.before, block.after, age=block.age,
         )  # fmt: skip
         return made
 

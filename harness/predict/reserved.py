@@ -144,9 +144,18 @@ def replay(
 
     Micro-batches that are left out widen the ranges.
     """
-    spec, device = composer.spec, device_bytes(composer.spec)
-    steps = first_steps(composer, stage, chunks, read)
-    every = (steps, *(first_steps(composer, stage, chunks, read, draw) for draw in draws))
+    every = tuple(first_steps(composer, stage, chunks, read, draw) for draw in (None, *draws))
+    ratios, known = ratios_of(composer.spec, stage.total, settings), composer.shared.steps
+    name = (*map(id, (*every, ratios)), settings)
+    if name not in known:
+        known[name] = _held(every, settings, ratios, device_bytes(composer.spec))
+    held: Held = known[name]
+    return held
+
+
+def _held(every: Sequence[Steps], settings: AllocatorSettings, ratios: Ratios, device: int) -> Held:
+    """Replay whole micro-batches, which come first, and draws of others."""
+    steps, *_ = every
     found = [sought(each.events, settings, device, each.cycles, each.peak_bytes) for each in every]
     if settings.memory_fraction is not None and any(fits is None for _, fits in found):
         settings = replace(settings, memory_fraction=None)  # the question is what the steps need
@@ -154,9 +163,8 @@ def replay(
     needed = [min(each.peak_reserved_bytes, fits or each.peak_reserved_bytes) for each, fits in found]
     (free, *drawn), (whole, *fits) = (each for each, _ in found), needed
     low, reserved, most = _ends(free.peak_reserved_bytes, [each.peak_reserved_bytes for each in drawn])
-    known = ratios_of(spec, stage.total, settings)
-    cut = (1.0,) * 4 if free.is_exact and not steps.num_left else known.cut
-    reach, (fewest, likely, greatest) = known.late_replayed * cut[1], _ends(whole, fits)
+    cut = (1.0,) * 4 if free.is_exact and not steps.num_left else ratios.cut
+    reach, (fewest, likely, greatest) = ratios.late_replayed * cut[1], _ends(whole, fits)
     return Held(
         (round(low * cut[0]), reserved, round(most * reach)),
         (round(fewest * cut[2]), likely, round(greatest * cut[3])),
@@ -200,9 +208,9 @@ def first_steps(
         raise MissingEventsError(cause)
     seed = draw.seed if draw else None
     known: dict[object, Steps] = composer.shared.steps
-    name = (composer.spec.recompute.text, stage.pp_rank, seed)
+    parts = tuple(chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank])
+    name = (parts, stage.pp_rank, stage.total, seed)
     if name not in known:
-        parts = [chunk_parts(composer, chunk, read) for chunk in composer.stages[stage.pp_rank]]
         made = rank_steps(composer.spec, stage, chunks, parts, draw)
         constant = first_steps(composer, stage, chunks, read) if draw else None
         made = made._replace(peak_bytes=peak_of(made.events))
