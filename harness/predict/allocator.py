@@ -9,7 +9,15 @@ import math
 from bisect import bisect_left
 from collections import deque
 
-from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, segments_of
+from harness.predict.allocator_blocks import (
+    Block,
+    Device,
+    OutOfDeviceMemoryError,
+    Pool,
+    Segment,
+    releasable,
+    segments_of,
+)
 from harness.predict.allocator_settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
@@ -111,7 +119,7 @@ class Allocator:
         is_expandable, pools = self.settings.expandable_segments, self._pools[_DEFAULT_POOL]
         least = (self._page_bytes(pool) if is_expandable else SMALL_SEGMENT_BYTES for pool in pools)
         blocks = (block for pool, num_bytes in zip(pools, least, strict=True) for block in pool.blocks(num_bytes))
-        return sum(last - first for first, last in map(_releasable, blocks))
+        return sum(last - first for first, last in map(releasable, blocks))
 
     # ---- private pools, of CUDA graphs and of MemPool
 
@@ -334,7 +342,7 @@ class Allocator:
     def _unmap(self, block: Block) -> None:
         """`unmap_block`: whole pages; what is left of a page at either end stays a free block."""
         pool, end = block.pool, block.address + block.num_bytes
-        first, last = _releasable(block)
+        first, last = releasable(block)
         if last == first:
             return
         pool.take(block)
@@ -390,14 +398,3 @@ class Allocator:
         blocks += [*self._allocated.values(), *self._deferred]
         blocks += [block for events in self._events.values() for _, block in events]
         return segments_of(blocks)
-
-
-def _releasable(block: Block) -> tuple[int, int]:
-    """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
-    end = block.address + block.num_bytes
-    if not block.expandable:
-        return block.address if block.is_whole else end, end
-    base, page = block.expandable
-    first = -(-(block.address - base) // page) * page + base
-    last = (end - base) // page * page + base
-    return first, max(first, last)

@@ -24,9 +24,11 @@ class Page:
 
 
 def data_text(document: dict[str, Any]) -> str:
-    """Return a file of the planner's data; a list of numbers is one line."""
-    lists = re.compile(r"\[\s+([^][{}]*?)\s+\]")
-    return lists.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(document, indent=1)) + "\n"
+    """Return a file of the planner's data; what is nested no deeper is one line of a table, where 120 columns hold it."""
+    text = json.dumps(document, indent=1)
+    for flat in (r"\[[^][{}]*\]", r"\{[^{}]*\}"):
+        text = re.sub(flat, lambda found: row if len(row := json.dumps(json.loads(found[0]))) < 110 else found[0], text)
+    return text + "\n"
 
 
 def table(heads: str, rows: Iterable[Iterable[object]]) -> list[str]:

@@ -93,6 +93,6 @@ def test_hooks_of_tests_are_not_in_the_product():
     read_by_tests = set(re.findall(r'getenv\("(\w+)"\)', (ROOT / "tests" / "native" / "fake_nvml.c").read_text()))
     own = {name for text in PRODUCT.values() for name in re.findall(r"\bMBR_[A-Z_]+\b", text)}
     assert read_by_tests
-    assert own == {"MBR_PERF_PARENT_PID", "MBR_PERF_CAPTURE_PREFIX"}
+    assert own == {"MBR_PERF_PARENT_PID", "MBR_PERF_CAPTURE_PREFIX", "MBR_PERF_NODE"}
     hooks = [*read_by_tests, "fake_nvml", "from tests", "import tests"]
     assert {str(path): hook for path, text in PRODUCT.items() for hook in hooks if hook in text} == {}
