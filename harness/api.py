@@ -1,7 +1,7 @@
 """Python interface: plan, check and compare as functions, and measured runs as values. Importing it loads no torch.
 
 Every function returns the document that the command of the same name prints with ``--json``: frozen, typed, with
-``to_dict()`` and, where pandas is installed, ``to_frame()``. Nothing is printed and nothing is trained. Requests that
+``to_dict()``. Nothing is printed and nothing is trained. Requests that
 the command would refuse raise `BadRequestError`, whose ``message`` and ``remedy`` are the lines that the command
 prints.
 """

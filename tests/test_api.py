@@ -32,7 +32,7 @@ def test_an_illegal_request_is_an_answer_and_an_unreadable_one_an_error():
     )
 
     assert found.exit_code == 2
-    assert {row["severity"] for row in found.rows()} >= {"error"}
+    assert {finding.severity for finding in found.findings} >= {"error"}
     with pytest.raises(BadRequestError, match="llama3_9b"):
         check(Experiment(model_recipe_name="llama3_9b"))
     for function in (check, plan):
@@ -58,23 +58,10 @@ def test_a_loaded_run_has_a_row_for_every_step_of_every_rank(replay, tmp_path):
 
     assert loaded.status == "ok"
     assert loaded.metrics.step_time_s.median > 0
-    assert len(loaded.rows()) == sum(len(rank.steps) for rank in loaded.ranks) > 0
+    assert all(rank.steps for rank in loaded.ranks)
     assert json.loads(json.dumps(loaded.to_dict()))["run_id"] == run.name
     with pytest.raises(BadRequestError):
         load_run("nothing", results_dir=tmp_path / "results")
-
-
-def test_a_frame_has_the_rows_and_without_pandas_says_what_to_install(replay, tmp_path, monkeypatch):
-    replay("ok")
-    (run,) = (tmp_path / "results" / "runs").iterdir()
-    loaded = load_run(run)
-    frame = loaded.to_frame()
-
-    assert list(frame["rank"]) == [row["rank"] for row in loaded.rows()]
-    assert frame["seconds"].min() > 0
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(BadRequestError, match="needs pandas"):
-        loaded.to_frame()
 
 
 @pytest.mark.train
@@ -86,4 +73,4 @@ def test_a_plan_is_the_document_of_the_command(mbr_perf):
     )
 
     assert found.to_dict() == json.loads(printed.out)
-    assert {(row["layout"], row["recompute"]) for row in found.rows()} >= {("mb=1", "mlp"), ("mb=2", "none")}
+    assert {(row.layout, row.recompute) for row in found.settings} >= {("mb=1", "mlp"), ("mb=2", "none")}

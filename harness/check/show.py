@@ -30,10 +30,6 @@ class CheckDocument(Document):
     sources: dict[str, str]
     notes: tuple[str, ...]
 
-    def rows(self) -> list[Mapping[str, object]]:
-        """One row for each finding."""
-        return [finding.model_dump() for finding in self.findings]
-
 
 _STYLES: dict[str, Style] = {"error": "failed", "warning": "doubt"}
 

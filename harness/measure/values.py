@@ -311,10 +311,6 @@ class CompareDocument(Compared):
     run_ids: tuple[str, ...]
     run_dirs: tuple[Path, ...]
 
-    def rows(self) -> list[Mapping[str, object]]:
-        """One row for each metric."""
-        return [vars(finding) for finding in self.comparison]
-
 
 def compare_document(
     runs: Mapping[Path, RunRecord], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
@@ -347,7 +343,3 @@ class RecordedRun(Document):
     suspect: tuple[str, ...]
     notes: tuple[str, ...]
     provenance: Provenance
-
-    def rows(self) -> list[Mapping[str, object]]:
-        """One row for each step of each rank."""
-        return [{"rank": rank.rank, **step.model_dump()} for rank in self.ranks for step in rank.steps]

@@ -1,6 +1,5 @@
 """The rows of a plan, its settings and layouts, as values that are their JSON."""
 
-from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator
@@ -177,10 +176,6 @@ class PlanDocument(Document):
     search: SearchDocument | None = None
     optimal: OptimalDocument | None = None
     nearest_golden: Nearest | None = None
-
-    def rows(self) -> list[Mapping[str, object]]:
-        """One for each setting of each layout, without its stages."""
-        return [row.model_dump(exclude={"stages"}) for row in self.settings]
 
 
 def planned_document(

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Self
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from harness.errors import BadRequestError
-
 SCHEMA_VERSION = 1
 
 Text = Annotated[str | None, BeforeValidator(lambda text: text or None)]
@@ -38,18 +36,6 @@ class Document(Shown):
         """Return the keys and values that ``--json`` prints."""
         found: dict[str, Any] = json.loads(text(self))
         return found
-
-    def rows(self) -> list[Mapping[str, object]]:
-        """Return the rows of the frame; a document without a table of its own is one row."""
-        return [self.to_dict()]
-
-    def to_frame(self) -> Any:
-        """Return the rows as a pandas DataFrame. BadRequestError where pandas is not installed."""
-        try:
-            from pandas import DataFrame
-        except ImportError as error:
-            raise BadRequestError("to_frame() needs pandas", remedy="pip install pandas") from error
-        return DataFrame(self.rows())
 
 
 class ErrorDocument(Document):
