@@ -28,7 +28,7 @@ _OFTEN = {
     "plan": (*_JOB[:6], "bridge_config", "hf", "over", "fit_into", "html"),
     "nightly": ("suite", "only", "resume", "against", "junit", "html", "golden_dir", "dryrun", "results_dir"),
     "diagnose": (*_JOB, "megatron_args", "no_plan", "results_dir"),
-    "compare": ("log", "golden", "timing_threshold", "memory_threshold", "accept_differences",
+    "compare": ("repeat", "follow", "timing_threshold", "memory_threshold", "accept_differences",
                 "fail_on_improvement", "results_dir"),
     "import": (*_JOB, "log", "started_at", "results_dir"),
     "recipes export": (*_JOB, "bridge_config", "megatron_args", "form"),

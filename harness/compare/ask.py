@@ -27,60 +27,44 @@ class CompareOptions:
         "of the run's settings.")] = None
     repeat: Annotated[list[str] | None, option("RUN", "Another run of the same settings. mbr-perf compares the median "
         "of all runs.")] = None
+    follow: Annotated[bool, flag("Compare a log again whenever it grows, until the job ends.")] = False
     results_dir: Results = None
     as_json: Json = False
-
-
-@options("Logs of Megatron-Bridge and Megatron-LM")
-class ForeignOptions:
-    """The log and the golden file to compare."""
-
-    log: Annotated[list[str] | None, option("FILE...", "Training logs of one job instead of A: files, folders, or - "
-        "for stdin.")] = None
-    foreign_golden: Annotated[Path | None, option("FILE", "B as an option.", "--golden")] = None
-    follow: Annotated[bool, flag("Compare again whenever the log grows, until the job ends.")] = False
 # fmt: on
 
 
-@takes(CompareOptions, ForeignOptions, JudgeOptions)
-def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions) -> None:
+@takes(CompareOptions, JudgeOptions)
+def compare(what: CompareOptions, judge: JudgeOptions) -> None:
     """Judge A against the reference B, each a run, a training log or golden values, and exit with the verdict.
 
     A log that has not finished is judged up to its last iteration: a regression exits 5, everything else 6.
     """
-    from harness.cli.requests import given_options
-
-    ours, theirs = _sides(what, foreign)
+    ours, theirs = _sides(what)
     if ours.kind in ("golden", "foreign"):
         problem = f"{ours.given}: {ours.what}, not a run or a log"
         raise BadRequestError(problem, remedy="name what you judge first: mbr-perf compare A B")
     if _is_about_a_log(ours, theirs):
-        code = _compare_log(what, foreign, judge, ours, theirs)
-    elif others := given_options(foreign, but=("foreign_golden",)):
-        raise BadRequestError(f"{', '.join(others)}: for a log only", remedy="name a log")
+        code = _compare_log(what, judge, ours, theirs)
+    elif what.follow:
+        raise BadRequestError("--follow: for a log only", remedy="name a log")
     else:
         code = _compare_run(what, ours.paths, theirs.given if theirs else None, judge)
     raise typer.Exit(int(code))
 
 
-def _sides(what: CompareOptions, foreign: ForeignOptions) -> tuple["Side", "Side | None"]:
+def _sides(what: CompareOptions) -> tuple["Side", "Side | None"]:
     from harness.foreign.logs.sources import is_stream
-    from harness.imports.sides import logs_of, side_of, stored_run
+    from harness.imports.sides import side_of, stored_run
 
-    given, logs = str(what.golden or foreign.foreign_golden or ""), foreign.log or [what.run or ""]
-    problems = Problems()
-    if what.golden and foreign.foreign_golden:
-        problems.add(f"{what.golden} and --golden {given}: both name the golden values", "give only one of them")
-    if foreign.log and (named := [*filter(None, [what.run]), *(what.repeat or ())]):
-        remedy = "give only one of them; several logs of one job: --log a.log b.log"
-        problems.add(f"{', '.join(named)} and --log: mbr-perf compares either a run or a log", remedy)
-    if not any(logs):
-        problems.add("nothing to compare", "name a run or a training log, and its reference: mbr-perf compare A B")
-    if given in logs and is_stream(given):
-        problems.add(f"{given}: A and B come from one stream", "save one of them to a file, and name the file")
-    problems.raise_if_any()
-    ours = stored_run(logs_of(logs) if foreign.log else side_of(logs[0]), what.results_dir)
-    return ours, stored_run(side_of(given), what.results_dir) if given else None
+    if what.run is None:
+        raise BadRequestError(
+            "nothing to compare", remedy="name a run or a training log, and its reference: mbr-perf compare A B"
+        )
+    if what.run == what.golden and is_stream(what.run):
+        problem = f"{what.run}: A and B come from one stream"
+        raise BadRequestError(problem, remedy="save one of them to a file, and name the file")
+    theirs = stored_run(side_of(what.golden), what.results_dir) if what.golden else None
+    return stored_run(side_of(what.run), what.results_dir), theirs
 
 
 def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:
@@ -94,9 +78,7 @@ def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:
     return theirs.kind == "foreign" or (theirs.kind == "log" and not Path(theirs.given).is_dir())  # perhaps of goldens
 
 
-def _compare_log(
-    what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None"
-) -> ExitCode:
+def _compare_log(what: CompareOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None") -> ExitCode:
     from harness.cli.requests import read
     from harness.compare.following import followed
     from harness.compare.foreign import OF_BRIDGE, ForeignRequest, compare_foreign
@@ -108,7 +90,7 @@ def _compare_log(
     from harness.show.answer import answer
 
     gate = read(GateOptions, judge)
-    _require_possible(what, foreign, judge, ours, theirs)
+    _require_possible(what, judge, ours, theirs)
     request = ForeignRequest(
         ours=ours,
         golden=theirs or side_of(str(judge.golden_values_path)),
@@ -119,14 +101,12 @@ def _compare_log(
         ),
         fail_on_improvement=gate.fail_on_improvement,
     )
-    found = followed(request) if foreign.follow else compare_foreign(request)
+    found = followed(request) if what.follow else compare_foreign(request)
     answer(lambda: found, lambda: foreign_page(found), as_json=what.as_json)
     return ExitCode(found.exit_code)
 
 
-def _require_possible(
-    what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None"
-) -> None:
+def _require_possible(what: CompareOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None") -> None:
     """BadRequestError names all options that a log does not have, or that conflict."""
     from harness.foreign.logs.sources import is_stream
 
@@ -141,7 +121,7 @@ def _require_possible(
         problems.add(problem, "leave the option out: mbr-perf does not check these for a log")
     if what.repeat:
         problems.add(f"--repeat beside {ours.given}: is for runs only", "name a folder that holds all runs")
-    if foreign.follow and (ours.kind == "run" or any(map(is_stream, ours.paths))):
+    if what.follow and (ours.kind == "run" or any(map(is_stream, ours.paths))):
         problems.add(f"--follow: {ours.given} is no log file that grows", "name a log file")
     problems.raise_if_any()
 

@@ -108,7 +108,7 @@ class UsedFile(Shown):
 
 
 class ForeignAnswer(Document):
-    """``mbr-perf compare --log FILE --json``. Seconds, TFLOP/s/GPU and bytes.
+    """``mbr-perf compare LOG B --json``. Seconds, TFLOP/s/GPU and bytes.
 
     ``provisional``: the side that ends before its job; ``outcome`` is then a regression, or inconclusive.
     """

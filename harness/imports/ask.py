@@ -30,14 +30,10 @@ class JobOptions(ExperimentOptions):
 # fmt: on
 
 
-class LogCommand(WholeShortOptions):
-    """A command on training logs, in which several files may follow one `--log`."""
+class ImportCommand(WholeShortOptions):
+    """`import`: several logs may follow one `--log`, or stand first, without it."""
 
     many: ClassVar = {"--log": None}
-
-
-class ImportCommand(LogCommand):
-    """The logs may stand first, without `--log`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the option before the first word."""

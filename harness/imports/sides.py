@@ -69,12 +69,6 @@ def _of_folder(path: Path) -> Side:
     return Side("golden", (given,), given, "a folder of goldens") if is_golden else Side("log", (given,), given)
 
 
-def logs_of(given: list[str]) -> Side:
-    """Return the logs of one job; a run's folder is a run."""
-    side = side_of(given[0]) if len(given) == 1 else None
-    return side if side and side.kind == "run" else Side("log", tuple(given), given[0])
-
-
 def _of_file(path: Path) -> Side:
     given, document = str(path), _document(path)
     if document is None:

@@ -115,7 +115,7 @@ def read_golden(path: Path) -> GoldenRecord:
         if _is_another_document(path):
             raise BadRequestError(
                 f"{path}: is not a golden of mbr-perf: it has none of {', '.join(_MARKS)}",
-                remedy=f"to compare them with a log: mbr-perf compare --log FILE --golden {path}",
+                remedy=f"to compare them with a log: mbr-perf compare LOG {path}",
             ) from error
         if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
             raise

@@ -1,4 +1,4 @@
-"""`mbr-perf compare --log`: training logs of Megatron-Bridge and Megatron-LM compared with their golden values."""
+"""`mbr-perf compare LOG GOLDEN`: training logs of Megatron-Bridge and Megatron-LM compared with their golden values."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def _compare(mbr_perf, tmp_path):
     def run(log, golden, *options):
         (tmp_path / "run.log").write_text(log)
         (tmp_path / "g.json").write_text(json.dumps(golden))
-        return mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", tmp_path / "g.json", *options)
+        return mbr_perf("compare", tmp_path / "run.log", tmp_path / "g.json", *options)
 
     return run
 
@@ -203,19 +203,17 @@ def test_a_log_comes_from_standard_input(mbr_perf, tmp_path, monkeypatch):
     (tmp_path / "job.log").write_text(bridge_log(TFLOPS))
     with (tmp_path / "job.log").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert mbr_perf("compare", "--log", "-", "--golden", tmp_path / "g.json").code == 0
+        assert mbr_perf("compare", "-", tmp_path / "g.json").code == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--log", "x.log"), "x.log: "),
-        (("--log", "x.log", "--golden", "g", "--golden_values_path", "h"), "--golden_values_path"),
-        (("--log", "x.log", "--golden", "g", "--accept_difference", "torch"), "--accept_difference"),
-        (("--log", "-", "--golden", "g", "--follow"), "--follow: - "),
-        (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "--timing_threshold nan"),
+        (("x.log", "g", "--golden_values_path", "h"), "--golden_values_path"),
+        (("-", "g", "--accept_difference", "torch"), "--accept_difference"),
+        (("-", "g", "--follow"), "--follow: - "),
+        (("x.log", "g", "--timing_threshold", "nan"), "--timing_threshold nan"),
         (("RUN", "--follow"), "--follow: for a log only"),
-        (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN, OTHER and --log: "),
         (("-", "-"), "-: "),
         ((), "error: "),
     ],

@@ -46,7 +46,7 @@ def test_peaks_of_a_whole_run_are_compared_with_those_of_the_whole_log(mbr_perf,
         (after, memory_gb(0, after, max_allocated=peak, max_reserved=62.1)) for after, peak in ((1, 45.0), (2, 58.8))
     ]
     (tmp_path / "run.log").write_text(bridge_log([709.93] * 50, memory=reports))
-    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", tmp_path / "bridge.json", "--json")
+    answer = mbr_perf("compare", tmp_path / "run.log", tmp_path / "bridge.json", "--json")
     found = {row["metric"]: row for row in json.loads(answer.out)["comparison"]}
     assert (answer.code, found["peak_allocated_bytes"]["current"]) == (0, 58_800_000_000)
     assert found["peak_allocated_bytes"]["verdict"] == "pass"
@@ -82,7 +82,7 @@ def test_a_golden_without_a_time_is_refused(mbr_perf, golden):
 
 
 def _compared(mbr_perf, log, golden):
-    answer = mbr_perf("compare", "--log", log, "--golden", golden, "--json")
+    answer = mbr_perf("compare", log, golden, "--json")
     return answer.code, json.loads(answer.out)
 
 
@@ -111,5 +111,5 @@ def test_a_log_is_not_compared_with_a_golden_without_speed(mbr_perf, golden, tmp
     log = tmp_path / "run.log"
     log.write_text(bridge_log([709.93] * 50))
     path = golden({"peak_allocated_bytes": 1000})
-    answer = mbr_perf("compare", "--log", log, "--golden", path)
+    answer = mbr_perf("compare", log, path)
     assert (answer.code, str(path) in answer.err) == (2, True)

@@ -153,7 +153,7 @@ def test_a_log_with_arguments_needs_only_the_gpu_type_and_one_without_a_recipe(m
 def test_a_log_with_other_arguments_than_a_golden_gets_no_verdict(mbr_perf, log, make_golden, make_record):
     golden = make_golden(make_record(), {"tflops_per_gpu": 700.0, "step_time_s": 9.0})
     log.with_name("g.json").write_text(golden_text(golden))
-    answer = mbr_perf("compare", "--log", "job.log", "--golden", "g.json")
+    answer = mbr_perf("compare", "job.log", "g.json")
     assert answer.code == 6
     assert "recompute full:uniform:1 (the golden: " in answer.out
 
