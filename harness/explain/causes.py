@@ -124,31 +124,24 @@ def _cause(
 
 
 def _metric_fit(metric: str, estimate: Estimate | None, change: Change | None) -> MetricFit:
-    expected, sign = None, None  # the relative change, or its direction
-    if estimate and metric in _SCALES_WITH_WORK:
-        expected, sign = estimate.step_time, estimate.step_time_sign
-    elif estimate and metric != _RATE:  # more work takes longer at the same rate
-        sign = estimate.memory_sign
-    basis = f"{estimate.text}: " if estimate and (expected is not None or sign is not None) else ""
+    expected = estimate.step_time if estimate and metric in _SCALES_WITH_WORK else None
+    basis = f"{estimate.text}: " if estimate and expected is not None else ""
     if change is None or change.change is None:
         made = "" if expected is None else f"up to {format_percent(expected)}; "
         return MetricFit(metric, "unmeasured", f"{basis}{made}not measured on both sides", expected)
     if not moved(change) or (change.is_noise and expected is None):
         return MetricFit(metric, "nothing", "no change to explain", expected)
-    fit, text = _fit(change.change, expected, sign)
+    fit, text = _fit(change.change, expected)
     return MetricFit(metric, fit, basis + text, expected)
 
 
-def _fit(measured: float, expected: float | None, sign: int | None) -> tuple[Fit, str]:
+def _fit(measured: float, expected: float | None) -> tuple[Fit, str]:
     change = format_percent(measured)
-    direction = sign if expected is None else (expected > 0) - (expected < 0)
-    if direction is None:
-        return "possible", f"may explain {change}; no estimate"
-    if direction * measured <= 0:
-        makes = {1: "a rise", -1: "a fall", 0: "no change"}[direction]
-        return "no", f"cannot explain it: it predicts {makes}, but the change is {change}"
     if expected is None:
-        return "direction", f"agrees with {change} in direction; no estimate of the size"
+        return "possible", f"may explain {change}; no estimate"
+    if expected * measured <= 0:
+        makes = "no change" if expected == 0 else "a rise" if expected > 0 else "a fall"
+        return "no", f"cannot explain it: it predicts {makes}, but the change is {change}"
     if abs(expected) >= _ALL * abs(measured):
         return "all", f"up to {format_percent(expected)}, enough to explain the measured {change}"
     return "part", f"up to {format_percent(expected)}, a part of the measured {change}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from harness.explain.values import NONE_SEEN, Key, Side
+from harness.explain.values import Side
 from harness.predict import flops
 from harness.records.golden import Difference
 from harness.units import format_percent, grouped
@@ -13,40 +13,13 @@ from harness.units import format_percent, grouped
 
 @dataclass(frozen=True)
 class Estimate:
-    """The relative changes that a cause would make on our side; ``text`` gives the numbers behind them.
-
-    ``step_time``: None if unknown. ``*_sign``: +1 or -1 if only the direction is known.
-    """
+    """The relative change of the step time that a cause would make on our side; ``text``: the numbers behind it."""
 
     text: str
-    step_time: float | None = None
-    step_time_sign: int | None = None
-    memory_sign: int | None = None
+    step_time: float
 
 
 Estimator = Callable[[Side, Side], Estimate | None]
-
-
-def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
-    """Estimate a disturbance: it lengthens the steps of its side and, with ``adds_memory``, uses device memory."""
-
-    def estimate(ours: Side, theirs: Side) -> Estimate | None:
-        here, there = (side.facts.get(key, NONE_SEEN) != NONE_SEEN for side in (ours, theirs))
-        text, sign = f"{what} in the {'run' if here else 'reference'}", here - there
-        return Estimate(text, None, sign, sign * adds_memory or None) if sign else None
-
-    return estimate
-
-
-def _by_peak(ours: Side, product: Side, precision: Side) -> Estimate | None:
-    """Scale step times inversely with the dense peaks: ours, and that of another GPU type or in another precision."""
-    if ours.spec is None or product.spec is None or precision.spec is None:
-        return None
-    here = ours.spec.gpu_type.peak_flops.get(ours.spec.precision.peak)
-    there = product.spec.gpu_type.peak_flops.get(precision.spec.precision.peak)
-    if here is None or there is None or here == there:
-        return None
-    return Estimate(f"dense peak {here / 1e12:.0f} TFLOP/s, reference {there / 1e12:.0f}", there / here - 1)
 
 
 def work(ours: Side, theirs: Side) -> Estimate | None:
@@ -59,14 +32,12 @@ def work(ours: Side, theirs: Side) -> Estimate | None:
 
 
 def recompute(ours: Side, theirs: Side) -> Estimate | None:
-    """Compare the recomputed share of the model FLOPs; the side that recomputes more keeps less memory."""
+    """Compare the recomputed share of the model FLOPs."""
     here, there = _recomputed_share(ours), _recomputed_share(theirs)
     if here is None or there is None:
         return None
-    if here == there:
-        return Estimate("both sides recompute equally many FLOPs")
     text = f"recompute repeats {here * 100:.1f} % of the model FLOPs, reference {there * 100:.1f} %"
-    return Estimate(text, (1 + here) / (1 + there) - 1, memory_sign=-1 if here > there else 1)
+    return Estimate(text, (1 + here) / (1 + there) - 1)
 
 
 def _recomputed_share(side: Side) -> float | None:
@@ -83,19 +54,9 @@ def clocks(ours: Side, theirs: Side) -> Estimate | None:
     here, there, whose = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz"), "reference"
     if there is None:
         there, whose = ours.numbers.get("sm_clock_max_mhz"), "fastest GPU of the run"
-    known = f"slowest SM clock {here:.0f} MHz, {whose} {there:.0f} MHz" if here and there else ""
-    if here and there and abs(there / here - 1) >= 0.01:
-        return Estimate(known, there / here - 1)
-    return disturbance(("clocks", "throttling"), f"{known}; throttled".lstrip("; "))(ours, theirs)
-
-
-def imbalance(ours: Side, theirs: Side) -> Estimate | None:
-    """Every step ends with the slowest rank. A side without a reading counts as balanced."""
-    here, there = ours.numbers.get("imbalance"), theirs.numbers.get("imbalance", 0.0)
-    if here is None:
+    if not here or not there or abs(there / here - 1) < 0.01:
         return None
-    text = f"the slowest rank is {here * 100:.1f} % slower than the median rank"
-    return Estimate(text, (1 + here) / (1 + there) - 1)
+    return Estimate(f"slowest SM clock {here:.0f} MHz, {whose} {there:.0f} MHz", there / here - 1)
 
 
 TIME = ("step_time_s",)
@@ -127,14 +88,12 @@ class Effect:
 
 # Name, what it takes, what it moves, its usual effect, and what estimates it.
 _ROWS: tuple[tuple[Any, ...], ...] = (
-    ("another GPU or CPU", "device:*", BOTH, "by the ratio of the peak FLOP/s",
-     lambda ours, theirs: _by_peak(ours, theirs, ours)),
+    ("another GPU or CPU", "device:*", BOTH, "by the ratio of the peak FLOP/s"),
     ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times",
      recompute),
     ("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe", WORK,
      "as the work changes", work),
-    ("another precision", "settings:compute_dtype", BOTH, "time up to two times",
-     lambda ours, theirs: _by_peak(ours, ours, theirs)),
+    ("another precision", "settings:compute_dtype", BOTH, "time up to two times"),
     ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times"),
     ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time tens of percent; graphs keep their own buffers"),
     ("other kernels or offloading", "settings:kernels.* settings:offload.*", BOTH, "up to tens of percent"),
@@ -142,11 +101,9 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "slower near the limit"),
     ("other settings", "settings:*", BOTH, _UNKNOWN),
     ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the SM clocks", clocks),
-    ("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time",
-     disturbance(("processes", "foreign_processes"), "GPUs shared", adds_memory=True)),
-    ("the allocator freed memory and retried", "memory:*", TIME, "some percent to several times",
-     disturbance(("memory", "alloc_retries"), "retries")),
-    ("a slow rank", "ranks:*", TIME, "up to its delay", imbalance),
+    ("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time"),
+    ("the allocator freed memory and retried", "memory:*", TIME, "some percent to several times"),
+    ("a slow rank", "ranks:*", TIME, "up to its delay"),
     ("kernels launched one by one",
      "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
      TIME, "some percent to several times"),

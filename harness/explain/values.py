@@ -28,7 +28,7 @@ GROUPS: Mapping[Group, str] = {
 }
 Key = tuple[Group, str]
 Kind = Literal["run", "golden", "published"]
-Fit = Literal["all", "part", "direction", "possible", "unmeasured", "nothing", "no"]
+Fit = Literal["all", "part", "possible", "unmeasured", "nothing", "no"]
 
 NONE_SEEN = "none seen"  # checked for and not found
 IMAGE = "container"
@@ -50,7 +50,7 @@ class Side(SideRow):
 
     ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
     a run that did not end well. ``spreads``: relative standard deviation of one run, from ``num_runs``. ``numbers``:
-    facts for estimates: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``max_power_w``, ``imbalance`` (a fraction).
+    facts as numbers: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``max_power_w``, ``imbalance`` (a fraction).
     """
 
     metrics: Mapping[str, float]

@@ -157,16 +157,6 @@ def test_a_slow_rank_is_named_with_its_excess(make_spec, make_rank, make_record)
     found = runs(make_record(spec, ranks=ranks), make_record(spec))
     (row,) = cause(found, "a slow rank").differences
     assert row.run.startswith("rank 2 (stage 0, node0): 10.0 % longer")
-    assert fit_of(found, "a slow rank").expected == pytest.approx(0.1)
-
-
-def test_another_product_and_another_precision_are_estimated_separately(sampled, make_spec):
-    here = sampled(seconds=3.0)
-    there = sampled(spec=make_spec(gpu="b200", compute_dtype="bf16"), provenance={"device_name": "NVIDIA B200"})
-    found = runs(here, there)
-    assert fit_of(found, "another GPU or CPU").expected == pytest.approx(4500 / 1978.9 - 1)
-    assert fit_of(found, "another precision").expected == pytest.approx(989.4 / 1978.9 - 1)
-    assert fit_of(found, "another precision").fit == "no"
 
 
 def test_a_requested_variable_is_listed_once(make_record, make_spec, make_golden):
