@@ -1,15 +1,18 @@
 """What the recipes commands answer: recipes, their points and checked files. Each is the JSON."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import BadRequestError, Problems, nearest
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import BatchSpec, ParallelismSpec
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.rulebook import Entry
+from harness.predict.flops import layer_flops
 from harness.resolve.find import RecipeFile, all_recipe_files, check_names, recipes_dir
-from harness.resolve.listing import full_model, parameter_count, refusals
+from harness.resolve.listing import full_size, refusals
 from harness.resolve.recipe import LEAVES, OperatingPoint, Recipe, build_spec
 from harness.resolve.recipe_file import load_recipe
 from harness.show.json import Document, Shown
@@ -86,8 +89,21 @@ def _summary(recipe: Recipe) -> RecipeRow:
             compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
             num_gpus=sorted({key.num_gpus for key in keys}),
         )
-    billions = round(parameter_count(full_model(recipe)) / 1e9, 3)
+    billions = round(parameter_count(full_size(recipe)) / 1e9, 3)
     return RecipeRow.of(recipe.header, recipe=recipe.header.name, parameters_billion=billions, gpus=gpus)
+
+
+def parameter_count(spec: ExperimentSpec) -> int:
+    """Return the weights of matrix products and embeddings, without MTP: all but one in a thousand parameters."""
+    model, routers = spec.model, 0
+    if model.moe:  # every expert has its weights, also those that a token does not pass
+        moe = model.moe.model_copy(update={"moe_router_topk": model.moe.num_moe_experts})
+        spec = spec.model_copy(update={"model": model.model_copy(update={"moe": moe})})
+        routers = sum(model.moe_layer_pattern) * model.hidden_size * moe.num_moe_experts
+    each = ((layer_flops(spec, kind), number) for kind, number in Counter(model.layer_kinds).items())
+    products = sum(number * (layer.total - layer.core_attn - layer.delta_rule) for layer, number in each)
+    embeddings = model.vocab_size * model.hidden_size * (1 if model.share_embeddings_and_output_weights else 2)
+    return products // (2 * spec.tokens_per_step) + routers + embeddings
 
 
 def recipe_document(recipe: Recipe) -> RecipeDocument:

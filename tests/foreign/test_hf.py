@@ -8,7 +8,7 @@ import yaml
 
 from harness.foreign.hf import ARCHITECTURES
 from harness.resolve.find import open_recipe
-from harness.resolve.listing import full_model
+from harness.resolve.listing import full_size
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
 from tests.commands import refused
@@ -58,7 +58,7 @@ def model(resolved):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_published_model_is_that_of_the_shipped_recipe(model, name):
-    ours, theirs = full_model(open_recipe(SHIPPED[name], None, None)), model(published(name))
+    ours, theirs = full_size(open_recipe(SHIPPED[name], None, None)).model, model(published(name))
     # Choices of performance recipes, and a weight that revisions of the public file differ in
     loose = {"moe_router_force_load_balancing": False, "moe_aux_loss_coeff": 0.0}
     changed = {"moe": ours.moe and ours.moe.model_copy(update=loose), "num_query_groups": ours.query_groups}

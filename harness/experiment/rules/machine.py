@@ -206,7 +206,7 @@ def _trains_muon(s: Situation) -> bool:
 _OF_GPUS: tuple[tuple[str, str, Predicate, str], ...] = (
     ("CPU01", "context parallelism", lambda s: s.cp > 1, "-cp 1"),
     ("CPU02", "the flex dispatcher", lambda s: s.dispatcher == "flex", "kernels.moe_token_dispatcher_type=alltoall"),
-    ("CPU03", "transformer_engine layers", lambda s: s.uses_te, "kernels.transformer_impl=local (or auto)"),
+    ("CPU03", "transformer_impl transformer_engine", lambda s: s.uses_te, "kernels.transformer_impl=local (or auto)"),
     ("CPU04", "compute_dtype {s.spec.compute_dtype}", lambda s: s.quantized, "--compute_dtype fp32 or bf16"),
     ("CPU05", "cuda_graph_impl {s.graph.impl}", lambda s: s.graph.impl != "none", "--cuda_graph_impl none"),
     ("CPU06", "offloading of layers", lambda s: s.spec.offload.cpu_offloading_num_layers > 0,
