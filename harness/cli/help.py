@@ -30,7 +30,7 @@ _OFTEN = {
     "diagnose": (*_JOB, "megatron_args", "no_plan", "results_dir"),
     "compare": ("repeat", "follow", "timing_threshold", "memory_threshold", "accept_differences",
                 "fail_on_improvement", "results_dir"),
-    "import": (*_JOB, "log", "started_at", "results_dir"),
+    "import": (*_JOB, "log", "results_dir"),
     "recipes export": (*_JOB, "bridge_config", "megatron_args", "form"),
     "recipes new": (*_JOB, "hf", "bridge_config", "megatron_args", "output"),
     "golden promote": ("what", "reason", "case", "every", "only", "author", "dryrun", "golden_dir", "results_dir"),

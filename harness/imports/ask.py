@@ -15,8 +15,6 @@ class ImportOptions:
     """The logs of one job."""
 
     log: Annotated[list[str], option("PATH...", "Logs of one job of Megatron: files or folders.")]
-    started_at: Annotated[str | None, option("TIME", "Start of the job, ISO-8601, in UTC unless it names a zone. "
-                                                     "Default: the times in the log, else that of the import.")] = None
     results_dir: Results = None
     as_json: Json = False
 
@@ -53,7 +51,7 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     `run`.
     """
     from harness.cli.requests import experiment_request, read
-    from harness.imports.run import ImportRequest, import_run, start_of, with_job
+    from harness.imports.run import ImportRequest, import_run, with_job
     from harness.measure.experiment import Display
     from harness.records.gating import GateOptions
 
@@ -64,7 +62,6 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
         asked=request,
         gate=read(GateOptions, judge),
         notes=notes,
-        started_at=start_of(what.started_at),
         results_dir=what.results_dir,
     )
     raise typer.Exit(int(import_run(job, Display(as_json=what.as_json))))

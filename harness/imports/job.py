@@ -99,7 +99,6 @@ def _missing_facts(ranks: Sequence[RankRecord], num_ranks: int) -> tuple[str, ..
 # Times of a log mostly name no zone. No time zone is further ahead of UTC.
 _MOST_AHEAD = timedelta(hours=14)
 _NO_ZONE = "; they name no time zone, so mbr-perf assumes UTC"
-_SET_START = "set it with import --started_at TIME"
 
 
 @dataclass(frozen=True)
@@ -113,15 +112,13 @@ class JobTimes:
     note: str
 
 
-def job_times(log: ForeignLog, given: datetime | None, now: datetime) -> JobTimes:
-    """Return the times of the job. A ``given`` start overrides the log's, which has times of iterations only."""
+def job_times(log: ForeignLog, now: datetime) -> JobTimes:
+    """Return the times of the job, which are those of the log's first and last line."""
     first, last = _time(log.first_time), _time(log.last_time)
     duration = max(last - first, timedelta()) if first and last else timedelta()
     start, why, note = now, "", ""
     source: StartSource = "unknown"
-    if given is not None:
-        start, source, note = given, "option", f"start time: {_text(given)}, from --started_at"
-    elif first is None:
+    if first is None:
         why = "the log does not contain the time of the job"
     elif first > now + _MOST_AHEAD:
         why = f"the log's first time, {log.first_time}, is in the future"
@@ -130,7 +127,7 @@ def job_times(log: ForeignLog, given: datetime | None, now: datetime) -> JobTime
         written = datetime.fromisoformat((log.first_time or "").replace(",", "."))
         note = f"start time: from the log's lines{'' if written.tzinfo else _NO_ZONE}"
     if why:
-        duration, note = timedelta(), f"{why}: history shows the run at the time of its import, marked ?; {_SET_START}"
+        duration, note = timedelta(), f"{why}: history shows the run at the time of its import, marked ?"
     return JobTimes(_text(start), _text(start + duration), duration.total_seconds(), source, note)
 
 

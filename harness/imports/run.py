@@ -31,7 +31,7 @@ from harness.records.redact import own_command
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.resolve.recipe import Request
-from harness.units import counted, utc_time
+from harness.units import counted
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
@@ -39,13 +39,12 @@ UNKNOWN = "unknown"  # a host that the log does not name
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """The logs of one job, its settings, what was assumed of them, its start if given, and how to judge it."""
+    """The logs of one job, its settings, what was assumed of them, and how to judge it."""
 
     logs: tuple[str, ...]
     asked: Request
     gate: GateOptions
     notes: tuple[str, ...] = ()
-    started_at: datetime | None = None
     results_dir: Path | None = None
 
 
@@ -69,22 +68,6 @@ def with_job(logs: tuple[str, ...], asked: Request) -> tuple[Request, tuple[str,
         "--bridge_config",
         choices=(("-mr", "RECIPE", *(() if asked.gpu else ("-g", "GPU"))),),
     )
-
-
-def start_of(written: str | None) -> datetime | None:
-    """Read a start time. BadRequestError: it is no valid time, or it is in the future."""
-    if written is None:
-        return None
-    try:
-        when = utc_time(written)
-    except ValueError as error:
-        raise BadRequestError(f"--started_at {written!r}: not a time", remedy="e.g. 2025-01-31T22:15:00Z") from error
-    if when > datetime.now(UTC):
-        raise BadRequestError(
-            f"--started_at {written}: is in the future",
-            remedy="the time is in UTC unless it names a zone: 2025-01-31T22:15:00-08:00",
-        )
-    return when
 
 
 def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
@@ -217,7 +200,7 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     ended = ending(log, failure)
     asked, notes = with_logged(request.asked, request.logs, host)
     settled = settled_like(log, ended, asked, (*request.notes, *notes), host)
-    times = job_times(log, request.started_at, datetime.now(UTC))
+    times = job_times(log, datetime.now(UTC))
     run_dir = new_run_dir(results_dir(request.results_dir), f"{settled.spec.recipe}-imported")
     record = recorded(log, ended, settled, times, host, run_dir.name)
     write_atomically(run_dir / "spec.json", record.spec)

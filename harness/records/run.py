@@ -23,7 +23,7 @@ from harness.records.rank import (
     SchemaVersion,
 )
 
-StartSource = Literal["log", "option", "unknown"]  # the source of the job's start time
+StartSource = Literal["log", "unknown"]  # the source of the job's start time
 
 IMPORTED = "imported from "  # how the first note of an imported run begins
 

@@ -102,7 +102,7 @@ NOW = datetime(2026, 9, 1, tzinfo=UTC)
     ],
 )
 def test_the_start_of_a_job_is_read_from_its_log_or_unknown(read, text, started_at, source):
-    times = job_times(read(text)[0], None, NOW)
+    times = job_times(read(text)[0], NOW)
 
     assert (times.started_at, times.source) == (started_at, source)
 
@@ -110,7 +110,7 @@ def test_the_start_of_a_job_is_read_from_its_log_or_unknown(read, text, started_
 def test_the_duration_is_from_the_first_iteration_to_the_last(read):
     lines = [f"[2025-03-01 10:0{number}:00] iteration {number}/ 5 | lm loss: 1 |" for number in range(1, 6)]
     log = read("2025-03-01 09:00:00 set-up\n" + "\n".join(lines))[0]
-    given = job_times(log, datetime(2024, 1, 1, tzinfo=UTC), NOW)
+    times = job_times(log, NOW)
 
-    assert job_times(log, None, NOW).duration_s == 240.0
-    assert (given.started_at, given.finished_at) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:04:00+00:00")
+    assert times.duration_s == 240.0
+    assert (times.started_at, times.finished_at) == ("2025-03-01T10:01:00+00:00", "2025-03-01T10:05:00+00:00")
