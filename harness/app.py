@@ -195,9 +195,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # The reports of a batch hold its verdict; of other commands, only stdout does.
             if end.code or arguments[:1] in (["sweep"], ["nightly"], ["bisect"]) or not lost.reason():
                 raise
-            from harness.cli.refusals import tell_lost
-
-            tell_lost(lost.reason())
+            print(f"error: stdout: {lost.reason()}: the answer is lost", file=sys.stderr)
             sys.exit(int(ExitCode.RUN_FAILED))
 
 

@@ -63,11 +63,6 @@ def of_system(error: OSError, arguments: Sequence[str]) -> HarnessError:
     raise error
 
 
-def tell_lost(reason: str) -> None:
-    """Say that the answer did not reach stdout."""
-    print(f"error: stdout: {reason}: the answer is lost", file=sys.stderr)
-
-
 def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
     """Return the typed command with each choice's options before a ``--``, quoted for a shell."""
     end = arguments.index("--") if "--" in arguments else len(arguments)

@@ -163,10 +163,6 @@ class LaunchPlan:
         return range(first, first + self.num_local_ranks)
 
     @property
-    def rank_files(self) -> tuple[Path, ...]:
-        return tuple(self.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in self.ranks)
-
-    @property
     def agent_file(self) -> Path:
         """Return the agent's file on how each rank ended; one per node, for run folders that nodes share."""
         return self.run_dir / "ranks" / f"launch{self._suffix()}.json"

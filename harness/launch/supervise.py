@@ -232,7 +232,8 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
         stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.settings.timeout_s:g} s)")
     if stop is None or heartbeats.progress(now).phase != "finish":
         return stop
-    return UNENDED if all(path.is_file() for path in plan.rank_files) else stop
+    records = (plan.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in plan.ranks)
+    return UNENDED if all(path.is_file() for path in records) else stop
 
 
 def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, caught: Interruption) -> LaunchOutcome:

@@ -17,7 +17,7 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
     request, free = failure.request_bytes, failure.device_free_bytes or 0
     total = failure.reserved_then_bytes + free
     room = _unallocated(device, failure)
-    pools = device.private_reserved_bytes
+    pools = sum(pool.reserved_bytes for pool in device.private_pools)
     if room + free >= request and room >= threshold("slightly_fragmented_share") * total:
         return _fragmentation(device, failure, room, total)
     if pools >= max(request, threshold("pool_share") * total):

@@ -65,10 +65,6 @@ class DeviceMemory(Frozen):
     has_history: bool = False
     history_problem: str = ""
 
-    @property
-    def private_reserved_bytes(self) -> int:
-        return sum(pool.reserved_bytes for pool in self.private_pools)
-
 
 class Question(Frozen):
     """Settings of PYTORCH_CUDA_ALLOC_CONF and modules to replay beside what was recorded, on which device."""
