@@ -41,7 +41,6 @@ SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 # torch reads both names and the first wins; megatron-core's guards read only the first.
 ALLOCATOR_ALIAS = "PYTORCH_ALLOC_CONF"
 NODE_NAME = "MBR_PERF_NODE"  # of a pod, whose hostname is not that of its node
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -20,7 +20,7 @@ from harness.records.references import folder_named, folders
 from harness.records.store import write_once
 from harness.records.strict_json import read_document
 
-JOB, SUBMITTED, LOGS = "job.json", "submitted.json", "logs"
+JOB, SUBMITTED, LOGS, JOBS = "job.json", "submitted.json", "logs", "jobs"
 ATTEMPTS, MEETING = "attempts", "meeting.json"
 
 
@@ -205,9 +205,6 @@ class Meeting(Frozen):
 def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
     """Number attempts by Slurm's restarts, so that a requeued job overwrites none."""
     return job_dir / ATTEMPTS / f"{job_id}.{restart_count}.json"
-
-
-JOBS = "jobs"
 
 
 def new_job_dir(results: Path, name: str) -> Path:
