@@ -99,7 +99,8 @@ def answer(verdict: SweepVerdict) -> Line:
     between = best.tie.partition(": ")[0]
     if len(between) > _LONGEST_TIE:
         between = f"No difference in time is established between {between.count('; ') + 1} settings"
-    tie = f"{between}; by memory: use {best.cell}"
+    is_equal = len({each.peak_bytes for each in verdict.cells if each.is_comparable}) == 1
+    tie = f"{between}{', nor in memory:' if is_equal else '; by memory: use'} {best.cell}"
     control = f"Control {verdict.reference or verdict.plan.control}"
     if verdict.reference_why:
         control = f"Compared with {verdict.reference}: {verdict.reference_why}"
