@@ -129,7 +129,7 @@ def _begun_again(job: JobRecord, state: JobState) -> str:
     attempts = () if job.options.serves_nodes else sorted((Path(job.job_dir) / ATTEMPTS).glob("*.json"))
     refused = [why for path in attempts for why in read_document(path, JobAttempt).refused]
     code = state.exit_code and f"exit code {state.exit_code}"
-    unknown = "cause unknown: the TrainJob was deleted before mbr-perf asked" if state.state == "DELETED" else ""
+    unknown = "cause unknown: the TrainJob was deleted" if state.state == "DELETED" else ""
     cause = ", ".join(filter(None, (state.reason, code))) or unknown
     restarted = f"{job.options.cluster}: RESTARTED{f' ({cause})' if cause else ''}: {'; '.join(refused)}"
     return past_time_limit(job) or restarted if refused else ""

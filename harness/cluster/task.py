@@ -18,6 +18,7 @@ from harness.launch.crew import interruption
 from harness.launch.environment import this_host
 from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
+from harness.records.collect import LaunchOutcome
 from harness.records.folders import closed_to_others
 from harness.records.job import (
     ATTEMPTS,
@@ -28,7 +29,7 @@ from harness.records.job import (
     read_job,
     time_limit_note,
 )
-from harness.records.store import RECORD, write_once
+from harness.records.store import RECORD, write_atomically, write_once
 from harness.records.strict_json import read_document
 from harness.show.page import AMOUNT
 from harness.show.terminal import narrate
@@ -110,6 +111,11 @@ def _begin(node: NodeOfJob) -> JobAttempt:
     path = attempt_path(Path(job.job_dir), place.job_id, place.restart_count)
     path.parent.mkdir(mode=0o750, exist_ok=True)
     write_once(path, attempt)
+    due = next((Path(run.run_dir) for run in job.runs if not (Path(run.run_dir) / RECORD).exists()), None)
+    if place.restart_count and due and not job.options.serves_nodes:  # other pods would wait for this node's ranks
+        (due / "ranks").mkdir(mode=0o750, parents=True, exist_ok=True)
+        outcome = LaunchOutcome(status="failed", reason="; ".join(attempt.refused))
+        write_atomically(due / "ranks" / "outcome.json", outcome)
     return attempt
 
 

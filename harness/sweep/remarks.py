@@ -96,22 +96,25 @@ def answer(verdict: SweepVerdict) -> Line:
     )
     fit = f"that {room_text(verdict.limits)}" if verdict.limits else "that ran"
     among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only one of the settings {fit}"
-    between = best.tie.partition(": ")[0]
-    if len(between) > _LONGEST_TIE:
-        between = f"No difference in time is established between {between.count('; ') + 1} settings"
-    is_equal = len({each.peak_bytes for each in verdict.cells if each.is_comparable}) == 1
-    tie = f"{between}{', nor in memory:' if is_equal else '; by memory: use'} {best.cell}"
     control = f"Control {verdict.reference or verdict.plan.control}"
     if verdict.reference_why:
         control = f"Compared with {verdict.reference}: {verdict.reference_why}"
         control = sentence(verdict.reference_why) if best.cell == verdict.reference else control
     repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""
     return answer_line(
-        tie if best.tie else f"Use {best.cell}: {among}",
+        f"{_tie(verdict)} {best.cell}" if best.tie else f"Use {best.cell}: {among}",
         *_changes(cell),
         f", peak {format_bytes(cell.peak_bytes or 0)}",
         f". {control}{repeats}.",
     )
+
+
+def _tie(verdict: SweepVerdict) -> str:
+    between = verdict.recommendation.tie.partition(": ")[0]
+    if len(between) > _LONGEST_TIE:
+        between = f"No difference in time is established between {between.count('; ') + 1} settings"
+    is_equal = len({each.peak_bytes for each in verdict.cells if each.is_comparable}) == 1
+    return f"{between}{', nor in memory:' if is_equal else '; by memory: use'}"
 
 
 def _changes(cell: CellVerdict) -> Iterable[str]:

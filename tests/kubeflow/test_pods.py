@@ -59,15 +59,13 @@ def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_jo
     if is_deleted:
         assert wait_until(lambda: len(list(Path(job.job_dir, "attempts").glob("*.json"))) == 2, 60.0)
         api.stop()
-        for gone in (api.jobs, api.pods, api.processes):
-            gone.clear()
+        _ = [gone.clear() for gone in (api.jobs, api.pods, api.processes)]
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
     record = read_run(job.runs[0].run_dir)
     cause = "cause unknown: the TrainJob was deleted" if is_deleted else "OOMKilled, exit code 137): "
     assert record.failure.startswith(f"Kubernetes: RESTARTED ({cause}")
     assert all(f" on {machine}-0" in record.failure for machine in ("machine", "other"))
-    # its memory, not the cluster
-    assert (record.status, bool(infrastructure_fault(record))) == ("failed", is_deleted)
+    assert (record.status, bool(infrastructure_fault(record))) == ("failed", is_deleted)  # else its own memory
 
 
 def test_a_further_pod_that_starts_again_elsewhere_is_named_by_the_first(api, run_job, job_dir, mbr_perf):
