@@ -33,7 +33,7 @@ from harness.predict.compose import (
     unit_piece,
 )
 from harness.predict.ledger import tokens_of_rank
-from harness.predict.trace_book import Book, Shared, work_around_checkpoints
+from harness.predict.trace_book import AROUND_LAYERS, Book, Shared, work_around_checkpoints
 from harness.predict.trace_cases import CaseMaker, in_effect, kind_of, single
 from harness.records.trace import ChunkTrace, TraceCase
 
@@ -282,7 +282,9 @@ class Composer:
         kept, n = [self._unit(kind, NoRecompute(), book) for kind in kinds], policy.num_layers
         hidden = book[self.make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
         ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
-        return [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
+        units = [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
+        fewer = [Work.total([AROUND_LAYERS] * (len(again[i : i + n]) - 1)) for i in range(0, len(kinds), n)]
+        return [replace(unit, work=unit.work - less) for unit, less in zip(units, fewer, strict=True)]
 
     def _ends(self, chunk: Chunk, settings: Settings, book: Book) -> Ends:
         first = self._first(chunk, settings, book) if chunk.has_embedding else None
@@ -312,8 +314,10 @@ class Composer:
                 both_ends = added_piece(both, book[self.make.first(kind, policy)])
                 last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
             scratch, over = self._beside_logits(last.backward_over, has_mtp=mtp)
+            around = work_around_checkpoints(self.make.layers(kind, policy, 1).spec)
             return replace(
                 last,
+                work=Work.total((last.work, *[around] * chunk.mtp_layers)),
                 persistent=last.persistent - self.own_weight_gradient,
                 backward_over=over,
                 forward_over=last.forward_over + scratch,

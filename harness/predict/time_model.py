@@ -138,6 +138,10 @@ WIDENED = 1.25
 _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 
 
+# Seconds of the host for an operation that runs again from Python, over the mean of both passes: autograd starts those of
+# a backward pass from C++ (results/accuracy/host.md).
+REPEATED = 1.48
+
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
 # 2019: 3.8 us from kernel to kernel of 2.9 us each).
 KERNEL_S = 0.9e-6
@@ -287,6 +291,7 @@ class Clock:
         both = ((computing[phase], hidden[phase]) for phase in phases)
         gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
         more, eager = expert_launch_s(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
+        launching["recompute"] *= REPEATED
         host = [(launching[phase] + more[phase]) * eager for phase in phases]
         per_s = (self.spec.gpu_type.host_bandwidth or inf) * COPY
         copies = chunk.copied / per_s  # each way, beside the computation of a pass

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import bridge_configs
 import cpu_runs
+import host_page
 import korthikanti
 import llama3_70b
 import optimal_plans
@@ -50,6 +51,7 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
     **{name: partial(published_page.page, INPUTS, name) for name in published_page.ABOUT},
     "llama3_70b_sft": lambda host: llama3_70b.page(INPUTS / "llama3_70b_sft.json", host),
     "korthikanti": lambda host: korthikanti.page(INPUTS / "korthikanti2022.json", host),
+    "host": host_page.page,
     "time": time,
     "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,

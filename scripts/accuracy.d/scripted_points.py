@@ -73,7 +73,7 @@ NATIVE_FILE = FOLDER / "native" / "streams.json"
 _WITHOUT_SEGMENTS = "allocator=expandable_segments:False"
 _STEPS = {"none": 3}  # of other CUDA graphs so many, because megatron-core captures after its own warm-up:
 _STEPS_OF_GRAPHS = 6
-_DEVICE_BYTES = 1 << 39  # more than an H100 has, so that all ranks can be measured
+DEVICE_BYTES = 1 << 39  # more than an H100 has, so that all ranks can be measured
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def measured(point: Point, row: Row, *more: str, busy: bool = True) -> Row:
     start, found = time.monotonic(), []
     for is_busy in (False, True) if busy and row.setting == point.spec.recompute.text else (False,):
         with tempfile.TemporaryDirectory() as folder:
-            machine = Machine(Path(folder), 1, _DEVICE_BYTES, busy=is_busy)
+            machine = Machine(Path(folder), 1, DEVICE_BYTES, busy=is_busy)
             try:
                 found.append(machine.one_rank(str(row.stage * size), str(steps), *words, timeout_s=1800))
             except RuntimeError as error:

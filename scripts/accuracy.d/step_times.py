@@ -51,7 +51,7 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
         )), "",
         "No row measures `layernorm`, `moe_act` or `mla_up_proj` by itself where the host is the limit. There a setting costs the host the "
         f"operations that it repeats, and around each checkpoint as long as {PLAIN} simple operations, or {DISCARDING} where the output is "
-        "discarded and restored: measured without a GPU, on megatron-core and torch whose kernels do nothing.", "",
+        "discarded and restored. host.md has the measurement.", "",
         *times_page.lines(*measured),
         "Layouts of one model, GPU, number of GPUs, precision and sequence; time of the first per sample over that of the second:", "",
         *table("first | second | predicted: | published: | error:", (
