@@ -138,8 +138,7 @@ WIDENED = 1.25
 _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 
 
-# Seconds of the host for an operation that runs again from Python, over the mean of both passes: autograd starts those of
-# a backward pass from C++ (results/accuracy/host.md).
+# Host seconds of an operation that runs again, from Python, over the mean of both passes (results/accuracy/host.md).
 REPEATED = 1.48
 
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,

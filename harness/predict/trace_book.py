@@ -73,7 +73,6 @@ class Shared:
 PLAIN, DISCARDING = 10, 15
 _LAUNCH = Op("recompute", "elementwise", "bf16", 0, 0, 0, None, overlapped=False)
 AROUND_LAYERS = Work({_LAUNCH: PLAIN})
-"""Of a checkpoint around whole layers."""
 
 
 def work_around_checkpoints(layer: ExperimentSpec) -> Work:
