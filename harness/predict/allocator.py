@@ -9,21 +9,8 @@ import math
 from bisect import bisect_left
 from collections import deque
 
-from harness.predict.allocator_blocks import (
-    Block,
-    Device,
-    OutOfDeviceMemoryError,
-    Pool,
-    Segment,
-    releasable,
-    segments_of,
-)
-from harness.predict.allocator_settings import (
-    MIN_BLOCK_BYTES,
-    SMALL_BYTES,
-    SMALL_SEGMENT_BYTES,
-    AllocatorSettings,
-)
+from harness.predict.allocator_blocks import Block, Device, OutOfDeviceMemoryError, Pool, Segment, segments_of
+from harness.predict.allocator_settings import SMALL_BYTES, SMALL_SEGMENT_BYTES, AllocatorSettings
 from harness.units import format_bytes
 
 _DEFAULT_POOL = None
@@ -66,10 +53,16 @@ class Allocator:
         if block is None:
             held = f"{format_bytes(self.reserved)} reserved, {format_bytes(self.allocated)} allocated"
             raise OutOfDeviceMemoryError(f"a request of {format_bytes(num_bytes)} failed: {held}")
-        if block.num_bytes != size:
-            self._split(block, size)
+        address, rest = block.address, block.num_bytes - size
+        if rest and (self._is_expandable or pool.is_small or (rest > SMALL_BYTES and size < self._max_split_bytes)):
+            after = block.after  # `should_split`: what is not split off counts as allocated
+            tail = Block(pool, stream, address + size, rest, block.expandable, True, False, block, after)
+            block.num_bytes, block.after = size, tail
+            if after:
+                after.before = tail
+            pool.put(tail)
         block.is_busy = True
-        self._allocated[address := block.address] = block
+        self._allocated[address] = block
         if (allocated := self.allocated + block.num_bytes) > self.peak_allocated:
             self.peak_allocated = allocated
         self.allocated = allocated
@@ -119,7 +112,7 @@ class Allocator:
         is_expandable, pools = self.settings.expandable_segments, self._pools[_DEFAULT_POOL]
         least = (self._page_bytes(pool) if is_expandable else SMALL_SEGMENT_BYTES for pool in pools)
         blocks = (block for pool, num_bytes in zip(pools, least, strict=True) for block in pool.blocks(num_bytes))
-        return sum(last - first for first, last in map(releasable, blocks))
+        return sum(last - first for first, last in map(_releasable, blocks))
 
     # ---- private pools, of CUDA graphs and of MemPool
 
@@ -211,22 +204,6 @@ class Allocator:
             return None
         del free[at]
         return block
-
-    def _split(self, block: Block, size: int) -> None:
-        """`should_split`: what is not split off counts as allocated."""
-        rest = block.num_bytes - size
-        if self._is_expandable or block.pool.is_small:
-            if rest < MIN_BLOCK_BYTES:
-                return
-        elif size >= self._max_split_bytes or rest <= SMALL_BYTES:
-            return
-        pool, after = block.pool, block.after
-        block.num_bytes = size
-        tail = Block(pool, block.stream, block.address + size, rest, block.expandable, True, False, block, after)
-        block.after = tail
-        if after:
-            after.before = tail
-        pool.put(tail)
 
     # ---- new memory
 
@@ -342,7 +319,7 @@ class Allocator:
     def _unmap(self, block: Block) -> None:
         """`unmap_block`: whole pages; what is left of a page at either end stays a free block."""
         pool, end = block.pool, block.address + block.num_bytes
-        first, last = releasable(block)
+        first, last = _releasable(block)
         if last == first:
             return
         pool.take(block)
@@ -398,3 +375,14 @@ class Allocator:
         blocks += [*self._allocated.values(), *self._deferred]
         blocks += [block for events in self._events.values() for _, block in events]
         return segments_of(blocks)
+
+
+def _releasable(block: Block) -> tuple[int, int]:
+    """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
+    end = block.address + block.num_bytes
+    if not block.expandable:
+        return block.address if block.is_whole else end, end
+    base, page = block.expandable
+    first = -(-(block.address - base) // page) * page + base
+    last = (end - base) // page * page + base
+    return first, max(first, last)

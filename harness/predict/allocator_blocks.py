@@ -170,14 +170,3 @@ class Device:
     def give_back(self, num_bytes: int) -> None:
         """Count memory that is free again."""
         self.used_bytes -= num_bytes
-
-
-def releasable(block: Block) -> tuple[int, int]:
-    """Return the addresses between which a free block can be given back: a whole segment, or whole pages."""
-    end = block.address + block.num_bytes
-    if not block.expandable:
-        return block.address if block.is_whole else end, end
-    base, page = block.expandable
-    first = -(-(block.address - base) // page) * page + base
-    last = (end - base) // page * page + base
-    return first, max(first, last)

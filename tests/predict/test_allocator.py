@@ -84,8 +84,8 @@ def mutated(right, wrong):
 @pytest.mark.parametrize(
     ("right", "wrong", "seen_by"),
     [
-        ("if rest < MIN_BLOCK_BYTES:", "if rest <= MIN_BLOCK_BYTES:", "native"),
-        ("rest <= SMALL_BYTES", "rest < SMALL_BYTES", "native"),
+        ("if rest and", "if rest > 512 and", "native"),
+        ("rest > SMALL_BYTES", "rest >= SMALL_BYTES", "native"),
         ("size > SMALL_BYTES", "size >= SMALL_BYTES", "native"),
         ("if use not in block.captured_uses", "if use", "native"),
         ("            self._insert_events(block)\n            if not", "            if not", "native"),
@@ -93,7 +93,7 @@ def mutated(right, wrong):
         ("and not self._captures:\n            self._process", "and True:\n            self._process", "native"),
         ("if block is None and not self._captures:", "if block is None:", "native"),
         ("items() if not count", "items()", "native"),
-        ("size >= self._max_split_bytes or", "size > self._max_split_bytes or", "max_split_128"),
+        ("size < self._max_split_bytes)", "size <= self._max_split_bytes)", "max_split_128"),
         ("if size < most <= found", "if size <= most <= found", "max_split_128"),
         (">= size + self.settings.max_non", "> size + self.settings.max_non", "max_split_64_rounding_40"),
         ("if released >= wanted or", "if", "max_split_128"),
