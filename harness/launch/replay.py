@@ -4,16 +4,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.heartbeats import Ending
 from harness.launch.plan import LaunchPlan, LaunchRequest, build_plan
-from harness.launch.supervise import OnProgress, supervise
-from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome
 from harness.records.rank import RankRecord
 from harness.records.strict_json import read_document
+
+if TYPE_CHECKING:
+    from harness.launch.supervise import OnProgress
+    from harness.launch.warm import WarmParents
 
 RECORDED = ("rank_*.json", "rank_*.progress.jsonl", "nvml_*.json", "launch*.json", "outcome*.json")
 
@@ -34,7 +36,7 @@ class ReplayPlan:
 def build_replay(request: LaunchRequest) -> ReplayPlan:
     """Return the plan; BadRequestError when there is no recorded run, or it is one of another experiment."""
     if request.settings.replay_from is None:
-        raise BadRequestError("the replay launcher needs a recorded run", remedy="pass --from RUN_FOLDER")
+        raise BadRequestError("replay needs a recorded run", remedy="pass --from RUN_FOLDER")
     source, run_dir = request.settings.replay_from.absolute(), request.run_dir.absolute()
     if source.resolve() == run_dir.resolve():
         raise BadRequestError(f"{source} cannot be replayed into itself", remedy="choose another run folder")
@@ -62,22 +64,22 @@ def replay(plan: ReplayPlan) -> LaunchOutcome:
         shutil.copyfile(plan.source / "ranks" / name, ranks / name)
     if (ranks / "outcome.json").exists():
         return read_document(ranks / "outcome.json", LaunchOutcome)
-    ending = _from_ranks(ranks)
-    return LaunchOutcome(status=ending.status, seconds=0.0, rank=ending.rank, reason=ending.reason or None)
+    return _from_ranks(ranks)
 
 
-def _from_ranks(folder: Path) -> Ending:
+def _from_ranks(folder: Path) -> LaunchOutcome:
     """Derive the ending from the ranks: without an outcome, a run succeeds only if all ranks finished."""
     for beats in sorted(folder.glob("rank_*.progress.jsonl")):
         rank = int(beats.name.split("_")[1].split(".")[0])
         if not (folder / f"rank_{rank:03d}.json").exists():
-            return Ending("failed", f"rank {rank} left heartbeats but no record", rank=rank)
+            why = f"rank {rank} left heartbeats but no record"
+            return LaunchOutcome(status="failed", rank=rank, reason=why)
     for path in sorted(folder.glob("rank_*.json")):
         record = read_document(path, RankRecord)
         if not record.finished:
-            why = record.failure.message if record.failure else "it did not finish"
-            return Ending("failed", f"rank {record.rank}: {why}", rank=record.rank)
-    return Ending("ok", "")
+            why = f"rank {record.rank}: {record.failure.message if record.failure else 'it did not finish'}"
+            return LaunchOutcome(status="failed", rank=record.rank, reason=why)
+    return LaunchOutcome(status="ok")
 
 
 def _recorded_spec(source: Path) -> ExperimentSpec:
@@ -92,13 +94,15 @@ Plan = LaunchPlan | ReplayPlan
 LAUNCHERS: dict[str, Callable[[LaunchRequest], Plan]] = {"torchrun": build_plan, "replay": build_replay}
 
 
-def execute(plan: Plan, *, on_progress: OnProgress, parents: WarmParents | None = None) -> LaunchOutcome:
+def execute(plan: Plan, *, on_progress: "OnProgress", parents: "WarmParents | None" = None) -> LaunchOutcome:
     """Run the plan to its end. BadRequestError: a damaged recorded run. RunFailedError: it could not be started.
 
     ``parents``: start it from a process that has imported everything before.
     """
     match plan:
         case LaunchPlan():
+            from harness.launch.supervise import supervise  # 10 ms that no plan needs
+
             return supervise(plan, on_progress, parents)
         case ReplayPlan():
             return replay(plan)

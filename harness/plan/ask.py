@@ -1,7 +1,8 @@
 """`mbr-perf plan`: which recompute setting to use, without a GPU."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +94,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         return
     with counting(narration(), "Stages traced") as progress:
         planned = plan_request(request, this_host(), progress)
-    page = _page(planned, request, how)
+    page = cache(lambda: _page(planned, request, how))
     written = _written(planned, page, how)
     if how.plan_file:
         from harness.plan.optimal import write_plan
@@ -105,7 +106,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
         json.answer(planned_document(planned))
         return
-    show_page(replace(page, blocks=(*page.blocks, *written)))
+    show_page(replace(page(), blocks=(*page().blocks, *written)))
 
 
 def _search(request: "PlanRequest", how: PlanOptions) -> None:
@@ -215,7 +216,7 @@ def _require_writable(how: PlanOptions) -> None:
     problems.raise_if_any()
 
 
-def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]":
+def _written(planned: "Planned", page: Callable[[], "Page"], how: PlanOptions) -> "list[Line]":
     """Write the files that options ask for; return a line for each, or why there is none."""
     from harness.show.page import Line
 
@@ -234,7 +235,7 @@ def _written(planned: "Planned", page: "Page", how: PlanOptions) -> "list[Line]"
         from harness.show.svg import svg_file, write_file
 
         if how.html:
-            write_file("--html", how.html, html(pictured(planned, page)))
+            write_file("--html", how.html, html(pictured(planned, page())))
         if how.svg:
             write_file("--svg", how.svg, svg_file(chief_pictures(planned)[0]))
     return [Line(f"Written: {path}", whole=True) for path in _files(how)]

@@ -15,7 +15,6 @@ from harness.predict.search import SAME_COST
 from harness.show.json import Shown, Text, at
 from harness.show.page import GAP, Column, Line, Page, Section, Span, answer_line, details, table
 from harness.show.request_text import stop_words
-from harness.show.svg import write_file
 from harness.units import format_percent, sentence
 
 if TYPE_CHECKING:
@@ -185,5 +184,7 @@ def write_plan(path: Path, planned: Planned) -> Line:
     stages = tuple(tuple(map(grouped_layers, chunks)) for chunks in found.stages)
     job = found.row.candidate.spec.slug if found.row else ""
     text = plan_script(PlannedRecompute(stages=stages), job) if path.suffix == ".py" else plan_yaml(found)
+    from harness.show.svg import write_file
+
     write_file("--plan_file", path, text)
     return Line(f"Written: {path}", whole=True)

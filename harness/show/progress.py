@@ -4,16 +4,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-
-from harness.foreign.logs.sources import Passage
 from harness.show.page import AMOUNT, on_one_line
 from harness.show.terminal import Console
 from harness.units import format_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from harness.foreign.logs.sources import Passage
 
 _PATIENCE_S = 0.5
 _Item = TypeVar("_Item")
@@ -34,8 +35,10 @@ def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
 
 
 @contextmanager
-def _bars(console: Console) -> Iterator[Bar]:
+def _bars(console: Console) -> Iterator["Bar"]:
     """Yield bars, which only a terminal shows."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -43,12 +46,12 @@ def _bars(console: Console) -> Iterator[Bar]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[eta]}"),
     )
-    bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bar if console.is_terminal else nullcontext():
         yield bar
 
 
-def _shown(bar: Bar, task: TaskID, before: str = "") -> Show:
+def _shown(bar: "Bar", task: "TaskID", before: str = "") -> Show:
     def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
         eta = f"{format_seconds(eta_s)} left" if eta_s else ""
         bar.update(
@@ -71,6 +74,9 @@ class Counting(Protocol):
 @contextmanager
 def counting(console: Console, title: str) -> Iterator[Counting]:
     """Show a bar on a terminal, from the first call on; nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda *_, **__: None
+        return
     with _bars(console) as bar:
         task = bar.add_task(title, total=None, visible=False, eta="")
         yield lambda done, of, text="": bar.update(task, completed=done, total=of, visible=True, eta=text)
@@ -105,7 +111,7 @@ class LogProgress:
         self._began = clock()
         self._next = self._began + (_FIRST_ON_TERMINAL_S if sys.stderr.isatty() else _FIRST_S)
 
-    def __call__(self, passage: Passage) -> None:
+    def __call__(self, passage: "Passage") -> None:
         """``read 310 MB of 1000 MB in 5 s``; nothing once all is read."""
         now = self._clock()
         if now < self._next or passage.num_bytes == passage.total_bytes:
@@ -143,13 +149,15 @@ def cell_progress(
 class _Bars:
     """Bars of all runs and of the one that is at work, and a line for each that has ended."""
 
-    def __init__(self, bar: Bar, num_runs: int, clock: Callable[[], float]) -> None:
+    def __init__(self, bar: "Bar", num_runs: int, clock: Callable[[], float]) -> None:
         self._bar, self._num_runs, self._num_done, self._clock, self._began = bar, num_runs, 0, clock, clock()
         self._all = bar.add_task("runs", total=num_runs, eta="")
         self._run: TaskID | None = None
         self._title = ""
 
     def start(self, title: str, num_steps: int) -> Show:
+        from rich.markup import escape
+
         self._title, shown = title, escape(on_one_line(title))
         self._run = self._bar.add_task(shown, total=num_steps, eta="")
         return _shown(self._bar, self._run, f"{shown}: ")
