@@ -1,10 +1,10 @@
 """The environment of a revision whose file pins versions: those versions, with everything else of this environment."""
 
-import shutil
 import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from harness.bisect.revisions import pins_at
 from harness.errors import BadRequestError
@@ -13,6 +13,7 @@ from harness.launch.environment import Host
 from harness.records.batches import Build
 from harness.records.quoting import quoted_error
 
+_PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--quiet")
 _PATIENCE_S = 3600.0  # a stack with torch is gigabytes
 
 
@@ -21,19 +22,26 @@ def pinned_build(repo: Path, sha: str, file: str, environments: Path, host: Host
     text = pins_at(repo, sha, file)
     folder = environments / sha256(f"{sys.prefix}\n{text}".encode()).hexdigest()[:16]
     if not folder.is_dir():
-        half = folder.with_name(f"{folder.name}.half")
-        shutil.rmtree(half, ignore_errors=True)
-        python = str(half / "bin" / "python")
-        _run(sys.executable, "-m", "venv", str(half))
-        beneath = (
-            f"site.addsitedir({path!r})" for path in sys.path if path.endswith(("site-packages", "dist-packages"))
-        )
-        (packages,) = half.glob("lib/python*/site-packages")
-        (packages / "beneath.pth").write_text("; ".join(("import site", *beneath)) + "\n")
-        (half / "pins.txt").write_text(text)
-        _run(python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "-r", str(half / "pins.txt"))
-        half.rename(folder)  # so that a killed bisect leaves no incomplete environment
+        environments.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f"{folder.name}.", dir=environments) as scratch:
+            _install(Path(scratch) / "half", text, folder)
     return find_build(f"{file} at {sha[:10]}:", str(folder), host)
+
+
+def _install(half: Path, text: str, folder: Path) -> None:
+    """Install into ``half``, then rename it, so that a killed bisect leaves no incomplete environment."""
+    _run(sys.executable, "-m", "venv", str(half))
+    sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages,) = half.glob("lib/python*/site-packages")
+    beneath = "; ".join(("import site", *map("site.addsitedir({!r})".format, sites)))
+    (packages / "beneath.pth").write_text(f"{beneath}\n")
+    (pins := half / "pins.txt").write_text(text)
+    _run(str(half / "bin" / "python"), *_PIP, "-r", str(pins))
+    try:
+        half.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another bisect finished the same environment first
+            raise
 
 
 def _run(*words: str) -> None:

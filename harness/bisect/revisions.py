@@ -15,6 +15,7 @@ PACKAGE, SUBMODULE = "megatron", "3rdparty/Megatron-LM"
 _VERSION = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE)\s*=\s*['\"]?([\w.]*)['\"]?\s*$", re.MULTILINE)
 _ABOUT = re.compile(r"recomput|checkpoint|offload|memory|alloc|buffer|cuda_graph", re.IGNORECASE)
 _PIN = re.compile(r"^[\w.-]+(\[[\w,.-]*\])?\s*(==|===|@)\s*\S", re.MULTILINE)
+_OTHER_FILE = re.compile(r"^[ \t]*(?:-[rc]|--(?:requirement|constraint)\b).*", re.MULTILINE)
 _MOST_LINES = 20
 _CHECKOUT = "name a checkout of Megatron-LM or Megatron-Bridge with --repo, or a file that pins versions with --pins"
 _PATIENCE_S = 300.0
@@ -85,6 +86,9 @@ def pins_at(repo: Path, sha: str, file: str) -> str:
             text = "\n".join(tomllib.loads(text)["project"]["dependencies"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadRequestError(f"{where}: no project.dependencies: {error}", remedy="name another file") from error
+    elif other := _OTHER_FILE.search(text):
+        number = text.count("\n", 0, other.start()) + 1
+        raise BadRequestError(f"{where}:{number}: {other[0].strip()}: reads another file", remedy="write its pins here")
     if not _PIN.search(text):
         raise BadRequestError(f"{where}: pins no version", remedy="pin with NAME==VERSION, e.g. megatron-core==0.16.1")
     return text

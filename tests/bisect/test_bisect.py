@@ -2,10 +2,15 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
+from harness.bisect.pins import pinned_build
 from harness.bisect.revisions import SUBMODULE, copied, find_revisions, pins_at
+from harness.launch.environment import this_host
 from harness.records.batches import EVENTS
 from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, pinning, repository, wheel
 from tests.commands import refused
@@ -101,8 +106,32 @@ def test_pins_are_read_below_the_folder_that_is_named(tmp_path):
     (tmp_path / "stack" / "train" / "requirements.txt").write_text("torch==2\n")
     git(tmp_path / "stack", "add", "-A")
     git(tmp_path / "stack", "commit", "-q", "-m", "train")
+    project = '[project]\nname = "x"\ndependencies = ["megatron-core==0.16.1", "einops"]\n'
+    for name, text in (("pyproject.toml", project), ("none.toml", "[project]\n")):
+        (tmp_path / "stack" / name).write_text(text)
+    others = ("-r other.txt", "-cother.txt", "--requirement=other.txt", "--constraint other.txt")
+    for number, option in enumerate(others):
+        (tmp_path / "stack" / f"pins{number}.txt").write_text(f"torch==1\n{option}\n")
+    git(tmp_path / "stack", "add", "-A")
+    git(tmp_path / "stack", "commit", "-q", "-m", "more files")
+    assert pins_at(tmp_path / "stack", "HEAD", "pyproject.toml") == "megatron-core==0.16.1\neinops"
+    refused(lambda: pins_at(tmp_path / "stack", "HEAD", "none.toml"), "no project.dependencies")
+    for number, option in enumerate(others):
+        refused(lambda name=f"pins{number}.txt": pins_at(tmp_path / "stack", "HEAD", name), f":2: {option}: reads")
     folders = (tmp_path / "stack", tmp_path / "stack" / "train")
     assert [pins_at(folder, "HEAD", "requirements.txt") for folder in folders] == ["torch==1\n", "torch==2\n"]
+
+
+@pytest.mark.slow
+def test_two_bisects_at_once_share_the_environment_that_is_ready_first(tmp_path):
+    (sha,) = pinning(tmp_path / "stack", f"numpy=={version('numpy')}")
+    environments, host = tmp_path / "environments", this_host()
+    with ThreadPoolExecutor() as pool:
+        asked = [
+            pool.submit(pinned_build, tmp_path / "stack", sha, "requirements.txt", environments, host) for _ in "ab"
+        ]
+        first, second = (each.result() for each in asked)
+    assert first == second and [each.name for each in environments.iterdir()] == [Path(first.python).parents[1].name]
 
 
 @pytest.mark.slow
