@@ -103,7 +103,8 @@ _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|AUT
 # JavaScript and connection strings write it: accessToken, AccountKey; but not InvalidTokenError.
 _SECRET_NAME = re.compile(
     rf"(?i:(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$))"
-    r"|(?:(?i:(?:^|(?<!XDG)[_-])SESSION[_-]?ID|[A-Z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD)|PASSPHRASE)|[A-Za-z0-9_-]{1,40}PASS"
+    r"|(?:(?i:[A-Z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD)|PASSPHRASE)|[A-Za-z0-9_-]{1,40}PASS"
+    r"|(?i:(?:^|(?<!XDG)[_-])SESSION[_-]?ID)"
     r"|[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE|[A-Z0-9]_PAT"
     r"|(?:[A-Z0-9_]{0,40}_)?(?:DSN|NETRC|SESSION|OTP|PIN|BEARER|PRIVATE|SIGNATURE|SALT)"
     r"|(?:[A-Z0-9_]{0,40}_)?(?:DATABASE|DB|POSTGRES|MYSQL|MONGO(?:DB)?|REDIS|AMQP|BROKER)_UR[IL]"
