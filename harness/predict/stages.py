@@ -282,9 +282,9 @@ class Composer:
         kept, n = [self._unit(kind, NoRecompute(), book) for kind in kinds], policy.num_layers
         hidden = book[self.make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
         ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
-        units = [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
-        fewer = [Work.total([AROUND_LAYERS] * (len(again[i : i + n]) - 1)) for i in range(0, len(kinds), n)]
-        return [replace(unit, work=unit.work - less) for unit, less in zip(units, fewer, strict=True)]
+        both = [(again[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
+        units = [(unit_piece(*pair, hidden // ways), Work.total([AROUND_LAYERS] * (len(pair[0]) - 1))) for pair in both]
+        return [replace(unit, work=unit.work - less) for unit, less in units]
 
     def _ends(self, chunk: Chunk, settings: Settings, book: Book) -> Ends:
         first = self._first(chunk, settings, book) if chunk.has_embedding else None
@@ -307,17 +307,16 @@ class Composer:
         kind, policy = kind_of(self.layer_kinds, chunk, -1), settings[-1] if mtp else NoRecompute()
 
         def made() -> Piece:
-            alone = book[self.make.last(kind, policy, pre=False, mtp=mtp)]
-            last = added_piece(alone, book[self.make.layers(kind, policy, 1)])
+            layer = self.make.layers(kind, policy, 1)
+            last = added_piece(book[self.make.last(kind, policy, pre=False, mtp=mtp)], book[layer])
             if chunk.has_embedding:
                 both = book[self.make.last(kind, policy, pre=True, mtp=mtp)]
                 both_ends = added_piece(both, book[self.make.first(kind, policy)])
                 last = replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
             scratch, over = self._beside_logits(last.backward_over, has_mtp=mtp)
-            around = work_around_checkpoints(self.make.layers(kind, policy, 1).spec)
             return replace(
                 last,
-                work=Work.total((last.work, *[around] * chunk.mtp_layers)),
+                work=Work.total((last.work, *[work_around_checkpoints(layer.spec)] * chunk.mtp_layers)),
                 persistent=last.persistent - self.own_weight_gradient,
                 backward_over=over,
                 forward_over=last.forward_over + scratch,
