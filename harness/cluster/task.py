@@ -115,7 +115,7 @@ def _begin(node: NodeOfJob) -> JobAttempt:
     if place.restart_count and due and not job.options.serves_nodes:  # other pods would wait for this node's ranks
         (due / "ranks").mkdir(mode=0o750, parents=True, exist_ok=True)
         outcome = LaunchOutcome(status="failed", reason="; ".join(attempt.refused))
-        write_atomically(due / "ranks" / "outcome.json", outcome)
+        write_atomically(due / "ranks" / "outcome_node_000.json", outcome)
     return attempt
 
 

@@ -50,18 +50,25 @@ def test_a_pod_that_kubernetes_starts_again_runs_nothing_and_says_so(api, run_jo
     api.runs_pods = True
     run_job("-ms", "100000", "--detach", "--slurm_python", sys.executable, *IMAGE)
     job = read_job(job_dir())
-    assert wait_until(lambda: list(Path(job.job_dir, "attempts").glob("*.json")), 60.0)
-    api.stop()  # the nodes are lost
+    run_dir, trainer = Path(job.runs[0].run_dir), api.jobs[job.name]["spec"]["trainer"]
+    assert wait_until((run_dir / "meeting.json").exists, 60.0)
+    api.stop()  # the nodes are lost, the further one before it began
     api.processes.clear()
-    shutil.rmtree(Path(job.runs[0].run_dir) / "ranks", ignore_errors=True)
+    for left in ("ranks", "logs"):
+        shutil.rmtree(run_dir / left, ignore_errors=True)
+    (run_dir / "node_001.txt").unlink(missing_ok=True)
     api.pods["p"] = pod(lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}})
-    api.start(api.jobs[job.name]["spec"]["trainer"], machine="other")
+    (run_dir / "logs").mkdir()
+    (run_dir / "ranks").mkdir()
+    api.start(trainer, ranks=[1], machine="other")
+    assert wait_until((run_dir / "logs" / "launcher_node_001.log").exists, 60.0)  # its ranks wait for the lost node
+    api.start(trainer, ranks=[0], machine="other")
     if is_deleted:
         assert wait_until(lambda: len(list(Path(job.job_dir, "attempts").glob("*.json"))) == 2, 60.0)
         api.stop()
         _ = [gone.clear() for gone in (api.jobs, api.pods, api.processes)]
     assert mbr_perf("jobs", "wait", job_dir()).code == 3
-    record = read_run(job.runs[0].run_dir)
+    record = read_run(run_dir)
     cause = "cause unknown: the TrainJob was deleted" if is_deleted else "OOMKilled, exit code 137): "
     assert record.failure.startswith(f"Kubernetes: RESTARTED ({cause}")
     assert all(f" on {machine}-0" in record.failure for machine in ("machine", "other"))
