@@ -73,3 +73,10 @@ def test_on_a_processor_there_is_nothing_to_take_a_snapshot_of(capsys: pytest.Ca
         main(["run", "-mr", "llama3_8b", "-g", "cpu", option, "--dryrun"])
     assert ended.value.code == 2
     assert "CPU19: " in capsys.readouterr().err
+
+
+def test_a_run_that_is_recorded_throughout_says_that_it_is_slowed(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-mr", "llama3_8b", "-g", "h100", "--snapshot_on_oom", "--dryrun"])
+    assert ended.value.code == 0
+    assert "RUN07" in "".join(capsys.readouterr())

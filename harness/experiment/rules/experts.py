@@ -30,13 +30,31 @@ def _permute_fusion_missing(s: Situation) -> Values | None:
     return None
 
 
-def _groups_too_small(s: Situation) -> Values | None:
-    """A group is scored by its best topk / group_topk experts."""
+def _groups(s: Situation) -> dict[str, int] | None:
     if s.moe is None or not s.moe.moe_router_group_topk or not s.moe.moe_router_num_groups:
         return None
-    size = s.moe.num_moe_experts // s.moe.moe_router_num_groups
-    wanted = s.moe.moe_router_topk // s.moe.moe_router_group_topk
-    return {"wanted": wanted, "size": size} if wanted > size else None
+    return {"topk": s.moe.moe_router_group_topk, "groups": s.moe.moe_router_num_groups}
+
+
+def _groups_uneven(s: Situation) -> Values | None:
+    found = _groups(s)
+    return {**found} if found and s.moe and s.moe.num_moe_experts % found["groups"] else None
+
+
+def _too_many_groups(s: Situation) -> Values | None:
+    found = _groups(s)
+    return {**found} if found and found["topk"] > found["groups"] else None
+
+
+def _groups_too_small(s: Situation) -> Values | None:
+    """A group is scored by its best topk / group_topk experts."""
+    found = _groups(s)
+    if not found or s.moe is None:
+        return None
+    size, wanted = s.moe.num_moe_experts // found["groups"], s.moe.moe_router_topk // found["topk"]
+    if wanted <= size:
+        return None
+    return {"topk": s.moe.moe_router_topk, "group_topk": found["topk"], "wanted": wanted, "size": size}
 
 
 RULES = (
@@ -64,11 +82,37 @@ RULES = (
          "moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor",
          "set kernels.moe_expert_capacity_factor",
          f"{CONFIG}:1105", "run", "moe_expert_capacity_factor must be set to use"),
+    Rule("P20", "error",
+         lambda s: s.moe is not None and s.moe.moe_router_topk == 1 and s.moe.moe_router_score_function == "softmax"
+         and not s.moe.moe_router_pre_softmax,
+         "top-1 routing after softmax over the chosen expert has no gradient",
+         "set model.moe.moe_router_pre_softmax",
+         f"{CONFIG}:1633", "run", "Please use --moe-router-pre-softmax when topk is 1."),
+    Rule("P21a", "error",
+         lambda s: s.moe is not None and bool(s.moe.moe_router_group_topk) and s.moe.moe_router_num_groups is None,
+         "moe_router_group_topk needs moe_router_num_groups",
+         "set model.moe.moe_router_num_groups",
+         f"{CONFIG}:1643", "run", "When using group limited routing, moe_router_num_groups"),
+    Rule("P21b", "error", _groups_uneven,
+         "{s.moe.num_moe_experts} experts do not divide into {groups} routing groups",
+         "use a number of groups that divides the experts",
+         f"{CONFIG}:1643", "run",
+         "num_moe_experts ({s.moe.num_moe_experts}) should be divisible by moe_router_num_groups ({groups})."),
+    Rule("P21c", "error", _too_many_groups,
+         "moe_router_group_topk {topk} exceeds moe_router_num_groups {groups}",
+         "use a moe_router_group_topk of at most {groups}",
+         f"{CONFIG}:1643", "run",
+         "moe_router_group_topk ({topk}) should be smaller than moe_router_num_groups ({groups})."),
     Rule("P21d", "error", _groups_too_small,
-         "top-{s.moe.moe_router_topk} from {s.moe.moe_router_group_topk} groups takes {wanted} experts of each group, "
-         "but a group has only {size}",
+         "top-{topk} from {group_topk} groups takes {wanted} experts from each group, but a group has only {size}",
          "use fewer moe_router_num_groups, or a larger moe_router_group_topk",
          "moe/moe_utils.py:554", "run", "selected index k out of range"),
+    Rule("P22", "error",
+         lambda s: s.moe is not None and s.moe.moe_router_enable_expert_bias
+         and s.moe.moe_router_score_function != "sigmoid",
+         "moe_router_enable_expert_bias does not work with {s.moe.moe_router_score_function} routing",
+         "use model.moe.moe_router_score_function=sigmoid, or no expert bias",
+         f"{CONFIG}:1593", "run", "Expert bias for aux-loss-free routing only supports "),
     Rule("P23a", "error", lambda s: s.moe is not None and s.spec.model.add_bias_linear and s.etp != 1,
          "experts with biases (add_bias_linear) need ETP 1; it is {s.etp}",
          "use model.add_bias_linear=false, or -et 1",

@@ -279,4 +279,8 @@ RUN_RULES = (
          "the memory limit {limit} exceeds the memory of a {s.gpu.title}, {there}",
          "use a --memory_limit below the device's memory, or leave it out",
          "mbr-perf", "harness"),
+    Rule("RUN07", "warning", lambda s: s.spec.measure.snapshot_on_oom and not s.gpu.is_cpu,
+         "--snapshot_on_oom records every allocation, which takes time",
+         "use it only to find out why memory runs out",
+         "mbr-perf", "harness"),
 )  # fmt: skip

@@ -71,6 +71,16 @@ def _uneven_ffn(s: Situation) -> int | None:
     return next((width for width in widths if width % s.tp), None)
 
 
+def _fused_latent_rope(s: Situation) -> Values | None:
+    mla = s.spec.model.mla
+    return {"rope_type": mla.rope_type} if mla and mla.apply_rope_fusion else None
+
+
+def _fused_plain_rope(s: Situation) -> Values | None:
+    found = _fused_latent_rope(s)
+    return found if found and found["rope_type"] != "yarn" else None
+
+
 RULES = (
     Rule("P01", "error", lambda s: s.spec.parallelism.sequence_parallel and s.tp == 1,
          "sequence_parallel needs tensor_model_parallel_size 2 or more",
@@ -194,8 +204,11 @@ RULES = (
          "use a seq_length that is a multiple of CP x TP",
          "tensor_parallel/mappings.py:70", "source",
          "First dimension of the tensor should be divisible by tensor parallel size"),
-    Rule("P25b", "error",
-         lambda s: s.gpu.is_cpu and s.spec.model.mla is not None and s.spec.model.mla.apply_rope_fusion,
+    Rule("P25a", "error", _fused_plain_rope,
+         "apply_rope_fusion needs rope_type yarn; it is {rope_type}",
+         "use model.mla.rope_type=yarn, or drop apply_rope_fusion",
+         "transformer_config.py:2068", "run", "apply_rope_fusion for MLA only works with YARN RoPE."),
+    Rule("P25b", "error", lambda s: s.gpu.is_cpu and _fused_latent_rope(s) is not None,
          "apply_rope_fusion of multi-latent attention is a Triton kernel and needs a GPU",
          "drop model.mla.apply_rope_fusion",
          "fusions/fused_mla_yarn_rope_apply.py", "source"),
