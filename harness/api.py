@@ -81,7 +81,7 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
     _require_experiment(experiment)
     request = run_request(experiment, Judging(), LaunchOptions())
     return CheckDocument.of(
-        check_request(request, this_host(), assume=assume, ask_megatron=ask_megatron, needs_gpu=True)
+        check_request(request, this_host(), assume=assume, ask_megatron=ask_megatron, gpu_point=True)
     )
 
 

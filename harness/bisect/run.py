@@ -112,7 +112,7 @@ def _case(request: BisectRequest, host: Host) -> tuple[str, ExperimentSpec, dict
     if name not in cases:
         raise BadRequestError(f"{request.case}: {suite} has no case {name}", remedy=nearest(name, cases))
     checked = check_request(
-        RunRequest(asked=cases[name].request), host, assume=None, ask_megatron=False, needs_gpu=True
+        RunRequest(asked=cases[name].request), host, assume=None, ask_megatron=False, gpu_point=True
     )
     raise_all([rule_problem(finding) for finding in checked.findings if finding.blocks])
     return name, checked.spec, checked.sources

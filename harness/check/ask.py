@@ -34,7 +34,7 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.show.answer import answer
 
     request = run_request(asked, judge, launch)
-    checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, needs_gpu=True)
+    checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
     verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     sources = checked.sources if how.explain else None
     answer(

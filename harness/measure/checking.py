@@ -184,14 +184,14 @@ class Checked(Settled):
 
 
 def check_request(
-    request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, needs_gpu: bool = False
+    request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
 ) -> Checked:
     """Resolve, then apply every rule for the installed software or for the versions in ``assume``.
 
-    ``needs_gpu``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
+    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
     answer is for another release.
     """
-    settled = looked_over(request, host, assume, needs_gpu=needs_gpu)
+    settled = looked_over(request, host, assume, gpu_point=gpu_point)
     spec, software = settled.spec, settled.software
     launcher = None if request.starts else job_launcher(request.asked)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)

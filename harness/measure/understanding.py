@@ -1,6 +1,6 @@
 """Resolves a request once (recipe, machine, rules, launch), or checks it without a launch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from harness.records.gating import GateOptions, LaunchSettings
 from harness.records.job import CLUSTERS
 from harness.records.redact import redact
 from harness.resolve.recipe import ASSUMED, Request
-from harness.resolve.resolve import Resolved, require_gpu_type, resolve
+from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,12 @@ class RunRequest:
 class Settled(Resolved):
     """A resolved request without open settings, and the software that it is judged for.
 
-    ``secrets``: problems with values that must not be recorded.
+    ``from_point``: missing options of `Request` that the recipe's only matching GPU point provides. ``secrets``:
+    problems with values that must not be recorded.
     """
 
     software: Software
+    from_point: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     secrets: tuple[BadRequestError, ...] = field(default=(), kw_only=True)
 
 
@@ -95,41 +97,42 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
 
 
 def settle(
-    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, needs_gpu: bool = False
+    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
 ) -> Settled:
     """Resolve the request. This machine or ``assume`` settles the GPU type and the implementation of the layers.
 
-    ``known``: an earlier result for the same GPU type, so that the machine is queried once. ``needs_gpu``: on a machine
+    ``known``: an earlier result for the same GPU type, so that the machine is queried once. ``gpu_point``: on a machine
     without a GPU, use the recipe's only matching GPU point.
     """
-    settled = looked_over(request, host, assume, known, needs_gpu=needs_gpu)
+    settled = looked_over(request, host, assume, known, gpu_point=gpu_point)
     raise_all(list(settled.secrets))  # here, because a request that is refused later may be recorded
     return settled
 
 
 def looked_over(
-    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, needs_gpu: bool = False
+    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
 ) -> Settled:
     """As :func:`settle`, without refusing secrets, unless the request cannot be resolved."""
     given = request.asked
     if known is not None:
-        given = replace(given, gpu=known.spec.gpu)
+        given = replace(given, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
     named = given.gpu or assumed_gpu or ""
-    asked, notes = replace(given, gpu=named.lower()), tuple[str, ...]()
-    if not named and needs_gpu:
-        asked, notes = _on_assumed_gpu(given, host)
+    asked, from_point, notes = replace(given, gpu=named.lower()), dict[str, str](), tuple[str, ...]()
+    if not named and gpu_point:
+        asked, from_point, notes = _on_assumed_gpu(given, host)
     elif not named:
         gpu, why = settled_gpu(host)
         asked, notes = replace(given, gpu=gpu), (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host, starts=request.starts)
     spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
-    if not given.gpu:
+    if not given.gpu and not from_point:
         sources["gpu"] = "--assume" if assumed_gpu else "this machine"
+    sources |= dict.fromkeys(from_point, "the only matching GPU point of the recipe")
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
     notes = (*notes, *assumed, *(() if spec.gpu_type.is_cpu else notes_of(spec, software, assume)))
-    settled = Settled(spec, sources, notes, software, secrets=secrets)
+    settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
     return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
 
 
@@ -144,17 +147,14 @@ def _with_layers(settled: Settled) -> Settled:
     return replace(settled, spec=spec, sources=sources, notes=notes)
 
 
-def _on_assumed_gpu(asked: Request, host: Host) -> tuple[Request, tuple[str]]:
-    """Return the request for the GPU of the job's log, else of this machine, and a note that says what is assumed."""
+def _on_assumed_gpu(asked: Request, host: Host) -> tuple[Request, dict[str, str], tuple[str]]:
+    """Return the request for the GPU of the job's log, else of this machine, else of the recipe's only GPU point.
+
+    Also the options that this point provides, and a note that says what is assumed.
+    """
     logs = [asked.source.path] if asked.source is not None and asked.source.kind == "megatron_args" else []
     gpu, note = assumed_gpu(logs, host)
-    if gpu == "cpu":
-        try:
-            require_gpu_type(asked)
-        except SeveralMatchError:  # whose commands repeat what was typed
-            raise_all([*secrets_in_name(*asked.job_words), *secrets_in(given_env(asked))])
-            raise
-    return replace(asked, gpu=gpu), (note,)
+    return _on_gpu_point(asked) if gpu == "cpu" else (replace(asked, gpu=gpu), {}, (note,))
 
 
 def assumed_gpu(logs: Sequence[str], host: Host) -> tuple[str, str]:
@@ -167,6 +167,19 @@ def assumed_gpu(logs: Sequence[str], host: Host) -> tuple[str, str]:
     if not gpu:
         gpu, why = settled_gpu(host)
     return gpu, f"{ASSUMED}: {gpu}, because {why}; change with -g"
+
+
+def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:
+    """The request with the options of the recipe's only matching GPU point, these options, and a note that names it."""
+    try:
+        chosen, point = on_gpu_point(asked)
+    except SeveralMatchError:
+        raise_all([*secrets_in_name(*asked.job_words), *secrets_in(given_env(asked))])
+        raise
+    options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
+    given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
+    note = f"{ASSUMED}: {point.title} ({point.place}), the only GPU point of the recipe that matches; change with -g"
+    return chosen, given, (note,)
 
 
 def _resolved(asked: Request, host: Host, *, starts: bool) -> tuple[Resolved, tuple[BadRequestError, ...]]:

@@ -190,7 +190,7 @@ def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
     if request.asked.source is not None:
         return ""
     names = (name for name in vars(request.asked) if name.startswith(("recompute", "distribute_saved")))
-    point = {"gpu": layout.settled.spec.gpu, **dict.fromkeys(names)}
+    point = {"gpu": layout.settled.spec.gpu, **layout.settled.from_point, **dict.fromkeys(names)}
     return resolve(replace(request.asked, **point)).spec.recompute.text  # type: ignore[arg-type]
 
 

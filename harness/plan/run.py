@@ -278,7 +278,7 @@ def _found(
     options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
     try:
-        settled = settle(RunRequest(asked=asked), host, request.assume, known, needs_gpu=True)
+        settled = settle(RunRequest(asked=asked), host, request.assume, known, gpu_point=True)
         settled = with_stop(with_exports(settled, asked), asked)
     except BadRequestError as error:
         if not values or isinstance(error, SeveralMatchError):

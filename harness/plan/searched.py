@@ -35,14 +35,15 @@ def settled_for_search(request: PlanRequest, host: Host) -> Settled:
     """
 
     def settled(asked: Request) -> Settled:
-        return settle(RunRequest(asked=asked), host, request.assume, needs_gpu=True)
+        return settle(RunRequest(asked=asked), host, request.assume, gpu_point=True)
 
     asked, options = request.asked, {SIZES[name]: "none" if name == "vp" else 1 for name in Sizes._fields}
     nothing: dict[str, Any] = dict.fromkeys(("num_gpus", *options))
     try:
         own = settled(replace(asked, **nothing))
         if asked.num_gpus and asked.source is None:
-            point = choose_point(recipe_of(asked), replace(asked, gpu=own.spec.gpu)).point.key.num_gpus
+            known: dict[str, Any] = {"gpu": own.spec.gpu, **own.from_point}
+            point = choose_point(recipe_of(asked), replace(asked, **known)).point.key.num_gpus
             own = settled(replace(asked, **nothing | {"num_gpus": point}))
     except BadRequestError:  # no point without its number of GPUs, or the request is wrong
         return settled(asked)

@@ -291,7 +291,7 @@ class _Run:
 
     def _resolved(self, sizes: Sizes, settings: tuple[str, ...]) -> "_Due | None":
         sized = {SIZES[name]: value for name, value in sizes._asdict().items() if value is not None or name == "vp"}
-        changes = {**sized, "gpu": self.base.spec.gpu}
+        changes = {**self.base.from_point, **sized, "gpu": self.base.spec.gpu}
         changes["global_batch_size"] = self.base.spec.batch.global_batch_size  # else scaled with the layout's copies
         if sizes.vp is None:
             changes[SIZES["vp"]] = "none"

@@ -105,12 +105,12 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     from harness.cli.requests import experiment_request, require_job
     from harness.foreign.exporting import exported
     from harness.recipes.rows import ExportedDocument
-    from harness.resolve.resolve import require_gpu_type, resolve
+    from harness.resolve.resolve import on_gpu_point, resolve
     from harness.show.page import Code, Page
 
     request = experiment_request(asked)
     require_job(request)
-    require_gpu_type(request)
+    request = request if request.gpu else on_gpu_point(request)[0]
     job = resolve(request)
     written = exported(job.spec, how.form, tuple(job.notes), job.sources)
     document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
@@ -136,12 +136,12 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     """
     from harness.cli.requests import experiment_request, require_job
     from harness.recipes.rows import ExportedDocument
-    from harness.resolve.resolve import require_gpu_type
+    from harness.resolve.resolve import on_gpu_point
     from harness.show.page import Line, Page
 
     request = experiment_request(asked)
     require_job(request)
-    require_gpu_type(request)
+    request = request if request.gpu else on_gpu_point(request)[0]
     text, refused = _create_recipe(request, what.output)
     written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
     answer(

@@ -125,6 +125,11 @@ def _for_gpu(
     )
 
 
+def variants_of(points: Iterable[OperatingPoint]) -> tuple[str, ...]:
+    """Return every variant of the points once, in their order."""
+    return tuple(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+
+
 def _for_variant(
     points: list[OperatingPoint], variant: str | None, what: str
 ) -> tuple[list[OperatingPoint], tuple[str, ...]]:
@@ -132,7 +137,7 @@ def _for_variant(
     found = [p for p in points if p.key.variant == variant]
     if found:
         return found, ()
-    variants = tuple(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+    variants = variants_of(points)
     if variant is None and len(variants) == 1:
         return points, (f"{what} has no point but those of --variant {variants[0]}: using them",)
     if variant is None:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import Problems, SeveralMatchError
+from harness.errors import Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, uneven_layout
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
+from harness.resolve.gpu_point import only_gpu_point
 from harness.resolve.options import options_layer, with_num_layers
 from harness.resolve.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
 from harness.resolve.recipe import (
@@ -71,26 +72,22 @@ def recipe_of(request: Request) -> Recipe:
     return open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
 
 
-def require_gpu_type(request: Request) -> None:
-    """Raise BadRequestError for a missing GPU type, with everything else that is wrong.
+def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
+    """Complete a request without GPU type by the options that choose the only matching GPU point; return both.
 
-    SeveralMatchError, with a command to copy for each GPU type that the recipe has points for.
+    BadRequestError as :func:`only_gpu_point`, and with all that is wrong with other options.
     """
-    if request.gpu:
-        return
     problems = Problems()
     options_layer(request, problems)
     problems.tried(lambda: check_names(replace(request, gpu="cpu")))
-    recipe = problems.tried(lambda: recipe_of(replace(request, gpu="h100")))
     if request.source is not None:
+        problems.tried(lambda: recipe_of(replace(request, gpu="h100")))  # what else is wrong with the file
         problems.add(f"{request.source.label}: names no GPU type", "add it, e.g. -g h100")
-    recipe = problems.having(recipe)
-    asked = {name: getattr(request, name) for name in ("task", "compute_dtype", "variant")}
-    given = {name: value for name, value in asked.items() if value}
-    fitting = [point.key.gpu for point in recipe.points if given.items() <= vars(point.key).items()]
-    types = dict.fromkeys(fitting or (point.key.gpu for point in recipe.points))
-    problem = f"recipe '{recipe.header.name}': no GPU type was given, and this machine has no GPU"
-    raise SeveralMatchError(problem, choices=tuple(("-g", name) for name in types))
+        problems.raise_if_any()
+    point = only_gpu_point(problems.having(problems.tried(lambda: recipe_of(request))), request)
+    key = point.key
+    chosen = replace(request, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, variant=key.variant)
+    return chosen, point
 
 
 def resolve_recipe(recipe: Recipe, request: Request, *, starts: bool = False) -> Resolved:

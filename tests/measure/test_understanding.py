@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError, ManyProblemsError, SeveralMatchError
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
 from harness.launch.environment_rows import STOPS
 from harness.measure.understanding import RunRequest, settle, understand, with_stop
@@ -33,13 +33,17 @@ def test_what_the_machine_decides_is_settled_with_its_source(host):
     assert " cpu: " in settled.notes[0]
 
 
-def test_a_plan_on_a_machine_without_gpu_needs_a_gpu_type(host, program):
-    asked, error = request_for(gpu=""), '{"error": "no driver"}'
-    with pytest.raises(SeveralMatchError):
-        settle(asked, replace(host, python=program(f"echo '{error}'")), needs_gpu=True)
-    found = '{"gpus": [{"index": 0, "name": "NVIDIA H200", "total_bytes": 1}]}'
+@pytest.mark.parametrize(
+    ("answer", "gpu"),
+    [('{"error": "no driver"}', "h100"), ('{"gpus": [{"index": 0, "name": "NVIDIA H200", "total_bytes": 1}]}', "h200")],
+)
+def test_only_a_machine_without_gpu_leaves_the_gpu_to_the_recipe(host, program, answer, gpu):
     asked = request_for(gpu="", point_gpu="h100")
-    assert settle(asked, replace(host, python=program(f"echo '{found}'")), needs_gpu=True).spec.gpu == "h200"
+    settled = settle(asked, replace(host, python=program(f"echo '{answer}'")), gpu_point=True)
+    assert settled.spec.gpu == gpu
+    assert settled.from_point == ({"gpu": "h100", "task": "pretrain", "compute_dtype": "bf16"} if gpu == "h100" else {})
+    again = settle(request_for(gpu="", point_gpu="h100", num_layers=4), host, known=settled)
+    assert again.spec.gpu == gpu
 
 
 def test_a_gpu_that_was_asked_for_is_not_looked_for(host):

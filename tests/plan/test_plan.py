@@ -178,18 +178,19 @@ def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(
     assert "graphs" not in [step["step"] for step in eager["layouts"][0]["advice"]]
 
 
-def test_without_a_gpu_each_type_is_a_command_also_for_several_layouts(plan):
+def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan):
     asked = ("-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs", "--over", "tp=2,4", "pp=4", "--fit_into", "70")
     done = plan(*asked)
     commands = [shlex.split(line) for line in done.err.splitlines()[2:]]
     assert (done.code, done.out) == (2, "")
-    assert commands == [["mbr-perf", "plan", *asked, "-g", gpu] for gpu in ("h100", "gb200", "gb300")]
+    assert [command[: len(asked) + 2] for command in commands] == [["mbr-perf", "plan", *asked]] * 3
+    assert [command[-4:] for command in commands] == [["-g", gpu, "-ng", "32"] for gpu in ("h100", "gb200", "gb300")]
 
 
 @pytest.mark.train
 def test_a_terminal_counts_stages_and_a_pipe_stays_silent(cache):
     recipe = "tests/data/replay/replayed.yaml"
-    command = (sys.executable, "-m", "harness.app", "plan", "-mr", recipe, "-g", "h100", "--over", "mb=1,2", "--json")
+    command = (sys.executable, "-m", "harness.app", "plan", "-mr", recipe, "--over", "mb=1,2", "--json")
     env = {**os.environ, "XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "100"}
     ours, theirs = pty.openpty()
     with (
@@ -202,6 +203,7 @@ def test_a_terminal_counts_stages_and_a_pipe_stays_silent(cache):
     os.close(ours)
     said = shown.result().decode()
     assert "Stages traced" in said
+    assert "pretrain h100 bf16 2 GPUs (tests/data/replay/replayed.yaml:" in document["notes"][0]
     piped = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     assert piped.stderr == ""
     assert json.loads(piped.stdout) == document

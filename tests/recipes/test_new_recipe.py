@@ -60,8 +60,8 @@ def test_a_place_that_does_not_fit_is_refused_and_nothing_is_written(mbr_perf, f
     assert (folder / "there.yaml").read_text() == "mine\n"
 
 
-def test_the_command_to_plan_the_file_names_its_gpu(mbr_perf, folder):
-    answer = mbr_perf("recipes", "new", "-mr", "qwen25_7b", "-g", "h100", "-o", "mine.yaml")
+def test_the_command_to_plan_the_file_names_the_gpu_of_the_only_point(mbr_perf, folder):
+    answer = mbr_perf("recipes", "new", "-mr", "qwen25_7b", "-o", "mine.yaml")
     assert "mbr-perf plan -mr mine.yaml -g h100\n" in answer.out
 
 

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import SeveralMatchError
+from harness.resolve.gpu_point import only_gpu_point
 from harness.resolve.points import choose_point, weak_scaled
 from harness.resolve.recipe import Recipe, Request
 from harness.resolve.recipe_file import load_recipe
@@ -123,6 +125,7 @@ def test_variants_are_chosen_by_name_only(recipe):
     assert [choose_point(many, asked).num_gpus for asked in (ask(), ask(variant="large"))] == [8, 4]
     several = recipe(point(extra="    variant: large\n"), point(extra="    variant: small\n"))
     refused(lambda: choose_point(several, ask()), "--variant large or small")
+    refused(lambda: only_gpu_point(several, ask(gpu="", variant="larg")), "--variant larg,", "'large'")
 
 
 @pytest.mark.parametrize(
@@ -142,14 +145,55 @@ def test_what_is_not_there_is_reported_with_what_is(recipe, options, parts):
     refused(lambda: choose_point(recipe(point()), ask(**options)), *parts)
 
 
-def test_the_only_variant_is_taken(recipe):
+def test_the_only_variant_is_taken_with_and_without_a_gpu_type(recipe):
     large = recipe(point(extra="    variant: large\n"))
     chosen = choose_point(large, ask())
     assert chosen.point.key.variant == "large"
     assert ["h100" in note and "--variant large" in note for note in chosen.notes] == [True]
+    assert only_gpu_point(large, ask(gpu="")) is chosen.point
 
 
 def test_the_point_of_another_gpu_type_is_used_only_when_asked_for(recipe):
     resolved = resolve_recipe(recipe(point(gpu="gb200", gpus=4)), ask(gpu="h200", point_gpu="gb200"))
     assert (resolved.spec.gpu, resolved.spec.num_gpus, resolved.spec.gpus_per_node) == ("h200", 4, 8)
     assert ["gb200" in note and "h200" in note for note in resolved.notes] == [True]
+
+
+CPU = point(gpu="cpu", dtype="fp32", gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ({"num_gpus": 8}, "pretrain a100 bf16 8 GPUs"),
+        ({"compute_dtype": "fp8_cs"}, "pretrain h100 fp8_cs 16 GPUs"),
+        ({"point_gpu": "a100"}, "pretrain a100 bf16 8 GPUs"),
+        ({"task": "sft"}, "sft h100 bf16 8 GPUs"),
+        ({"variant": "far"}, "pretrain h100 bf16 64 GPUs (variant far)"),
+        ({"compute_dtype": "fp8_cs", "num_gpus": 12}, "pretrain h100 fp8_cs 16 GPUs"),
+    ],
+)
+def test_options_single_out_one_gpu_point_and_never_the_cpu_point(recipe, options, title):
+    many = recipe(CPU, point(gpus=16), point(gpu="a100"), point(dtype="fp8_cs", gpus=16), point(task="sft"),
+                  point(gpus=64, extra="    variant: far\n"), point(gpus=8, dtype="fp8_cs", extra=BROKEN))  # fmt: skip
+    assert only_gpu_point(many, ask(gpu="", **options)).title == title
+
+
+def test_several_gpu_points_are_each_reported_with_the_options_that_choose_it(recipe):
+    several = recipe(
+        CPU, point(task="sft", gpus=8), point(task="sft", dtype="fp8_cs", gpus=64, extra="    variant: far\n")
+    )
+    with pytest.raises(SeveralMatchError, match="2 GPU operating points") as error:
+        only_gpu_point(several, ask(gpu=""))
+    first, second = error.value.choices
+    assert first == ("-g", "h100", "--task", "sft", "-c", "bf16", "-ng", "8")
+    assert second == ("-g", "h100", "--task", "sft", "-c", "fp8_cs", "-ng", "64", "-cv", "far")
+    with pytest.raises(SeveralMatchError) as error:
+        only_gpu_point(several, ask(gpu="", task="sft", num_gpus=32))
+    assert error.value.choices == (("-g", "h100", "-c", "bf16"), ("-g", "h100", "-c", "fp8_cs", "-cv", "far"))
+
+
+def test_a_recipe_without_gpu_points_names_the_cpu_point(recipe):
+    refused(lambda: only_gpu_point(recipe(CPU), ask(gpu="")), "-g cpu")
+    asked = ask(gpu="", compute_dtype="nvfp4")
+    refused(lambda: only_gpu_point(recipe(CPU, point()), asked), "--task pretrain", "--compute_dtype nvfp4")

@@ -85,14 +85,32 @@ def test_what_cannot_be_assumed_exits_2(mbr_perf, assume, message):
     assert (done.code, message in done.err) == (2, True)
 
 
-def test_without_a_gpu_each_gpu_type_of_the_recipe_is_a_command_to_copy(mbr_perf):
+def test_without_a_gpu_the_only_gpu_point_of_the_recipe_is_checked_and_named(mbr_perf):
+    document = json.loads(mbr_perf("check", "-mr", "mixtral_8x7b", "--no_megatron", "--json").out)
+    assert (document["spec"]["gpu"], document["spec"]["num_gpus"]) == ("a100", 64)
+    assert "only" in document["sources"]["gpu"]
+    assert "pretrain a100 bf16 64 GPUs (recipes/mixtral/mixtral_8x7b.yaml:" in document["notes"][0]
+    shown = mbr_perf("check", "-mr", "mixtral_8x7b", "--no_megatron", "-v")
+    assert (shown.code, document["notes"][0].lower() in " ".join(shown.out.lower().split())) == (0, True)
+
+
+def test_of_many_points_the_first_of_each_gpu_is_a_command_to_copy(mbr_perf):
+    said, _, *commands = mbr_perf("check", "-mr", "llama3_8b", "--no_megatron").err.splitlines()
+    gpus = [line.split(" -g ")[1].split()[0] for line in commands]
+    assert gpus == ["h100", "b200", "b300", "gb200", "gb300"] and "recipes show llama3_8b" in said
+
+
+def test_without_a_gpu_each_of_several_points_is_a_command_to_copy(mbr_perf):
     asked = ("check", "-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs", "-E", "A=b c", "--no_megatron")
     answer = mbr_perf(*asked)
     said, head, *commands = answer.err.splitlines()
-    assert (answer.code, answer.out, head.endswith(":"), "'llama3_70b'" in said) == (2, "", True, True)
-    words = [shlex.split(line) for line in commands]
-    assert words == [["mbr-perf", *asked, "-g", gpu] for gpu in ("h100", "gb200", "gb300")]
-    spec = json.loads(mbr_perf(*words[0][1:], "--json").out)["spec"]
+    assert (answer.code, answer.out, head.endswith(":")) == (2, "", True)
+    assert "'llama3_70b'" in said and " 3 GPU " in said
+    assert [shlex.split(line)[:-4] for line in commands] == [["mbr-perf", *asked]] * 3
+    assert {tuple(shlex.split(line)[-4:]) for line in commands} == {
+        ("-g", gpu, "-ng", "32") for gpu in ("h100", "gb200", "gb300")
+    }
+    spec = json.loads(mbr_perf(*shlex.split(commands[0])[1:], "--json").out)["spec"]
     assert (spec["gpu"], spec["env"]["A"]) == ("h100", "b c")
     wrong = mbr_perf("check", "-mr", "llama3_70b", "--set", "kernels.nothing=1", "-c", "bf61").err
     assert [text in wrong for text in ("kernels.nothing", "bf61", "mbr-perf check")] == [True, True, False]
