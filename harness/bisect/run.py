@@ -111,9 +111,7 @@ def _case(request: BisectRequest, host: Host) -> tuple[str, ExperimentSpec, dict
     cases = {case.name: case for case in read_suite(suite, request.recipes_dir).cases}
     if name not in cases:
         raise BadRequestError(f"{request.case}: {suite} has no case {name}", remedy=nearest(name, cases))
-    checked = check_request(
-        RunRequest(asked=cases[name].request), host, assume=None, ask_megatron=False, gpu_point=True
-    )
+    checked = check_request(RunRequest(asked=cases[name].request), host, assume=None, ask_megatron=False)
     raise_all([rule_problem(finding) for finding in checked.findings if finding.blocks])
     return name, checked.spec, checked.sources
 

@@ -56,7 +56,7 @@ def _sides(what: CompareOptions) -> tuple["Side", "Side | None"]:
     from harness.foreign.logs.sources import is_stream
     from harness.imports.sides import side_of, stored_run
 
-    if what.run is None:
+    if not what.run:
         raise BadRequestError(
             "nothing to compare", remedy="name a run or a training log, and its reference: mbr-perf compare A B"
         )

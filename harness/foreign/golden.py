@@ -148,10 +148,14 @@ class _Reading:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(*keys, f"{_shown(value)} is not a number")
-        elif keys[-1] in _MAY_BE_NAN and not math.isfinite(value):
+        elif keys[-1] in _MAY_BE_NAN and not abs(value) < math.inf:  # isfinite overflows for a long integer
             return math.nan
-        elif math.isnan(value) or abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
-            self.refuse(*keys, "NaN is not a number" if math.isnan(value) else "the number is out of range")
+        elif (
+            (is_nan := isinstance(value, float) and math.isnan(value))
+            or abs(value) > _LARGEST
+            or 0 < abs(value) < _SMALLEST
+        ):
+            self.refuse(*keys, "NaN is not a number" if is_nan else "the number is out of range")
         else:
             return float(value)
         return None
