@@ -229,7 +229,7 @@ def test_line_1_has_what_the_plan_needs_with_its_range():
     made = plan_request(request, this_host())
     found, answer = made.optimal.row.prediction, with_optimal(Page(()), made, None).answer
     assert made.optimal.is_faster and found.fits[1] > found.peak_bytes
-    need, *ends = re.search(r"([\d.]+) GiB .*\(([\d.]+)-([\d.]+)\)", plain(answer.words)).groups()
+    need, *ends = re.search(r"([\d.]+) GiB .*?\(([\d.]+)-([\d.]+)\)", plain(answer.words)).groups()
     assert [float(ends[0]), float(need), float(ends[1])] == [round(size / 2**30, 1) for size in found.fits]
     stopped = replace(made.judged, settled=replace(made.judged.settled, notes=(f"{STOPS}: V01: no connections",)))
     line = plain(with_optimal(Page(()), replace(made, layouts=(stopped,)), None).answer.words)
