@@ -74,10 +74,10 @@ def _measured(host: Host, point: str, kind: str, settings: tuple[str, ...]) -> I
     spec = next(scripted_points.points(host, [point])).spec
     make = CaseMaker(spec, "transformer_engine")
     cases = {
-        name: [make.layers(kind, parse_recompute(name), num) for num in (1, 2, _NUM_LAYERS)]
+        name: [make.layers(kind, parse_recompute(name), num) for num in (1, 2, _NUM_LAYERS)]  # type: ignore[arg-type]
         for name in ("none", *settings)
     }
-    traces = Tracing(host, None).traces([case for each in cases.values() for case in each], "transformer_engine").even
+    traces = Tracing(host, None).traces([case for each in cases.values() for case in each], "transformer_engine").even  # type: ignore[arg-type]
     times = _run(TraceRequest(cases=tuple(each[-1] for each in cases.values()), implementation="transformer_engine"))
     for name, (single, double, several) in cases.items():
         counted = _operations(Work.of(traces[double.key].ops) - Work.of(traces[single.key].ops))
@@ -86,7 +86,7 @@ def _measured(host: Host, point: str, kind: str, settings: tuple[str, ...]) -> I
         yield {
             "point": point, "setting": name, "kind": "none" if name == "none" else KINDS[discards],
             "checkpoints": 2 if name == "layernorm" and spec.model.mla else 1,
-            "forward_s": forward_s, "backward_s": backward_s, **counted,
+            "forward_s": forward_s, "backward_s": backward_s, **counted,  # type: ignore[dict-item]
         }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _operations(work: Work) -> dict[Phase, float]:
     found, e = dict[Phase, float].fromkeys(("forward", "backward", "recompute"), 0.0), typical("h100")
     for op, count in work:
         found[op.phase] += count * (e.call_s / e.launch_s if op.kind in ("gemm", "attention") else 1)
-    return found
+    return found  # type: ignore[return-value]
 
 
 def _seconds(row: Row) -> float:
