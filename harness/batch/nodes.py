@@ -14,6 +14,7 @@ from harness.launch.crew import interruption
 from harness.launch.processes import is_held, owner_of
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch
+from harness.records.collect import outcome_of_node
 from harness.records.store import RECORD
 
 PATIENCE_S = 900.0  # the first node predicts all entries before the first run
@@ -52,7 +53,7 @@ class Follower:
         holder = owner_of(self.folder)
         for item in runs:
             run_dir = batch.planned(item).run_dir
-            own = run_dir / "ranks" / f"outcome_node_{self.node_rank:03d}.json"
+            own = outcome_of_node(run_dir, self.node_rank)
             if not (run_dir / RECORD).exists() and not own.exists():
                 owner = owner_of(run_dir)
                 if owner is not None and owner == holder:

@@ -23,7 +23,7 @@ from harness.measure.checking import in_one_sentence
 from harness.measure.experiment import require_megatron
 from harness.measure.launched import Launch, launched
 from harness.measure.prediction import KeptPrediction
-from harness.records.collect import LaunchOutcome
+from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.job import (
     ATTEMPTS,
     MEETING,
@@ -120,11 +120,8 @@ def ending_of(state: JobState, nnodes: int) -> str:
     return ""
 
 
-def node_file(rank: str) -> str:
-    """Return the name of the file in a run's folder with the node on which a further ``rank`` of the job began."""
-    return f"node_{rank}.txt"
-
-
+NODE_FILE = "node_{}.txt"
+"""In a run's folder: the node on which a further rank of the job began."""
 BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while it fetches an image; the first node also predicts
 COMMIT_PATIENCE_S = 300.0
 _POLL_S = 0.2
@@ -185,21 +182,21 @@ class NodeOfJob:
                 outcome = LaunchOutcome(
                     status="failed", reason=f"nothing was launched on this node: {_on_one_line(error)}"
                 )
-                path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
-                write_atomically(path, outcome)
+                write_atomically(outcome_of_node(run_dir, nodes.node_rank), outcome)
         self.await_(is_over, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
         return read_document(record, RunRecord)
 
     def _require_first_start(self, run_dir: Path) -> None:
         """Note that this node begins the run. BadRequestError if it did before: Kubernetes started its pod again."""
-        path, rank = run_dir / node_file(f"{self.place.node_rank:03d}"), self.place.node_rank
+        path, rank = run_dir / NODE_FILE.format(f"{self.place.node_rank:03d}"), self.place.node_rank
         try:
             write_once(path, self.place.nodes)
         except FileExistsError as error:
-            again = f"{self.job.options.cluster}: RESTARTED on {self.place.nodes}"
-            remedy = "mbr-perf does not continue half a run"
+            again = (
+                f"{self.job.options.cluster}: RESTARTED on {self.place.nodes}: node {rank} already began this run on"
+            )
             raise BadRequestError(
-                f"{again}: node {rank} already began this run on {path.read_text()}", remedy=remedy
+                f"{again} {path.read_text()}", remedy="mbr-perf does not continue half a run"
             ) from error
 
     def await_(self, what: Callable[[], bool], patience_s: float, failure: str, *, heeds_signals: bool = True) -> None:

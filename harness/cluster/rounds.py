@@ -13,7 +13,7 @@ from harness.batch.launches import fresh_folder, unstarted_record
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.controller import Controller, NotSubmittedError
 from harness.cluster.following import Watched, wait_for, watched
-from harness.cluster.node import node_file
+from harness.cluster.node import NODE_FILE
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, controller_of, found_again, narrate_submitted, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError
@@ -111,7 +111,7 @@ class JobPerEntry(Generic[Entry]):
 
     def _nodes_of(self, folder: Path) -> str:
         """Return the nodes of the entry's jobs until now: as Slurm lists them, or each by its name in Kubernetes."""
-        found = {path.read_text().strip() for path in folder.glob(f"*/{node_file('*')}")}
+        found = {path.read_text().strip() for path in folder.glob(f"*/{NODE_FILE.format('*')}")}
         for job_dir, _, entry in self._jobs():
             if entry == folder:
                 found |= {read_document(path, JobAttempt).nodes for path in (job_dir / ATTEMPTS).glob("*.json")}

@@ -18,7 +18,7 @@ from harness.launch.crew import interruption
 from harness.launch.environment import this_host
 from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
-from harness.records.collect import LaunchOutcome
+from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.folders import closed_to_others
 from harness.records.job import (
     ATTEMPTS,
@@ -114,8 +114,7 @@ def _begin(node: NodeOfJob) -> JobAttempt:
     due = next((Path(run.run_dir) for run in job.runs if not (Path(run.run_dir) / RECORD).exists()), None)
     if place.restart_count and due and not job.options.serves_nodes:  # other pods would wait for this node's ranks
         (due / "ranks").mkdir(mode=0o750, parents=True, exist_ok=True)
-        outcome = LaunchOutcome(status="failed", reason="; ".join(attempt.refused))
-        write_atomically(due / "ranks" / "outcome_node_000.json", outcome)
+        write_atomically(outcome_of_node(due, 0), LaunchOutcome(status="failed", reason="; ".join(attempt.refused)))
     return attempt
 
 

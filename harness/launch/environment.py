@@ -74,9 +74,7 @@ def this_host() -> Host:
     """Read the process environment. Only this function does so outside ranks."""
     shell = MappingProxyType(dict(os.environ))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Host(
-        python=sys.executable, hostname=shell.get(NODE_NAME) or socket.gethostname(), num_cores=cores, shell=shell
-    )
+    return Host(sys.executable, shell.get(NODE_NAME) or socket.gethostname(), cores, shell)
 
 
 def child_environment(

@@ -164,11 +164,8 @@ class KubeflowJob(ClusterJob):
         if asked.trainer == "2.1":
             return {"podTemplateOverrides": [{"targetJobs": [{"name": _NODE}], "spec": pod}]}
         jobs: JsonValue = [{"name": _NODE, "template": {"spec": {"template": {"spec": pod}}}}]
-        patch: JsonValue = {
-            "manager": "mbr-perf/results",
-            "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}},
-        }
-        return {"runtimePatches": [patch]}
+        runtime: JsonValue = {"template": {"spec": {"replicatedJobs": jobs}}}
+        return {"runtimePatches": [{"manager": "mbr-perf/results", "trainingRuntimeSpec": runtime}]}
 
 
 def _texts(value: JsonValue, where: str = "") -> Iterator[tuple[str, str]]:

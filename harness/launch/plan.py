@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
+from harness.records.collect import outcome_of_node
 from harness.records.gating import LaunchSettings
 
 LOOPBACK = "127.0.0.1"
@@ -169,7 +170,9 @@ class LaunchPlan:
 
     def outcome_file(self, node_rank: int | None = None) -> Path:
         """Return the harness's file on how the launch ended on this node, or on another."""
-        return self.run_dir / "ranks" / f"outcome{self._suffix(node_rank)}.json"
+        number = self.rendezvous.node_rank if node_rank is None else node_rank
+        several = self.rendezvous.nnodes > 1
+        return outcome_of_node(self.run_dir, number) if several else self.run_dir / "ranks" / "outcome.json"
 
     @property
     def launcher_log(self) -> Path:
@@ -184,9 +187,8 @@ class LaunchPlan:
     def sampler_file(self) -> Path | None:
         return Path(self.sampler[self.sampler.index("--out") + 1]) if self.sampler else None
 
-    def _suffix(self, node_rank: int | None = None) -> str:
-        number = self.rendezvous.node_rank if node_rank is None else node_rank
-        return f"_node_{number:03d}" if self.rendezvous.nnodes > 1 else ""
+    def _suffix(self) -> str:
+        return f"_node_{self.rendezvous.node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
 
     def node_options(self, node_rank: int) -> tuple[str, ...]:
         """Return the options that a node adds to the request; none on a single node."""

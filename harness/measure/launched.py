@@ -17,7 +17,7 @@ from harness.measure.prediction import KeptPrediction
 from harness.measure.provenance import Clock, provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
-from harness.records.collect import LaunchOutcome, collect
+from harness.records.collect import LaunchOutcome, collect, outcome_of_node
 from harness.records.disk import disk_faults_reported
 from harness.records.rank import placed
 from harness.records.redact import redact
@@ -34,7 +34,7 @@ def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIEN
     A shared file system may show files late, and samplers of other nodes write for some seconds after their ranks.
     """
     others = [rank for rank in range(nodes.nnodes) if rank != nodes.node_rank]
-    outcomes = {rank: run_dir / "ranks" / f"outcome_node_{rank:03d}.json" for rank in others}
+    outcomes = {rank: outcome_of_node(run_dir, rank) for rank in others}
     deadline = time.monotonic() + patience_s
     while (missing := [rank for rank, path in outcomes.items() if not path.exists()]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)

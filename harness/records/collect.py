@@ -68,6 +68,11 @@ class LaunchOutcome(Frozen):
     unwatched: str | None = None
 
 
+def outcome_of_node(run_dir: Path, node_rank: int) -> Path:
+    """Return the file with the outcome of one of several nodes."""
+    return run_dir / "ranks" / f"outcome_node_{node_rank:03d}.json"
+
+
 FailureKind = Literal["error", "signal", "lost", "hang", "timeout"]
 
 
@@ -164,8 +169,7 @@ def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: l
 
 def _failure(rank: int, launch: _Launch, beats: tuple[Heartbeat, ...], damaged: str) -> Failure:
     kind, message = _end(rank, launch)
-    if kind == "lost" and damaged:
-        message = damaged
+    message = damaged if damaged and kind == "lost" else message
     last = beats[-1] if beats else None
     return Failure(kind=kind, message=message, phase=last.phase if last else None, step=last.step if last else None)
 

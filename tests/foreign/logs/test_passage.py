@@ -76,10 +76,7 @@ def test_a_pipe_of_the_shell_is_compared_as_the_file_behind_it(tmp_path):
     (tmp_path / "a.log").write_text(bridge_log(tflops))
     steps = {str(step): {"GPU utilization": value} for step, value in enumerate(tflops)}
     (tmp_path / "g.json").write_text(json.dumps(steps))
-    piped, plain = (
-        _in_a_shell(tmp_path, f"mbr-perf compare {log} g.json --json")
-        for log in ("<(cat a.log)", "a.log")
-    )
+    piped, plain = (_in_a_shell(tmp_path, f"mbr-perf compare {log} g.json --json") for log in ("<(cat a.log)", "a.log"))
     judged = [json.loads(done.stdout) for done in (piped, plain)]
     assert judged[0]["outcome"] == judged[1]["outcome"] == "pass"
     assert piped.returncode == plain.returncode == 0
