@@ -27,9 +27,7 @@ def _python():
     if not (made / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", made], check=True)
         pip = [made / "bin" / "python", "-m", "pip", "install", "-q", *needs]
-        done = subprocess.run(pip, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"no network to install MLflow and Weights & Biases: {done.stderr.strip().splitlines()[-1]}")
+        subprocess.run(pip, check=True)
         (made / "complete").touch()
     return made / "bin" / "python"
 
