@@ -6,28 +6,31 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import scripted_points
 from page import Page, signed, table
 
+from harness.experiment.model import LayerKind
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import Work
 from harness.predict.time_model import typical
+from harness.predict.trace_book import DISCARDING, PLAIN, work_around_checkpoints
 from harness.predict.trace_cases import CaseMaker
 from harness.predict.tracer import Tracing
 from harness.records.trace import Phase, TraceRequest
 
 # A point, its kind of layer, and settings of which each repeats one module.
-LAYERS = (
+LAYERS: tuple[tuple[str, LayerKind, tuple[str, ...]], ...] = (
     ("moonlight_16b_pretrain_bf16_16_library", "moe",
      ("layernorm", "moe_act", "mla_up_proj", "core_attn", "moe", "shared_experts", "full:uniform:1")),
     ("qwen3_30b_a3b_pretrain_bf16_16", "moe", ("layernorm", "moe_act", "core_attn", "moe", "full:uniform:1")),
     ("llama3_8b_pretrain_bf16_8", "dense", ("core_attn", "mlp", "full:uniform:1")),
 )  # fmt: skip
 _NUM_LAYERS = 4
+KINDS = ("plain", "discarding")
 
 Row = dict[str, Any]
 
@@ -67,17 +70,16 @@ def judged(rows: list[Row]) -> Page:
     ])  # fmt: skip
 
 
-KINDS = ("plain", "discarding")
-
-
-def _measured(host: Host, point: str, kind: str, settings: tuple[str, ...]) -> Iterator[Row]:
+def _measured(host: Host, point: str, kind: LayerKind, settings: tuple[str, ...]) -> Iterator[Row]:
     spec = next(scripted_points.points(host, [point])).spec
     make = CaseMaker(spec, "transformer_engine")
     cases = {
-        name: [make.layers(kind, parse_recompute(name), num) for num in (1, 2, _NUM_LAYERS)]  # type: ignore[arg-type]
+        name: [make.layers(kind, parse_recompute(name), num) for num in (1, 2, _NUM_LAYERS)]
         for name in ("none", *settings)
     }
-    traces = Tracing(host, None).traces([case for each in cases.values() for case in each], "transformer_engine").even  # type: ignore[arg-type]
+    traces = (
+        Tracing(host, None).traces(tuple(case for each in cases.values() for case in each), "transformer_engine").even
+    )
     times = _run(TraceRequest(cases=tuple(each[-1] for each in cases.values()), implementation="transformer_engine"))
     for name, (single, double, several) in cases.items():
         counted = _operations(Work.of(traces[double.key].ops) - Work.of(traces[single.key].ops))
@@ -85,8 +87,8 @@ def _measured(host: Host, point: str, kind: str, settings: tuple[str, ...]) -> I
         discards = name in MODULES and MODULES[name].discards_output
         yield {
             "point": point, "setting": name, "kind": "none" if name == "none" else KINDS[discards],
-            "checkpoints": 2 if name == "layernorm" and spec.model.mla else 1,
-            "forward_s": forward_s, "backward_s": backward_s, **counted,  # type: ignore[dict-item]
+            "checkpoints": sum(count for _, count in work_around_checkpoints(single.spec)) // (PLAIN, DISCARDING)[discards],
+            "forward_s": forward_s, "backward_s": backward_s, **counted,
         }  # fmt: skip
 
 
@@ -105,12 +107,12 @@ def _run(request: TraceRequest) -> dict[str, tuple[float, float]]:
         return dict(json.loads(out.read_text()))
 
 
-def _operations(work: Work) -> dict[Phase, float]:
+def _operations(work: Work) -> dict[str, float]:
     """Return how many simple operations take the host as long as each phase; a product takes as long as several."""
-    found, e = dict[Phase, float].fromkeys(("forward", "backward", "recompute"), 0.0), typical("h100")
+    found, e = dict[str, float].fromkeys(get_args(Phase), 0.0), typical("h100")
     for op, count in work:
         found[op.phase] += count * (e.call_s / e.launch_s if op.kind in ("gemm", "attention") else 1)
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _seconds(row: Row) -> float:

@@ -93,16 +93,14 @@ def fit(steps: Sequence[Step]) -> Fit:
     for generation in ("9.x", *OWN):
         own = [step for step in steps if step.generation == generation]
         whole = _by_type(own, generation, base_of(generation, hopper))
-        for key, names in {generation: OWN.get(generation, tuple(BOUNDS)), **OWN_OF_TYPES}.items():
-            if key in whole:
-                found[key] = {name: getattr(whole[key], name) for name in names}
+        for key, each in whole.items():
+            found[key] = {name: getattr(each, name) for name in OWN_OF_TYPES.get(key) or OWN.get(key, tuple(BOUNDS))}
         hopper = whole[generation] if generation == "9.x" else hopper
         for model in dict.fromkeys(step.model for step in own):
             without = _by_type([step for step in own if step.model != model], generation, whole[generation])
-            for step in own:
-                if step.model == model:
-                    other, likely = (every.get(step.spec.gpu, every[generation]) for every in (without, whole))
-                    rows.append(Compared(step, step.time(other), step.predicted(likely), step.kind(other)))
+            for step in (step for step in own if step.model == model):
+                other, likely = (every.get(step.spec.gpu, every[generation]) for every in (without, whole))
+                rows.append(Compared(step, step.time(other), step.predicted(likely), step.kind(other)))
     return Fit(found, tuple(rows))
 
 
