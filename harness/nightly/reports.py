@@ -1,6 +1,6 @@
 """Writes the reports of a night into its folder and to the requested places."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from harness.show import json
 from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import Block, Code, Line, Listing, Only, Section, Span
-from harness.show.provenance import command_text, machine_facts, run_table
+from harness.show.provenance import command_text, machine_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def _asked_for(verdict: NightVerdict, results: Path, outputs: Outputs) -> Iterab
 def _write_pages(verdict: NightVerdict, results: Path, folder: Path) -> None:
     """Write the page of the night, without links to runs, the pages of all cases, and the index of the nights."""
     page = folder / f"{verdict.night_dir.name}.html"
-    _write(verdict, partial(night_html, is_alone=True), page)
+    _write(verdict, night_html, page)
     pages = [page, *sorted({*folder.glob("*T*Z-*.html")} - {page}, reverse=True)]
     lines = [Line(("Night ", Span(each.stem, link=quote(each.name)))) for each in pages]
     links: tuple[Block, ...] = (lines[0], Section("Earlier nights", (Listing(tuple(lines[1:])),), folded=True))
@@ -172,24 +172,13 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def night_html(verdict: NightVerdict, *, is_alone: bool = False) -> str:
-    """Return the page: its picture, the cases, machine, software, command; links to the runs unless it ``is_alone``."""
-    runs = [
-        (f"{name}, run {run.number + 1} ({run.purpose})", run.run_dir, run.record)
-        for name, found in _all_runs(verdict)
-        for run in found
-    ]
-    facts = machine_facts(record.provenance for *_, record in runs if record)
+def night_html(verdict: NightVerdict) -> str:
+    """Return the page: its picture, the cases, machine, software, command."""
+    runs = (run for case in verdict.cases for run in (*case.runs, *(case.pairs.runs if case.pairs else ())))
+    facts = machine_facts(run.record.provenance for run in runs if run.record)
     head = Only("html", (facts, Code(command_text(verdict.plan.command))))
-    table = run_table(runs, verdict.night_dir / REPORT)
     page = night_page(verdict)
-    tail = (Section("Runs and logs", (table,), folded=True),) if runs and not is_alone else ()
-    return html(replace(page, blocks=(*night_picture(verdict), *page.blocks, head, *tail)))
-
-
-def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
-    yield from ((case.planned.name, case.runs) for case in verdict.cases)
-    yield from ((f"pairs of {case.planned.name}", case.pairs.runs) for case in verdict.cases if case.pairs)
+    return html(replace(page, blocks=(*night_picture(verdict), *page.blocks, head)))
 
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {

@@ -1,20 +1,16 @@
-"""Shows where the figures of a report come from: machine, software, command, and links to runs and their logs."""
+"""Shows where the figures of a report come from: machine, software and command."""
 
-import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
-from harness.records.run import Provenance, RunRecord
-from harness.records.store import RECORD
-from harness.show.page import Column, Facts, Span, Table, Words
-from harness.units import format_seconds
+from harness.records.run import Provenance
+from harness.show.page import Facts, Words
 
 _PROGRAM = "mbr-perf"
 _OWN_FILES = frozenset({_PROGRAM, "app.py", "__main__.py"})
 _SOFTWARE = ("torch", "megatron-core", "transformer-engine")
-_MOST_VALUES, _MOST_LOGS = 4, 4
+_MOST_VALUES = 4
 WIDTH = 20
 """The column in which the values begin."""
 
@@ -66,46 +62,3 @@ def _values(found: Iterable[str | None]) -> str:
     values = list(dict.fromkeys(value for value in found if value))
     more = len(values) - _MOST_VALUES
     return "; ".join([*values[:_MOST_VALUES], *([f"and {more} more"] if more > 0 else [])])
-
-
-def run_table(runs: Iterable[tuple[str, Path, RunRecord | None]], folder: Path) -> Table:
-    """Return a row per run: its name, how it ended, and links from a page in ``folder`` to its record and logs."""
-
-    def row(name: str, run_dir: Path, record: RunRecord | None) -> tuple[Words, ...]:
-        where = record.provenance if record else None
-        return (
-            name,
-            record.status if record else "not finished",
-            where.started_at[:19].replace("T", " ") if where else "",
-            format_seconds(where.duration_s) if where else "",
-            where.hostname if where else "",
-            _linked([run_dir / RECORD], folder),
-            _linked(_logs(run_dir), folder),
-        )
-
-    columns = ("Run", "Status", "Started (UTC)", "Duration", "Host", "Record", "Logs")
-    right = ("Duration",)
-    return Table(
-        tuple(Column(name, right=name in right, optional=name in ("Host", "Record", "Logs")) for name in columns),
-        tuple(row(*run) for run in runs),
-    )
-
-
-def _logs(run_dir: Path) -> list[Path]:
-    """Return the launcher's log first; of many the first few."""
-    logs = sorted((run_dir / "logs").rglob("*.log"), key=lambda path: (not path.name.startswith("launcher"), path))
-    return logs[:_MOST_LOGS]
-
-
-def _linked(paths: Iterable[Path], folder: Path) -> Words:
-    """Names of the files that exist, each with its relative address."""
-    parts: list[str | Span] = []
-    for path in (path for path in paths if path.is_file()):
-        address = quote(Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix())
-        parts += [*([", "] if parts else []), Span(_short(path), link=address)]
-    return tuple(parts)
-
-
-def _short(path: Path) -> str:
-    """From ``logs`` on, or the file's own name."""
-    return "/".join(path.parts[path.parts.index("logs") + 1 :]) if "logs" in path.parts else path.name

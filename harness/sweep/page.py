@@ -1,14 +1,12 @@
 """A sweep as a page, judged or planned."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from harness.measure.prediction import host_misfit_line, limits_for, limits_of
 from harness.predict.search import judged
 from harness.records.metrics import BY_NAME, RunClocks
 from harness.records.prediction import PredictionRecord
-from harness.records.store import RECORD
-from harness.records.sweep import Cell, CellData, SweepData, SweepPlan, run_dir_of
+from harness.records.sweep import Cell, SweepData, SweepPlan
 from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
 from harness.show.page import (
     GAP,
@@ -30,36 +28,21 @@ from harness.show.page import (
     style_of,
     tabled,
 )
-from harness.show.provenance import command_text, machine_facts, run_table
+from harness.show.provenance import command_text, machine_facts
 from harness.show.request_text import paste_lines, request_rows
 from harness.sweep.remarks import answer, bad_lines, change_text, closing_lines, headline
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
 
-def origin_of(data: SweepData, folder: Path) -> tuple[Block, ...]:
-    """Return settings of the control, machine and software; and the runs, with links for a page in ``folder``."""
+def origin_of(data: SweepData) -> tuple[Block, ...]:
+    """Return settings of the control, machine and software, and the command."""
     control = data.control.planned.spec
     varied = ", ".join(f"{axis.name} ({counted(len(axis.values), 'value')})" for axis in data.plan.axes)
     settings = [row for row in request_rows(control) if row[0] in _SETTINGS] if control else []
-    runs = [
-        (f"{cell.planned.name}, run {int(run_dir.name) + 1}", run_dir, run)
-        for cell in data.cells
-        for run_dir, run in zip(_run_dirs(data, cell), cell.runs, strict=True)
-    ]
-    table = run_table(runs, folder)
-    machine = machine_facts([run.provenance for *_, run in runs], [*settings, ("Varied", varied)])
-    logs = (Section("Runs and logs", (table,), folded=True),) if runs else ()
-    return Only("pages", (machine, Code(command_text(data.plan.command)))), Only("html", logs)
-
-
-def _run_dirs(data: SweepData, cell: CellData) -> list[Path]:
-
-    def folder(repeat: int) -> Path:
-        return run_dir_of(data.sweep_dir, cell.planned.index, repeat)
-
-    committed = [folder(repeat) for repeat in range(data.plan.repeats) if (folder(repeat) / RECORD).is_file()]
-    return committed if len(committed) == len(cell.runs) else list(map(folder, range(len(cell.runs))))
+    runs = (run.provenance for cell in data.cells for run in cell.runs)
+    machine = machine_facts(runs, [*settings, ("Varied", varied)])
+    return (Only("pages", (machine, Code(command_text(data.plan.command)))),)
 
 
 _SETTINGS = ("Recipe", "Parallelism", "Batch")

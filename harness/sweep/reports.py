@@ -84,7 +84,7 @@ def write_reports(
     if unknown:
         raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
     drawn = tuple(pictures(verdict))
-    origin = origin_of(data, folder)
+    origin = origin_of(data)
     with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"report.{name}" for name in FORMATS if name in chosen and name != "svg"]

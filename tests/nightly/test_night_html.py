@@ -1,6 +1,5 @@
 """A night as a page, and the pages of its cases."""
 
-from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -9,7 +8,6 @@ import pytest
 from harness.errors import ExitCode
 from harness.history.store import history_file, write_history
 from harness.nightly.reports import Outputs, night_html, write_night_reports
-from tests.nightly.conftest import changed
 
 HOSTILE = "x\"'><script>alert(1)</script>&#"
 VOID = {"meta", "br", "wbr"}
@@ -109,19 +107,3 @@ def test_a_history_that_cannot_be_read_costs_no_other_report(tmp_path, kept):
     history_file(tmp_path / "results").write_text("no history")
     written = write_night_reports(kept, Outputs(html=tmp_path / "html", junit=tmp_path / "junit.xml"))
     assert (len(written.problems), tmp_path / "junit.xml" in written.paths) == (1, True)
-
-
-def test_the_page_links_runs_and_the_copy_beside_the_index_does_not(tmp_path, kept, night):
-    folder = kept.night_dir / "cases" / "a b" / "0"
-    (folder / "logs").mkdir(parents=True)
-    files = [folder / "record.json", folder / "logs" / "launcher.log"]
-    for path in files:
-        path.touch()
-    case = changed(night.cases[0], runs=(replace(night.cases[0].runs[0], run_dir=folder),))
-    write_night_reports(changed(kept, cases=(case,)), Outputs(html=tmp_path / "html"))
-    page = kept.night_dir / "report" / "night.html"
-    copy = Page((tmp_path / "html" / f"{kept.night_dir.name}.html").read_text())
-
-    linked = [unquote(link) for link in Page(page.read_text()).links if not link.startswith("#")]
-    assert [(page.parent / link).resolve() for link in linked] == files
-    assert all(link.startswith("#") for link in copy.links)

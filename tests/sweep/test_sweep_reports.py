@@ -2,12 +2,10 @@
 
 import json
 import re
-import shutil
 from dataclasses import asdict
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
@@ -158,34 +156,6 @@ class TestWithPictures:
         (path,) = write_reports(judge_sweep(data), data, tmp_path, ("md",))
 
         assert "\nmbr-perf sweep --over 'recompute=none; rm -rf $HOME'\n" in path.read_text(encoding="utf-8")
-
-    def test_runs_and_logs_are_linked_from_where_the_page_lies(self, tmp_path):
-        sweep = tmp_path / "a sweep"
-        shutil.copytree(RECORDED, sweep)
-        log = sweep / "cells" / "001" / "0" / "logs" / "launcher.log"
-        log.parent.mkdir()
-        log.touch()
-        data = read_sweep(sweep)
-        (path,) = write_reports(judge_sweep(data), data, tmp_path / "elsewhere", ("html",))
-        tags = _Tags()
-        tags.feed(path.read_text(encoding="utf-8"))
-
-        assert {(path.parent / unquote(link)).resolve() for link in tags.links} == {
-            log, *(sweep / "cells" / cell / "0" / "record.json" for cell in ("000", "001", "002"))
-        }  # fmt: skip
-
-    def test_a_run_is_linked_where_it_lies_also_after_a_repeat_that_never_ended(self, tmp_path):
-        sweep = tmp_path / "sweep"
-        shutil.copytree(RECORDED, sweep)
-        plan = json.loads((sweep / "sweep.json").read_text())
-        (sweep / "sweep.json").write_text(json.dumps(plan | {"repeats": 2}))
-        (sweep / "cells" / "001" / "0").rename(sweep / "cells" / "001" / "1")
-        data = read_sweep(sweep)
-        (path,) = write_reports(judge_sweep(data), data, sweep / "report", ("html",))
-        text = path.read_text(encoding="utf-8")
-
-        assert "mlp, run 2" in text and "mlp, run 1" not in text
-        assert 'href="../cells/001/1/record.json"' in text
 
     def test_no_name_breaks_out_of_a_picture(self, make_spec, make_record, make_cell, make_sweep, tmp_path):
         names = ("\x1b[2J\u202e\x00", "]]></text></svg><script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
