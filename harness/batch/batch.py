@@ -111,9 +111,6 @@ class Batch(ABC, Generic[Entry]):
     def cancelled(self, due: DueRun[Entry], reason: str) -> None:
         """Write down that someone cancelled the job of the run."""
 
-    def out_of_time(self, due: Sequence[DueRun[Entry]], reason: str) -> None:
-        """Write down that these runs were not started for lack of time."""
-
     def note(self, event: Frozen) -> None:
         """Append an event. RunFailedError as in :func:`disk_faults_reported`."""
         with disk_faults_reported(self.folder):

@@ -1,10 +1,9 @@
-"""Plays a batch in rounds of due runs until nothing is due, time is up, or a signal comes."""
+"""Plays a batch in rounds of due runs until nothing is due, or a signal comes."""
 
 import fcntl
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
 from typing import Generic, Protocol
@@ -32,10 +31,9 @@ _SHOWN = ("step_time_s", "peak_allocated_bytes")
 
 @dataclass(frozen=True)
 class Round:
-    """How a round ended. ``signal``: the signal that ended it, if one did; ``is_last``: time is up."""
+    """How a round ended. ``signal``: the signal that ended it, if one did."""
 
     signal: int | None = None
-    is_last: bool = False
 
 
 class Runner(Protocol[Entry]):
@@ -50,7 +48,7 @@ class Runner(Protocol[Entry]):
 
 
 def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
-    """Do rounds until nothing is due, a round gets nothing done, time is up, or a signal comes.
+    """Do rounds until nothing is due, a round gets nothing done, or a signal comes.
 
     Returns the number of that signal, else None.
     """
@@ -61,16 +59,16 @@ def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
                 batch.interrupted("a signal between two rounds")
                 return caught.signal
             done = runner.run(due)
-            if done.signal is not None or done.is_last:
+            if done.signal is not None:
                 return done.signal
             before = due
     return None
 
 
-def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool, limit: "TimeLimit | None" = None) -> int | None:
+def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool) -> int | None:
     """Play the batch on this machine. ``is_warm``: runs start from warm parents. Returns the same as `play`."""
     with WarmParents() if is_warm else nullcontext() as parents:
-        return play(batch, LocalRuns(batch, progress, parents, limit))
+        return play(batch, LocalRuns(batch, progress, parents))
 
 
 @contextmanager
@@ -82,52 +80,23 @@ def begun(folders: BatchFolders, folder: Path, plan: Frozen) -> Iterator[None]:
 
 
 @dataclass
-class TimeLimit:
-    """Minutes after which no further run starts. Expects a run to take the mean time of the earlier runs."""
-
-    minutes: float
-    _began: float = field(default_factory=time.monotonic)
-    _seconds: list[float] = field(default_factory=list)
-
-    def took(self, seconds: float) -> None:
-        """Record the duration of a run."""
-        self._seconds.append(seconds)
-
-    def why_over(self) -> str:
-        """Say why no further run starts; empty while there is time."""
-        elapsed_s = time.monotonic() - self._began
-        expected = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
-        if elapsed_s + expected <= self.minutes * 60:
-            return ""
-        return (
-            f"--max_minutes {self.minutes:g}: {elapsed_s / 60:.1f} minutes have passed, "
-            f"and a run takes about {expected / 60:.1f} minutes"
-        )
-
-
-@dataclass
 class LocalRuns(Generic[Entry]):
     """A `Runner` on this machine. ``parents`` None starts every run afresh."""
 
     batch: Batch[Entry]
     progress: Shows
     parents: WarmParents | None = None
-    limit: TimeLimit | None = None
 
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
         """Run one after the other. A signal ends the round."""
         closed: dict[str, str] = {}
         with self.progress(len(due)) as progress, interruption() as caught:
-            for place, item in enumerate(due):
+            for item in due:
                 if (signal := _received(caught)) is not None:
                     return Round(signal)
                 if item.entry.name in closed:
                     progress.finish(f"{self.batch.planned(item).title}: not started, {closed[item.entry.name]}")
                     continue
-                if self.limit and (over := self.limit.why_over()):
-                    self.batch.out_of_time([run for run in due[place:] if run.entry.name not in closed], over)
-                    progress.note(over)
-                    return Round(is_last=True)
                 ran = self._run_one(item, progress)
                 signal = ran.signal or _received(caught)
                 for name, why in self.batch.ended(item, ran):
@@ -143,7 +112,6 @@ class LocalRuns(Generic[Entry]):
         return Round()
 
     def _run_one(self, due: DueRun[Entry], progress: CellProgress) -> Ran:
-        began = time.monotonic()
         self.batch.starts(due)
         run_dir = fresh_folder(self.batch.planned(due).run_dir)
         try:
@@ -152,8 +120,6 @@ class LocalRuns(Generic[Entry]):
             if not self.batch.outlives_failed_starts:
                 raise
             ran = Ran(self._unstarted(due, error), run_dir, None)
-        if self.limit:
-            self.limit.took(time.monotonic() - began)
         progress.finish(run_line(ran.record))
         return ran
 

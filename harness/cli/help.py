@@ -24,7 +24,7 @@ _JOB = ("model_recipe_name", "gpu", "compute_dtype", "num_gpus", "task", "recomp
 _OFTEN = {
     "run": (*_JOB, "max_steps", "repeats", "ab", "dryrun"),
     "check": (*_JOB, "megatron_args", "bridge_config", "assume", "explain"),
-    "sweep": (*_JOB[:5], "over", "file", "repeats", "max_minutes", "resume", "results_dir", "dryrun"),
+    "sweep": (*_JOB[:5], "over", "file", "repeats", "control", "resume", "results_dir", "dryrun"),
     "plan": (*_JOB[:6], "bridge_config", "hf", "over", "fit_into", "html"),
     "nightly": ("suite", "only", "resume", "against", "junit", "html", "golden_dir", "dryrun", "results_dir"),
     "diagnose": (*_JOB, "megatron_args", "no_plan", "results_dir"),

@@ -97,7 +97,6 @@ class SweepPlan(Compared, Frozen):
     grid: bool
     cells: tuple[Cell, ...]
     prune: bool = True
-    max_minutes: float | None = None
     launch: BatchLaunch = BatchLaunch()
     gate: GateOptions = GateOptions()
     software: Software | None = None
@@ -114,12 +113,12 @@ class SweepPlan(Compared, Frozen):
 class SweepEvent(Frozen):
     """A line of ``events.jsonl``: a decision during the sweep.
 
-    ``taught``: an OOM (``by``) showed that ``cell`` cannot fit. ``budget``: ``cell`` was not started for lack of time.
+    ``taught``: an OOM (``by``) showed that ``cell`` cannot fit.
     ``interrupted``: a signal ended the sweep while ``cell`` ran.
     """
 
     time: str
-    kind: Literal["taught", "budget", "interrupted"]
+    kind: Literal["taught", "interrupted"]
     cell: str
     reason: str
     by: str | None = None

@@ -49,8 +49,6 @@ class SweepOptions:
         "recompute is varied, else the request.")] = None
     repeats: Annotated[int | None, option("N", "Run every cell N times, interleaved (A B C A B C). Confidence "
         "intervals need 3.")] = None
-    max_minutes: Annotated[float | None, option("MINUTES", "Start no run that would end after this time; --resume does "
-        "the rest.")] = None
     no_prune: Annotated[bool, flag("Also run cells that should run out of memory.")] = False
     margin: Annotated[float, option("FRACTION", "Share of the GPU's memory that must stay free.")] = 0.02
     no_warm: Annotated[bool, flag("Start every run in new processes, not from a warm parent.")] = False
@@ -85,9 +83,7 @@ def sweep(
     from harness.sweep.reports import SweepDisplay
 
     on_cluster, display = cluster_sweep_request(how, launch, nodes, cluster), SweepDisplay(as_json=how.as_json)
-    sitting = run.Sitting(
-        how.max_minutes, is_warm=not how.no_warm, meeting=Meeting(nodes.master_addr, nodes.master_port)
-    )
+    sitting = run.Sitting(is_warm=not how.no_warm, meeting=Meeting(nodes.master_addr, nodes.master_port))
     if on_cluster is not None:
         launch = replace(launch, launcher="torchrun")  # of the nodes
     elif nodes.node_rank != 0:
@@ -137,7 +133,7 @@ def report(asked: ReportOptions) -> None:
     report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))
 
 
-_MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
+_MAY_ACCOMPANY = frozenset({"resume", "no_warm", "as_json", "results_dir"})
 _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
 
 
@@ -196,9 +192,6 @@ def cluster_sweep_request(
         asked = problems.tried(lambda: cluster_request(launch, given, nodes_said(nodes, launch.replay_from)))
     if launch.launcher in CLUSTERS and how.no_warm:
         problems.add(f"--no_warm cannot be used with --launcher {launch.launcher}", "leave it out")
-    if launch.launcher in CLUSTERS and how.max_minutes is not None and how.resume is not None:
-        remedy = "leave it out: --time_limit ends the job"
-        problems.add("--max_minutes cannot be used with a resumed sweep on a cluster", remedy)
     problems.raise_if_any()
     return asked
 
@@ -225,4 +218,4 @@ def require_only_resume(*groups: object) -> None:
     """BadRequestError with every option that a resumed sweep takes from its own plan."""
     from harness.cli.requests import require_nothing_else
 
-    require_nothing_else("sweep", "--max_minutes, --no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)
+    require_nothing_else("sweep", "--no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)

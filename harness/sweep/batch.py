@@ -106,12 +106,6 @@ class SweepBatch(Batch[PlannedCell]):
         if due is not None:
             self._event("interrupted", due.entry.name, reason)
 
-    @override
-    def out_of_time(self, due: Sequence[DueCell], reason: str) -> None:
-        """Record one event per cell."""
-        for name in dict.fromkeys(run.entry.name for run in due):
-            self._event("budget", name, reason)
-
     def require_startable(self, node_rank: int = 0) -> None:
         """Raise one BadRequestError for all reasons why runs of the plan cannot start here. Starts nothing."""
         problems, golden = Problems(), self.plan.gate.golden_values_path
@@ -142,9 +136,7 @@ class SweepBatch(Batch[PlannedCell]):
             self._event("taught", name, why, by=cell.name)
         return learned
 
-    def _event(
-        self, kind: Literal["taught", "budget", "interrupted"], cell: str, reason: str, by: str | None = None
-    ) -> None:
+    def _event(self, kind: Literal["taught", "interrupted"], cell: str, reason: str, by: str | None = None) -> None:
         self.note(SweepEvent(time=utc_now(), kind=kind, cell=cell, reason=reason, by=by))
 
 

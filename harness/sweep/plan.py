@@ -191,7 +191,6 @@ def plan_sweep(
         capacity_bytes=(cells[0].spec or first.spec).capacity_bytes,
         margin=request.margin,
         prune=request.prune,
-        max_minutes=request.max_minutes,
         launch=request.launch,
         gate=request.gate,
         software=first.software,
@@ -215,8 +214,6 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
         problems.add(problem)
     if not 0 <= request.margin < 1:
         problems.add(f"--margin {request.margin:g} must be a share of the memory, from 0 to below 1", "e.g. 0.02")
-    if request.max_minutes is not None and not request.max_minutes > 0:
-        problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
     if request.launch.launcher in LAUNCHERS:  # for other launchers, the checks of every cell report it
         problems.found += launcher_problems(request.launch)
     with problems.collecting():

@@ -157,8 +157,8 @@ class SweepRequest:
     """The varied request, its axes and repeats, and how to launch and judge its runs.
 
     ``control``: values of axes, as :func:`read_control` takes them; empty for no recompute where recompute is varied,
-    and for the request itself where it is not. ``max_minutes`` counts from the first run on. ``sweep_dir``: the folder,
-    which several nodes must share; None makes a new one.
+    and for the request itself where it is not. ``sweep_dir``: the folder, which several nodes must share; None makes a
+    new one.
     """
 
     asked: Request
@@ -167,7 +167,6 @@ class SweepRequest:
     grid: bool = False
     repeats: int = 1
     control: str = ""
-    max_minutes: float | None = None
     prune: bool = True
     margin: float = SPARE
     force: frozenset[str] = frozenset()

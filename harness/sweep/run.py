@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.batch.engine import TimeLimit, begun, holding, play_here
+from harness.batch.engine import begun, holding, play_here
 from harness.batch.launches import require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
 from harness.cluster.node import NodeOfJob
@@ -40,7 +40,6 @@ class Sitting:
     ``meeting``: address and port at which several nodes meet, where it is no longer the first sitting's.
     """
 
-    max_minutes: float | None = None
     is_warm: bool = True
     meeting: Meeting = field(default_factory=Meeting)
 
@@ -117,8 +116,7 @@ def _run(batch: SweepBatch, display: SweepDisplay, sitting: Sitting, warning: st
     display.begins(batch.plan, batch.folder, len(due), warning if due else "")
     if due:
         is_warm = sitting.is_warm and batch.plan.launch.launcher == "torchrun"
-        limit = TimeLimit(sitting.max_minutes) if sitting.max_minutes is not None else None
-        signal = play_here(batch, display.progress, is_warm=is_warm, limit=limit)
+        signal = play_here(batch, display.progress, is_warm=is_warm)
     return answer(batch, display, signal)
 
 
@@ -139,8 +137,7 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     sweep_dir = Path(node.job.subject)
     meeting = Meeting(node.master_addr, attempt.master_port) if node.job.nnodes > 1 else Meeting()
     if node.place.node_rank == 0:
-        sitting = Sitting(read_sweep(sweep_dir).plan.max_minutes, meeting=meeting)
-        return resume_sweep(str(sweep_dir), None, SweepDisplay(), sitting)
+        return resume_sweep(str(sweep_dir), None, SweepDisplay(), Sitting(meeting=meeting))
     return follow_sweep(Follower(sweep_dir, node.place.node_rank, meeting), SweepDisplay())
 
 

@@ -53,9 +53,6 @@ class Recorded(Batch):
     def interrupted(self, reason, due=None):
         self.heard.append(("interrupted", due and due.entry.name, reason))
 
-    def out_of_time(self, due, reason):
-        self.heard.append(("out of time", [(run.entry.name, run.number) for run in due]))
-
 
 class Lines:
     """The lines that are shown."""

@@ -1,4 +1,4 @@
-"""The engine with recorded runs: when an entry is closed, when time is up, and runs that cannot start."""
+"""The engine with recorded runs: when an entry is closed, and runs that cannot start."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.batch.batch import BatchDisplay, _refused_by, ask_megatron, drafted, run_of
-from harness.batch.engine import LocalRuns, TimeLimit, play
+from harness.batch.engine import LocalRuns, play
 from harness.errors import BadRequestError
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
@@ -20,10 +20,10 @@ from harness.resolve.recipe import Request
 from tests.batch.conftest import REPLAYS, Lines, Recorded
 
 
-def played(batch, **more):
+def played(batch):
     """The lines that were shown, after all rounds."""
     shown = Lines()
-    assert play(batch, LocalRuns(batch, lambda _: nullcontext(shown), **more)) is None
+    assert play(batch, LocalRuns(batch, lambda _: nullcontext(shown))) is None
     return shown.lines
 
 
@@ -54,21 +54,6 @@ def test_what_a_run_teaches_closes_another_entry_in_the_same_round(batch):
     assert started(recorded)[0] == ("ok", 0)
     assert lines[1].startswith("  truncated: ") and lines[1].endswith(" lesson")
     assert lines[2].startswith("truncated: not started")
-
-
-def test_no_run_is_started_once_time_is_up_and_the_batch_hears_which(batch):
-    recorded, limit = batch("ok"), TimeLimit(minutes=1.0)
-    limit.took(120.0)
-    (line,) = played(recorded, limit=limit)
-    assert "--max_minutes 1" in line
-    assert recorded.heard == [("out of time", [("ok", 0), ("ok", 1)])]
-
-
-def test_the_time_of_each_run_is_that_from_its_start_to_its_end(batch):
-    recorded, taken = batch("ok"), []
-    played(recorded, limit=TimeLimit(minutes=1.0, _seconds=taken))
-    assert started(recorded) == [("ok", 0), ("ok", 1)]
-    assert [0 < seconds < 30 for seconds in taken] == [True, True]
 
 
 def test_a_signal_that_comes_while_a_run_ends_starts_no_other(batch, make_record):
@@ -112,15 +97,6 @@ def test_a_signal_after_a_good_run_ends_the_batch_too(batch, make_record):
     recorded.run_here = lambda *_: Ran(make_record(), recorded.folder, 15)
     assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines()))) == 15
     assert recorded.heard == [("starts", "ok", 0)]
-
-
-def test_a_run_that_would_end_in_time_is_started():
-    limit = TimeLimit(minutes=1.0)
-    assert limit.why_over() == ""
-    limit.took(30.0)
-    assert limit.why_over() == ""
-    limit.took(100.0)
-    assert " 1.1" in limit.why_over()
 
 
 def test_a_run_that_cannot_start_ends_the_batch_or_is_recorded_as_failed(batch):

@@ -65,18 +65,18 @@ def test_committed_runs_are_read_in_order_of_repeat_and_anything_else_is_passed_
     assert read.control is read.cells[0]
 
 
-def test_what_an_oom_taught_is_pruned_and_what_time_left_out_was_not_run(sweep):
+def test_what_an_oom_taught_is_pruned_and_what_a_signal_left_out_was_not_run(sweep):
     append_event(sweep, event("taught", "mlp", "as none", by="none"))
-    append_event(sweep, event("budget", "none", "20 minutes are over"))
+    append_event(sweep, event("interrupted", "none", "a signal came"))
     assert fates(sweep)["mlp"] == (0, "pruned", "as none")
-    assert fates(sweep)["none"] == (0, "not_run", "20 minutes are over")
+    assert fates(sweep)["none"] == (0, "not_run", "a signal came")
 
 
 def test_a_cell_with_fewer_runs_than_asked_for_says_why(sweep, make_record):
     commit(sweep, 0, 0, make_record())
     commit(sweep, 1, 0, make_record(status="oom"))
-    append_event(sweep, event("budget", "none", "20 minutes are over"))
-    assert fates(sweep)["none"] == (1, "run", "1 of 2 runs: 20 minutes are over")
+    append_event(sweep, event("interrupted", "none", "a signal came"))
+    assert fates(sweep)["none"] == (1, "run", "1 of 2 runs: a signal came")
     num_runs, fate, reason = fates(sweep)["mlp"]
     assert (num_runs, fate) == (1, "run") and reason.startswith("1 of 2 runs: ") and " oom " in reason
 
@@ -95,10 +95,10 @@ def test_an_interrupted_run_is_announced_as_repeated(sweep, make_record):
 
 
 def test_an_event_that_a_kill_cut_short_hurts_neither_those_before_nor_those_after(sweep):
-    append_event(sweep, event("budget", "none"))
+    append_event(sweep, event("interrupted", "none"))
     with (sweep / "events.jsonl").open("a") as stream:
         stream.write('{"time":"2026-03-04T0')
-    append_event(sweep, event("budget", "mlp"))
+    append_event(sweep, event("interrupted", "mlp"))
     assert [e.cell for e in read_sweep(sweep).events] == ["none", "mlp"]
 
 

@@ -105,6 +105,16 @@ def test_a_cell_out_of_memory_is_a_result_and_is_not_repeated(recorded, sweep, t
     assert [len(cell.runs) for cell in read_sweep(only_sweep(tmp_path)).cells] == [1, 2, 2, 2]
 
 
+def unstarted(sweep, source, tmp_path):
+    """The folder of a sweep that was killed before its first run."""
+    sweep(source)
+    folder = only_sweep(tmp_path)
+    for cell in (folder / "cells").iterdir():
+        shutil.rmtree(cell)
+    (folder / "events.jsonl").unlink(missing_ok=True)
+    return folder
+
+
 def with_predictions(folder, needed_bytes, **changes):
     """Give the cells of a sweep that has not run yet predictions of stage 0."""
     plan = read_sweep(folder).plan
@@ -116,8 +126,7 @@ def with_predictions(folder, needed_bytes, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(("prune", "status"), [(True, "pruned"), (False, "ok")])
 def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, prune, status):
-    sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
-    folder = only_sweep(tmp_path)
+    folder = unstarted(sweep, recorded(ends={"mlp": OOM}), tmp_path)
     with_predictions(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3}, prune=prune)
     answer = mbr_perf("sweep", "--resume", folder, "--json")
     assert statuses(answer) == {"none": "ok", "mlp": "oom", "core_attn": status, "full:uniform:1": "ok"}
@@ -128,8 +137,7 @@ def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, pru
 
 @pytest.mark.slow
 def test_a_lesson_that_a_kill_left_unwritten_is_learned_on_resuming(recorded, sweep, mbr_perf, tmp_path):
-    sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
-    folder = only_sweep(tmp_path)
+    folder = unstarted(sweep, recorded(ends={"mlp": OOM}), tmp_path)
     with_predictions(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3})
     mbr_perf("sweep", "--resume", folder)
     (folder / "events.jsonl").unlink()
@@ -144,19 +152,17 @@ def test_a_failed_cell_does_not_stop_the_sweep_and_decides_the_exit_code(recorde
 
 
 @pytest.mark.slow
-def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, sweep, mbr_perf, tmp_path):
-    answer = sweep(recorded(), "--json", "--max_minutes", "1e-9")
-    assert (answer.code, statuses(answer)) == (6, dict.fromkeys(SECONDS, "not_run"))
-    folder = only_sweep(tmp_path)
-    for said in (answer.err, json.loads(answer.out)["why"]):
-        assert re.search(rf"\b4 runs .*: mbr-perf sweep --resume {folder}", said)
-    assert {event.kind for event in read_sweep(folder).events} == {"budget"}
+def test_a_report_of_an_unfinished_sweep_names_the_command_that_resumes_it(recorded, sweep, mbr_perf, tmp_path):
+    folder = unstarted(sweep, recorded(), tmp_path)
+    answer = mbr_perf("report", folder, "--json")
+    assert statuses(answer) == dict.fromkeys(SECONDS, "not_run")
+    assert re.search(rf"\b4 runs .*: mbr-perf sweep --resume {folder}", json.loads(answer.out)["why"])
     again = mbr_perf("sweep", "--resume", folder, "--json")
     assert (again.code, statuses(again)) == (0, dict.fromkeys(SECONDS, "ok"))
 
 
 def test_a_report_that_cannot_be_written_does_not_cost_the_answer(recorded, sweep, mbr_perf, tmp_path):
-    sweep(recorded(ends={"mlp": CRASH}), "--json", "--max_minutes", "1e-9")
+    sweep(recorded(ends={"mlp": CRASH}), "--json")
     folder = only_sweep(tmp_path)
     shutil.rmtree(folder / "report")
     (folder / "report").write_text("in the way")
@@ -235,15 +241,9 @@ def test_a_recording_that_lacks_a_cell_is_reported_before_anything_runs(recorded
 
 def test_everything_wrong_with_a_sweep_is_reported_at_once(mbr_perf, tmp_path):
     answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=two", "--over", "recomptue=mlp", "--repeats", 0,
-                      "--margin", 2, "--max_minutes", 0, "--results_dir", tmp_path / "results")  # fmt: skip
+                      "--margin", 2, "--results_dir", tmp_path / "results")  # fmt: skip
     assert answer.code == 2
-    for message in (
-        "--over tp: 'two'",
-        "'recompute'?",
-        "--repeats 0",
-        "--margin 2",
-        "--max_minutes 0",
-    ):
+    for message in ("--over tp: 'two'", "'recompute'?", "--repeats 0", "--margin 2"):
         assert message in answer.err
     assert not (tmp_path / "results").exists()
 
