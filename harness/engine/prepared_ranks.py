@@ -15,13 +15,13 @@ from contextlib import suppress
 from types import TracebackType
 
 from harness.engine.process import (
-    ForkedProcess,
     UnforkableError,
     die_with_parent,
     end_now,
     run_and_end,
     why_not_forkable,
 )
+from harness.records.launch import Child
 
 # Arguments that torch may pass when it asks for the process of a rank.
 KNOWN = frozenset({"entrypoint", "args", "env", "stdout", "stderr", "local_rank_id", "numa_options"})
@@ -46,7 +46,7 @@ class PreparedRanks:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._waiting: list[tuple[ForkedProcess, int]] = []
+        self._waiting: list[tuple[Child, int]] = []
 
     def __enter__(self) -> "PreparedRanks":
         from torch.distributed.elastic.multiprocessing import api
@@ -84,7 +84,7 @@ class PreparedRanks:
 class RankHandler:
     """The handle of a rank for torchrun: ``proc``, and how to end it."""
 
-    def __init__(self, proc: ForkedProcess, local_rank_id: int) -> None:
+    def __init__(self, proc: Child, local_rank_id: int) -> None:
         self.proc, self.local_rank_id = proc, local_rank_id
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
@@ -93,7 +93,7 @@ class RankHandler:
             os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 
 
-def _fork_rank(orders: list[int]) -> tuple[ForkedProcess, int]:
+def _fork_rank(orders: list[int]) -> tuple[Child, int]:
     """Fork a waiting rank; return it and the pipe for its order. ``orders``: the pipes of ranks forked before it."""
     read, write = os.pipe()
     report, ready = os.pipe()
@@ -106,7 +106,7 @@ def _fork_rank(orders: list[int]) -> tuple[ForkedProcess, int]:
     os.close(ready)
     with os.fdopen(report, "rb") as waiting:
         waiting.read()  # until it leads its process group, which signals are sent to
-    return ForkedProcess(pid), write
+    return Child(pid), write
 
 
 def _be_rank(order: int, ready: int) -> None:

@@ -5,15 +5,13 @@ import faulthandler
 import gc
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from harness.records.launch import PARENT_PID_VARIABLE
+from harness.records.launch import PARENT_PID_VARIABLE, prctl
 from harness.units import counted
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -28,10 +26,7 @@ def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
     """
     if sys.platform != "linux":
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, int(with_signal), 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
+    prctl(PR_SET_PDEATHSIG, int(with_signal))
     expected = os.environ.get(PARENT_PID_VARIABLE)
     if expected is not None and os.getppid() != int(expected):
         os.kill(os.getpid(), with_signal)
@@ -45,34 +40,6 @@ def be_parent_of_children() -> None:
 def dump_stacks_on_signal() -> None:
     """Let SIGUSR1 write the Python stacks of all threads to descriptor 2. Call it after redirecting that."""
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=False)
-
-
-POLL_S = 0.01
-
-
-class ForkedProcess:
-    """A child of this process, known by ``pid``."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; subprocess.TimeoutExpired after ``timeout`` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout or 0.0)
-            time.sleep(POLL_S)
-        return code
 
 
 def run_and_end(program: Callable[[], object]) -> NoReturn:

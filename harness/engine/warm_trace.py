@@ -14,8 +14,6 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from harness.engine.process import (
-    POLL_S,
-    ForkedProcess,
     UnforkableError,
     be_parent_of_children,
     die_with_parent,
@@ -24,10 +22,12 @@ from harness.engine.process import (
     why_not_forkable,
 )
 from harness.engine.trace import prepare
+from harness.records.launch import Child
 from harness.records.store import write_atomically
 from harness.records.trace import TraceFile, TraceRequest, progress_file
 
 _STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
+_POLL_S = 0.01
 
 
 def main() -> int:
@@ -48,10 +48,10 @@ def _serve(stand_in: str | None) -> None:
     After the first fork that ended well, trace one of its cases here too. Later forks then start with all that torch
     and megatron-core load at their first use, which takes as long as a dozen cases.
     """
-    forks: dict[Path, ForkedProcess] = {}
+    forks: dict[Path, Child] = {}
     is_warm = False
     while True:
-        if select.select([_STDIN], [], [], POLL_S if forks else None)[0]:
+        if select.select([_STDIN], [], [], _POLL_S if forks else None)[0]:
             names = os.read(_STDIN, _MOST_BYTES).decode().splitlines()
             if not names:
                 return
@@ -80,13 +80,13 @@ def _warm_up(request: TraceRequest) -> None:
         dist.destroy_process_group()
 
 
-def _forked(folder: Path, stand_in: str | None) -> ForkedProcess:
+def _forked(folder: Path, stand_in: str | None) -> Child:
     if problem := why_not_forkable():
         raise UnforkableError(problem)
     pid = os.fork()
     if pid == 0:
         run_and_end(lambda: _answer(folder, stand_in))
-    return ForkedProcess(pid)
+    return Child(pid)
 
 
 def _answer(folder: Path, stand_in: str | None) -> None:

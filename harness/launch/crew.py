@@ -21,7 +21,7 @@ from harness.launch.processes import (
     is_alive,
     send,
 )
-from harness.records.launch import PARENT_PID_VARIABLE
+from harness.records.launch import PARENT_PID_VARIABLE, Child
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -70,34 +70,8 @@ TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent ca
 KILLED_S = 5.0
 
 
-class WarmAgent:
-    """An agent that a warm parent forked: a child of this process by adoption, with a part of Popen's methods."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._exit_code: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        if self._exit_code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._exit_code = os.waitstatus_to_exitcode(status)
-        return self._exit_code
-
-    def wait(self) -> int:
-        """Return the exit code, once it has ended."""
-        while (code := self.poll()) is None:
-            time.sleep(POLL_S)
-        return code
-
-    def kill(self) -> None:
-        """Send SIGKILL; nothing to one that has ended, because another process may have its number by now."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-
-Agent = subprocess.Popen[bytes] | WarmAgent
+Agent = subprocess.Popen[bytes] | Child
+"""Started afresh, or forked by a warm parent: then a child of this process by adoption."""
 
 
 class Crew:

@@ -1,6 +1,5 @@
 """Processes identified by pid and start time, never by name: children of this program, and owners of folders."""
 
-import ctypes
 import errno
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
+from harness.records.launch import prctl
 from harness.records.rank import OWNER, RELEASED, Owner
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
@@ -39,12 +39,8 @@ class _Stat:
 
 def adopt_orphans() -> None:
     """Let grandchildren whose parent was killed become children of this process, so that it can end them."""
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
+    if sys.platform == "linux":
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def identify(pid: int) -> Process | None:

@@ -13,11 +13,11 @@ from types import TracebackType
 
 from pydantic import ValidationError
 
-from harness.launch.crew import Agent, Interruption, WarmAgent
+from harness.launch.crew import Agent, Interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.records.collect import WarmAnswer, WarmRequest
-from harness.records.launch import OF_PROCESSES, PARENT_PID_VARIABLE, ended_how, open_log
+from harness.records.launch import OF_PROCESSES, PARENT_PID_VARIABLE, Child, ended_how, open_log
 
 READY_S = 180.0  # on a cold node torch and megatron load from a shared file system
 FORK_S = 20.0
@@ -64,7 +64,7 @@ class WarmProcess:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> WarmAgent | Refused:
+    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> Child | Refused:
         """Return an agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
         if not self._is_ready:
             ready = self._listen(READY_S, give_up, late_for_good=True)
@@ -89,9 +89,9 @@ class WarmProcess:
             return answer
         if answer.pid is None:
             return Refused(answer.reason)
-        return self._begun(WarmAgent(answer.pid))
+        return self._begun(Child(answer.pid))
 
-    def _begun(self, agent: WarmAgent) -> WarmAgent | Refused:
+    def _begun(self, agent: Child) -> Child | Refused:
         """Return the agent after the order to begin. One whose announcement came too late gets no order, and ends."""
         try:
             self._channel.sendall(b"go\n")
@@ -179,7 +179,7 @@ class WarmParents:
         while self._parents:
             self._parents.popitem()[1].close()
 
-    def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> WarmAgent | Refused:
+    def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> Child | Refused:
         """Return an agent for the plan, or why it must start afresh. ``give_up`` ends the wait."""
         key = _key(plan)
         if sys.platform != "linux":
