@@ -4,13 +4,22 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.failures.verdict import Confidence, OomClass, OomVerdict, class_name
+from harness.failures.allocator import judged
+from harness.failures.verdict import AllocatorFigures, Confidence, OomClass, OomVerdict, class_name
 from harness.show.answer import answer
 from harness.show.json import Document, Shown, at
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, answer_line, listing, table, tabled
-from harness.snapshot.failed_request import verdict
 from harness.snapshot.reading import fullest_device, snapshot_summary
-from harness.snapshot.values import DeviceMemory, FirstFailure, Question, SnapshotSummary, WhatIf, WhatIfRow, by_module
+from harness.snapshot.values import (
+    DeviceMemory,
+    FailedRequest,
+    FirstFailure,
+    Question,
+    SnapshotSummary,
+    WhatIf,
+    WhatIfRow,
+    by_module,
+)
 from harness.units import counted, format_bytes
 
 _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
@@ -47,6 +56,34 @@ def show_snapshot(path: Path, question: Question | None, *, as_json: bool) -> No
     answer(lambda: document, lambda: snapshot_page(summary, device, found), as_json=as_json)
 
 
+def verdict(device: DeviceMemory) -> OomVerdict | None:
+    """Judge the last failed request as torch's message of that moment. None if the history has no failed request.
+
+    Free memory in private pools serves only their graphs, so it does not count as room. A snapshot lacks the memory of
+    other processes and libraries: a device that they fill gets the class capacity, and the error's text has more.
+    """
+    failure = device.failure
+    if failure is None:
+        return None
+    room, free = _unallocated(device, failure), failure.device_free_bytes or 0
+    figures = AllocatorFigures(
+        tried_bytes=failure.request_bytes,
+        total_bytes=failure.reserved_then_bytes + free,
+        free_bytes=free,
+        allocated_bytes=failure.reserved_then_bytes - room,
+        unallocated_bytes=room,
+        private_pool_bytes=sum(pool.reserved_bytes for pool in device.private_pools) or None,
+    )
+    return judged(figures, expandable_segments=device.has_expandable_segments)
+
+
+def _unallocated(device: DeviceMemory, failure: FailedRequest) -> int:
+    if failure.is_now:
+        return device.releasable_bytes + device.stranded_bytes
+    used = failure.allocated_then_bytes + (device.rounding_bytes or 0) + device.private_free_bytes
+    return max(0, failure.reserved_then_bytes - used)
+
+
 def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> Page:
     """Make a page about the fullest device; a line names the others."""
     others = [str(other.device) for other in summary.devices if other.device != device.device]
@@ -54,8 +91,10 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
     facts = [("Snapshot", f"{summary.file}, device {device.device}{also}")]
     if summary.predicted:
         facts += [("Predicted", f"{summary.predicted}; no job has run")]
-    if verdict:
-        facts += [("Next", verdict.next_experiment)]
+    if verdict and (failed := device.failure):
+        left = failed.device_free_bytes
+        had = "" if left is None else f", {format_bytes(left)} left on the device"
+        facts += [("Request", f"{format_bytes(failed.request_bytes)}{had}"), ("Next", verdict.next_experiment)]
     if asked := summary.what_if:
         blocks: tuple[Block, ...] = (
             *_what_if(asked, "predicted" if summary.predicted else "recorded"),

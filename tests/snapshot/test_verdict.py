@@ -4,7 +4,7 @@ import pytest
 
 from harness.failures.verdict import OomVerdict
 from harness.snapshot.child import summarise
-from harness.snapshot.failed_request import verdict
+from harness.snapshot.show import verdict
 from harness.units import GIB
 from tests.snapshot_pickles import MLP, Allocator, fragmented
 
