@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.launch.machine import TRAINING
 from harness.records.batches import Build
 from harness.records.folders import checkout_dir
-from harness.records.quoting import quoted_error
+from harness.records.quoting import output_of
 
 _PROBE = (
     "import json, sys, harness; from harness.launch.machine import installed_software as found; "
@@ -75,18 +74,12 @@ def require_same_build(option: str, then: Build, host: Host) -> None:
 def _asked(option: str, text: str, build: Build, host: Host) -> tuple[str, str, Software]:
     """Return the prefix of the environment, its mbr-perf and its software, as the environment itself reports them."""
     env = {**host_with(host, build).shell, **SAFE_PATH}
-    try:
-        done = subprocess.run(
-            (build.python, "-c", _PROBE), env=env, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-        )
-        why = quoted_error(done.stderr) if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BadRequestError(f"{option} {text}: {build.python} does not answer: {error}") from error
+    out, why = output_of((build.python, "-c", _PROBE), _PATIENCE_S, env)
     if why:
         message = f"{option} {text}: mbr-perf cannot be imported in {build.python}: {why}"
         raise BadRequestError(message, remedy=_remedy(build))
     try:
-        prefix, version, software = json.loads(done.stdout)
+        prefix, version, software = json.loads(out)
         return prefix, version, Software.model_validate(software)
     except ValueError as error:
         message = f"{option} {text}: {build.python} did not answer as a Python environment does"

@@ -1,6 +1,5 @@
 """The GPUs of this machine, as NVML lists them."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,7 +9,7 @@ from pydantic import ValidationError
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GpuType, gpu_named
 from harness.launch.environment import SAFE_PATH, Host
-from harness.records.quoting import quoted_error
+from harness.records.quoting import output_of
 
 TIMEOUT_S = 60.0  # without persistence mode the driver first initializes every GPU of the server, each for seconds
 NO_BINDING = "No module named 'pynvml'"
@@ -69,19 +68,13 @@ def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
 
 def _detected(host: Host, timeout_s: float) -> Detection:
     command = (host.python, "-m", "harness.engine.nvml_device", "list")
-    env = {**host.shell, **SAFE_PATH}
+    answer, why = output_of(command, timeout_s, {**host.shell, **SAFE_PATH})
+    if why:
+        return _unanswered(f"asking NVML: {why}")
     try:
-        asked = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return _unanswered(f"NVML did not answer within {timeout_s:g} s")
-    if asked.returncode != 0:
-        return _unanswered(f"asking NVML failed with exit code {asked.returncode}: {quoted_error(asked.stderr)}")
-    try:
-        return Detection.model_validate_json(asked.stdout)
+        return Detection.model_validate_json(answer)
     except ValidationError:
-        return _unanswered(f"NVML's answer cannot be read: {asked.stdout[:200].decode(errors='replace')}")
+        return _unanswered(f"NVML's answer cannot be read: {answer[:200].decode(errors='replace')}")
 
 
 def _unanswered(error: str) -> Detection:

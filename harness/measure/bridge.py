@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import subprocess
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.launch.required import bridge_version
 from harness.predict.tracer import cache_folder
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
-from harness.records.quoting import quoted_error
+from harness.records.quoting import output_of
 from harness.records.store import write_atomically
 from harness.resolve.points import choose_point
 from harness.resolve.recipe import ForeignSource, Request
@@ -87,17 +86,11 @@ def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: 
     path.parent.mkdir(parents=True, exist_ok=True)
     command = (python, "-m", "harness.engine.bridge_recipe", function, str(num_gpus), str(path))
     env = {**dict(shell), **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as late:
+    if why := output_of(command, _TIMEOUT_S, env)[1]:
         raise BadRequestError(
-            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration within {_TIMEOUT_S:g} s",
-            remedy="a recipe that fetches from Hugging Face needs the network, or HF_HUB_OFFLINE=1 with a cache",
-        ) from late
-    if done.returncode:
-        raise BadRequestError(
-            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {quoted_error(done.stderr)}",
-            remedy="correct the name, or give the file of `run_script.py --dryrun` with --bridge_config",
+            f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {why}",
+            remedy="correct the name, or give the file of `run_script.py --dryrun` with --bridge_config; a recipe that "
+            "fetches from Hugging Face needs the network, or HF_HUB_OFFLINE=1 with a cache",
         )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from harness.measure.understanding import (
     with_note_on_steps,
 )
 from harness.records.launch import PARENT_PID_VARIABLE
-from harness.records.quoting import quoted_error
+from harness.records.quoting import output_of
 from harness.records.redact import redact_shapes
 
 TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
@@ -110,16 +109,8 @@ def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterato
     command = (host.python, "-m", "harness.engine.config_probe")
     shell = {**host.shell, **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
     lines = [json.dumps({"spec": item.spec.model_dump(mode="json"), "env": dict(item.env or {})}) for item in asked]
-    try:
-        done = subprocess.run(
-            command, input="\n".join(lines).encode(), env=shell, capture_output=True, timeout=timeout_s, check=False
-        )
-        out = done.stdout
-        ended = f"asking megatron-core ended with exit code {done.returncode}: {quoted_error(done.stderr)}"
-        otherwise = ended if done.returncode else "there is no answer"
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout or b""
-        otherwise = f"megatron-core did not answer within {timeout_s:g} s"
+    out, why = output_of(command, timeout_s, shell, "\n".join(lines).encode())
+    otherwise = f"asking megatron-core: {why}" if why else "there is no answer"
     answered = out.decode(errors="replace").splitlines()
     for place in range(len(asked)):
         yield _answer(answered[place]) if place < len(answered) else Answer(problem=otherwise)

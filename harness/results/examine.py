@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections import Counter
@@ -18,7 +17,7 @@ from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_
 from harness.launch.environment import SAFE_PATH, Host, inherited
 from harness.launch.machine import TRAIN_EXTRA, TRAINING, installed_software
 from harness.records.disk import free_bytes
-from harness.records.quoting import quoted_error
+from harness.records.quoting import output_of
 from harness.records.store import write_atomically
 from harness.show import page
 from harness.show.json import Document
@@ -159,18 +158,12 @@ def import_line(host: Host, software: Software, gpus: Detection) -> Iterator[Lin
     modules = ", ".join(("torch", "transformer_engine.pytorch") if software.transformer_engine else ("torch",))
     command = (host.python, "-c", f"import {modules}; print(torch.cuda.device_count())")
     environment = {variable.name: variable.value for variable in inherited(host.shell)} | SAFE_PATH
-    try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        yield Line("imports", "problem", f"{modules}: not imported within {IMPORT_S:g} s", "look at the file system")
-        return
-    if done.returncode != 0:
+    out, why = output_of(command, IMPORT_S, environment)
+    if why:
         remedy = "install a build for this torch and CUDA, or put its libraries on LD_LIBRARY_PATH"
-        yield Line("imports", "problem", f"{modules}: {quoted_error(done.stderr)}", remedy)
+        yield Line("imports", "problem", f"{modules}: {why}", remedy)
         return
-    count = int(done.stdout.split()[-1])
+    count = int(out.split()[-1])
     found = f"{modules}; torch {software.torch} finds {count} of {counted(len(gpus.gpus), 'GPU')}"
     state: State = "ok" if count else "problem"
     yield Line("imports", state, found, "install a torch for this driver, or check CUDA_VISIBLE_DEVICES")

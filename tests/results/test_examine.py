@@ -141,7 +141,7 @@ def test_a_gpu_run_needs_a_compiler_for_triton(toolbox, tools, env, header, stat
         ("echo 1", "2.11", "ok", "torch, transformer_engine.pytorch; torch 2.11.0 finds 1 of 1 GPU"),
         ("echo a warning; echo 0", None, "problem", "torch; torch 2.11.0 finds 0 of 1 GPU"),
         ("echo 'ImportError: libcudnn_graph.so.9: HF_TOKEN=CANARY' >&2; exit 1", "2.11", "problem",
-         "torch, transformer_engine.pytorch: ImportError: libcudnn_graph.so.9: HF_TOKEN=***"),
+         "torch, transformer_engine.pytorch: exit code 1: ImportError: libcudnn_graph.so.9: HF_TOKEN=***"),
     ],
 )  # fmt: skip
 def test_what_ranks_import_is_imported_where_there_are_gpus(program, says, te, state, found):
