@@ -28,8 +28,8 @@ from harness.records.night import (
     pair_label,
     read_night,
     run_dir_of,
-    run_id_of,
 )
+from harness.records.references import run_id_of
 from harness.units import utc_now
 
 DueCase = DueRun[PlannedCase]

@@ -5,7 +5,6 @@ starts, an event records why (a repeat, a retry, a confirmation). How a case end
 """
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,12 +189,6 @@ class NightData:
 def run_dir_of(night_dir: Path, case: str, number: int) -> Path:
     """Return the folder of a case's run; runs are counted from 0."""
     return night_dir / CASES / case / str(number)
-
-
-def run_id_of(night_id: str, case: str, number: int) -> str:
-    """Return the run's id, safe as a file name: other characters, such as a comma, become their hex code."""
-    name = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"-{ord(found[0]):x}-", case)
-    return f"{night_id}.{name}.{number}"
 
 
 def read_night(reference: str | Path, results: Path | None = None) -> NightData:

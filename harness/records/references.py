@@ -1,7 +1,8 @@
 """Finds the folder of a run, a sweep or a night by its path or id, and says what else a reference is."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +32,20 @@ def named(start: str, among: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path for path in among if start and (path.name.startswith(start) or path.name.endswith(f"-{start}")))
 
 
+def run_id_of(batch_id: str, entry: str, number: object) -> str:
+    """Return the id of a run of a night or sweep, safe as a file name: a comma, for example, becomes its hex code."""
+    name = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"-{ord(found[0]):x}-", entry)
+    return f"{batch_id}.{name}.{number}"
+
+
+def _in_batches(run_id: str, results: Path) -> Iterator[Path]:
+    """Yield the runs of nights and sweeps with this id, which may begin with the last eight digits of the batch's."""
+    for batch in (path for kind in MARKS for path in folders(results / f"{kind}s")):
+        start = next((each for each in (batch.name, batch.name[-8:]) if run_id.startswith(f"{each}.")), None)
+        if start:
+            yield from (run for run in batch.glob("*/*/*") if run_id_of(start, run.parent.name, run.name) == run_id)
+
+
 def nearest_folder(typed: str, among: Iterable[Path]) -> str:
     """``did you mean ID?`` for a slip in an id or in its last eight digits; empty where no folder is near."""
     names = [path.name for path in among]
@@ -42,10 +57,12 @@ def nearest_folder(typed: str, among: Iterable[Path]) -> str:
 def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Path:
     """Return the only folder in ``parents`` that :func:`named` finds. BadRequestError for none or several.
 
-    ``kinds``: what the folders hold, such as ``run or sweep``. ``remedy``: for a name that no folder's is like.
+    ``kinds``: what the folders hold, such as ``run or sweep``. ``remedy``: for a name that no folder's is like. Where
+    ``parents`` hold runs, also finds those of nights and sweeps.
     """
     every, where = [path for parent in parents for path in folders(parent)], os.path.commonpath(parents)
-    found = named(start, every)
+    of_batches = (run for parent in parents if parent.name == "runs" for run in _in_batches(start, parent.parent))
+    found = named(start, every) or tuple(of_batches)
     if len(found) == 1:
         return found[0]
     if found:

@@ -176,11 +176,6 @@ def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
     return sweep_dir / CELLS / f"{cell_index:03d}" / str(repeat)
 
 
-def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
-    """Number a run of a sweep so that ids sort by cell, then by repeat, both from 0."""
-    return f"{sweep_id}.{cell_index:03d}.{repeat}"
-
-
 def read_sweep(
     reference: str | Path, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
 ) -> SweepData:

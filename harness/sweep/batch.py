@@ -14,9 +14,10 @@ from harness.launch.required import require_machine
 from harness.measure.launched import Ran
 from harness.records.batches import read_events
 from harness.records.goldens import find_golden
+from harness.records.references import run_id_of
 from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, read_record
-from harness.records.sweep import SWEEP, PlannedCell, SweepEvent, SweepPlan, read_sweep, run_dir_of, run_id_of
+from harness.records.sweep import SWEEP, PlannedCell, SweepEvent, SweepPlan, read_sweep, run_dir_of
 from harness.sweep.axes import PYTHON
 from harness.units import format_bytes, utc_now
 
@@ -68,9 +69,10 @@ class SweepBatch(Batch[PlannedCell]):
     @override
     def planned(self, due: DueCell) -> PlannedRun:
         """Return the run in ``cells/<index>/<repeat>``, launched like all cells."""
+        run_dir = run_dir_of(self.folder, *_place(due))
         return PlannedRun(
-            run_dir=run_dir_of(self.folder, *_place(due)),
-            run_id=run_id_of(self.plan.sweep_id, *_place(due)),
+            run_dir=run_dir,
+            run_id=run_id_of(self.plan.sweep_id, run_dir.parent.name, due.number),
             title=run_of(due.entry.name, due.number, self.plan.repeats),
             launch=self.plan.launch,
             software=self.plan.software,

@@ -7,7 +7,8 @@ import pytest
 
 from harness.records.batches import NIGHT_FOLDERS, append_event
 from harness.records.goldens import read_golden
-from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of, run_id_of
+from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of
+from harness.records.references import run_id_of
 from harness.records.store import write_record
 
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"

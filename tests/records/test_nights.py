@@ -1,10 +1,14 @@
 """Night folders: found by reference, read whole whatever ended the night."""
 
+import re
+
 import pytest
 
+from harness.errors import BadRequestError
 from harness.records.batches import NIGHT_FOLDERS, append_event
-from harness.records.night import NightEvent, NightPlan, PlannedCase, read_night, run_dir_of, run_id_of
-from harness.records.store import write_record
+from harness.records.night import NightEvent, NightPlan, PlannedCase, read_night, run_dir_of
+from harness.records.references import run_id_of
+from harness.records.store import record_path, write_record
 
 
 @pytest.fixture(name="night")
@@ -51,8 +55,14 @@ def test_a_plan_is_written_once(night):
         NIGHT_FOLDERS.write_plan(night, read_night(night).plan)
 
 
-def test_the_id_of_a_run_is_a_file_name_for_history_and_never_that_of_another_case(tmp_path):
-    assert run_id_of("night", "dense", 0) == "night.dense.0"
+def test_the_id_of_a_run_is_a_file_name_and_finds_that_run_only(night, tmp_path, make_spec, make_record):
     ids = {run_id_of("night", name, 0) for name in ("a,b", "a-b", "a:b", "a b")}
-    assert len(ids) == 4
-    assert all(set(folder_id) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-_") for folder_id in ids)
+    assert len(ids) == 4 and all(re.fullmatch(r"[a-z0-9.-]+", run_id) for run_id in ids)
+    run_dir = start(night, 0)
+    write_record(run_dir, make_record(make_spec(gpu="cpu")))
+    assert all(
+        record_path(run_id_of(start_of_id, CASE, 0), tmp_path).parent == run_dir
+        for start_of_id in (night.name, night.name[-8:])
+    )
+    with pytest.raises(BadRequestError):
+        record_path(run_id_of(night.name, CASE, 1), tmp_path)
