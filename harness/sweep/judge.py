@@ -16,7 +16,7 @@ from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict, room_text
-from harness.units import counted, format_bytes, format_percent
+from harness.units import counted, format_bytes, format_percent, sentence
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,16 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
         return Recommendation(None, _nothing(cells, able, margin))
-    best = fitting[0]
-    tied = [cell for cell in fitting if not times.is_faster(best, cell)]
+    best, *_ = tied = [cell for cell in fitting if not times.is_faster(fitting[0], cell)]
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
-    among = f"{counted(len(fitting), 'cell')} {_room(cells, margin)}"
+    kind = "judged cell" if any(cell.doubts for cell in cells) else "cell"
+    among = f"{counted(len(fitting), kind)} {_room(cells, margin)}"
     if len(tied) > 1:
-        use = _smallest(tied)
-        is_slower = _cost(use)[0] > _cost(best)[0] * (1 + times.threshold)
-        if is_slower and not limits_of((cell.spec for cell in cells), margin):
-            return _undecided(use, best, times.noise(tied))
-        return _by_memory(tied, len(fitting) - len(tied), reference, times, among)
+        rest = f", {len(fitting) - len(tied)} of them slower" * (len(tied) < len(fitting))
+        is_limited = bool(limits_of((cell.spec for cell in cells), margin))
+        return _by_memory(tied, reference, times, f"There are {among}{rest}.", is_limited=is_limited)
     why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
-    return Recommendation(best.name, why)
+    return Recommendation(best.name, why, (best.name,))
 
 
 def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str:
@@ -99,35 +97,24 @@ def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str
     return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
 
 
-def _undecided(use: CellVerdict, best: CellVerdict, noise: str) -> Recommendation:
-    """Recommend none: less memory, whose limit is unknown, does not outweigh a time that was measured as longer."""
-    slower, saved = _cost(use)[0] / _cost(best)[0] - 1, _cost(best)[1] - _cost(use)[1]
-    more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(best.costs_s)))
-    why = "No difference in time is established, and no memory limit is known."
-    by_memory = f"{use.name} takes {format_bytes(saved)} less than {best.name} at {format_percent(slower)} time"
-    return Recommendation(
-        None,
-        f"{why} Repeat each cell {more} times (--repeats {more}), or set a --memory_limit.",
-        f"By memory, {by_memory}; {noise}",
-    )
-
-
 def _by_memory(
-    tied: Sequence[CellVerdict], num_slower: int, reference: str, times: Times, among: str
+    tied: Sequence[CellVerdict], reference: str, times: Times, among: str, *, is_limited: bool
 ) -> Recommendation:
-    """Return the cell with the least memory among those that may be the fastest."""
-    use, names = _smallest(tied), "; ".join(cell.name for cell in tied)
-    least = _own(use, reference, with_time=False)
-    rest = f", {num_slower} of them slower" if num_slower else ""
-    why = f"It takes the least memory of these: {least}. There are {among}{rest}."
-    return Recommendation(use.name, why, f"No difference in time is established between {names}: {times.noise(tied)}")
+    """Return the equally fast cell with the least memory; where that differs by no more than noise, the fastest.
 
-
-def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
-    """Return the cell with the least memory; where memory differs by no more than noise, the fastest of them."""
+    None where no memory limit is known, and the cell's time was measured as longer by more than the threshold.
+    """
     least = min(cell.peak_bytes or 0 for cell in tied)
     noise = max((cell.versus.memory_noise_bytes or 0 for cell in tied if cell.versus), default=0)
-    return next(cell for cell in tied if (cell.peak_bytes or 0) <= least + noise)
+    small = [cell for cell in tied if (cell.peak_bytes or 0) <= least + noise]
+    use, best, is_equal = small[0], tied[0], len(small) == len(tied)
+    names, noise_text = tuple(cell.name for cell in tied), f"{sentence(times.noise(tied))}."
+    if not is_limited and _cost(use)[0] > _cost(best)[0] * (1 + times.threshold):
+        more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(best.costs_s)))
+        remedy = f"Repeat each cell {more} times (--repeats {more}), or set a --memory_limit"
+        return Recommendation(None, f"No memory limit is known. {remedy}. {noise_text}", names)
+    takes = f"{use.name} takes {'equal' if is_equal else 'the least'} memory: {_own(use, reference, with_time=False)}"
+    return Recommendation(use.name, f"{takes}. {among} {noise_text}", names, is_equal)
 
 
 def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:

@@ -14,7 +14,6 @@ from harness.units import counted, format_bytes, format_percent, grouped, senten
 
 _MANY = 4
 _MOST_BAD = 6
-_LONGEST_TIE = 90
 _NOT_STARTED = ("pruned", "illegal")
 _NO_FIGURES = ("failed", "interrupted", *_NOT_STARTED)
 
@@ -80,7 +79,7 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
         *unknown,
         *_basis(verdict),
         f"Pareto set, the cells that no other cell beats in time without using more memory: {members}",
-        f"{verdict.recommendation.tie}. {verdict.recommendation.why}".lstrip(". "),
+        verdict.recommendation.text,
     )
 
 
@@ -89,32 +88,27 @@ def answer(verdict: SweepVerdict) -> Line:
     best = verdict.recommendation
     if verdict.num_runs_missing or best.cell is None:
         prefix = "Unfinished: " if verdict.num_runs_missing else "No recommendation: "
-        return answer_line(f"{prefix}{best.why[:1].lower()}{best.why[1:]}")
-    cell, num_fit = (
-        verdict.cell(best.cell),
-        sum(each.is_comparable and each.fits is not False for each in verdict.cells),
-    )
-    fit = f"that {room_text(verdict.limits)}" if verdict.limits else "that ran"
-    among = f"the fastest of {num_fit} settings {fit}" if num_fit > 1 else f"the only one of the settings {fit}"
+        return answer_line(f"{prefix}{best.text[:1].lower()}{best.text[1:]}")
+    fit = room_text(verdict.limits) if verdict.limits else "ran"
+    num_fit = sum(each.is_comparable and each.fits is not False for each in verdict.cells)
+    setting = "judged setting" if any(each.doubts for each in verdict.cells) else "setting"
+    among = f"the fastest of {num_fit} {setting}s that {fit}"
+    if num_fit == 1:
+        among = f"the only {setting} that {fit.replace('fit ', 'fits ')}"
+    elif best.tie:
+        memory = " and take equal memory" if best.is_equal_in_memory else ", and it takes the least memory"
+        among = f"{best.tie}{memory}"
     control = f"Control {verdict.reference or verdict.plan.control}"
     if verdict.reference_why:
         control = f"Compared with {verdict.reference}: {verdict.reference_why}"
         control = sentence(verdict.reference_why) if best.cell == verdict.reference else control
     repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""
     return answer_line(
-        f"{_tie(verdict)} {best.cell}" if best.tie else f"Use {best.cell}: {among}",
-        *_changes(cell),
+        f"Use {best.cell}: {among}",
+        *_changes(cell := verdict.cell(best.cell)),
         f", peak {format_bytes(cell.peak_bytes or 0)}",
         f". {control}{repeats}.",
     )
-
-
-def _tie(verdict: SweepVerdict) -> str:
-    between = verdict.recommendation.tie.partition(": ")[0]
-    if len(between) > _LONGEST_TIE:
-        between = f"No difference in time is established between {between.count('; ') + 1} settings"
-    is_equal = len({each.peak_bytes for each in verdict.cells if each.is_comparable}) == 1
-    return f"{between}{', nor in memory:' if is_equal else '; by memory: use'}"
 
 
 def _changes(cell: CellVerdict) -> Iterable[str]:

@@ -22,7 +22,7 @@ from harness.records.redact import redact_shapes
 from harness.records.run import RunRecord
 from harness.records.sweep import Cell, CellData, Compared, PlannedCell, RefusedCell, SweepPlan
 from harness.show.json import Document, Refusing, Shown, Text, at
-from harness.units import GIB, format_bytes
+from harness.units import GIB, counted, format_bytes
 
 
 @dataclass(frozen=True)
@@ -221,22 +221,40 @@ class CellVerdict(Shown):
         return self.status == "ok" and not self.doubts and self.cost_s is not None and self.peak_bytes is not None
 
 
+_LONGEST_TIE = 90
+
+
 @dataclass(frozen=True)
 class Recommendation:
-    """The cell to use, None where there is none, and why in one sentence.
+    """The cell to use, None where there is none, and why.
 
-    ``tie``: which cells may be equally fast, and why; empty where ``cell`` is established to be the fastest.
+    ``equally_fast``: the fastest cell that fits, and those that it is not established to be faster than.
+    ``is_equal_in_memory``: their peaks differ by no more than noise.
     """
 
     cell: str | None
     why: str
-    tie: str = ""
+    equally_fast: tuple[str, ...] = ()
+    is_equal_in_memory: bool = False
+
+    @property
+    def tie(self) -> str:
+        """Return ``none; mlp are equally fast``; empty where one cell is the fastest."""
+        if len(self.equally_fast) < 2:
+            return ""
+        names = "; ".join(self.equally_fast)
+        return f"{names if len(names) <= _LONGEST_TIE else counted(len(self.equally_fast), 'cell')} are equally fast"
+
+    @property
+    def text(self) -> str:
+        return f"{self.tie}. {self.why}" if self.tie else self.why
 
 
 class SweepVerdict(Compared, Document):
     """A whole sweep: ``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written.
 
-    ``pareto``: names of cells, cheapest first. ``notes``: the plan's and more.
+    ``pareto``: names of cells, cheapest first. ``equally_fast``: the fastest cell that fits, and those that it is not
+    established to be faster than. ``notes``: the plan's and more.
     ``reference``: the cell that the others are compared with, or None; ``reference_why``: why it is not the control.
     ``bridge``, ``megatron_lm``: the recommended cell as overrides and arguments of other programs; null without one, or
     where they have no words for a change. ``without``: the arguments that must go.
@@ -253,6 +271,7 @@ class SweepVerdict(Compared, Document):
     cells: tuple[CellVerdict, ...]
     pareto: tuple[str, ...]
     recommended: str | None = at("recommendation", "cell")
+    equally_fast: tuple[str, ...] = at("recommendation", "equally_fast")
     bridge: str | None = at("to_paste", "bridge")
     megatron_lm: str | None = at("to_paste", "megatron_lm")
     without: tuple[str, ...] | None = at("to_paste", "without")
