@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -58,7 +58,8 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Frozen):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
-    ``digest``: of the figures, see :func:`figures_digest`; a golden whose figures were edited by hand is refused.
+    ``digest``: of the figures, see :func:`figures_digest`. A file whose figures were edited by hand is refused, and a
+    measured golden's without a digest.
     ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
     the author accepted.
     """
@@ -90,18 +91,21 @@ class GoldenRecord(Frozen):
     overridden: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _is_sound(self) -> Self:
-        if problems := [(keys, BadRequestError(message)) for keys, message in _unsound(self)]:
+    def _is_sound(self, info: ValidationInfo) -> Self:
+        found = _unsound(self, is_from_file=info.mode == "json")
+        if problems := [(keys, BadRequestError(message)) for keys, message in found]:
             raise RefusedError(problems)
         return self
 
 
-def _unsound(golden: GoldenRecord) -> Iterator[tuple[Keys, str]]:
+def _unsound(golden: GoldenRecord, *, is_from_file: bool) -> Iterator[tuple[Keys, str]]:
     """Yield the keys whose values would mislead a gate without a word, and what is wrong."""
     try:
         parse_recompute(golden.recompute)
     except ValueError as error:
         yield ("recompute",), str(error)
+    if golden.digest is None and golden.kind == "measured" and is_from_file:
+        yield ("digest",), "missing, so the figures may have been edited by hand: promote the runs again"
     if golden.digest not in (None, figures_digest(golden)):
         yield ("digest",), "the figures or their date were edited by hand: promote the runs again"
     try:

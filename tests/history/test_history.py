@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.history.store import read_history, write_history
+from harness.records.golden import golden_text
 from tests.conftest import build_kept, build_spec
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,7 @@ def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, m
     golden = make_golden(record, {"tflops_per_gpu": 700.0})
     path = tmp_path / "golden" / f"{CASE}.json"
     path.parent.mkdir(parents=True)
-    path.write_text(golden.model_dump_json())
+    path.write_text(golden_text(golden))
     band = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
     assert (band["value"], band["threshold"], band["low"], band["high"]) == (700.0, 0.05, 665.0, 735.0)
     other = make_record(make_spec(recompute="none", optimizer={"lr": 0.5}))

@@ -139,7 +139,7 @@ def test_a_damaged_golden_is_reported_in_a_line_with_a_remedy(tmp_path, make_rec
 
 @pytest.mark.parametrize(("old", "new"), [
     ('"value": 700.5', '"value": 600.5'), ('"value": 700.5', '"value": 700.5, "relative_spread": 0.4'),
-    ('"num_runs": 1', '"num_runs": 2'), ('"promoted_at": "2026-0', '"promoted_at": "2936-0'),
+    ('"num_runs": 1', '"num_runs": 2'), ('"promoted_at": "2026-0', '"promoted_at": "2936-0'), ('"digest"', '"source"'),
 ])  # fmt: skip
 def test_a_golden_whose_figures_were_edited_by_hand_is_refused(tmp_path, make_record, make_golden, old, new):
     record = make_record()
