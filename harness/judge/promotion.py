@@ -22,10 +22,10 @@ from harness.records.golden import (
     GoldenRecord,
     setting_differences,
 )
-from harness.records.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
-from harness.units import format_percent
+from harness.units import format_share
 
 # If the spread is half the threshold, one of twenty equal runs exceeds the threshold (two standard deviations).
 MOST_OF_THRESHOLD = 0.5
@@ -98,7 +98,7 @@ def promote(
         recompute=canonical_text(spec.recompute),
         fingerprint=records[0].fingerprint,
         spec=spec.identity(),
-        metrics=stored,
+        metrics=_with_spreads(stored, each),
         measured_on=measured_on(records),
         formula_version=FORMULA_VERSION,
         run_ids=tuple(record.run_id for record in records),
@@ -115,7 +115,7 @@ def promote(
 
 
 def _wide(
-    spec: ExperimentSpec, each: Sequence[Metrics], stored: Mapping[str, GoldenMetric], options: PromotionOptions
+    spec: ExperimentSpec, each: Sequence[Metrics], stored: Collection[str], options: PromotionOptions
 ) -> tuple[str, ...]:
     """Return a sentence if throughput that is to be stored varies by more than half its threshold.
 
@@ -126,14 +126,13 @@ def _wide(
         return ()
     what, spread = f"{steps.n} steps of the only run", steps.relative_spread
     if len(each) > 1:
-        what, spread = f"{len(each)} runs", stored[_SPEED].relative_spread
+        what, spread = f"{len(each)} runs", _spread(_SPEED, each)
     threshold = options.thresholds.get(_SPEED, default_thresholds(spec, len(each)).time)
     if spread is None or spread <= MOST_OF_THRESHOLD * threshold:
         return ()
-    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+    most = format_share(MOST_OF_THRESHOLD * threshold)
     return (
-        f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than {most}, which is half the "
-        f"threshold of {threshold * 100:g} %",
+        f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than half the threshold, {most}",
     )
 
 
@@ -154,25 +153,40 @@ def _of_only(each: Sequence[Metrics], stored: Collection[str], only: Sequence[st
             yield BadRequestError(f"--only {name}: {why}", remedy="promote other runs, or store other metrics")
 
 
-def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
-    """Return the rounded figures to store, without figures that are missing or that no golden holds."""
+def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, float]:
+    """Return the figures to store, without figures that are missing or that no golden holds."""
     together, is_any_short = combine(each), any(map(is_short, each))
-    found = {}
-    for metric in METRICS:
-        value = metric.read(together)
-        if metric.kind == "time" and is_any_short:
-            continue
-        if not _is_stored(metric) or (only and metric.name not in only) or value is None or not _fits(value):
-            continue
-        spread = relative_spread([v for run in each if (v := metric.read(run)) is not None])
-        if spread is not None and spread > MOST_SPREAD:
-            most = f"a golden may have {format_percent(MOST_SPREAD).lstrip('+')}"
-            raise BadRequestError(f"{metric.name}: the runs spread by {spread * 100:.0f} %, {most}", remedy=_OF_SPREAD)
-        found[metric.name] = GoldenMetric(
-            value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
-            relative_spread=None if spread is None else round(spread, 6),
+    return {
+        metric.name: value
+        for metric in METRICS
+        if _is_stored(metric) and not (metric.kind == "time" and is_any_short) and metric.name in (only or BY_NAME)
+        if (value := metric.read(together)) is not None and _fits(value)
+    }
+
+
+def _spread(name: str, each: Sequence[Metrics]) -> float | None:
+    return relative_spread([value for run in each if (value := BY_NAME[name].read(run)) is not None])
+
+
+def _with_spreads(stored: Mapping[str, float], each: Sequence[Metrics]) -> dict[str, GoldenMetric]:
+    """Return the rounded figures with their spreads. BadRequestError: a golden may not have so much of it."""
+    spreads = {name: _spread(name, each) for name in stored}
+    problems = [
+        BadRequestError(
+            f"{name}: the runs spread by {format_share(spread)}; a golden may have at most {format_share(MOST_SPREAD)}",
+            remedy="find out what disturbs the runs and repeat them",
         )
-    return found
+        for name, spread in spreads.items()
+        if spread is not None and spread > MOST_SPREAD
+    ]
+    raise_all(problems)
+    return {
+        name: GoldenMetric(
+            value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
+            relative_spread=None if (spread := spreads[name]) is None else round(spread, 6),
+        )
+        for name, value in stored.items()
+    }
 
 
 def _fits(value: float) -> bool:

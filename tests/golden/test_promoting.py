@@ -75,7 +75,7 @@ def test_the_threshold_of_the_suite_limits_the_spread(tmp_path, case):
     unsteady = (2.44, 2.5, 2.56)
     assert problems(promotions(tmp_path, case("row", seconds=unsteady))[0]) == {}
     tight = case("tight", seconds=unsteady, thresholds={"tflops_per_gpu": 0.02})
-    assert " 2 %" in problems(promotions(tmp_path, tight)[0])["tight"][0]
+    assert " 1 %" in problems(promotions(tmp_path, tight)[0])["tight"][0]
 
 
 def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, case):
