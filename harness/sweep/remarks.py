@@ -89,26 +89,28 @@ def answer(verdict: SweepVerdict) -> Line:
     if verdict.num_runs_missing or best.cell is None:
         prefix = "Unfinished: " if verdict.num_runs_missing else "No recommendation: "
         return answer_line(f"{prefix}{best.text[:1].lower()}{best.text[1:]}")
-    fit = room_text(verdict.limits) if verdict.limits else "ran"
-    num_fit = sum(each.is_comparable and each.fits is not False for each in verdict.cells)
-    setting = "judged setting" if any(each.doubts for each in verdict.cells) else "setting"
-    among = f"the fastest of {num_fit} {setting}s that {fit}"
-    if num_fit == 1:
-        among = f"the only {setting} that {fit.replace('fit ', 'fits ')}"
-    elif best.tie:
-        memory = " and take equal memory" if best.is_equal_in_memory else ", and it takes the least memory"
-        among = f"{best.tie}{memory}"
     control = f"Control {verdict.reference or verdict.plan.control}"
     if verdict.reference_why:
         control = f"Compared with {verdict.reference}: {verdict.reference_why}"
         control = sentence(verdict.reference_why) if best.cell == verdict.reference else control
     repeats = f", {verdict.plan.repeats} repeats" if verdict.plan.repeats > 1 else ""
     return answer_line(
-        f"Use {best.cell}: {among}",
+        f"Use {best.cell}: {_among(verdict)}",
         *_changes(cell := verdict.cell(best.cell)),
         f", peak {format_bytes(cell.peak_bytes or 0)}",
         f". {control}{repeats}.",
     )
+
+
+def _among(verdict: SweepVerdict) -> str:
+    best = verdict.recommendation
+    if best.tie:
+        return best.tie + (" and take equal memory" if best.is_equal_in_memory else ", and it takes the least memory")
+    fit = room_text(verdict.limits) if verdict.limits else "ran"
+    num_fit = sum(each.is_comparable and each.fits is not False for each in verdict.cells)
+    setting = "judged setting" if any(each.doubts for each in verdict.cells) else "setting"
+    one = f"the only {setting} that {fit.replace('fit ', 'fits ')}"
+    return one if num_fit == 1 else f"the fastest of {num_fit} {setting}s that {fit}"
 
 
 def _changes(cell: CellVerdict) -> Iterable[str]:
