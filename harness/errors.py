@@ -39,9 +39,14 @@ class HarnessError(Exception):
 
 
 class BadRequestError(HarnessError):
-    """The request is wrong. Nothing was started."""
+    """The request is wrong. Nothing was started. Each of ``choices`` holds options that make it right."""
 
     exit_code = ExitCode.BAD_REQUEST
+
+    def __init__(self, message: str, *, remedy: str = "", choices: tuple[tuple[str, ...], ...] = ()) -> None:
+        added = [f"add{' one of' * (len(choices) > 1)}:", *map(" ".join, choices)] if choices else []
+        super().__init__(message, remedy="\n  ".join(filter(None, (remedy, *added))))
+        self.advice, self.choices = remedy, choices
 
     @property
     def problems(self) -> "list[BadRequestError]":
@@ -50,10 +55,6 @@ class BadRequestError(HarnessError):
 
 class SeveralMatchError(BadRequestError):
     """The request fits several things; each of ``choices`` holds the options that choose one of them."""
-
-    def __init__(self, message: str, *, choices: tuple[tuple[str, ...], ...]) -> None:
-        super().__init__(message, remedy="add one of:" + "".join(f"\n  {' '.join(words)}" for words in choices))
-        self.choices = choices
 
 
 class ManyProblemsError(BadRequestError):
@@ -70,6 +71,12 @@ class ManyProblemsError(BadRequestError):
 
 class RunFailedError(HarnessError):
     """The run itself failed: crash, hang, timeout, lost rank."""
+
+
+def with_cure(problems: list[BadRequestError], cure: tuple[str, ...]) -> list[BadRequestError]:
+    """Return the problems, the last one with options that mend all of them, if there are any."""
+    *others, last = problems
+    return [*others, BadRequestError(last.message, remedy=last.remedy, choices=(cure,))] if cure else problems
 
 
 def raise_all(problems: list[BadRequestError]) -> None:

@@ -31,15 +31,21 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
     from harness.measure.checking import check_request
+    from harness.records.redact import own_command
     from harness.show.answer import answer
 
     request = run_request(asked, judge, launch)
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
     verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     sources = checked.sources if how.explain else None
+    commands: list[str] = []
+    if checked.cure:
+        from harness.cli.refusals import completed
+
+        commands = completed(own_command()[1:], [checked.cure])
     answer(
         lambda: CheckDocument.of(checked),
-        lambda: check_page(*verdict, notes=checked.notes, sources=sources),
+        lambda: check_page(*verdict, notes=checked.notes, legal_commands=commands, sources=sources),
         as_json=how.as_json,
     )
     raise typer.Exit(int(checked.exit_code))

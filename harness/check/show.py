@@ -8,7 +8,7 @@ from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.show.json import Document
-from harness.show.page import GAP, Block, Details, Line, Page, Span, Style, answer_line, details
+from harness.show.page import GAP, Block, Code, Details, Line, Page, Span, Style, answer_line, details
 from harness.show.request_text import (
     assumed_lines,
     explanation,
@@ -21,9 +21,10 @@ from harness.units import counted
 
 
 class CheckDocument(Document):
-    """``mbr-perf check --json``."""
+    """``mbr-perf check --json``. ``cure``: options that mend all errors, if mbr-perf knows any."""
 
     findings: tuple[Finding, ...]
+    cure: tuple[str, ...]
     effective: EffectiveRecompute | None
     exit_code: int
     spec: ExperimentSpec
@@ -41,9 +42,10 @@ def check_page(
     exit_code: ExitCode,
     *,
     notes: Sequence[str],
+    legal_commands: Sequence[str] = (),
     sources: Mapping[str, str] | None = None,
 ) -> Page:
-    """Return the verdict with the worst problem, then how to mend each problem; the request and notes are details."""
+    """Return the verdict with the worst problem, then how to mend each, and all; the request and notes are details."""
     problems = [finding for finding in findings if finding.severity != "note"]
     counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
     legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
@@ -58,6 +60,7 @@ def check_page(
                 for each in sorted(problems, key=lambda each: each is not worst)
                 for block in _finding_blocks(each, is_said=each is worst and len(about) <= _ROOM)
             ),
+            *(block for each in legal_commands for block in (Line("This command is legal:"), Code(each))),
             *((GAP, explanation(spec, sources)) if sources else ()),
             *assumed_lines(notes),
             GAP,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode, HarnessError, RunFailedError, SeveralMatchError
+from harness.errors import BadRequestError, ExitCode, HarnessError, ManyProblemsError, RunFailedError
 from harness.records.redact import redact, redact_shapes
 from harness.show.page import visible
 
@@ -18,8 +18,10 @@ _LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or pa
 
 def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
-    if isinstance(error, SeveralMatchError):
-        error.remedy = "\n  ".join(["copy one of these commands:", *_completed(arguments, error.choices)])
+    problems: list[HarnessError] = [error]
+    if isinstance(error, BadRequestError):
+        found = [_with_commands(each, arguments) for each in error.problems]
+        problems, error = [*found], ManyProblemsError(found) if len(found) > 1 else found[0]
     if "--json" in arguments:
         document = {
             "schema_version": 1,
@@ -28,7 +30,7 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
             "exit_code": int(error.exit_code),
         }
         print(json.dumps(document, indent=2))
-    for problem in error.problems if isinstance(error, BadRequestError) else (error,):
+    for problem in problems:
         short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
 
@@ -63,7 +65,16 @@ def of_system(error: OSError, arguments: Sequence[str]) -> HarnessError:
     raise error
 
 
-def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
+def _with_commands(problem: BadRequestError, arguments: Sequence[str]) -> BadRequestError:
+    """Return the problem with whole commands in the place of options to add."""
+    if not problem.choices:
+        return problem
+    first = "copy one of these commands:" if len(problem.choices) > 1 else "this command works:"
+    lines = filter(None, (problem.advice, first, *completed(arguments, problem.choices)))
+    return BadRequestError(problem.message, remedy="\n  ".join(lines))
+
+
+def completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
     """Return the typed command with each choice's options before a ``--``, quoted for a shell."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return [shlex.join(["mbr-perf", *arguments[:end], *words, *arguments[end:]]) for words in choices]

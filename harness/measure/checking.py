@@ -3,8 +3,9 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -162,12 +163,21 @@ def _unasked(why: str) -> Finding:
 class Checked(Settled):
     """The verdict on a request. ``effective``: None if the model cannot be partitioned as requested.
 
-    ``env``: the variables of its ranks, None if there is a problem with them.
+    ``env``: the variables of its ranks, None if there is a problem with them. ``judge``: applies the rules to others.
     """
 
     findings: tuple[Finding, ...]
     effective: EffectiveRecompute | None
+    judge: Callable[[ExperimentSpec], Sequence[Finding]] = field(repr=False, compare=False)
     env: dict[str, str] | None = None
+
+    @property
+    def cure(self) -> tuple[str, ...]:
+        """Return options that mend all errors; empty without errors, or where rules do not explain all of them."""
+        from harness.experiment.rules.cures import cure
+
+        broken = {finding.id for finding in self.findings if finding.blocks}
+        return cure(self.spec, self.judge) if broken and not broken & {"MCORE", "LAUNCH"} else ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -186,13 +196,9 @@ def check_request(
     spec, software = settled.spec, settled.software
     launcher = None if request.starts else job_launcher(request.asked)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)
-    findings += check(
-        spec,
-        software,
-        env=spec.env if launcher else env,
-        force=request.force,
-        launcher=launcher or "mbr-perf",
-    )
+    variables, starter = spec.env if launcher else env, launcher or "mbr-perf"
+    judge = partial(check, software=software, env=variables, force=request.force, launcher=starter)
+    findings += judge(spec)
     if settled.secrets:  # no message may repeat their values
         known = {secret.message for secret in settled.secrets}
         others = (finding for finding in findings if finding.blocks and finding.message not in known)
@@ -201,9 +207,8 @@ def check_request(
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     settled = settled if request.starts else with_exports(settled, request.asked)
-    return Checked(
-        **with_note_on_steps(settled), findings=tuple(findings), effective=effective_if_cut(spec, software), env=env
-    )
+    fields, effective = with_note_on_steps(settled), effective_if_cut(spec, software)
+    return Checked(**fields, findings=tuple(findings), effective=effective, judge=judge, env=env)
 
 
 def _with_rule(finding: Finding, findings: Iterable[Finding]) -> Finding:

@@ -1,11 +1,12 @@
 """Resolves a request once (recipe, machine, rules, launch), or checks it without a launch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest, raise_all
+from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest, raise_all, with_cure
 from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
@@ -88,8 +89,9 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
     env = plan.variables if isinstance(plan, LaunchPlan) else None
     if env and (value := env.get(ALLOCATOR)) and not spec.gpu_type.is_cpu:
         problems.tried(lambda: require_taken(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read
-    findings = check(spec, settled.software, env=env, force=request.force)
-    problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
+    judge = partial(check, software=settled.software, env=env, force=request.force)
+    findings = judge(spec)
+    problems.found += _broken_rules(spec, findings, judge if not problems.found else None)
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, settled_implementation(spec), settled.software)
@@ -212,6 +214,18 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
         problem = f"--from {launch.replay_from}: only with --launcher replay"
         return [BadRequestError(problem, remedy="add --launcher replay, or omit --from")] if is_idle else []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, *CLUSTERS)))]
+
+
+def _broken_rules(
+    spec: ExperimentSpec, findings: Sequence[Finding], judge: Callable[[ExperimentSpec], Sequence[Finding]] | None
+) -> list[BadRequestError]:
+    """Return the violated rules; with a ``judge``, the last one with options that mend all."""
+    broken = [rule_problem(finding) for finding in findings if finding.blocks]
+    if not broken or judge is None:
+        return broken
+    from harness.experiment.rules.cures import cure
+
+    return with_cure(broken, cure(spec, judge))
 
 
 def rule_problem(finding: Finding) -> BadRequestError:

@@ -1,17 +1,19 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from harness.errors import BadRequestError, SeveralMatchError, raise_all
+from harness.errors import BadRequestError, SeveralMatchError, raise_all, with_cure
 from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
+from harness.experiment.rules.cures import cure
+from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports, with_stop
@@ -28,6 +30,7 @@ from harness.predict.search import (
     Plan,
     Row,
     Traces,
+    candidate_of,
     candidates,
     plan,
     required_cases,
@@ -90,10 +93,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Unplanned:
-    """A point of the sweep without a plan, and why."""
+    """A point of the sweep without a plan, and why. ``settled``: the request, if rules forbid each of its settings."""
 
     name: Annotated[Text, Field(serialization_alias="layout")]
     problem: str
+    settled: Annotated[Any, Field(exclude=True)] = field(default=None, compare=False, repr=False)
+
+    def refusals(self) -> list[BadRequestError]:
+        """Return all problems."""
+        return broken_rules(self.settled) if self.settled else [BadRequestError(self.problem)]
 
 
 @dataclass(frozen=True)
@@ -166,10 +174,8 @@ def plan_request(
     found = list(_layouts(request, host))
     legal = [layout for layout in found if isinstance(layout, _Found)]
     if not legal:
-        problems = [layout.problem for layout in found if isinstance(layout, Unplanned)]
-        *others, last = dict.fromkeys(problems)
-        explained = BadRequestError(last, remedy="`mbr-perf check` explains each rule")
-        raise_all([*map(BadRequestError, others), explained])
+        problems = [each for layout in found if isinstance(layout, Unplanned) for each in layout.refusals()]
+        raise_all([*{each.message: each for each in sorted(problems, key=lambda each: bool(each.choices))}.values()])
     _check_varied(request.varied, [layout.settled.spec for layout in legal])
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
@@ -185,6 +191,18 @@ def plan_request(
     if request.optimal:
         planned = replace(planned, optimal=_optimal(request, planned))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def broken_rules(settled: Settled, only: Container[str] | None = None) -> list[BadRequestError]:
+    """Return the rules of ``only`` that forbid any recompute; the last one with options that mend all."""
+
+    def judge(spec: ExperimentSpec) -> list[Finding]:
+        asked = spec.model_copy(update={"recompute": NoRecompute()})
+        found = candidate_of(asked, settled.software, settled_implementation(spec)).findings
+        return [finding for finding in found if finding.blocks and (only is None or finding.id in only)]
+
+    problems = [BadRequestError(f"{each.id}: {each.message}", remedy=each.fix) for each in judge(settled.spec)]
+    return with_cure(problems, cure(settled.spec, judge)) if problems else []
 
 
 def _check_varied(varied: Varied, specs: list[ExperimentSpec]) -> None:
@@ -296,7 +314,7 @@ def legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unpla
         return Unplanned(name, f"{error.rule}: {error.message}")
     if not any(candidate.is_legal for candidate in found.rows):
         first = next(finding for finding in found.rows[0].findings if finding.blocks)
-        return Unplanned(name, f"{first.id}: {first.message}; {first.fix}")
+        return Unplanned(name, f"{first.id}: {first.message}; {first.fix}", settled)
     return _Found(name, settled, found, required_cases(found, implementation, settled.software))
 
 

@@ -10,16 +10,17 @@ from threading import Event, Timer
 from time import monotonic
 from typing import Any, NamedTuple
 
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy
+from harness.experiment.rules import cuda_graph
 from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest, check_plan, source_notes
-from harness.plan.run import Unplanned, legal, replayed
+from harness.plan.run import Unplanned, broken_rules, legal, replayed
 from harness.plan.searched import SLOWEST, Searched, Tried, settled_for_search
 from harness.predict.advice import WITHOUT_GRAPHS
 from harness.predict.layouts import Sizes, Space, least_seconds
@@ -70,6 +71,7 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
     """
     check_plan(request)
     base = settled_for_search(request, host)
+    raise_all(broken_rules(base, only={rule.id for rule in cuda_graph.RULES}))  # no layout mends them
     pinned = _pinned(request)
     space = Space(base.spec, pinned)
     recipe = recipe_of(request.asked)

@@ -6,7 +6,7 @@ from itertools import repeat
 
 import harness
 from harness.batch.batch import Draft, ask_megatron, drafted
-from harness.errors import BadRequestError, Problems, raise_all
+from harness.errors import BadRequestError, Problems, raise_all, with_cure
 from harness.experiment.effective import computation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
@@ -84,7 +84,8 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
         values = " ".join(f"{name}={value}" for name, value in cell.asked.values.items()) or "the request as it is"
         problem = cell.problem if is_shared else f"{values}: {cell.problem}"
         problems.add(problem, "`mbr-perf check` explains each rule" if cell.blocking else "")
-    problems.raise_if_any()
+    cures = (cell.checked.cure for cell in drafts if cell.checked)
+    raise_all(with_cure(problems.found, next(filter(None, cures), ())))
 
 
 def _without_recompute(cell: CellDraft, spec: ExperimentSpec) -> str:

@@ -1,0 +1,46 @@
+"""Finds options that together make a request legal: other CUDA graphs, no overlap of experts, fewer modules."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.recompute import NoRecompute, SelectiveRecompute
+from harness.experiment.rules.rule import Finding
+
+_SCOPES = ("attn,moe_router,moe_preprocess", "attn,moe_router", "attn,mlp", "attn")
+_OVERLAP = "overlap_moe_expert_parallel_comm"
+# Options, and the parts of the request that they replace.
+_Change = tuple[tuple[str, ...], Mapping[str, object]]
+
+
+def cure(spec: ExperimentSpec, judge: Callable[[ExperimentSpec], Iterable[Finding]]) -> tuple[str, ...]:
+    """Return options, of as few changes as possible, with which no finding of ``judge`` blocks; empty without any."""
+    ways = product(*([((), {}), *changes(spec)] for changes in (_graphs, _overlap, _recompute)))
+    for way in sorted(ways, key=lambda way: sum(bool(words) for words, _ in way))[1:]:
+        changed = spec.model_copy(update={name: part for _, parts in way for name, part in parts.items()})
+        if not any(finding.blocks for finding in judge(changed)):
+            return tuple(word for words, _ in way for word in words)
+    return ()
+
+
+def _graphs(spec: ExperimentSpec) -> Iterator[_Change]:
+    """Yield graphs of transformer-engine, the largest scope first, and none."""
+    impl = "transformer_engine"
+    for scope in _SCOPES if spec.cuda_graph.impl != "none" else ():
+        graph = {**spec.cuda_graph.model_dump(), "impl": impl, "scope": tuple(scope.split(","))}
+        words = ("--cuda_graph_impl", impl, "--cuda_graph_scope", scope)
+        yield words, {"cuda_graph": CudaGraphSpec.model_validate(graph)}
+    yield ("--cuda_graph_impl", "none"), {"cuda_graph": CudaGraphSpec()}
+
+
+def _overlap(spec: ExperimentSpec) -> Iterator[_Change]:
+    yield ("--set", f"kernels.{_OVERLAP}=false"), {"kernels": spec.kernels.model_copy(update={_OVERLAP: False})}
+
+
+def _recompute(spec: ExperimentSpec) -> Iterator[_Change]:
+    """Yield the request's modules without one of them, and no recompute."""
+    modules = spec.recompute.modules if isinstance(spec.recompute, SelectiveRecompute) else ()
+    for name in modules if len(modules) > 1 else ():
+        fewer = tuple(other for other in modules if other != name)
+        yield ("--recompute", ",".join(fewer)), {"recompute": SelectiveRecompute(modules=fewer)}
+    yield ("--recompute", "none"), {"recompute": NoRecompute()}
