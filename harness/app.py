@@ -95,6 +95,9 @@ def _usage_errors_told() -> Iterator[None]:
         if context is not None and error.message == context.get_help():
             raise
         remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""
+        if context is not None and getattr(error, "possibilities", None) == []:
+            words = [each for each in context.command.collect_usage_pieces(context)[1:] if "OPTIONS" not in each]
+            remedy += f"; files and names take no option: {context.command_path} {' '.join(words)}" * bool(words)
         raise BadRequestError(redact(error.format_message()), remedy=remedy) from error
 
 

@@ -70,7 +70,9 @@ def parse_json(text: str, label: str, *, parse_constant: Callable[[str], object]
     except RecursionError as error:
         raise BadRequestError(f"{label}: nested too deeply") from error
     except ValueError as error:
-        raise BadRequestError(f"{label}: {error}") from error
+        _, _, size = str(error).partition("integer string conversion: value ")
+        why = f"a number {size.partition(';')[0]}, too many to read" if size else error
+        raise BadRequestError(f"{label}: {why}") from error
     if not isinstance(value, dict):
         raise BadRequestError(f"{label}: must be an object, is {in_words(value)}")
     return value

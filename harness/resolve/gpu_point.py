@@ -1,4 +1,4 @@
-"""Selects the operating point of a request that names no GPU type, on a machine without a GPU."""
+"""Selects the operating point of a request that names no GPU type."""
 
 from collections.abc import Collection, Mapping
 
@@ -27,7 +27,7 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
             shown = _first_of_each_gpu(choices)
             points += f" (all: mbr-perf recipes show {request.model_recipe_name})"
         raise SeveralMatchError(
-            f"recipe '{recipe.header.name}' has {points}, and this machine has no GPU: choose one", choices=shown
+            f"recipe '{recipe.header.name}' has {points}, and no -g was given: choose one", choices=shown
         )
     return matching[0] if request.num_gpus is None else with_num_gpus(matching, request.num_gpus, ()).point
 
