@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import ParallelismSpec
-from harness.resolve.recipe import TASKS, OperatingPoint, Recipe, Request
+from harness.resolve.recipe import ASSUMED, TASKS, OperatingPoint, Recipe, Request
 from harness.units import counted
 
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
@@ -156,6 +156,8 @@ def _for_dtype(
         dtype = usual if usual in there else there[0]
         if dtype != usual:
             notes = (f"{what} has no {usual} point: using {dtype} (-c chooses among {', '.join(there)})",)
+        elif others := [each for each in there if each != dtype]:
+            notes = (f"{ASSUMED}: {dtype}; -c also takes {', '.join(others)}",)
     if dtype not in there:
         raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=f"there is -c {', '.join(there)}")
     return [p for p in points if p.key.compute_dtype == dtype], notes
