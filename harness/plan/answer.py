@@ -35,7 +35,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
     step, *speed = speed_texts(best, is_control=is_control) or ("",)
     beside = more or [_beside(plan, without, unit, is_control=is_control)]
     need, ends = need_text(plan, best, unit)
-    is_kept = control is not None and control.verdict == "TIGHT" and without in beside
+    is_kept = control is not None and control.verdict in ("TIGHT", "FITS") and without in beside
     return answer_line(
         ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), need),
         ends,
@@ -67,9 +67,12 @@ def _beside(plan: Plan, without: str, unit: str, *, is_control: bool) -> str:
 
 
 def _without_text(plan: Plan, none: Row, unit: str) -> str:
-    """Say what no recompute needs, and why it is TIGHT where it is."""
+    """Say what no recompute needs, and why it is TIGHT where it is, or not recommended where it fits."""
     if none.prediction is None:
         return ""
+    if none.verdict == "FITS" and plan.recommended and (best := plan.recommended.prediction):
+        more = none.prediction.fits[1] - best.fits[1]
+        return f"; recompute none is as fast, but needs {size_in(more, unit)} {unit} more"
     whose = "; with CUDA graphs recompute none" if plan.recommended is None and eager(plan) else "; recompute none"
     most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
     return f"{whose} needs {_likely_text(none.prediction, unit)}{most}"
@@ -95,10 +98,16 @@ def _step_text(time: StepTime) -> str:
     """Return the seconds of a step; with their range where an end is further than ``_WIDE`` from the figure."""
     if max(1 - time.low, time.high - 1) <= _WIDE:
         return f"{format_seconds(time.likely_s)} a step"
+    likely, ends, unit = seconds_in_unit(time)
+    return f"~{likely} {unit} a step ({ends})"
+
+
+def seconds_in_unit(time: StepTime) -> tuple[str, str, str]:
+    """Return the seconds of a step with three digits, both ends of their range, and their unit."""
     unit, scale = ("ms", 1000) if time.likely_s < 1 else ("s", 1)
     digits = max(0, 2 - floor(log10(time.likely_s * scale)))
     likely, low, high = (f"{seconds * scale:.{digits}f}" for seconds in (time.likely_s, *time.range_s))
-    return f"~{likely} {unit} a step ({low}-{high})"
+    return likely, f"{low}-{high}", unit
 
 
 def _saving_text(plan: Plan, unit: str) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.foreign.exporting import to_paste
-from harness.plan.answer import answer_of, peak_text, size_in, size_unit
+from harness.plan.answer import answer_of, peak_text, seconds_in_unit, size_in, size_unit
 from harness.predict.advice import (
     advice,
     allocator_note,
@@ -64,7 +64,8 @@ _MOST_NAMED = 8
 _LEGEND = (
     "*: recommended; Usable: what torch's allocator needs, as a share of what it may use; Reserved: by torch's "
     "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
-    "the step without recompute; Transient: only during the running pass; Overhead: buffers that stay, and workspaces"
+    "the step without recompute; Step: 9 of 10 lie in the range, left-out ones are predicted by a fit without their "
+    "model; Transient: only during the running pass; Overhead: buffers that stay, and workspaces"
 )
 _HOST_BOUND = "Host-bound: the host is slower than the GPU; CUDA graphs or a larger micro-batch shorten the step"
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
@@ -247,8 +248,16 @@ def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     """Return what may be used, the job that is planned, and those of ``notes`` that name assumed values."""
     found = plan.control.prediction if plan.control else None
     pace = [_HOST_BOUND] if found and found.time and found.time.host_bound else []
-    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *drawn_text(plan), *pace)]
+    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *_seconds(plan), *drawn_text(plan), *pace)]
     return [*limits, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
+
+
+def _seconds(plan: Plan) -> Iterator[str]:
+    """Yield the range of a step with the recommended setting, or without recompute, and what its seconds are from."""
+    row = plan.cure or plan.recommended or plan.control
+    if row and row.prediction and (time := row.prediction.time):
+        _, ends, unit = seconds_in_unit(time)
+        yield f"Step: {ends} {unit}" + f"; {time.origin}" * bool(time.origin)
 
 
 def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:
@@ -319,12 +328,8 @@ def pasted(row: Row | None, base: ExperimentSpec, *, with_sizes: bool = False) -
 
 def assumptions(plan: Plan) -> Details:
     """Return the assumptions of the figures."""
-    time = plan.control.prediction.time if plan.control and plan.control.prediction else None
     bounds = unmodelled(plan)
     texts = [f"{text} (not modelled: {bounds[text]})" if text in bounds else text for text in plan.assumptions]
-    if time:
-        rows = f" ({time.range_rows} measured steps of this class)" if time.range_rows else ""
-        texts.append(f"a step without recompute: {' to '.join(map(format_seconds, time.range_s))}{rows}")
     return details("assumption", texts, title="Assumptions")
 
 

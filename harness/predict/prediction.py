@@ -19,7 +19,7 @@ from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
 from harness.predict.reserved import Drawn, Held, estimated
 from harness.predict.stages import Composer
-from harness.predict.time_model import Efficiency, StepTime, borrowed_text, step_time, typical
+from harness.predict.time_model import Efficiency, StepTime, step_time, typical
 from harness.records.calibration import FittedConstant
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.records.trace import ChunkTrace
@@ -260,8 +260,8 @@ def predict(
     adam = adam_of(spec, software)
     stages = _stages(spec, costs, constants, adam=adam)
     rows = assumptions(spec, implementation, adam=adam, apex=known.apex)
-    origins = (constants.origin, "" if constants.speeds or spec.gpu_type.is_cpu else borrowed_text(spec.gpu))
-    rows = (*rows, *(Assumption(text, applies=lambda _spec, _implementation: True) for text in origins if text))
+    if constants.origin:
+        rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
     peak = max(stage.total for stage in stages)
     uneven, busiest = peak, costs
     if imbalanced:

@@ -18,6 +18,7 @@ from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on
 from harness.predict.products import Widths, slowdown_of
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,22 @@ class Fitted:
 
     ``constants``: by generation of GPUs, or GPU type, by field of :class:`Efficiency`; Hopper's hold nearly all.
     ``gpus``: the types whose steps each generation's are fitted to. ``spreads``: by class of rows, between which
-    multiples of the predicted seconds nine of ten measured ones are, and the number of rows.
+    multiples of the predicted seconds nine of ten measured ones are, and the number of rows. ``errors``: by
+    :func:`error_key`, of predictions by a fit without the steps' model: the mean as a share, and the number of steps.
     """
 
     constants: Mapping[str, Mapping[str, float]]
     gpus: Mapping[str, Sequence[str]]
     spreads: Mapping[str, tuple[float, float, int]]
+    errors: Mapping[str, tuple[float, int]]
 
 
 @cache
 def fitted() -> Fitted:
     """Read the file beside this module."""
     found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
-    return Fitted(found["constants"], found["gpus"], {name: tuple(row) for name, row in found["spreads"].items()})
+    spreads, errors = ({name: tuple(row) for name, row in found[key].items()} for key in ("spreads", "errors"))
+    return Fitted(found["constants"], found["gpus"], spreads, errors)
 
 
 @cache
@@ -84,13 +88,23 @@ def typical(gpu: str) -> Efficiency:
     return replace(base_of(generation, replace(LIKELY, **constants["9.x"])), **own)
 
 
-def borrowed_text(gpu: str) -> str:
-    """Say on which GPU types the steps ran to which the constants of ``gpu`` are fitted; empty if on itself."""
-    measured = fitted().gpus[generation_of(gpu)]
-    if gpu in measured:
-        return ""
-    steps = f"the constants of the seconds are borrowed: they are fitted to steps on {' and '.join(measured)}"
-    return f"{steps}; `mbr-perf probe` measures those of your GPU in a minute"
+def error_text(spec: ExperimentSpec, time: "StepTime") -> str:
+    """Say how far predictions of such steps were off, or on which GPU types steps of this precision ran instead."""
+    key, measured = error_key(spec, time), fitted().errors
+    if key in measured:
+        share, num = measured[key]
+        return f"{key}: {share * 100:.1f} % off on average ({counted(num, 'left-out step')})"
+    gpu, precision, _ = key.split(" ", 2)
+    alike = {name.split()[0] for name in measured if name.split()[1] == precision}
+    near = {name for name in alike if generation_of(name) == generation_of(gpu)} or alike
+    if gpu in near:
+        return f"no {key} step is measured"
+    return f"borrowed from {', '.join(sorted(near))}: no {gpu} {precision} step is measured (see mbr-perf probe)"
+
+
+def error_key(spec: ExperimentSpec, time: "StepTime") -> str:
+    """Return GPU type, highest precision, and class of a step without its generation: ``gb200 fp8 dense``."""
+    return f"{spec.gpu} {spec.precision.peak} {kind_of_step(spec, time).partition(' ')[2]}"
 
 
 def base_of(generation: str, hopper: Efficiency) -> Efficiency:
@@ -171,6 +185,7 @@ class StepTime:
     steps.
     ``compute_s`` is the slowest pipeline stage without waiting.
     ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
+    ``origin``: of built-in constants, as :func:`error_text`.
     """
 
     compute_s: float
@@ -181,6 +196,7 @@ class StepTime:
     low: float = 1.0
     high: float = 1.0
     range_rows: int = 0
+    origin: str = ""
 
     @cached_property
     def likely_s(self) -> float:
@@ -211,7 +227,8 @@ def step_time(
     low, high, rows = spread_of(kind_of_step(spec, likely), fitted().spreads)
     if spread is not None:
         low, high, rows = 1 / (1 + spread), 1 + spread, 0
-    return replace(likely, low=min(1.0, low), high=max(1.0, high), range_rows=rows)
+    origin = error_text(spec, likely) if efficiency in (None, typical(spec.gpu)) else ""
+    return replace(likely, low=min(1.0, low), high=max(1.0, high), range_rows=rows, origin=origin)
 
 
 class _Passes(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, sqrt
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from page import data_text
@@ -13,7 +14,7 @@ from times_steps import SCATTER, Step
 
 from harness.predict import time_model
 from harness.predict.calibration import least_squares
-from harness.predict.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, base_of, spread_of
+from harness.predict.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, base_of, error_key, spread_of
 from harness.records.store import write_atomically
 
 FILE = Path(time_model.__file__).with_name("fitted_times.json")
@@ -78,6 +79,14 @@ class Fit:
     def spreads(self) -> dict[str, tuple[float, float, int]]:
         """Return by class: the low and high end of measured over predicted seconds, and the number of rows."""
         return spreads(self.compared)
+
+    @cached_property
+    def errors(self) -> dict[str, tuple[float, int]]:
+        """Return by GPU type, highest precision and class: the mean error as a share, and the number of rows."""
+        groups: dict[str, list[float]] = {}
+        for row in self.compared:
+            groups.setdefault(error_key(row.step.spec, row.time), []).append(abs(row.error))
+        return {key: (mean(errors), len(errors)) for key, errors in groups.items()}
 
     def range_of(self, row: Compared) -> tuple[float, float]:
         """Seconds that hold nine of ten steps, from residuals of other models' rows."""
@@ -196,6 +205,7 @@ def write(found: Fit) -> None:
             for generation in ("9.x", *OWN)
         },
         "spreads": {name: [round(low, 3), round(high, 3), n] for name, (low, high, n) in sorted(found.spreads.items())},
+        "errors": {key: [round(share, 3), n] for key, (share, n) in sorted(found.errors.items())},
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, data_text(document))

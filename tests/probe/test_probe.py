@@ -7,7 +7,7 @@ import pytest
 from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.products import slowdown
-from harness.predict.time_model import KERNEL_S, borrowed_text
+from harness.predict.time_model import KERNEL_S, StepTime, error_text
 from harness.records.calibration import Probe, ProbedRow
 
 H100 = GPUS["h100"]
@@ -100,7 +100,18 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
     assert {name: kept[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("gpu", "measured"), [("h100", ""), ("h200", "h100"), ("gb300", "")])
-def test_constants_of_another_gpu_type_are_said_to_be_borrowed(gpu, measured):
-    text = borrowed_text(gpu)
-    assert bool(text) == bool(measured) and measured in text
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "whose"),
+    [
+        ("h100", "bf16", ""),
+        ("h200", "bf16", "h100"),
+        ("gb200", "bf16", "b200"),
+        ("gb200", "fp8_mx", ""),
+        ("b200", "fp8_mx", "b300, gb200, gb300"),
+    ],
+)
+def test_seconds_have_the_error_of_their_gpu_type_and_precision_or_say_whose_they_are(gpu, dtype, whose, make_spec):
+    text = error_text(make_spec(gpu=gpu, compute_dtype=dtype), StepTime(9.0, 1.0, 0.0, 0.0, host_bound=False))
+    assert text.startswith(
+        f"borrowed from {whose}" if whose else f"{gpu} {dtype[:3] if 'fp8' in dtype else dtype} dense: "
+    )
