@@ -38,14 +38,14 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
     verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     sources = checked.sources if how.explain else None
-    commands: list[str] = []
+    cure = ""
     if checked.cure:
         from harness.cli.refusals import completed
 
-        commands = completed(own_command()[1:], [checked.cure])
+        (cure,) = completed(own_command()[1:], [checked.cure])
     answer(
         lambda: CheckDocument.of(checked),
-        lambda: check_page(*verdict, notes=checked.notes, legal_commands=commands, sources=sources),
+        lambda: check_page(*verdict, notes=checked.notes, cure=cure, sources=sources),
         as_json=how.as_json,
     )
     raise typer.Exit(int(checked.exit_code))

@@ -42,7 +42,7 @@ def check_page(
     exit_code: ExitCode,
     *,
     notes: Sequence[str],
-    legal_commands: Sequence[str] = (),
+    cure: str = "",
     sources: Mapping[str, str] | None = None,
 ) -> Page:
     """Return the verdict with the worst problem, then how to mend each, and all; the request and notes are details."""
@@ -60,7 +60,7 @@ def check_page(
                 for each in sorted(problems, key=lambda each: each is not worst)
                 for block in _finding_blocks(each, is_said=each is worst and len(about) <= _ROOM)
             ),
-            *(block for each in legal_commands for block in (Line("This command is legal:"), Code(each))),
+            *(Line("This command is legal:"), Code(cure)) * bool(cure),
             *((GAP, explanation(spec, sources)) if sources else ()),
             *assumed_lines(notes),
             GAP,

@@ -1,7 +1,8 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -99,10 +100,6 @@ class Unplanned:
     problem: str
     settled: Annotated[Any, Field(exclude=True)] = field(default=None, compare=False, repr=False)
 
-    def refusals(self) -> list[BadRequestError]:
-        """Return all problems."""
-        return broken_rules(self.settled) if self.settled else [BadRequestError(self.problem)]
-
 
 @dataclass(frozen=True)
 class Planned:
@@ -174,8 +171,7 @@ def plan_request(
     found = list(_layouts(request, host))
     legal = [layout for layout in found if isinstance(layout, _Found)]
     if not legal:
-        problems = [each for layout in found if isinstance(layout, Unplanned) for each in layout.refusals()]
-        raise_all([*{each.message: each for each in sorted(problems, key=lambda each: bool(each.choices))}.values()])
+        raise_all(_refusals(layout for layout in found if isinstance(layout, Unplanned)))
     _check_varied(request.varied, [layout.settled.spec for layout in legal])
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
@@ -191,6 +187,13 @@ def plan_request(
     if request.optimal:
         planned = replace(planned, optimal=_optimal(request, planned))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def _refusals(layouts: Iterable[Unplanned]) -> list[BadRequestError]:
+    """Return every problem once."""
+    each = (broken_rules(of.settled) if of.settled else [BadRequestError(of.problem)] for of in layouts)
+    problems = sorted(chain.from_iterable(each), key=lambda problem: bool(problem.choices))
+    return [*{problem.message: problem for problem in problems}.values()]
 
 
 def broken_rules(settled: Settled, only: Container[str] | None = None) -> list[BadRequestError]:

@@ -1,7 +1,7 @@
 """Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
@@ -61,23 +61,21 @@ class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
     ``constants``: by generation of GPUs, or GPU type, by field of :class:`Efficiency`; Hopper's hold nearly all.
-    ``gpus``: the types whose steps each generation's are fitted to. ``spreads``: by class of rows, between which
+    ``spreads``: by class of rows, between which
     multiples of the predicted seconds nine of ten measured ones are, and the number of rows. ``errors``: by
-    :func:`error_key`, of predictions by a fit without the steps' model: the mean as a share, and the number of steps.
+    GPU type and :func:`kind_of_error`, of predictions without the steps' model: their mean as a share, and the steps.
     """
 
     constants: Mapping[str, Mapping[str, float]]
-    gpus: Mapping[str, Sequence[str]]
     spreads: Mapping[str, tuple[float, float, int]]
-    errors: Mapping[str, tuple[float, int]]
+    errors: Mapping[str, Mapping[str, tuple[float, int]]]
 
 
 @cache
 def fitted() -> Fitted:
     """Read the file beside this module."""
     found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
-    spreads, errors = ({name: tuple(row) for name, row in found[key].items()} for key in ("spreads", "errors"))
-    return Fitted(found["constants"], found["gpus"], spreads, errors)
+    return Fitted(found["constants"], {name: tuple(row) for name, row in found["spreads"].items()}, found["errors"])
 
 
 @cache
@@ -90,21 +88,21 @@ def typical(gpu: str) -> Efficiency:
 
 def error_text(spec: ExperimentSpec, time: "StepTime") -> str:
     """Say how far predictions of such steps were off, or on which GPU types steps of this precision ran instead."""
-    key, measured = error_key(spec, time), fitted().errors
-    if key in measured:
-        share, num = measured[key]
-        return f"{key}: {share * 100:.1f} % off on average ({counted(num, 'left-out step')})"
-    gpu, precision, _ = key.split(" ", 2)
-    alike = {name.split()[0] for name in measured if name.split()[1] == precision}
-    near = {name for name in alike if generation_of(name) == generation_of(gpu)} or alike
+    gpu, kind, measured = spec.gpu, kind_of_error(spec, time), fitted().errors
+    if kind in measured.get(gpu, ()):
+        share, num = measured[gpu][kind]
+        return f"{gpu} {kind}: {share * 100:.1f} % off on average ({counted(num, 'left-out step')})"
+    alike = [name for name, rows in measured.items() if any(row.startswith(spec.precision.peak) for row in rows)]
+    near = [name for name in alike if generation_of(name) == generation_of(gpu)] or alike
     if gpu in near:
-        return f"no {key} step is measured"
-    return f"borrowed from {', '.join(sorted(near))}: no {gpu} {precision} step is measured (see mbr-perf probe)"
+        return f"no {gpu} {kind} step is measured"
+    borrowed = f"borrowed from {', '.join(near)}: no {gpu} {spec.precision.peak} step is measured"
+    return f"{borrowed} (see mbr-perf probe)"
 
 
-def error_key(spec: ExperimentSpec, time: "StepTime") -> str:
-    """Return GPU type, highest precision, and class of a step without its generation: ``gb200 fp8 dense``."""
-    return f"{spec.gpu} {spec.precision.peak} {kind_of_step(spec, time).partition(' ')[2]}"
+def kind_of_error(spec: ExperimentSpec, time: "StepTime") -> str:
+    """Return the highest precision of a step and its class without the generation: ``fp8 dense``."""
+    return f"{spec.precision.peak} {kind_of_step(spec, time).partition(' ')[2]}"
 
 
 def base_of(generation: str, hopper: Efficiency) -> Efficiency:

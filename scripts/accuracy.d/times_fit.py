@@ -14,7 +14,16 @@ from times_steps import SCATTER, Step
 
 from harness.predict import time_model
 from harness.predict.calibration import least_squares
-from harness.predict.time_model import LEAST_ROWS, LIKELY, WIDENED, Efficiency, StepTime, base_of, error_key, spread_of
+from harness.predict.time_model import (
+    LEAST_ROWS,
+    LIKELY,
+    WIDENED,
+    Efficiency,
+    StepTime,
+    base_of,
+    kind_of_error,
+    spread_of,
+)
 from harness.records.store import write_atomically
 
 FILE = Path(time_model.__file__).with_name("fitted_times.json")
@@ -81,12 +90,13 @@ class Fit:
         return spreads(self.compared)
 
     @cached_property
-    def errors(self) -> dict[str, tuple[float, int]]:
-        """Return by GPU type, highest precision and class: the mean error as a share, and the number of rows."""
-        groups: dict[str, list[float]] = {}
-        for row in self.compared:
-            groups.setdefault(error_key(row.step.spec, row.time), []).append(abs(row.error))
-        return {key: (mean(errors), len(errors)) for key, errors in groups.items()}
+    def errors(self) -> dict[str, dict[str, tuple[float, int]]]:
+        """Return by GPU type, and by precision and class: the mean error as a share, and the number of rows."""
+        groups: dict[str, dict[str, list[float]]] = {}
+        for row in sorted(self.compared, key=lambda row: row.step.spec.gpu):
+            kinds = groups.setdefault(row.step.spec.gpu, {})
+            kinds.setdefault(kind_of_error(row.step.spec, row.time), []).append(abs(row.error))
+        return {gpu: {kind: (mean(of), len(of)) for kind, of in kinds.items()} for gpu, kinds in groups.items()}
 
     def range_of(self, row: Compared) -> tuple[float, float]:
         """Seconds that hold nine of ten steps, from residuals of other models' rows."""
@@ -200,12 +210,11 @@ def write(found: Fit) -> None:
             generation: {name: float(f"{value:.4g}") for name, value in own.items()}
             for generation, own in found.constants.items()
         },
-        "gpus": {
-            generation: sorted({row.step.spec.gpu for row in found.compared if row.step.generation == generation})
-            for generation in ("9.x", *OWN)
-        },
         "spreads": {name: [round(low, 3), round(high, 3), n] for name, (low, high, n) in sorted(found.spreads.items())},
-        "errors": {key: [round(share, 3), n] for key, (share, n) in sorted(found.errors.items())},
+        "errors": {
+            gpu: {kind: [round(share, 3), n] for kind, (share, n) in sorted(kinds.items())}
+            for gpu, kinds in found.errors.items()
+        },
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, data_text(document))
