@@ -75,8 +75,8 @@ class RunFailedError(HarnessError):
 
 def with_cure(problems: list[BadRequestError], cure: tuple[str, ...]) -> list[BadRequestError]:
     """Return the problems, the last one with options that mend all of them, if there are any."""
-    *others, last = problems
-    return [*others, BadRequestError(last.message, remedy=last.remedy, choices=(cure,))] if cure else problems
+    mended = [BadRequestError(each.message, remedy=each.remedy, choices=(cure,)) for each in problems[-1:] if cure]
+    return [*problems[:-1], *mended] if cure else problems
 
 
 def raise_all(problems: list[BadRequestError]) -> None:

@@ -31,7 +31,6 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.cli.requests import run_request
     from harness.launch.environment import this_host
     from harness.measure.checking import check_request
-    from harness.records.redact import own_command
     from harness.show.answer import answer
 
     request = run_request(asked, judge, launch)
@@ -41,6 +40,7 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     cure = ""
     if checked.cure:
         from harness.cli.refusals import completed
+        from harness.records.redact import own_command
 
         (cure,) = completed(own_command()[1:], [checked.cure])
     answer(

@@ -18,10 +18,8 @@ _LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or pa
 
 def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
-    problems: list[HarnessError] = [error]
-    if isinstance(error, BadRequestError):
-        found = [_with_commands(each, arguments) for each in error.problems]
-        problems, error = [*found], ManyProblemsError(found) if len(found) > 1 else found[0]
+    found = [_with_commands(each, arguments) for each in error.problems] if isinstance(error, BadRequestError) else []
+    error = ManyProblemsError(found) if len(found) > 1 else [error, *found][-1]
     if "--json" in arguments:
         document = {
             "schema_version": 1,
@@ -30,7 +28,7 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
             "exit_code": int(error.exit_code),
         }
         print(json.dumps(document, indent=2))
-    for problem in problems:
+    for problem in found or (error,):
         short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
 

@@ -22,6 +22,7 @@ from harness.measure.understanding import (
     Settled,
     job_launcher,
     looked_over,
+    mending,
     rank_environment,
     rule_problem,
     with_exports,
@@ -174,10 +175,7 @@ class Checked(Settled):
     @property
     def cure(self) -> tuple[str, ...]:
         """Return options that mend all errors; empty without errors, or where rules do not explain all of them."""
-        from harness.experiment.rules.cures import cure
-
-        broken = {finding.id for finding in self.findings if finding.blocks}
-        return cure(self.spec, self.judge) if broken and not broken & {"MCORE", "LAUNCH"} else ()
+        return mending(self.spec, self.findings, self.judge)
 
     @property
     def exit_code(self) -> ExitCode:

@@ -91,7 +91,8 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
         problems.tried(lambda: require_taken(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read
     judge = partial(check, software=settled.software, env=env, force=request.force)
     findings = judge(spec)
-    problems.found += _broken_rules(spec, findings, judge if not problems.found else None)
+    cure = () if problems.found else mending(spec, findings, judge)
+    problems.found += with_cure([rule_problem(finding) for finding in findings if finding.blocks], cure)
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, settled_implementation(spec), settled.software)
@@ -216,16 +217,16 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, *CLUSTERS)))]
 
 
-def _broken_rules(
-    spec: ExperimentSpec, findings: Sequence[Finding], judge: Callable[[ExperimentSpec], Sequence[Finding]] | None
-) -> list[BadRequestError]:
-    """Return the violated rules; with a ``judge``, the last one with options that mend all."""
-    broken = [rule_problem(finding) for finding in findings if finding.blocks]
-    if not broken or judge is None:
-        return broken
+def mending(
+    spec: ExperimentSpec, findings: Sequence[Finding], judge: Callable[[ExperimentSpec], Sequence[Finding]]
+) -> tuple[str, ...]:
+    """Return options that mend all ``findings`` of ``judge`` that block; empty without, or where others block, too."""
+    broken = {finding.id for finding in findings if finding.blocks}
+    if not broken or broken & {"MCORE", "LAUNCH"}:
+        return ()
     from harness.experiment.rules.cures import cure
 
-    return with_cure(broken, cure(spec, judge))
+    return cure(spec, judge)
 
 
 def rule_problem(finding: Finding) -> BadRequestError:
