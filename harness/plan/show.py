@@ -276,7 +276,8 @@ def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:
 
 
 def _left_out(plan: Plan) -> Iterator[str]:
-    declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
+    refused = [row for row in plan.rows if row.prediction is None]
+    declined = {row.text: row.reason.replace(f"recompute {row.text}", "it") for row in refused}
     # The answer says why the setting of the request is missing.
     in_answer = plan.spec.recompute.text if plan.recommended else ""
     for why, names in grouped((why, name) for name, why in declined.items() if name != in_answer).items():
