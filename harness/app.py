@@ -92,19 +92,12 @@ def _usage_errors_told() -> Iterator[None]:
 
                 named |= {name.strip("-"): name for name in MEANINGS}
             error.possibilities = [named[each] for each in closest(str(error.option_name).strip("-"), named, 3)]
+            usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+            error.message += f"; usage: {usage}" * (not error.possibilities)
         if context is not None and error.message == context.get_help():
             raise
-        remedy = _help_of(context, knows_none=getattr(error, "possibilities", None) == []) if context else ""
+        remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""
         raise BadRequestError(redact(error.format_message()), remedy=remedy) from error
-
-
-def _help_of(context: Any, *, knows_none: bool) -> str:
-    """Name the help of a command; its arguments, too, where it ``knows_none`` of its options that looks alike."""
-    words = [each for each in context.command.collect_usage_pieces(context)[1:] if "OPTIONS" not in each]
-    plain = f"; files and names take no option: {context.command_path} {' '.join(words)}"
-    return f"try '{context.command_path} {context.help_option_names[0]}' for help" + plain * (
-        knows_none and bool(words)
-    )
 
 
 app = App(
