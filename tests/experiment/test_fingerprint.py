@@ -7,7 +7,7 @@ import pytest
 
 from harness.experiment.experiment import BridgeEngine, PeftSpec, TrainSpec
 from harness.experiment.model import LinearAttentionModel, YarnModel
-from harness.records.golden import GoldenRecord, setting_differences, spec_like
+from harness.records.golden import GoldenRecord, golden_text, setting_differences, spec_like
 
 ROOT = Path(__file__).parents[2]
 # Of the requests of conftest.py. Another value here means that goldens of users are no longer found.
@@ -54,7 +54,7 @@ def older(make_record, make_golden):
     """Return a golden from before `train` came, with changes to its spec."""
 
     def made(**changes) -> GoldenRecord:
-        document = json.loads(make_golden(make_record(), {}).model_dump_json())
+        document = json.loads(golden_text(make_golden(make_record(), {})))
         del document["spec"]["train"]
         document["spec"] |= changes
         return GoldenRecord.model_validate_json(json.dumps(document))

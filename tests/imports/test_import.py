@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness.records.golden import golden_text
+from harness.records.golden import GoldenRecord, golden_text
 from harness.records.store import read_run
 from tests.imported_logs import TABLE, Job, iteration, job_log
 from tests.imports import logs
@@ -221,7 +221,8 @@ def test_a_golden_from_a_log_is_marked_and_a_measured_golden_does_not_judge_it(m
     assert golden["kind"] == "external"
     assert golden["source"].startswith("training logs: ")
     assert any("driver" in caveat for caveat in golden["caveats"])
-    path.write_text(json.dumps(golden | {"kind": "measured", "caveats": [], "source": None}))
+    measured = {"kind": "measured", "caveats": (), "source": None}
+    path.write_text(golden_text(GoldenRecord.model_validate_json(path.read_text()).model_copy(update=measured)))
     judged = mbr_perf("compare", run, path, "--results_dir", results)
     assert judged.code == 6
     assert "driver_version: golden none, " in judged.out
