@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from harness.judge.statistics import of_variances, welch
 
-ENOUGH = 0.85
-"""From this probability on, a revision counts as the first bad one. In simulations 95 of 100 are right."""
+ENOUGH = 0.87
+"""From this probability on, a revision counts as the first bad one; how often it is: `scripts/bench-gate --bisect`."""
 
 SHOWN = 0.001
 """The largest p-value of the difference between both sides at which there is a change at all."""
@@ -118,14 +118,16 @@ class _Splits:
         return float(good.sum()) + np.append(0.0, (bad - good).cumsum())
 
 
-_FITTED = 6  # 2 for both levels; 4 more, as noise estimated from few runs is often too small (README: How it decides)
+# Assumed before the runs: the variance of the change, in variances of a run; the noise, and the runs it is worth.
+# A few runs often show less noise than there is. So the assumed noise counts until the runs show more.
+_CHANGE, _NOISE, _NOISE_RUNS = 1.5, 0.02, 4
 
 
 def _splits(samples: Sequence[Sample], num_places: int) -> _Splits:
-    """Return the probabilities: two levels, not falling, with one unknown noise; all equally likely before.
+    """Return the probabilities: two levels, not falling, with one unknown noise; all places equally likely before.
 
-    The steps of nights (`judge.levels`) are a test that names one place or none; a search needs the probability of
-    every place, also of those that nobody measured.
+    The change has Zellner's g-prior (1986), the noise an inverse chi-square one. The steps of nights (`judge.levels`)
+    are a test that names one place or none; a search needs the probability of every place, also of unmeasured ones.
     """
     place, value = np.array([place for place, _ in samples]), np.array([value for _, value in samples])
     value -= value.mean()  # else squares of the logarithm would lose the small differences
@@ -133,8 +135,12 @@ def _splits(samples: Sequence[Sample], num_places: int) -> _Splits:
     on_right = len(value) - on_left
     left_sum = np.bincount(place, weights=value, minlength=num_places).cumsum()[:-1]
     good, bad = np.minimum(left_sum, 0.0) / on_left, np.maximum(-left_sum, 0.0) / on_right
-    rest = np.maximum(value @ value - on_left * good**2 - on_right * bad**2, 1e-18)
-    weight = -np.log(on_left * on_right) / 2 - (len(value) - _FITTED) / 2 * np.log(rest)
+    explained, total = on_left * good**2 + on_right * bad**2, value @ value
+    is_calm = total - explained.max() < _NOISE**2 * (len(value) - 3)  # fitted: both levels and the place
+    num_known = _NOISE_RUNS if is_calm else 0
+    wider = 1 + _CHANGE * on_left * on_right / len(value)
+    rest = total + num_known * _NOISE**2 - explained * (1 - 1 / wider)
+    weight = -np.log(wider) / 2 - (len(value) - 1 + num_known) / 2 * np.log(np.maximum(rest, 1e-18))
     probability = np.exp(weight - weight.max())
     return _Splits(probability / probability.sum(), good, bad)
 

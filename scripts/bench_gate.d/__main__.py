@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bisect_trials import COMMITS, measure_bisects
 from gate_draws import CASES_PER_NIGHT, CONFIRM, Scenario, draw, read_series
 from gate_trials import CHANGES, THRESHOLD, Rates, Trial
 from result import machine, write_result
@@ -75,8 +76,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench-gate", description=main.__doc__)
     parser.add_argument("--quick", action="store_true", help="20 suites of each scenario")
     parser.add_argument("--series", type=Path, metavar="CSV", help="also draw nights from recorded series")
-    parser.add_argument("--out", type=Path, help="folder to keep gate.json in; default: results/benchmarks")
+    parser.add_argument("--out", type=Path, help="folder to keep the result in; default: results/benchmarks")
+    parser.add_argument("--bisect", action="store_true", help="measure mbr-perf bisect in place of the gate")
     options = parser.parse_args()
+    folder = options.out or (None if options.quick else results_dir() / "benchmarks")
+    if options.bisect:
+        return bisect(100 if options.quick else 4000, folder)
     suites = 20 if options.quick else 800
     scenarios = list(SCENARIOS)
     if options.series:
@@ -87,10 +92,26 @@ def main() -> int:
         narrate(scenario.name)
         rows.append(Row(scenario, Trial(scenario, draw(scenario, suites, _SEED + number)).rates(suites)))
     report(rows)
-    folder = options.out or (None if options.quick else results_dir() / "benchmarks")
     if folder:
         write_result(folder, "gate", _document(rows, suites))
     return int(ExitCode.REGRESSION if any(row.missed for row in rows) else ExitCode.OK)
+
+
+def bisect(histories: int, folder: Path | None) -> int:
+    """Print and keep how often a bisect finds the commit, and its runs. Return 0 if every goal is met, else 5."""
+    rows = measure_bisects(histories, _SEED)
+    names = ("name", "found", "wrong", "undecided", "median_runs", "p90_runs", "missed")
+    titles = ("History", "Found", "Wrong", "Undecided", "Median runs", "90 % need", "Missed")
+    listed = [(*(str(row[name]) for name in names[:-1]), ", ".join(row["missed"]) or "-") for row in rows]
+    show_blocks(table(titles, listed, right=titles[1:-1]))
+    if folder:
+        about = {"title": f"mbr-perf bisect on simulated histories of {COMMITS} commits", "rows": rows, **_where()}
+        write_result(folder, "bisect", {"name": "bisect", **about})
+    return int(ExitCode.REGRESSION if any(row["missed"] for row in rows) else ExitCode.OK)
+
+
+def _where() -> dict[str, object]:
+    return {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
 
 
 def report(rows: Sequence[Row]) -> None:
@@ -127,8 +148,7 @@ def _document(rows: Sequence[Row], suites: int) -> dict[str, object]:
             }
             for row in rows
         ],
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        **_where(),
     }  # fmt: skip
 
 

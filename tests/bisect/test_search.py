@@ -32,8 +32,8 @@ def test_a_change_of_3_percent_in_200_commits_is_found_at_a_noise_of_2_percent()
     places = [rng.randint(1, COMMITS) for _ in range(trials)]
     found = [by_time(place, rng) for place in places]
     right = sum(isinstance(step, Found) and step.place == place for (step, _), place in zip(found, places, strict=True))
-    assert right >= 0.93 * trials  # 0.95 in the mean of many
-    assert median(runs for _, runs in found) <= 6.3 * math.log2(COMMITS)
+    assert right >= 0.93 * trials  # 0.955 of the many in results/benchmarks/bisect.json
+    assert median(runs for _, runs in found) <= 6.2 * math.log2(COMMITS)
 
 
 def test_where_nothing_changed_hardly_a_commit_is_named():
