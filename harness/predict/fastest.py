@@ -12,7 +12,7 @@ from harness.experiment.recompute_plan import FULL, PlannedRecompute, grouped_la
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.mixes import Made, Mixer
-from harness.predict.model_states import Adam
+from harness.predict.model_states import Adam, adam_of
 from harness.predict.optimal import SAME_TIME, Planner, Solution
 from harness.predict.prediction import BUILT_IN, Constants, Prediction
 from harness.predict.ranges import spread_of
@@ -156,7 +156,8 @@ def mixer_of(
 ) -> Mixer:
     """Return what makes the mixes of a request. Arguments as of :func:`optimal`."""
     composer = Composer(made.spec, implementation, software).with_recompute(NoRecompute())
-    clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu))
+    adam = adam_of(made.spec, software)
+    clock = None if made.spec.gpu_type.is_cpu else Clock(made.spec, constants.efficiency(made.spec.gpu), adam)
     return Mixer(composer, clock, _settings(made.predicted), traces.even, traces.uneven, mixes)
 
 

@@ -3,7 +3,7 @@
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.optimizer_states import on_host
 from harness.predict.compose import Parameters
-from harness.predict.model_states import owned_parameters, state_bytes
+from harness.predict.model_states import Adam, owned_parameters, state_bytes
 
 COPY = 0.80
 """Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of
@@ -17,13 +17,15 @@ _NEWTON_SCHULZ_STEPS = 5  # megatron-core's default
 _PRODUCTS_PER_STEP = 3
 
 
-def optimizer_seconds(spec: ExperimentSpec, parameters: Parameters, bytes_per_s: float, flops_per_s: float) -> float:
+def optimizer_seconds(
+    spec: ExperimentSpec, parameters: Parameters, bytes_per_s: float, flops_per_s: float, adam: Adam = "fused"
+) -> float:
     """Return the seconds: the step reads and writes its state, reads gradients, writes weights; bound by memory.
 
     Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is
     cleared.
     """
-    per, owned = state_bytes(spec), owned_parameters(spec, parameters)
+    per, owned = state_bytes(spec, adam), owned_parameters(spec, parameters)
     kept = sum(owned) * (1 - on_host(spec))
     moved = 2 * per.optimizer * sum(owned) + kept * (2 * (per.cast + per.widened) + per.gradient + 2)
     if quantises_on_arrival(spec):

@@ -13,7 +13,7 @@ from harness.experiment.gpu import GPUS, PeakKey
 from harness.predict.communication import Exchange, Group, extent, group_bandwidth
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
-from harness.predict.model_states import state_bytes
+from harness.predict.model_states import Adam, state_bytes
 from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on_arrival
 from harness.predict.products import Widths, slowdown_of
 from harness.predict.schedule import schedule_of
@@ -150,8 +150,10 @@ WIDENED = 1.25
 _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 
 
-# Host seconds of an operation that runs again, from Python, over the mean of both passes (results/accuracy/host.md).
-REPEATED = 1.48
+# What runs again takes the host's processor alone; launch_s and call_s also hold the waits of published steps. A simple
+# operation takes AGAIN of launch_s: chosen by hand, with published costs of Moonlight's settings in view. A product, a
+# norm or the like takes as long as CALL of them, an attention as ATTENTION products (results/accuracy/host.md).
+AGAIN, CALL, ATTENTION = 0.4, 11.7, 3.7
 
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
 # 2019: 3.8 us from kernel to kernel of 2.9 us each).
@@ -215,13 +217,14 @@ def step_time(
     stages: tuple[tuple[ChunkCost, ...], ...],
     efficiency: Efficiency | None = None,
     spread: float | None = None,
+    adam: Adam = "fused",
 ) -> StepTime:
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
     ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known;
-    else residuals of steps of the same class give the range.
+    else residuals of steps of the same class give the range. ``adam`` as in `model_states.adam_of`.
     """
-    likely = Clock(spec, efficiency or typical(spec.gpu)).step(stages)
+    likely = Clock(spec, efficiency or typical(spec.gpu), adam).step(stages)
     low, high, rows = spread_of(kind_of_step(spec, likely), fitted().spreads)
     if spread is not None:
         low, high, rows = 1 / (1 + spread), 1 + spread, 0
@@ -264,6 +267,7 @@ class Clock:
 
     spec: ExperimentSpec
     efficiency: Efficiency
+    adam: Adam = "fused"
 
     def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> StepTime:
         """Time a step of 1F1B: every stage runs M micro-batches.
@@ -292,8 +296,12 @@ class Clock:
         phases = get_args(Phase)
         computing, hidden, waiting, launching = (dict.fromkeys(phases, 0.0) for _ in range(4))
         e, dispatch, overlaps = self.efficiency, 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
+        of_call = {"gemm": CALL, "attention": CALL * ATTENTION}
         for op, count in chunk.work:
-            launching[op.phase] += count * (e.call_s if op.kind in ("gemm", "attention") else e.launch_s)
+            if op.phase == "recompute":
+                launching[op.phase] += count * e.launch_s * AGAIN * of_call.get(op.kind, 1)
+            else:
+                launching[op.phase] += count * (e.call_s if op.kind in of_call else e.launch_s)
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)
             elif op.comm_group == "ep" and overlaps:
@@ -305,7 +313,6 @@ class Clock:
         both = ((computing[phase], hidden[phase]) for phase in phases)
         gpu = [max(pair) + e.exposed * min(pair) + waiting[phase] for phase, pair in zip(phases, both, strict=True)]
         more, eager = expert_launch_s(self.spec, chunk, e.launch_s), 1 - captured(self.spec)
-        launching["recompute"] *= REPEATED
         host = [(launching[phase] + more[phase]) * eager for phase in phases]
         per_s = (self.spec.gpu_type.host_bandwidth or inf) * COPY
         copies = chunk.copied / per_s  # each way, beside the computation of a pass
@@ -396,4 +403,5 @@ class Clock:
 
     def optimizer(self, parameters: Parameters) -> float:
         """Return the seconds of the optimizer's step."""
-        return optimizer_seconds(self.spec, parameters, self._bytes_per_s, self._flops_per_s["gemm", "bf16"])
+        flops_per_s = self._flops_per_s["gemm", "bf16"]
+        return optimizer_seconds(self.spec, parameters, self._bytes_per_s, flops_per_s, self.adam)

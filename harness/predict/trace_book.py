@@ -1,16 +1,14 @@
-"""Where a composition looks up its traces, and the host's work around a checkpoint, which no trace shows."""
+"""Where a composition looks up its traces, and the host's work in recompute, which no trace shows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import mul
 from typing import Any
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.model import has_experts
-from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.predict.compose import ChunkCost, Op, Piece, Work
-from harness.records.trace import ChunkTrace, TraceCase
+from harness.records.trace import ChunkTrace, OpKind, TraceCase
 
 _NOTHING = ChunkTrace(
     saved_bytes=0,
@@ -68,21 +66,35 @@ class Shared:
     books: dict[int, Book] = field(default_factory=dict)
 
 
-# How many simple operations of a forward pass take the host as long as a checkpoint beside what it repeats: states of
-# generators, hooks, a nested backward pass (results/accuracy/host.md). The second one discards and restores its output.
-PLAIN, DISCARDING = 10, 15
-_LAUNCH = Op("recompute", "elementwise", "bf16", 0, 0, 0, None, overlapped=False)
-AROUND_LAYERS = Work({_LAUNCH: PLAIN})
+# A checkpoint takes the host as long as so many calls of a module, beside what it repeats: states of generators, hooks,
+# a nested backward pass (results/accuracy/host.md).
+AROUND = 1.6
+
+
+def _costless(kind: OpKind) -> Op:
+    """Return an operation that takes the host alone."""
+    return Op("recompute", kind, "bf16", 0, 0, 0, None, overlapped=False)
+
+
+AROUND_LAYERS = Work({_costless("gemm"): AROUND})
 
 
 def work_around_checkpoints(layer: ExperimentSpec) -> Work:
-    """Return the work for a micro-batch of one layer; ``layer``: a request reduced to layers of its kind."""
-    policy, model = layer.recompute, layer.model
+    """Return what a trace does not show of the host's work in recompute, for a request reduced to one layer of a kind.
+
+    Checkpoints keep the host busy. And a trace counts norms, permutations of tokens and fused activations as simple
+    operations, which a module or an autograd function starts from Python as it starts products.
+    """
+    model, policy = layer.model, layer.recompute
+    moe = model.moe if has_experts(model.layer_kinds[0]) else None
+    norms = bool(model.mla) + bool(moe)  # others are fused into the product behind them
+    inside = 4 * bool(moe) + 1 + bool(moe and moe.moe_shared_expert_intermediate_size)
+    calls, checkpoints = 0, 0
     if isinstance(policy, FullRecompute):
-        return AROUND_LAYERS
-    if not isinstance(policy, SelectiveRecompute):
-        return Work()
-    num_norms = max(1, bool(model.mla) + has_experts(model.layer_kinds[0]))  # not fused into the product behind them
-    each = (DISCARDING if MODULES[name].discards_output else PLAIN for name in policy.modules)
-    times = (num_norms if name == "layernorm" else 1 for name in policy.modules)
-    return Work({_LAUNCH: sum(map(mul, each, times))})
+        calls, checkpoints = norms + 2 * (model.qk_layernorm and not model.mla) + inside, 1
+    elif isinstance(policy, SelectiveRecompute):
+        calls_of = {"layernorm": norms, "moe": inside, "mlp": 1, "moe_act": 1, "shared_experts": 1}
+        calls = sum(calls_of.get(name, 0) for name in policy.modules)
+        checkpoints = sum(norms if name == "layernorm" else 1 for name in policy.modules)
+    again = Work({_costless("elementwise"): -float(calls), _costless("gemm"): float(calls)} if calls else {})
+    return Work.total((again, *[AROUND_LAYERS] * checkpoints))

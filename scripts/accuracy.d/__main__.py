@@ -47,11 +47,11 @@ def time(host: Host, *, keeps: bool = False) -> Page:
     return step_times.page(INPUTS / "korthikanti2022.json", sft, (found, left_out), host)
 
 
-COMPARISONS: dict[str, Callable[[Host], Page]] = {
+COMPARISONS: dict[str, Callable[..., Page]] = {
     **{name: partial(published_page.page, INPUTS, name) for name in published_page.ABOUT},
     "llama3_70b_sft": lambda host: llama3_70b.page(INPUTS / "llama3_70b_sft.json", host),
     "korthikanti": lambda host: korthikanti.page(INPUTS / "korthikanti2022.json", host),
-    "host": host_page.page,
+    "host": partial(host_page.page, INPUTS / "moonlight_costs.json"),
     "time": time,
     "bridge_configs": bridge_configs.page,
     "cpu": cpu_runs.page,
@@ -71,7 +71,7 @@ def main() -> int:
         type=Path,
         metavar="FILE",
         help="cpu: compare the peaks in FILE, an earlier cpu.json, with new predictions; trains only settings that it lacks. "
-        "reserved: judge the replays in FILE, an earlier reserved.json, again",
+        "host, reserved: judge what was measured in FILE, an earlier host.json or reserved.json, again",
     )
     parser.add_argument(
         "--fit", action="store_true", help="time: keep the constants and ranges of steps where the planner reads them"
@@ -122,8 +122,8 @@ def main() -> int:
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
-    if options.measured and options.names not in (["cpu"], ["reserved"]):
-        parser.error("--measured: name the comparison cpu or reserved, and no other")
+    if options.measured and options.names not in (["cpu"], ["host"], ["reserved"]):
+        parser.error("--measured: name the comparison cpu, host or reserved, and no other")
     if options.fit and options.names != ["time"]:
         parser.error("--fit: it keeps constants of the comparison time; name it, and no other")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,9 @@ def main() -> int:
     for name in options.names or list(COMPARISONS):
         narrate(f"comparing {name}")
         if options.measured:
-            page = {"cpu": cpu_runs.page, "reserved": reserved_page.page}[name](host, options.measured)
+            page = {"cpu": cpu_runs.page, "reserved": reserved_page.page, "host": COMPARISONS["host"]}[name](
+                host, options.measured
+            )
         else:
             page = time(host, keeps=True) if options.fit else COMPARISONS[name](host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document

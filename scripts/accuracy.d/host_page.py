@@ -1,78 +1,120 @@
-"""Times the host's work around checkpoints and in backward passes, in ranks whose kernels do nothing."""
+"""Times the host in layers whose kernels do nothing, fits its work to the operations, and compares published costs of settings."""
 
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from typing import Any, get_args
 
 import scripted_points
 from page import Page, signed, table
+from times_steps import published_spec
 
 from harness.experiment.model import LayerKind
-from harness.experiment.modules import MODULES
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
+from harness.launch.machine import software_for
+from harness.measure.prediction import predict_with, tracing
+from harness.predict.calibration import least_squares
 from harness.predict.compose import Work
-from harness.predict.time_model import typical
-from harness.predict.trace_book import DISCARDING, PLAIN, work_around_checkpoints
+from harness.predict.time_model import AGAIN, ATTENTION, CALL
+from harness.predict.trace_book import AROUND, work_around_checkpoints
 from harness.predict.trace_cases import CaseMaker
 from harness.predict.tracer import Tracing
 from harness.records.trace import Phase, TraceRequest
 
 # A point, its kind of layer, and settings of which each repeats one module.
+_MLA = ("layernorm", "moe_act", "mla_up_proj", "core_attn", "moe", "shared_experts", "full:uniform:1")
+_DENSE = ("core_attn", "mlp", "full:uniform:1")
 LAYERS: tuple[tuple[str, LayerKind, tuple[str, ...]], ...] = (
-    ("moonlight_16b_pretrain_bf16_16_library", "moe",
-     ("layernorm", "moe_act", "mla_up_proj", "core_attn", "moe", "shared_experts", "full:uniform:1")),
+    ("moonlight_16b_pretrain_bf16_16_library", "moe", _MLA),
+    ("moonlight_16b_pretrain_bf16_16_library", "dense", ("layernorm", "mla_up_proj", *_DENSE)),
+    ("deepseek_v3_pretrain_bf16_1024", "moe", _MLA),
     ("qwen3_30b_a3b_pretrain_bf16_16", "moe", ("layernorm", "moe_act", "core_attn", "moe", "full:uniform:1")),
-    ("llama3_8b_pretrain_bf16_8", "dense", ("core_attn", "mlp", "full:uniform:1")),
-)  # fmt: skip
+    ("llama3_8b_pretrain_bf16_8", "dense", _DENSE),
+    ("llama3_70b_sft_bf16_32", "dense", _DENSE),
+)
 _NUM_LAYERS = 4
-KINDS = ("plain", "discarding")
+CONSTANTS = ("call", "attention", "backward", "around")
+# How many times as much the cost of a setting counts as the ratio of both passes, which varies with the kind of layer.
+_OF_COSTS = 3.0
 
 Row = dict[str, Any]
 
 
-def page(host: Host) -> Page:
-    """Measure, and count what the traces of the same layers hold."""
-    return judged([row for point, kind, settings in LAYERS for row in _measured(host, point, kind, settings)])
+def page(source: Path, host: Host, measured: Path | None = None) -> Page:
+    """Measure, and count what traces of the same layers hold, or take an earlier page's rows. ``source``: published costs."""
+    if measured:
+        return judged(json.loads(measured.read_text())["rows"], _published(source, host))
+    rows = [row for point, kind, settings in LAYERS for row in _measured(host, point, kind, settings)]
+    return judged(rows, _published(source, host))
 
 
-def judged(rows: list[Row]) -> Page:
-    """Return the page of measured rows."""
-    kept = [row for row in rows if row["setting"] == "none"]
-    returning = median(row["backward_s"] / row["forward_s"] / row["backward"] * row["forward"] for row in kept)
-    repeated = median(
-        row["forward_s"] / row["forward"] * (row["forward"] + row["backward"]) / _seconds(row) for row in kept
+def judged(rows: list[Row], published: list[Row]) -> Page:
+    """Return the page of measured rows and of published ones."""
+    found = least_squares(
+        lambda values: _errors(rows, values), (7.0, 5.0, 0.5, 2.0), ((1, 50), (1, 50), (0.05, 2), (0.05, 50))
     )
-    around = {
-        name: median(_around(row, rows, returning) / row["checkpoints"] for row in rows if row["kind"] == name)
-        for name in KINDS
-    }
-    document = {"returning": returning, "repeated": repeated, **around, "rows": rows}
-    headline = (
-        f"An operation of a forward pass takes the host {repeated:.2f} times as long as the mean of both passes. Beyond the operations "
-        f"that it repeats, a checkpoint takes it as long as {around['plain']:.1f} simple ones of a forward pass, or {around['discarding']:.1f} "
-        "where it discards and restores its output."
-    )
-    cells = (
-        (row["point"], row["setting"], f"{row['forward_s'] * 1e3:.2f}", f"{row['backward_s'] * 1e3:.2f}",
-         signed(_seconds(row) / _seconds(_control(row, rows)) - 1),
-         "" if row["setting"] == "none" else f"{_around(row, rows, returning) / row['checkpoints']:.1f}")
+    call, attention, backward, around = found
+    used = (CALL, ATTENTION, backward, AROUND)
+    costs = [
+        row | {"predicted": _cost(rows, row, used), "measured": _measured_cost(rows, row)}
         for row in rows
-    )  # fmt: skip
+        if row["setting"] != "none"
+    ]
+    document = {**dict(zip(CONSTANTS, found, strict=True)), "rows": rows, "published": published}
+    headline = (
+        f"A call of a module takes the host as long as {call:.1f} simple operations, an attention as long as {attention:.1f} calls, a checkpoint "
+        f"as long as {around:.1f} beside what it repeats; an operation of a backward pass {backward:.2f} times as long as one of a forward pass. "
+        f"Cost of a setting to the host: off by {_mean(costs)}; published cost of one where the host is the limit: by {_mean(published)}."
+    )
+    heads = "predicted cost: | measured cost: | error:"
     return Page("The host's work in a layer", headline, document, [
         "Processor milliseconds of a layer on a scripted GPU (tests/scripted_cuda): torch's CUDA build, megatron-core and "
-        "transformer-engine are real, kernels do nothing. The constants are medians over these rows.", "",
-        *table("point | setting | forward ms: | backward ms: | cost: | operations around a checkpoint:", cells),
+        "transformer-engine are real, kernels do nothing. The constants are fitted to these rows, and the planner has them for what runs again. "
+        "A torch operation by itself takes the host a fraction of a module's call: Moonlight's `mla_up_proj` repeats 31 simple operations, most "
+        "of them of the rotary embedding, and two products.", "",
+        *table(f"point | layer | setting | forward ms: | backward ms: | {heads}", (
+            (row["point"], row["layer"], row["setting"], *(f"{row[name] * 1e3:.2f}" for name in ("forward_s", "backward_s")), *_shown(row))
+            for row in costs
+        )), "",
+        "Published costs on H100. Their control takes longer than the host's processor needs, so the planner takes a repeated operation for "
+        f"{AGAIN:g} times one of a published step; this share alone was chosen with these rows in view:", "",
+        *table(f"setting | predicted ms: | published ms: | {heads}", (
+            (row["setting"], *(f"{row[name] * 1e3:.0f}" for name in ("predicted_s", "measured_s")), *_shown(row)) for row in published
+        )),
     ])  # fmt: skip
 
 
+def _shown(row: Row) -> tuple[str, ...]:
+    return signed(row["predicted"]), signed(row["measured"]), f"{(row['predicted'] - row['measured']) * 100:+.1f}"
+
+
+def _mean(rows: list[Row]) -> str:
+    return f"{mean(abs(row['predicted'] - row['measured']) for row in rows) * 100:.1f} points on average"
+
+
+def _published(source: Path, host: Host) -> list[Row]:
+    """Predict the settings of one published job; the first is the control."""
+    document = json.loads(source.read_text())
+    spec, (software, _) = published_spec(document), software_for("h100", host)
+    found = []
+    for row in document["rows"]:
+        changed = spec.model_copy(update={"recompute": parse_recompute(row["recompute"])})
+        prediction = predict_with(tracing(host), changed, software).prediction
+        assert prediction
+        found.append({"setting": row["recompute"], "predicted_s": prediction.step_time_s, "measured_s": row["step_s"]})
+    control, *others = found
+    return [
+        row | {name: row[f"{name}_s"] / control[f"{name}_s"] - 1 for name in ("predicted", "measured")}
+        for row in others
+    ]
+
+
 def _measured(host: Host, point: str, kind: LayerKind, settings: tuple[str, ...]) -> Iterator[Row]:
-    spec = next(scripted_points.points(host, [point])).spec
-    make = CaseMaker(spec, "transformer_engine")
+    make = CaseMaker(next(scripted_points.points(host, [point])).spec, "transformer_engine")
     cases = {
         name: [make.layers(kind, parse_recompute(name), num) for num in (1, 2, _NUM_LAYERS)]
         for name in ("none", *settings)
@@ -81,14 +123,18 @@ def _measured(host: Host, point: str, kind: LayerKind, settings: tuple[str, ...]
         Tracing(host, None).traces(tuple(case for each in cases.values() for case in each), "transformer_engine").even
     )
     times = _run(TraceRequest(cases=tuple(each[-1] for each in cases.values()), implementation="transformer_engine"))
+    calls = _operations(work_around_checkpoints(cases["full:uniform:1"][0].spec))["recompute"][1] - AROUND
     for name, (single, double, several) in cases.items():
-        counted = _operations(Work.of(traces[double.key].ops) - Work.of(traces[single.key].ops))
+        beside = work_around_checkpoints(single.spec)
+        checkpoints = round(sum(count for _, count in beside) / AROUND)
+        counts = _operations(Work.total((Work.of(traces[double.key].ops) - Work.of(traces[single.key].ops), beside)))
+        counts["recompute"][1] -= AROUND * checkpoints
+        for phase in ("forward", "backward"):  # what the trace counts as simple operations
+            counts[phase][0], counts[phase][1] = counts[phase][0] - calls, counts[phase][1] + calls
         forward_s, backward_s = (each / _NUM_LAYERS for each in times[several.key])
-        discards = name in MODULES and MODULES[name].discards_output
         yield {
-            "point": point, "setting": name, "kind": "none" if name == "none" else KINDS[discards],
-            "checkpoints": sum(count for _, count in work_around_checkpoints(single.spec)) // (PLAIN, DISCARDING)[discards],
-            "forward_s": forward_s, "backward_s": backward_s, **counted,
+            "point": point, "layer": kind, "setting": name, "checkpoints": checkpoints, "operations": counts,
+            "forward_s": forward_s, "backward_s": backward_s,
         }  # fmt: skip
 
 
@@ -107,25 +153,47 @@ def _run(request: TraceRequest) -> dict[str, tuple[float, float]]:
         return dict(json.loads(out.read_text()))
 
 
-def _operations(work: Work) -> dict[str, float]:
-    """Return how many simple operations take the host as long as each phase; a product takes as long as several."""
-    found, e = dict[str, float].fromkeys(get_args(Phase), 0.0), typical("h100")
+def _operations(work: Work) -> dict[str, list[float]]:
+    """Return how many simple operations, calls of modules and attentions each phase has."""
+    found = {phase: [0.0, 0.0, 0.0] for phase in get_args(Phase)}
     for op, count in work:
-        found[op.phase] += count * (e.call_s / e.launch_s if op.kind in ("gemm", "attention") else 1)
+        found[op.phase][{"gemm": 1, "attention": 2}.get(op.kind, 0)] += count
     return found
 
 
-def _seconds(row: Row) -> float:
-    return float(row["forward_s"] + row["backward_s"])
+def _units(row: Row, values: Sequence[float]) -> tuple[float, float]:
+    """Return how many simple operations take the host as long as each pass; recompute belongs to the backward one."""
+    call, attention, backward, around = values
+    each = {
+        phase: simple + call * (calls + attention * attentions)
+        for phase, (simple, calls, attentions) in row["operations"].items()
+    }
+    return each["forward"], backward * each["backward"] + each["recompute"] + call * around * row["checkpoints"]
+
+
+def _cost(rows: list[Row], row: Row, values: Sequence[float]) -> float:
+    return sum(_units(row, values)) / sum(_units(_control(row, rows), values)) - 1
+
+
+def _measured_cost(rows: list[Row], row: Row) -> float:
+    base = _control(row, rows)
+    return float((row["forward_s"] + row["backward_s"]) / (base["forward_s"] + base["backward_s"]) - 1)
+
+
+def _errors(rows: list[Row], values: Sequence[float]) -> list[float]:
+    """Return the errors of costs, and of the ratio of both passes without recompute."""
+    errors = []
+    for row in rows:
+        forward, backward = _units(row, values)
+        if row["setting"] == "none":
+            errors.append((backward / forward - row["backward_s"] / row["forward_s"]) / _OF_COSTS)
+        else:
+            errors.append(_cost(rows, row, values) - _measured_cost(rows, row))
+    return errors
 
 
 def _control(row: Row, rows: list[Row]) -> Row:
-    return next(each for each in rows if each["point"] == row["point"] and each["setting"] == "none")
-
-
-def _around(row: Row, rows: list[Row], returning: float) -> float:
-    """Return the operations that take as long as the row's checkpoints, beyond those that are counted."""
-    base = _control(row, rows)
-    counted = [each["forward"] + each["recompute"] + returning * each["backward"] for each in (row, base)]
-    more = (_seconds(row) - _seconds(base)) / base["forward_s"] * base["forward"]
-    return float(more - counted[0] + counted[1])
+    return next(
+        each for each in rows
+        if (each["point"], each["layer"], each["setting"]) == (row["point"], row["layer"], "none")
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from times_fit import Compared, Fit
 
 from harness.launch.environment import Host
 from harness.predict.prediction import Prediction
-from harness.predict.trace_book import DISCARDING, PLAIN
+from harness.predict.trace_book import AROUND
 
 _BASELINE = "kor-t4-22B-baseline"
 
@@ -49,9 +49,8 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
         *table("recompute | predicted cost: | published cost:", (
             (r["name"], signed(r["predicted_cost"]), signed(r["measured_cost"])) for r in settings
         )), "",
-        "No row measures `layernorm`, `moe_act` or `mla_up_proj` by itself where the host is the limit. There a setting costs the host the "
-        f"operations that it repeats, and around each checkpoint as long as {PLAIN} simple operations, or {DISCARDING} where the output is "
-        "discarded and restored. host.md has the measurement.", "",
+        f"A checkpoint takes the host as long as {AROUND:g} products, beside what it repeats. host.md has the measurement, and the costs of "
+        "settings where the host is the limit.", "",
         *times_page.lines(*measured),
         "Layouts of one model, GPU, number of GPUs, precision and sequence; time of the first per sample over that of the second:", "",
         *table("first | second | predicted: | published: | error:", (

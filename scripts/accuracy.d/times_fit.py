@@ -56,6 +56,7 @@ _PULL = 0.09
 # Errors beyond this many times their scatter count linearly, so that one odd row does not bend all constants.
 _LINEAR_FROM = 1.5
 _ROUNDS = 25
+FEW_MODELS = 4
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,17 @@ def _floored(own: Mapping[str, tuple[float, float, int]], kind: str, num_models:
 
 
 def _spread(rows: Sequence[Compared]) -> tuple[float, float, int]:
-    """Return percentiles, wider where the rows are of few models: rows of one model err alike."""
+    """Return percentiles, wider where the rows are of few models: rows of one model err alike.
+
+    Of fewer than :data:`FEW_MODELS`, which may all err one way, the wider end counts both ways. Layouts of one model are one.
+    """
     ratios = [row.ratio for row in rows]
-    low, high = percentile(ratios, 0.05), percentile(ratios, 0.95)
-    if len({row.step.model for row in rows}) < LEAST_ROWS:
+    low, high = min(1.0, percentile(ratios, 0.05)), max(1.0, percentile(ratios, 0.95))
+    num_models = len({row.step.spec.model for row in rows})
+    if num_models < LEAST_ROWS:
         low, high = 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1)
+    if num_models < FEW_MODELS:
+        low, high = min(low, 1 / high), max(high, 1 / low)
     return low, high, len(rows)
 
 

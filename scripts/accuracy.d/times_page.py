@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from math import log
 from statistics import geometric_mean, mean
 from typing import Any
 
 from page import plain, signed, table
-from times_fit import BOUNDS, MEANING, START, Compared, Fit
+from times_fit import BOUNDS, BOUNDS_OF_OTHERS, FEW_MODELS, MEANING, START, Compared, Fit
 
 from harness.predict.time_model import LEAST_ROWS, WIDENED
 from harness.units import counted
@@ -139,7 +140,7 @@ def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
 def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
     """Return the section of the page."""
     values = ((gpu, *each) for gpu in found.constants if gpu != "9.x" for each in found.constants[gpu].items())
-    others = ", ".join(f"{name} of {gpu} {value:.3g}" for gpu, name, value in values)
+    others = ", ".join(f"{name} of {gpu} {value:.3g}{_bound_of(name, value)}" for gpu, name, value in values)
     return [
         "## Measured steps", "",
         "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
@@ -149,7 +150,8 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "", f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
         f"their own, {others}; the rest of Blackwell's is Hopper's (fp4_of_fp8: products in FP4 reach so much of FP8's share). On Hopper attention's efficiency "
         f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
-        f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; with experts then at least as wide as of dense models:", "",
+        f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; of fewer than {FEW_MODELS} as far down as up, "
+        "because so few may all err one way; with experts then at least as wide as of dense models:", "",
         *table("class | rows: | low: | high:", (
             (name, n, f"{low:.2f}", f"{high:.2f}") for name, (low, high, n) in sorted(found.spreads.items())
         )), "",
@@ -161,6 +163,15 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         )), "",
         "Left out:", "", *(f"- {name}: {reason}" for name, reason in left_out.items()), "",
     ]  # fmt: skip
+
+
+def _bound_of(name: str, value: float) -> str:
+    """Say where a fit stopped at the bound of a constant: its rows ask for more than is possible."""
+    return (
+        " (at the bound of the fit)"
+        if min(abs(log(value / each)) for each in BOUNDS.get(name, BOUNDS_OF_OTHERS)) < 1e-3
+        else ""
+    )
 
 
 def _tables(found: Fit) -> list[str]:

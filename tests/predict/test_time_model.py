@@ -10,7 +10,9 @@ from harness.predict.communication import group_bandwidth
 from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.predict.optimizer_time import COPY, host_seconds, muon_flops
 from harness.predict.time_model import (
-    REPEATED,
+    AGAIN,
+    ATTENTION,
+    CALL,
     captured,
     kind_of_step,
     spread_of,
@@ -112,7 +114,8 @@ def test_a_flex_dispatcher_sends_a_token_once_to_a_node(spec_of):
 def test_the_host_launches_what_no_graph_captured(spec_of):
     many = chunk(op(flops=1, count=1000), op("recompute", kind="attention", flops=1, count=500))
     eager = step_time(alone(spec_of), ((many,),))
-    assert eager.compute_s == pytest.approx((1000 + 500 * REPEATED) * TYPICAL.call_s)
+    again = AGAIN * CALL * ATTENTION * TYPICAL.launch_s
+    assert eager.compute_s == pytest.approx(1000 * TYPICAL.call_s + 500 * again)
     graphs = alone(spec_of, cuda_graph={"impl": "transformer_engine", "scope": ("attn",)})
     left = step_time(graphs, ((many,),)).compute_s / eager.compute_s
     assert left == pytest.approx(1 - captured(graphs), rel=1e-5)
