@@ -3,7 +3,8 @@
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
@@ -54,21 +55,23 @@ def page(source: Path, host: Host, measured: Path | None = None) -> Page:
 
 def judged(rows: list[Row], published: list[Row]) -> Page:
     """Return the page of measured rows and of published ones."""
-    found = least_squares(
-        lambda values: _errors(rows, values), (7.0, 5.0, 0.5, 2.0), ((1, 50), (1, 50), (0.05, 2), (0.05, 50))
-    )
+    costs = _costs(rows, lambda row: (row["forward_s"], row["backward_s"]))
+
+    def errors(values: Sequence[float]) -> list[float]:
+        return [cost - known for cost, known in zip(_costs(rows, partial(_units, values)), costs, strict=True)]
+
+    found = least_squares(errors, (7.0, 5.0, 0.5, 2.0), ((1, 50), (1, 50), (0.05, 2), (0.05, 50)))
     call, attention, backward, around = found
-    used = (CALL, ATTENTION, backward, AROUND)
-    costs = [
-        row | {"predicted": _cost(rows, row, used), "measured": _measured_cost(rows, row)}
-        for row in rows
-        if row["setting"] != "none"
-    ]
+    predicted = _costs(rows, partial(_units, (CALL, ATTENTION, backward, AROUND)))
+    settings = [
+        row | {"predicted": cost, "measured": known}
+        for row, cost, known in zip(rows, predicted, costs, strict=True) if row["setting"] != "none"
+    ]  # fmt: skip
     document = {**dict(zip(CONSTANTS, found, strict=True)), "rows": rows, "published": published}
     headline = (
         f"A call of a module takes the host as long as {call:.1f} simple operations, an attention as long as {attention:.1f} calls, a checkpoint "
         f"as long as {around:.1f} beside what it repeats; an operation of a backward pass {backward:.2f} times as long as one of a forward pass. "
-        f"Cost of a setting to the host: off by {_mean(costs)}; published cost of one where the host is the limit: by {_mean(published)}."
+        f"Cost of a setting to the host: off by {_mean(settings)}; published cost of one where the host is the limit: by {_mean(published)}."
     )
     heads = "predicted cost: | measured cost: | error:"
     return Page("The host's work in a layer", headline, document, [
@@ -78,7 +81,7 @@ def judged(rows: list[Row], published: list[Row]) -> Page:
         "of them of the rotary embedding, and two products.", "",
         *table(f"point | layer | setting | forward ms: | backward ms: | {heads}", (
             (row["point"], row["layer"], row["setting"], *(f"{row[name] * 1e3:.2f}" for name in ("forward_s", "backward_s")), *_shown(row))
-            for row in costs
+            for row in settings
         )), "",
         "Published costs on H100. Their control takes longer than the host's processor needs, so the planner takes a repeated operation for "
         f"{AGAIN:g} times one of a published step; this share alone was chosen with these rows in view:", "",
@@ -161,7 +164,7 @@ def _operations(work: Work) -> dict[str, list[float]]:
     return found
 
 
-def _units(row: Row, values: Sequence[float]) -> tuple[float, float]:
+def _units(values: Sequence[float], row: Row) -> tuple[float, float]:
     """Return how many simple operations take the host as long as each pass; recompute belongs to the backward one."""
     call, attention, backward, around = values
     each = {
@@ -171,29 +174,12 @@ def _units(row: Row, values: Sequence[float]) -> tuple[float, float]:
     return each["forward"], backward * each["backward"] + each["recompute"] + call * around * row["checkpoints"]
 
 
-def _cost(rows: list[Row], row: Row, values: Sequence[float]) -> float:
-    return sum(_units(row, values)) / sum(_units(_control(row, rows), values)) - 1
-
-
-def _measured_cost(rows: list[Row], row: Row) -> float:
-    base = _control(row, rows)
-    return float((row["forward_s"] + row["backward_s"]) / (base["forward_s"] + base["backward_s"]) - 1)
-
-
-def _errors(rows: list[Row], values: Sequence[float]) -> list[float]:
-    """Return the errors of costs, and of the ratio of both passes without recompute."""
-    errors = []
+def _costs(rows: list[Row], passes: Callable[[Row], tuple[float, float]]) -> list[float]:
+    """Return each setting's cost against none, which stands before it; of none a share of the ratio of its passes."""
+    found, base = list[float](), 0.0
     for row in rows:
-        forward, backward = _units(row, values)
-        if row["setting"] == "none":
-            errors.append((backward / forward - row["backward_s"] / row["forward_s"]) / _OF_COSTS)
-        else:
-            errors.append(_cost(rows, row, values) - _measured_cost(rows, row))
-    return errors
-
-
-def _control(row: Row, rows: list[Row]) -> Row:
-    return next(
-        each for each in rows
-        if (each["point"], each["layer"], each["setting"]) == (row["point"], row["layer"], "none")
-    )  # fmt: skip
+        forward, backward = passes(row)
+        is_control = row["setting"] == "none"
+        base = forward + backward if is_control else base
+        found.append(backward / forward / _OF_COSTS if is_control else (forward + backward) / base - 1)
+    return found

@@ -167,11 +167,8 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
 
 def _bound_of(name: str, value: float) -> str:
     """Say where a fit stopped at the bound of a constant: its rows ask for more than is possible."""
-    return (
-        " (at the bound of the fit)"
-        if min(abs(log(value / each)) for each in BOUNDS.get(name, BOUNDS_OF_OTHERS)) < 1e-3
-        else ""
-    )
+    apart = min(abs(log(value / each)) for each in BOUNDS.get(name, BOUNDS_OF_OTHERS))
+    return " (at the bound of the fit)" if apart < 1e-3 else ""
 
 
 def _tables(found: Fit) -> list[str]:
