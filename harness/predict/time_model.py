@@ -61,9 +61,8 @@ class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
     ``constants``: by generation of GPUs, or GPU type, by field of :class:`Efficiency`; Hopper's hold nearly all.
-    ``spreads``: by class of rows, between which
-    multiples of the predicted seconds nine of ten measured ones are, and the number of rows. ``errors``: by
-    GPU type and :func:`kind_of_error`, of predictions without the steps' model: their mean as a share, and the steps.
+    ``spreads``: by class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and
+    the number of rows. ``errors``: by GPU type and :func:`kind_of_error`, mean share and steps, each without its model.
     """
 
     constants: Mapping[str, Mapping[str, float]]
@@ -143,12 +142,10 @@ def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tup
     return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), num_rows
 
 
-# From so many rows on a class has a range of its own. A smaller class takes that of its neighbours, so many times as
-# wide.
+# From so many rows on a class has a range of its own. A smaller class takes its neighbours', so many times as wide.
 LEAST_ROWS = 10
 WIDENED = 1.25
 _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
-
 
 # What runs again takes the host's processor alone; launch_s and call_s also hold the waits of published steps. A simple
 # operation takes AGAIN of launch_s: chosen by hand, with published costs of Moonlight's settings in view. A product, a
@@ -158,7 +155,6 @@ AGAIN, CALL, ATTENTION = 0.4, 11.7, 3.7
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
 # 2019: 3.8 us from kernel to kernel of 2.9 us each).
 KERNEL_S = 0.9e-6
-
 
 # Share of a layer's operations in each part that transformer-engine's graphs capture: of the 22 of a forward pass of
 # Llama 3 70B and the 53 of Qwen3 30B-A3B, counted in their traces with megatron-core 0.16.1.
@@ -298,10 +294,8 @@ class Clock:
         e, dispatch, overlaps = self.efficiency, 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
         of_call = {"gemm": CALL, "attention": CALL * ATTENTION}
         for op, count in chunk.work:
-            if op.phase == "recompute":
-                launching[op.phase] += count * e.launch_s * AGAIN * of_call.get(op.kind, 1)
-            else:
-                launching[op.phase] += count * (e.call_s if op.kind in of_call else e.launch_s)
+            again, once = e.launch_s * AGAIN * of_call.get(op.kind, 1), e.call_s if op.kind in of_call else e.launch_s
+            launching[op.phase] += count * (again if op.phase == "recompute" else once)
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)
             elif op.comm_group == "ep" and overlaps:
@@ -403,5 +397,4 @@ class Clock:
 
     def optimizer(self, parameters: Parameters) -> float:
         """Return the seconds of the optimizer's step."""
-        flops_per_s = self._flops_per_s["gemm", "bf16"]
-        return optimizer_seconds(self.spec, parameters, self._bytes_per_s, flops_per_s, self.adam)
+        return optimizer_seconds(self.spec, parameters, self._bytes_per_s, self._flops_per_s["gemm", "bf16"], self.adam)
