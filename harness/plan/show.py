@@ -246,9 +246,7 @@ def _name(row: Row, best: Row | None, whose_of: dict[str, str]) -> str:
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
     """Return what may be used, the job that is planned, and those of ``notes`` that name assumed values."""
-    found = plan.control.prediction if plan.control else None
-    pace = [_HOST_BOUND] if found and found.time and found.time.host_bound else []
-    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *_seconds(plan), *drawn_text(plan), *pace)]
+    limits = [Line(text, "dim", hang=2) for text in (*plan.limit_texts, *drawn_text(plan), *_seconds(plan))]
     return [*limits, Line(f"Job: {request_words(plan.spec)}", "dim", hang=2), *assumed_lines(notes)]
 
 
@@ -258,6 +256,7 @@ def _seconds(plan: Plan) -> Iterator[str]:
     if row and row.prediction and (time := row.prediction.time):
         _, ends, unit = seconds_in_unit(time)
         yield f"Step: {ends} {unit}" + f"; {time.origin}" * bool(time.origin)
+        yield from [_HOST_BOUND] * time.host_bound
 
 
 def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """JSON documents: types whose fields are the keys, and which read their values from verdicts by name."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import to_json
 
 SCHEMA_VERSION = 1
 
@@ -69,7 +69,7 @@ def at(*path: str | int, **options: Any) -> Any:
 def text(document: Shown) -> str:
     """Return the document as it is printed. Strict JSON has neither NaN nor infinity: they are null."""
     dumped = document.model_dump(mode="json", by_alias=True, warnings=False)
-    return json.dumps(_finite(dumped), indent=2, ensure_ascii=False, allow_nan=False)
+    return to_json(dumped, indent=2, inf_nan_mode="null").decode()
 
 
 def answer(document: Shown) -> None:
@@ -102,11 +102,3 @@ def _open(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _open(each) for key, each in value.items() if (key, each) != ("additionalProperties", False)}
     return [_open(each) for each in value] if isinstance(value, list) else value
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
