@@ -33,7 +33,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
     is_control, is_tight = best.text == NoRecompute().text, best.verdict != "FITS"
     odds = "; " + doubt_text(plan, best.prediction).partition("; ")[2] if is_tight else ""
     step, *speed = speed_texts(best, is_control=is_control) or ("",)
-    beside = more or [_beside(plan, without, unit, is_control=is_control)]
+    beside = more or [_saving_text(plan, unit) if is_control else without] * (plan.cure is None)
     need, ends = need_text(plan, best, unit)
     is_kept = control is not None and control.verdict in ("TIGHT", "FITS") and without in beside
     return answer_line(
@@ -57,13 +57,6 @@ def need_text(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
     low, _, high = (size_in(size, unit) for size in found.fits)
     most, ends = (f", up to {high},", "") if best.verdict == "TIGHT" else ("", f" ({low}-{high})")
     return f": needs {_likely_text(found, unit)}{most} of {size_in(usable, unit)} usable", ends
-
-
-def _beside(plan: Plan, without: str, unit: str, *, is_control: bool) -> str:
-    """Compare with no recompute, or name the cheapest saving; nothing beside another setting of the allocator."""
-    if plan.cure:
-        return ""
-    return _saving_text(plan, unit) if is_control else without
 
 
 def _without_text(plan: Plan, none: Row, unit: str) -> str:

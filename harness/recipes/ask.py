@@ -157,8 +157,8 @@ def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]
     BadRequestError if the file exists or cannot be written, or if the request is wrong; then nothing is written.
     """
     from harness.errors import BadRequestError, os_errors_reported
+    from harness.recipes.rows import refusals
     from harness.records.store import write_atomically
-    from harness.resolve.listing import refusals
     from harness.resolve.recipe_file import load_recipe
     from harness.resolve.resolve import resolve
     from harness.resolve.writing import recipe_text

@@ -9,12 +9,15 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import BatchSpec, ParallelismSpec
 from harness.experiment.recompute import canonical_text
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import Finding
 from harness.experiment.rules.rulebook import Entry
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.predict.flops import layer_flops
 from harness.resolve.find import RecipeFile, all_recipe_files, check_names, recipes_dir
-from harness.resolve.listing import full_size, refusals
 from harness.resolve.recipe import LEAVES, OperatingPoint, Recipe, build_spec
 from harness.resolve.recipe_file import load_recipe
+from harness.resolve.resolve import resolve_point
 from harness.show.json import Document, Shown
 
 
@@ -93,6 +96,27 @@ def _summary(recipe: Recipe) -> RecipeRow:
     return RecipeRow.of(recipe.header, recipe=recipe.header.name, parameters_billion=billions, gpus=gpus)
 
 
+def full_size(recipe: Recipe) -> ExperimentSpec:
+    """Return the first point on a GPU, else the first point: it has the model at full size."""
+    point = _full_point(recipe)
+    return build_spec(point.layer, point.place)
+
+
+def _full_point(recipe: Recipe) -> OperatingPoint:
+    return next((p for p in recipe.points if p.key.gpu != "cpu"), recipe.points[0])
+
+
+def refusals(recipe: Recipe, point: OperatingPoint) -> list[Finding]:
+    """Return the errors of the rule table at one point; none for a point that its file marks as inconsistent.
+
+    The rules are those of megatron-core 0.16.1: another release may accept the point.
+    """
+    if point.key.inconsistent:
+        return []
+    software = Software(megatron_core=ASSUMED_MEGATRON_CORE, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
+    return [finding for finding in check(resolve_point(recipe, point), software) if finding.blocks]
+
+
 def parameter_count(spec: ExperimentSpec) -> int:
     """Return the weights of matrix products and embeddings, without MTP: all but one in a thousand parameters."""
     model, routers = spec.model, 0
@@ -116,8 +140,7 @@ def recipe_document(recipe: Recipe) -> RecipeDocument:
 
 def model_settings(recipe: Recipe) -> dict[str, object]:
     """Return the model settings that the recipe states, at full size, by path below ``model``."""
-    point = next((p for p in recipe.points if p.key.gpu != "cpu"), recipe.points[0])
-    stated = {path: s.value for path, s in point.layer.items() if path.startswith("model.")}
+    stated = {path: s.value for path, s in _full_point(recipe).layer.items() if path.startswith("model.")}
     return {path.removeprefix("model."): stated[path] for path in LEAVES if path in stated}
 
 

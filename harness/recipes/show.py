@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from harness.experiment.rules.rulebook import Entry
-from harness.recipes.rows import CheckedFile, RecipeRow, model_settings, point_row
-from harness.resolve.listing import refusals
+from harness.recipes.rows import CheckedFile, RecipeRow, model_settings, point_row, refusals
 from harness.resolve.recipe import OperatingPoint, Recipe
 from harness.show.figures import ABSENT
 from harness.show.page import GAP, Column, Page, listing, table

@@ -1,6 +1,6 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -39,9 +39,11 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
         return Choice(point, num_gpus, (), rescale=num_gpus != point.key.num_gpus)
     task, gpu = request.task or "pretrain", request.point_gpu or request.gpu
     name = recipe.header.name
-    points = _having(
-        recipe.points, lambda p: p.key.task, task, f"recipe '{name}' has no operating point for task", "--task"
-    )
+    points = [point for point in recipe.points if point.key.task == task]
+    if not points:
+        there = ", ".join(dict.fromkeys(point.key.task for point in recipe.points))
+        message = f"recipe '{name}' has no operating point for task '{task}'"
+        raise BadRequestError(message, remedy=f"there is --task {there}")
     points = _for_gpu(recipe, points, task, gpu, request)
     points, of_variant = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
     points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
@@ -95,17 +97,6 @@ def weak_scaled(global_batch_size: int, base_data_parallel: int, data_parallel: 
             remedy="give -gb",
         )
     return scaled
-
-
-def _having(
-    points: Iterable[OperatingPoint], read: Callable[[OperatingPoint], str], wanted: str, message: str, option: str
-) -> list[OperatingPoint]:
-    points = list(points)
-    found = [p for p in points if read(p) == wanted]
-    if not found:
-        there = ", ".join(dict.fromkeys(read(p) for p in points))
-        raise BadRequestError(f"{message} '{wanted}'", remedy=f"there is {option} {there}")
-    return found
 
 
 def _for_gpu(

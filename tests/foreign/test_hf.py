@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from harness.foreign.hf import ARCHITECTURES
+from harness.recipes.rows import full_size
 from harness.resolve.find import open_recipe
-from harness.resolve.listing import full_size
 from harness.resolve.recipe import ForeignSource, Request
 from harness.resolve.resolve import resolve
 from tests.commands import refused

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
+from harness.recipes.rows import refusals
 from harness.resolve.find import all_recipe_files, open_recipe, recipes_dir
-from harness.resolve.listing import refusals
 
 REFUSED = ("-mr", "deepseek_v3", "-g", "gb200", "-c", "fp8_mx")
 

@@ -4,9 +4,8 @@ from harness.experiment.layout import layout_problem
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.predict.flops import model_flops_per_step
-from harness.recipes.rows import check_files, parameter_count
+from harness.recipes.rows import check_files, full_size, parameter_count
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
-from harness.resolve.listing import full_size
 from harness.resolve.recipe import build_spec
 
 RECIPES = {f.name: load_recipe(f.path, f.label) for f in all_recipe_files(recipes_dir())}
