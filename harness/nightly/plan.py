@@ -26,9 +26,8 @@ from harness.records.job import JobOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import own_command
 from harness.resolve.recipe import Request
-from harness.resolve.suite import Suite, SuiteCase, leaves_figures
+from harness.resolve.suite import Suite, SuiteCase, leaves_figures, only
 from harness.resolve.suite_file import read_suite
-from harness.resolve.suite_selection import only
 from harness.units import counted, grouped, utc_now
 
 

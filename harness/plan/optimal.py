@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from harness.experiment.recompute_plan import PlannedChunk, PlannedRecompute, grouped_layers
+from harness.experiment.recompute_plan import PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
 from harness.plan.answer import answer_of, need_text, size_in, size_unit, speed_texts
 from harness.plan.run import Planned
@@ -146,7 +146,11 @@ def _section(found: "Optimal") -> Section:
     unit = size_unit([found.row])
     columns = "Stage", f"Peak {unit}", Column("Layers of each chunk", whole=True)
     rows = (
-        (str(each.pp_rank), size_in(each.total, unit), " | ".join(map(_chunk_text, map(grouped_layers, chunks))))
+        (
+            str(each.pp_rank),
+            size_in(each.total, unit),
+            " | ".join(" + ".join(f"{of.layers} {of.setting}" for of in grouped_layers(one)) or "-" for one in chunks),
+        )
         for each, chunks in zip(found.row.prediction.stages, found.stages, strict=True)
     )
     ended = [Line(sentence(found.split_reason), "doubt")] if found.split_reason else []
@@ -158,10 +162,6 @@ def _notes(found: "Optimal") -> Iterator[str]:
     if found.split_bound:
         more = _by_more_than(found.seconds / found.split_bound - 1)
         yield f"No split of the layers is faster{more}, where chunks of a stage differ by at most one layer"
-
-
-def _chunk_text(chunk: PlannedChunk) -> str:
-    return " + ".join(f"{group.layers} {group.setting}" for group in chunk) or "-"
 
 
 def plan_yaml(found: "Optimal") -> str:

@@ -1,15 +1,16 @@
-"""A suite of cases and the names in it."""
+"""A suite of cases, the names in it, and a selection by name."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems, closest
 from harness.experiment.recompute import canonical_text, shown_setting
 from harness.records.metrics import METRICS
 from harness.records.refusing import FileModel, RefusedError
@@ -67,7 +68,7 @@ class Suite:
     source: str = ""
 
 
-_MAX_LENGTH = 100
+_MAX_LENGTH, _NAMED_AT_MOST = 100, 12
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
 
 
@@ -125,3 +126,27 @@ def shared_golden_lines(cases: Iterable[tuple[str, str | None, ExpectedOutcome |
         for place, names in by_place.items()
         if len(names) > 1
     ]
+
+
+def only(suite: Suite, patterns: Sequence[str]) -> Suite:
+    """Select the cases whose names match any of the shell ``patterns``, in the suite's order; all without a pattern.
+
+    BadRequestError naming every pattern that matches no case.
+    """
+    if not patterns:
+        return suite
+    names, problems = [case.name for case in suite.cases], Problems()
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            problems.add(f"--only {pattern}: no case of suite {suite.name} matches", _near(pattern, names))
+    problems.raise_if_any()
+    chosen = (case for case in suite.cases if any(fnmatchcase(case.name, pattern) for pattern in patterns))
+    return replace(suite, cases=tuple(chosen))
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    close = closest(re.sub(r"[*?\[\]]", "", pattern), names, 3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    more = len(names) - _NAMED_AT_MOST
+    return f"cases: {', '.join(names[:_NAMED_AT_MOST])}{f' and {more} more' if more > 0 else ''}"

@@ -1,8 +1,7 @@
 """Parts of a suite by patterns of names."""
 
 from harness.resolve.recipe import Request
-from harness.resolve.suite import Suite, SuiteCase
-from harness.resolve.suite_selection import only
+from harness.resolve.suite import Suite, SuiteCase, only
 from tests.commands import refused
 
 

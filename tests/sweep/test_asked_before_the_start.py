@@ -9,8 +9,8 @@ from harness.batch.batch import ask_megatron
 from harness.launch.environment import Host
 from harness.nightly.plan import NightRequest, draft_cases
 from harness.resolve.recipe import Request
+from harness.resolve.suite import only
 from harness.resolve.suite_file import read_suite
-from harness.resolve.suite_selection import only
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 
