@@ -10,11 +10,10 @@ from types import MappingProxyType
 import harness
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host, output_of
 from harness.launch.machine import TRAINING
 from harness.records.batches import Build
 from harness.records.folders import checkout_dir
-from harness.records.quoting import output_of
 
 _PROBE = (
     "import json, sys, harness; from harness.launch.machine import installed_software as found; "
@@ -73,8 +72,7 @@ def require_same_build(option: str, then: Build, host: Host) -> None:
 
 def _asked(option: str, text: str, build: Build, host: Host) -> tuple[str, str, Software]:
     """Return the prefix of the environment, its mbr-perf and its software, as the environment itself reports them."""
-    env = {**host_with(host, build).shell, **SAFE_PATH}
-    out, why = output_of((build.python, "-c", _PROBE), _PATIENCE_S, env)
+    out, why = output_of((build.python, "-c", _PROBE), _PATIENCE_S, host_with(host, build).shell)
     if why:
         message = f"{option} {text}: mbr-perf cannot be imported in {build.python}: {why}"
         raise BadRequestError(message, remedy=_remedy(build))

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GpuType, gpu_named
-from harness.launch.environment import SAFE_PATH, Host
-from harness.records.quoting import output_of
+from harness.launch.environment import Host, output_of
 
 TIMEOUT_S = 60.0  # without persistence mode the driver first initializes every GPU of the server, each for seconds
 NO_BINDING = "No module named 'pynvml'"
@@ -68,7 +67,7 @@ def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
 
 def _detected(host: Host, timeout_s: float) -> Detection:
     command = (host.python, "-m", "harness.engine.nvml_device", "list")
-    answer, why = output_of(command, timeout_s, {**host.shell, **SAFE_PATH})
+    answer, why = output_of(command, timeout_s, host.shell)
     if why:
         return _unanswered(f"asking NVML: {why}")
     try:

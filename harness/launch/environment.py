@@ -3,8 +3,9 @@
 import os
 import re
 import socket
+import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Literal
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS, ROWS, Asked, Row
+from harness.records.quoting import quoted_error
 from harness.records.redact import MASK, is_secret_name, redact
 
 Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]
@@ -187,3 +189,15 @@ def _missing(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadReq
         for name in pass_env
         if name not in shell
     ]
+
+
+def output_of(command: Sequence[str], timeout_s: float, env: Mapping[str, str], text: bytes = b"") -> tuple[bytes, str]:
+    """Return what a short process prints, and why that is not its whole answer; empty if it ended well."""
+    env = {**env, **SAFE_PATH}
+    try:
+        done = subprocess.run(command, env=env, input=text, capture_output=True, timeout=timeout_s, check=False)
+    except OSError as error:
+        return b"", error.strerror or str(error)
+    except subprocess.TimeoutExpired as late:
+        return late.stdout or b"", f"no answer within {timeout_s:g} s"
+    return done.stdout, f"exit code {done.returncode}: {quoted_error(done.stderr)}" if done.returncode else ""

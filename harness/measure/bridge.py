@@ -10,11 +10,10 @@ from pathlib import Path
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import NOT_DESCRIBED, BridgeEngine
 from harness.foreign.bridge_engine import replaced_settings
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host, output_of
 from harness.launch.required import bridge_version
 from harness.predict.tracer import cache_folder
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
-from harness.records.quoting import output_of
 from harness.records.store import write_atomically
 from harness.resolve.points import choose_point
 from harness.resolve.recipe import ForeignSource, Request
@@ -85,7 +84,7 @@ def _for_function_of_point(asked: Request) -> Request:
 def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: tuple[tuple[str, str], ...]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     command = (python, "-m", "harness.engine.bridge_recipe", function, str(num_gpus), str(path))
-    env = {**dict(shell), **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
+    env = {**dict(shell), PARENT_PID_VARIABLE: str(os.getpid())}
     if why := output_of(command, _TIMEOUT_S, env)[1]:
         raise BadRequestError(
             f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {why}",

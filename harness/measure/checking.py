@@ -16,7 +16,7 @@ from harness.experiment.frozen import Frozen
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import SEVERITIES, Finding
 from harness.experiment.software import Software
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host, output_of
 from harness.measure.understanding import (
     RunRequest,
     Settled,
@@ -29,7 +29,6 @@ from harness.measure.understanding import (
     with_note_on_steps,
 )
 from harness.records.launch import PARENT_PID_VARIABLE
-from harness.records.quoting import output_of
 from harness.records.redact import redact_shapes
 
 TIMEOUT_S = 60.0  # on a cold node megatron-core loads from a shared file system
@@ -109,7 +108,7 @@ def _missing(software: Software) -> str:
 def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterator[Answer]:
     """Yield one answer per question. An answer with ``problem`` if megatron-core gave none."""
     command = (host.python, "-m", "harness.engine.config_probe")
-    shell = {**host.shell, **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
+    shell = {**host.shell, PARENT_PID_VARIABLE: str(os.getpid())}
     lines = [json.dumps({"spec": item.spec.model_dump(mode="json"), "env": dict(item.env or {})}) for item in asked]
     out, why = output_of(command, timeout_s, shell, "\n".join(lines).encode())
     otherwise = f"asking megatron-core: {why}" if why else "there is no answer"

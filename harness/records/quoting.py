@@ -1,8 +1,6 @@
-"""Runs a short process, and quotes the error of a failed one in one line without secrets."""
+"""Quotes the error of a failed process in one line without secrets."""
 
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
 
 from harness.records.redact import redact
 
@@ -42,16 +40,3 @@ def quoted_error(stderr: bytes | str) -> str:
     text = _NOISE.sub("", text) or text
     found = next((every[-1] for error in _ERRORS if (every := error.findall(text))), NO_ERROR_TEXT)
     return redact(" ".join(line.strip() for line in found.splitlines()))[:MAX_QUOTED]
-
-
-def output_of(
-    command: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, text: bytes = b""
-) -> tuple[bytes, str]:
-    """Return what a short process prints, and why that is not its whole answer; empty if it ended well."""
-    try:
-        done = subprocess.run(command, env=env, input=text, capture_output=True, timeout=timeout_s, check=False)
-    except OSError as error:
-        return b"", error.strerror or str(error)
-    except subprocess.TimeoutExpired as late:
-        return late.stdout or b"", f"no answer within {timeout_s:g} s"
-    return done.stdout, f"exit code {done.returncode}: {quoted_error(done.stderr)}" if done.returncode else ""

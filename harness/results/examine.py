@@ -14,10 +14,9 @@ from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
-from harness.launch.environment import SAFE_PATH, Host, inherited
+from harness.launch.environment import Host, inherited, output_of
 from harness.launch.machine import TRAIN_EXTRA, TRAINING, installed_software
 from harness.records.disk import free_bytes
-from harness.records.quoting import output_of
 from harness.records.store import write_atomically
 from harness.show import page
 from harness.show.json import Document
@@ -157,7 +156,7 @@ def import_line(host: Host, software: Software, gpus: Detection) -> Iterator[Lin
         return
     modules = ", ".join(("torch", "transformer_engine.pytorch") if software.transformer_engine else ("torch",))
     command = (host.python, "-c", f"import {modules}; print(torch.cuda.device_count())")
-    environment = {variable.name: variable.value for variable in inherited(host.shell)} | SAFE_PATH
+    environment = {variable.name: variable.value for variable in inherited(host.shell)}
     out, why = output_of(command, IMPORT_S, environment)
     if why:
         remedy = "install a build for this torch and CUDA, or put its libraries on LD_LIBRARY_PATH"
