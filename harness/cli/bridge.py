@@ -141,20 +141,13 @@ def _slurm_params(text: str) -> Words:
     return tuple(words)
 
 
-_NO_DATA = "leave it out: mbr-perf trains on random tokens"
-_NO_CHECKPOINT = "leave it out: mbr-perf neither loads nor saves checkpoints"
+_NOT_HERE = "leave it out: mbr-perf measures steps on random tokens, without downloads, checkpoints or convergence"
 _NO_TOKENIZER = "leave it out and give --vocab_size N: random tokens need no tokenizer"
-_TO_WANDB = "leave it out, and send the finished run with the code in harness/results/README.md"
-_NO_CONVERGENCE = "leave it out: mbr-perf measures speed and memory, not convergence"
 
 
 def _refused(text: str, *patterns: str) -> dict[str, Meaning]:
     found = {row.name for row in spellings().values() if any(fnmatch(row.name, f"--{each}") for each in patterns)}
     return dict.fromkeys(sorted(found), Meaning(text))
-
-
-def _in_train_job(where: str, *patterns: str) -> dict[str, Meaning]:
-    return _refused(f"write it as {where} in the --kubeflow_job file", *(f"kubeflow_{each}" for each in patterns))
 
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -192,7 +185,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "--detach": Meaning("--detach with true, nothing with false",
                         lambda text: ("--detach",) if truth(text) else ()),
     "--domain": Meaning("accepted: llm", _only("llm", instead="mbr-perf has language models only")),
-    "--data": Meaning("accepted: mock", _only("mock", instead=_NO_DATA)),
+    "--data": Meaning("accepted: mock", _only("mock", instead=_NOT_HERE)),
     "--tokenizer_type": Meaning("accepted: NullTokenizer", _only("nulltokenizer", instead=_NO_TOKENIZER)),
     "--optimizer_type": Meaning(f"accepted: adam; muon: --set {_MUON}", _optimizer),
     "--packager": Meaning("accepted: none", _only("none", instead="leave it out: jobs run the one there")),
@@ -213,31 +206,21 @@ MEANINGS: Mapping[str, Meaning] = {
     "--log_dir": Meaning("use --results_dir DIR; logs are in the run's folder there"),
     "--save_config_filepath": Meaning("leave it out: the run's spec.json has every setting"),
     "--dump_env": Meaning("leave it out: --dryrun prints the environment"),
-    "--max_retries": Meaning("leave it out: `mbr-perf nightly` repeats runs that machines failed"),
-    "--retry_on_testing_failure": Meaning("leave it out: `mbr-perf nightly` repeats runs that look like a regression"),
+    **_refused("leave it out: `mbr-perf nightly` repeats runs by itself", "max_retries", "retry_on_testing_failure"),
     "--gres": Meaning("use --slurm_gpus gres; --num_gpus and --gpus_per_node say how many"),
     "--custom_srun_args": Meaning("use --container_mounts, --segment or --constraint"),
     "--custom_bash_cmds": Meaning("put the commands in the image"),
     "--enable_pct_binding": Meaning("leave it out: mbr-perf does not bind ranks to cores"),
     "--preempt_time": Meaning("use --time_limit; `--resume` continues a sweep that Slurm ended"),
     **_refused("leave it out: the learning rate is constant; use --set optimizer.lr=RATE", "min_lr", "warmup_iters"),
-    **_refused("leave it out: mbr-perf downloads nothing", "nemo_home", "hf_token"),
-    **_refused(_NO_CHECKPOINT, "pretrained_checkpoint", "save_dir", "load_dir", "save_interval", "most_recent_k"),
-    **_refused(_NO_DATA, "c4_*", "*dataset_*", "index_mapping_dir", "head_only"),
-    "--packed_sequence": Meaning("leave it out: every sample has --seq_length tokens"),
+    **_refused(_NOT_HERE, "nemo_home", "hf_token", "pretrained_checkpoint", "save_dir", "load_dir", "save_interval",
+               "most_recent_k", "c4_*", "*dataset_*", "index_mapping_dir", "head_only", "packed_sequence",
+               "is_long_convergence_run", "correlation_threshold", "*_tolerance", "*outlier_*",
+               "skip_first_percent_loss"),
     "--tokenizer_model": Meaning(_NO_TOKENIZER),
-    **_refused(_TO_WANDB, "wandb_*"),
-    **_refused(
-        _NO_CONVERGENCE, "is_long_convergence_run", "correlation_threshold", "*_tolerance", "*outlier_*",
-        "skip_first_percent_loss",
-    ),
-    "--csp": Meaning("leave it out: write the fabric's resources and annotations in the --kubeflow_job file"),
-    "--kubeflow_workdir_local_path": Meaning("leave it out: mbr-perf is in the image"),
-    **_in_train_job("metadata.labels", "labels_json"),
-    **_in_train_job("spec.trainer.env", "env_list_json"),
-    **_in_train_job("spec.trainer.resourcesPerNode", "extra_resource_*"),
-    **_in_train_job("spec.trainer", "container_kwargs_json"),
-    **_in_train_job("spec.runtimePatches", "image_pull*", "volume*", "tolerations*", "affinity*", "pod_*"),
+    **_refused("leave it out, and send the finished run with the code in harness/results/README.md", "wandb_*"),
+    **_refused("write it in the --kubeflow_job file, for an image that has mbr-perf", "csp", "kubeflow_*_json",
+               "kubeflow_image_pull_secrets", "kubeflow_workdir_local_path"),
 }  # fmt: skip
 """By long name. Options of Megatron-Bridge that are not here are options of `mbr-perf run` with the same meaning."""
 
