@@ -66,16 +66,11 @@ def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
 
 
 def _detected(host: Host, timeout_s: float) -> Detection:
+    """Without NVML's Python binding, as on a login node, the machine counts as one without GPU."""
     command = (host.python, "-m", "harness.engine.nvml_device", "list")
     answer, why = output_of(command, timeout_s, host.shell)
-    if why:
-        return _unanswered(f"asking NVML: {why}")
     try:
-        return Detection.model_validate_json(answer)
+        found = None if why else Detection.model_validate_json(answer)
     except ValidationError:
-        return _unanswered(f"NVML's answer cannot be read: {answer[:200].decode(errors='replace')}")
-
-
-def _unanswered(error: str) -> Detection:
-    """Failed detection. Without NVML's Python binding, as on a login node, the machine counts as one without GPU."""
-    return Detection(error=error, unanswered=NO_BINDING not in error)
+        found, why = None, f"the answer cannot be read: {answer[:200].decode(errors='replace')}"
+    return found or Detection(error=f"asking NVML: {why}", unanswered=NO_BINDING not in why)

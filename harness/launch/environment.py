@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from harness.errors import BadRequestError, Problems, raise_all
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS, ROWS, Asked, Row
 from harness.records.quoting import quoted_error
@@ -94,7 +94,7 @@ def child_environment(
     BadRequestError, all problems at once: malformed or reserved names, and a ``pass_env`` name that the shell lacks.
     Rules judge the values.
     """
-    raise_all([*_bad_names(spec.env, pass_env), *_missing(shell, pass_env)])
+    _require_names(spec.env, shell, pass_env)
     spec_env, shell = _one_allocator(spec.env), _one_allocator(shell)
     asked = Asked(spec, local_ranks, num_cores, nnodes)
     asked = replace(asked, expandable_segments=_expandable(asked, spec_env, shell))
@@ -169,7 +169,7 @@ def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
     return [BadRequestError(message, remedy="rename the file")]
 
 
-def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
+def _require_names(spec_env: Mapping[str, str], shell: Mapping[str, str], pass_env: tuple[str, ...]) -> None:
     problems = Problems()
     for name in (*spec_env, *pass_env):
         if not _NAME.fullmatch(name):
@@ -180,15 +180,10 @@ def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[B
     for name, value in spec_env.items():
         if "\0" in value:
             problems.add(f"{name}: the value contains a NUL byte", f"give {name} another value")
-    return problems.found
-
-
-def _missing(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
-    return [
-        BadRequestError(f"--pass_env {name}: not set in your shell", remedy=f"export {name}, or leave it out")
-        for name in pass_env
-        if name not in shell
-    ]
+    for name in pass_env:
+        if name not in shell:
+            problems.add(f"--pass_env {name}: not set in your shell", f"export {name}, or leave it out")
+    problems.raise_if_any()
 
 
 def output_of(command: Sequence[str], timeout_s: float, env: Mapping[str, str], text: bytes = b"") -> tuple[bytes, str]:
