@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
-from harness.launch.environment import Host, recordable
+from harness.launch.environment import Host, output_of, recordable, this_host
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan
 from harness.records.folders import checkout_dir
@@ -89,14 +88,5 @@ def git_branch() -> str | None:
 
 def git(folder: Path, *arguments: str) -> str | None:
     """Return what git answers in that folder, without surrounding blanks; None if it fails or is not there."""
-    try:
-        done = subprocess.run(
-            ("git", "-C", str(folder), *arguments),  # noqa: S607 (the user's own git)
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    answer, why = output_of(("git", "-C", str(folder), *arguments), 10.0, this_host().shell)
+    return None if why else answer.decode(errors="replace").strip()
