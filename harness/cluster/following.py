@@ -172,7 +172,7 @@ class _Look:
             watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, spec.measure.max_steps, now)
         beats = watch.heartbeats[run.run_id]
         if beats.read(now):
-            self._display.step(run.run_id, beats.progress(now))
+            self._display.step(run.run_id, beats.progress())
 
     def _is_given_up(self, watch: Watched, state: JobState, now: float) -> bool:
         """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""

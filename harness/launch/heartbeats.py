@@ -22,7 +22,6 @@ _ORDER = {phase: place for place, phase in enumerate(get_args(Phase))}
 class Progress:
     """The progress of the slowest rank. ``step``: the last step that every rank has finished; None before the first."""
 
-    elapsed_s: float
     phase: Phase | None
     step: int | None
     num_steps: int
@@ -119,14 +118,13 @@ class Heartbeats:
         for rank in self._ranks:
             rank.heard_at += seconds
 
-    def progress(self, now: float) -> Progress:
+    def progress(self) -> Progress:
         """Return the slowest rank's progress, and the expected end at the median step time so far."""
         slowest = min(self._ranks, key=lambda rank: rank.place)
         step = slowest.step
         pace = self._median_step_s()
         left = None if step is None else max(0, self.num_steps - step - 1)
         return Progress(
-            elapsed_s=now - self.began,
             phase=slowest.phase,
             step=step,
             num_steps=self.num_steps,

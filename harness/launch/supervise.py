@@ -199,7 +199,7 @@ def _follow(
         if now - before > SUSPENDED_S:  # a suspended job or container: its ranks were stopped as well
             heartbeats.exclude_from_silence(now - before)
         if heartbeats.read(now):
-            on_progress(heartbeats.progress(now))
+            on_progress(heartbeats.progress())
         if now - looked > LOOK_EVERY_S:
             crew.keep_looking()
             looked = now
@@ -213,7 +213,7 @@ def _follow(
             return stop
         crew.wait(POLL_S)
     if heartbeats.read(now):
-        on_progress(heartbeats.progress(now))
+        on_progress(heartbeats.progress())
     return None
 
 
@@ -230,7 +230,7 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
     stop = heartbeats.silence(now, plan.settings.hang_timeout_s)
     if plan.settings.timeout_s is not None and elapsed > plan.settings.timeout_s:
         stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.settings.timeout_s:g} s)")
-    if stop is None or heartbeats.progress(now).phase != "finish":
+    if stop is None or heartbeats.progress().phase != "finish":
         return stop
     records = (plan.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in plan.ranks)
     return UNENDED if all(path.is_file() for path in records) else stop
