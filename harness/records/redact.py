@@ -104,7 +104,7 @@ _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|AUT
 _SECRET_NAME = re.compile(
     rf"(?i:(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$))"
     r"|(?:(?i:[A-Z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD)|PASSPHRASE)|[A-Za-z0-9_-]{1,40}PASS"
-    r"|[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE|[A-Z0-9]_PAT|(?i:(?:^|(?<!XDG)[_-])SESSION[_-]?ID)"
+    r"|[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE|[A-Z0-9]_PAT|(?i:(?:^|(?<!XDG)[_-])(?:J|PHP)?SESS(?:ION)?[_-]?ID)"
     r"|(?:[A-Z0-9_]{0,40}_)?(?:DSN|NETRC|SESSION|OTP|PIN|BEARER|PRIVATE|SIGNATURE|SALT)"
     r"|(?:[A-Z0-9_]{0,40}_)?(?:DATABASE|DB|POSTGRES|MYSQL|MONGO(?:DB)?|REDIS|AMQP|BROKER)_UR[IL]"
     r"|[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential|Cookie|Jwt|Webhook|AccessSignature)s?"

@@ -16,7 +16,7 @@ NAMES = [
     "SMTP_PASS", "SSH_PRIVATE", "PRIVATE_KEY", "MAX_MIND_LICENSE_KEY", "API_KEY2", "PGPASSWORD2", "GITHUB_PAT",
     "MAX_TOKEN_SECRET", "NETRC_AUTH", "accessToken", "clientSecret", "AccountKey", "webhookUrl", "sessionCookie",
     "DATABASE_URL", "DB_DSN", "NETRC", "SESSION", "OTP", "PIN", "BEARER", "PRIVATE", "SIGNATURE", "SALT", "myJwt",
-    "SharedAccessSignature", "SESSION_ID", "sessionid",
+    "SharedAccessSignature", "SESSION_ID", "sessionid", "JSESSIONID", "PHPSESSID",
 ]  # fmt: skip
 
 
