@@ -52,11 +52,14 @@ def bisect(asked: BisectOptions) -> None:
     request = _request(asked)
     if request is None:
         assert asked.resume is not None  # else there is a request
-        found = resume_bisect(asked.resume, asked.results_dir)
+        found = resume_bisect(asked.resume, asked.results_dir, asked.max_runs)
     else:
         found = start_bisect(request)
     answer(lambda: found, lambda: bisect_page(found), as_json=asked.as_json)
     raise typer.Exit(int(found.exit_code))
+
+
+_MAY = {"resume", "max_runs", "results_dir", "as_json"}
 
 
 def _request(asked: BisectOptions) -> "BisectRequest | None":
@@ -67,7 +70,7 @@ def _request(asked: BisectOptions) -> "BisectRequest | None":
     from harness.errors import Problems
 
     if asked.resume is not None:
-        require_nothing_else("bisect", "--results_dir and --json", (asked,), {"resume", "results_dir", "as_json"})
+        require_nothing_else("bisect", "--max_runs, --results_dir and --json", (asked,), _MAY)
         return None
     problems = Problems()
     for name, value in (("CASE", asked.case), ("--good", asked.good), ("--bad", asked.bad), ("--repo", asked.repo)):

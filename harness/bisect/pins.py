@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from fcntl import LOCK_EX, flock
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
 
 from harness.bisect.revisions import pins_at
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.launch.build import find_build
 from harness.launch.environment import Host
 from harness.records.batches import Build
@@ -23,13 +24,17 @@ def pinned_build(repo: Path, sha: str, file: str, environments: Path, host: Host
     folder = environments / sha256(f"{sys.prefix}\n{text}".encode()).hexdigest()[:16]
     if not folder.is_dir():
         environments.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f"{folder.name}.", dir=environments) as scratch:
-            _install(Path(scratch) / "half", text, folder)
+        lock = environments / f"{folder.name}.lock"
+        with os_errors_reported(str(lock), "name a --results_dir on another disk"), lock.open("a") as held:
+            flock(held, LOCK_EX)  # waits for another bisect that installs the same
+            if not folder.is_dir():
+                _install(environments / f"{folder.name}.half", text, folder)
     return find_build(f"{file} at {sha[:10]}:", str(folder), host)
 
 
 def _install(half: Path, text: str, folder: Path) -> None:
-    """Install into ``half``, then rename it, so that a killed bisect leaves no incomplete environment."""
+    """Install into ``half``, then rename it. A killed bisect leaves ``half``, which the next one removes."""
+    rmtree(half, ignore_errors=True)
     _run(sys.executable, "-m", "venv", str(half))
     sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (packages,) = half.glob("lib/python*/site-packages")
@@ -37,11 +42,7 @@ def _install(half: Path, text: str, folder: Path) -> None:
     (packages / "beneath.pth").write_text(f"{beneath}\n")
     (pins := half / "pins.txt").write_text(text)
     _run(str(half / "bin" / "python"), *_PIP, "-r", str(pins))
-    try:
-        half.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # else another bisect finished the same environment first
-            raise
+    half.rename(folder)
 
 
 def _run(*words: str) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import tarfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.bisect.values import Revision
@@ -54,7 +55,9 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
     """
     if not repo.is_dir():
         raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
+    git(repo, "rev-parse", "--git-dir")  # else git's own reason: no repository, or somebody else's
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
+    _require_order(repo, good, bad, ends)
     for option, sha in (("--good", ends[0]), ("--bad", ends[1])):
         if pins:
             pins_at(repo, sha, pins)
@@ -64,10 +67,6 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
             raise BadRequestError(f"{option} {sha[:10]}: no {PACKAGE}/core in {repo}", remedy=_CHECKOUT)
     paths = [pins] if pins else [f"{PACKAGE}/", SUBMODULE]
     listed = _listed(repo, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}", "--", *paths)
-    if git(repo, "merge-base", ends[0], ends[1]).decode().strip() != ends[0]:
-        raise BadRequestError(
-            f"--good {good} is no ancestor of --bad {bad}", remedy="name an earlier and a later commit"
-        )
     if not listed:
         raise BadRequestError(
             f"no commit from --good {good} to --bad {bad} changes {paths[0]}", remedy="name other revisions"
@@ -75,10 +74,20 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
     return (*_listed(repo, "--max-count=1", ends[0]), *listed)
 
 
+def _require_order(repo: Path, good: str, bad: str, ends: Sequence[str]) -> None:
+    if ends[0] == ends[1]:
+        message = f"--good {good} and --bad {bad} are the same commit, {ends[0][:10]}"
+        raise BadRequestError(message, remedy="name an earlier and a later commit")
+    if git(repo, "rev-list", "--max-count=1", ends[0], f"^{ends[1]}"):
+        is_later = not git(repo, "rev-list", "--max-count=1", ends[1], f"^{ends[0]}")
+        message = f"--good {good} {'is later than' if is_later else 'is no ancestor of'} --bad {bad}"
+        raise BadRequestError(message, remedy="swap them" if is_later else "name two commits of one branch")
+
+
 def pins_at(repo: Path, sha: str, file: str) -> str:
     """Return the requirements of a revision, a line each. BadRequestError if the file pins none, or is not there."""
     where = f"--pins {file} at {sha[:10]}"
-    if not git(repo, "ls-tree", sha, file):
+    if not git(repo, "ls-tree", sha, "--", file):
         raise BadRequestError(f"{where}: no such file", remedy=f"name a file that git -C {repo} ls-files lists")
     text = git(repo, "show", f"{sha}:./{file}").decode(errors="replace")
     if file.endswith(".toml"):

@@ -11,7 +11,7 @@ import harness
 from harness.batch.engine import holding
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
-from harness.bisect.search import Found, Measure, Step, Undecided, next_run, next_trace
+from harness.bisect.search import SAME, Found, Measure, Step, Undecided, next_run, next_trace
 from harness.bisect.show import bisect_page
 from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
@@ -31,7 +31,7 @@ from harness.records.strict_json import read_document
 from harness.resolve.suite_file import read_suite
 from harness.show.markup import markdown
 from harness.show.progress import cell_progress
-from harness.show.terminal import narrate, narration
+from harness.show.terminal import narration, pass_time
 from harness.units import utc_now
 
 BISECTS = "bisects"
@@ -63,25 +63,36 @@ def start_bisect(request: BisectRequest) -> BisectAnswer:
     plan = plan.model_copy(update={"bisect_id": folder.name})
     with holding(folder, "bisect"):
         write_once(folder / PLAN, plan)
-        narrate(f"Kept in {folder}")
+        pass_time(f"Kept in {folder}")
         return _answered(plan, folder, host)
 
 
-def resume_bisect(reference: str, results: Path | None) -> BisectAnswer:
-    """Continue from what the folder holds. BadRequestError for a folder of something else, or one at work."""
+def resume_bisect(reference: str, results: Path | None, max_runs: int) -> BisectAnswer:
+    """Continue from what the folder holds. BadRequestError for a folder of something else, or one at work.
+
+    ``max_runs``: takes the place of the plan's, if it is not the default.
+    """
+    _require_runs(max_runs)
     path = Path(reference)
     folder = path if path.is_dir() else folder_named(reference, "bisect", results_dir(results) / BISECTS)
     if not (folder / PLAN).is_file():
         raise BadRequestError(f"{folder}: no {PLAN}: not the folder of a bisect", remedy="name a folder in bisects/")
     folder = folder.absolute()
     with holding(folder, "bisect"):
-        return _answered(read_document(folder / PLAN, BisectPlan), folder, this_host())
+        plan = read_document(folder / PLAN, BisectPlan)
+        if max_runs != BisectRequest.max_runs:
+            plan = plan.model_copy(update={"max_runs": max_runs})
+        return _answered(plan, folder, this_host())
+
+
+def _require_runs(max_runs: int) -> None:
+    if not 8 <= max_runs <= MOST_RUNS:
+        raise BadRequestError(f"--max_runs {max_runs} must be 8 to {MOST_RUNS}", remedy="the ends alone take 8 runs")
 
 
 def _plan(request: BisectRequest, host: Host) -> BisectPlan:
     problems, repo = Problems(), request.repo.expanduser().absolute()
-    if not 8 <= request.max_runs <= MOST_RUNS:
-        problems.add(f"--max_runs {request.max_runs} must be 8 to {MOST_RUNS}", "the ends alone take 8 runs")
+    problems.tried(lambda: _require_runs(request.max_runs))
     case = problems.tried(lambda: _case(request, host))
     revisions = problems.tried(lambda: find_revisions(repo, request.good, request.bad, request.pins))
     problems.raise_if_any()
@@ -120,8 +131,8 @@ def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     """Measure until the search ends, write the report, and return the answer; an interrupted bisect is none."""
     try:
         answer = _searched(plan, folder, host)
-    except StoppedError as stop:
-        code = status_exit_code("interrupted", stop.signal or SIGINT)
+    except (StoppedError, KeyboardInterrupt) as stop:
+        code = status_exit_code("interrupted", getattr(stop, "signal", None) or SIGINT)
         metric = plan.metric or "time"
         return BisectAnswer.of(plan=plan, folder=folder, metric=metric, reason="interrupted", exit_code=code)
     with disk_faults_reported(folder):
@@ -131,7 +142,8 @@ def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
 
 
 def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
-    measured = list(read_events(folder, Measured))
+    events, ends = list(read_events(folder, Measured)), (0, len(plan.revisions) - 1)
+    measured = [each for each in events if not each.problem or each.place not in ends]  # --resume tries an end again
     with WarmParents() as parents, cell_progress(narration(), plan.max_runs) as progress:
         bench = Bench(plan, folder, host, parents, progress)
         while True:
@@ -141,10 +153,11 @@ def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
             kind = "trace" if metric in TRACED else "run"
             if kind == "run" and not any(each.kind == "run" for each in measured):
                 require_time(plan, host)
-            number = sum((each.kind, each.place) == (kind, step.place) for each in measured)
+            number = sum((each.kind, each.place) == (kind, step.place) for each in events)
             found = bench.measured(step.place, kind, number)
             with disk_faults_reported(folder):
                 append_event(folder, found)
+            events.append(found)
             measured.append(found)
             if found.problem:
                 _skip(plan, found, progress.note)
@@ -157,7 +170,7 @@ def _skip(plan: BisectPlan, found: Measured, note: Callable[[str], None]) -> Non
         end = "good" if found.place == 0 else "bad"
         raise RunFailedError(
             f"the {end} revision {name} cannot be measured: {found.problem}",
-            remedy=f"name another --{end}, or repair the environment and use --resume",
+            remedy=f"name another --{end}, or repair the environment",
         )
     note(f"{name}: skipped: {found.problem}")
 
@@ -170,12 +183,11 @@ def _next(plan: BisectPlan, measured: Sequence[Measured]) -> tuple[Metric, Step]
         if metric not in TRACED:
             break
         step = _next_trace(metric, measured, places)
-        if plan.metric or step != Undecided(SAME):
+        if plan.metric or not isinstance(step, Undecided) or step.reason != SAME:
             return metric, step
     return "time", _next_run(plan, measured, places)
 
 
-SAME = "good and bad revision do not differ"
 _MOST_SUSPECT = 10
 
 
@@ -190,7 +202,8 @@ def _next_trace(metric: Metric, measured: Sequence[Measured], places: Sequence[i
 def _next_run(plan: BisectPlan, measured: Sequence[Measured], places: Sequence[int]) -> Step:
     suspect = [each.suspect for each in measured if each.suspect]
     if len(suspect) >= _MOST_SUSPECT:
-        return Undecided(f"{len(suspect)} runs are suspect, the last because: {suspect[-1]}")
+        reason = f"{len(suspect)} runs are suspect, the last because: {suspect[-1]}"
+        return Undecided(reason, "remove the cause, then start a new bisect")
     samples = [(each.place, math.log(each.seconds)) for each in of_kind(measured, "time") if each.seconds]
     return next_run(samples, places, plan.max_runs)
 
@@ -207,7 +220,7 @@ def _answer(
         "num_measured": len(measured),
     }
     if isinstance(step, Undecided):
-        return BisectAnswer.of(**about, reason=step.reason, exit_code=ExitCode.INCONCLUSIVE)
+        return BisectAnswer.of(**about, **vars(step), exit_code=ExitCode.INCONCLUSIVE)
     good, bad = plan.revisions[step.before], plan.revisions[step.place]
     return BisectAnswer.of(
         **about,

@@ -42,11 +42,15 @@ class Found:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Nothing can be found, and why."""
+    """Nothing can be found, why, and what to do."""
 
     reason: str
+    advice: str = ""
 
 
+SAME = "good and bad revision do not differ"
+_CALM = "end other work on this machine, or take another, then start a new bisect"
+_OTHERS = "name other ends, or another --metric"
 Step = Measure | Found | Undecided
 Sample = tuple[int, float]
 """A place, and the logarithm of the seconds of a step."""
@@ -62,7 +66,7 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) ->
     if len(samples) < len(_ENDS):
         return Measure(bad if _ENDS[len(samples)] else good)
     if reason := _differs_from_itself([value for _, value in samples[: len(_ENDS)]]):
-        return Undecided(reason)
+        return Undecided(reason, _CALM)
     index = {place: number for number, place in enumerate(places)}
     usable = [(index[place], value) for place, value in samples if place in index]
     splits = _splits(usable, len(places))
@@ -74,9 +78,8 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) ->
     if probability >= ENOUGH and _p_value(usable, best + 1) <= SHOWN:
         return Found(places[best + 1], places[best], probability)
     if len(samples) >= max_runs:
-        return Undecided(
-            f"{max_runs} runs do not decide it; the likeliest place has a probability of {probability:.2f}"
-        )
+        likeliest = f"the likeliest place has a probability of {probability:.2f}"
+        return Undecided(f"{max_runs} runs do not decide it; {likeliest}", "use --resume with more --max_runs")
     return Measure(places[int(telling.argmax())])
 
 
@@ -84,7 +87,7 @@ def _more_of_the_ends(samples: Sequence[Sample], places: Sequence[int]) -> Step:
     """Measure the ends again where bad came out no slower, perhaps by chance; not for ever."""
     is_faster = _p_value([(-place, value) for place, value in samples], 0) <= SHOWN
     if is_faster or len(samples) >= 3 * len(_ENDS):
-        return Undecided("the bad revision is no slower than the good one")
+        return Undecided("the bad revision is no slower than the good one", _OTHERS)
     num_good = sum(place == 0 for place, _ in samples)
     return Measure(places[0] if 2 * num_good <= len(samples) else places[-1])
 
@@ -158,9 +161,9 @@ def next_trace(values: Mapping[int, Sequence[Hashable]], places: Sequence[int]) 
         if len(values.get(end, ())) < 2:
             return Measure(end)
         if len(set(values[end])) > 1:
-            return Undecided("two traces of one revision differ: this machine cannot decide")
+            return Undecided("two traces of one revision differ: this machine cannot decide", "use --metric time")
     if values[good][0] == values[bad][0]:
-        return Undecided("good and bad revision do not differ")
+        return Undecided(SAME, _OTHERS)
     low, high = 0, len(places) - 1
     while high - low > 1:
         middle = (low + high) // 2

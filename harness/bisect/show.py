@@ -30,10 +30,11 @@ def figure_text(metric: Metric, values: Iterable[object]) -> str:
 
 def answer_text(answer: BisectAnswer) -> str:
     """Return ``FIRST BAD 1a2b3c4d5e (subject): step time 2.51 s -> 2.59 s (+3.0 %)``, or why there is none."""
-    title = _TITLES[answer.metric].lower()
+    title = f"{_TITLES[answer.metric][0].lower()}{_TITLES[answer.metric][1:]}"
+    if answer.reason == "interrupted":
+        return f"INTERRUPTED (exit {int(answer.exit_code)}): no answer about {title} yet"
     if answer.first_bad is None:
-        word = "INTERRUPTED" if answer.reason == "interrupted" else "NOT DECIDED"
-        return f"{word}, {title}: {answer.reason}"
+        return f"NOT DECIDED, {title}: {answer.reason}"
     good, bad = (figure_text(answer.metric, side.figures) for side in answer.sides)
     change = "" if answer.change is None else f" ({format_percent(answer.change)})"
     first = answer.first_bad
@@ -82,6 +83,8 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
     if answer.skipped:
         yield Section("Skipped", (listing(f"{each.revision.name}: {each.reason}" for each in answer.skipped),))
     yield GAP
+    if answer.advice:
+        yield Line(f"Next: {answer.advice}", whole=True)
     if answer.reason == "interrupted":
         yield Line(f"To continue: mbr-perf bisect --resume {answer.folder}", whole=True)
     else:

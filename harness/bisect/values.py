@@ -102,9 +102,9 @@ class Skipped(Shown):
 
 
 class BisectAnswer(Document):
-    """``mbr-perf bisect --json``. ``first_bad`` null: ``reason`` says why. ``between``: it is one of these commits.
+    """``mbr-perf bisect --json``. ``first_bad`` null: ``reason`` says why, ``advice`` what to do.
 
-    ``change``: relative, bad from good; None for texts. ``changed_lines``: about memory and recompute.
+    ``between``: it is one of these commits. ``change``: relative, bad from good; None for texts.
     """
 
     plan: BisectPlan = Field(exclude=True)
@@ -123,6 +123,7 @@ class BisectAnswer(Document):
     num_revisions: int = at("plan", "num_revisions")
     num_measured: int = 0
     reason: OptionalText = ""
+    advice: OptionalText = ""
 
 
 def of_kind(measured: Iterable[Measured], metric: Metric) -> list[Measured]:

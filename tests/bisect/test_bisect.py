@@ -2,9 +2,10 @@
 
 import json
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -53,21 +54,27 @@ def _small(tmp_path):
 def test_every_problem_of_a_request_is_told_at_once_and_nothing_is_written(bisect, mbr_perf, small, tmp_path):
     repo, (first, second, third) = small
     git(repo, "commit", "-q", "--allow-empty", "-m", "Nothing")
+    other = git(repo, "commit-tree", "HEAD^{tree}", "-m", "Another history")
     for (folder, good, bad), *expected in (
         ((tmp_path / "none", first, third), "no such folder"),
-        ((tmp_path, first, third), "--good"),
+        ((tmp_path, first, third), "not a git repository"),
         ((repo, "nonsense", third), "--good nonsense: no commit"),
         ((repo, "--all", third), "--good --all: no commit"),
-        ((repo, third, first), "is no ancestor"),
+        ((repo, third, first), "is later than", "swap them"),
+        ((repo, other, first), "is no ancestor"),
         ((repo, third, "HEAD"), "no commit from"),
-        ((repo, first, first), "no commit from"),
+        ((repo, first, "HEAD~3"), "are the same commit"),
     ):
         answer = bisect(folder, good, bad)
         assert (answer.code, answer.out) == (2, "")
         assert all(text in " ".join(answer.err.split()) for text in expected), answer.err
     pinning(tmp_path / "stack", "megatron-core>=0.16", "megatron-core")
-    for pins, expected in (("requirements.txt", "pins no version"), ("none.txt", "no such file")):
-        answer = bisect(tmp_path / "stack", "HEAD~1", "HEAD", "--pins", pins)
+    for pins, expected in (
+        ("requirements.txt", "pins no version"),
+        ("none.txt", "no such file"),
+        ("-x", "no such file"),
+    ):
+        answer = bisect(tmp_path / "stack", "HEAD~1", "HEAD", f"--pins={pins}")
         assert (answer.code, answer.out) == (2, "") and expected in " ".join(answer.err.split())
     several = bisect(tmp_path / "none", first, second, "--max_runs", "3")
     assert (several.code, "--max_runs 3" in several.err, "no such folder" in several.err) == (2, True, True)
@@ -126,20 +133,26 @@ def test_pins_are_read_below_the_folder_that_is_named(tmp_path):
 def test_two_bisects_at_once_share_the_environment_that_is_ready_first(tmp_path):
     (sha,) = pinning(tmp_path / "stack", f"numpy=={version('numpy')}")
     environments, host = tmp_path / "environments", this_host()
+    text = f"{sys.prefix}\n{pins_at(tmp_path / 'stack', sha, 'requirements.txt')}"
+    half = environments / f"{sha256(text.encode()).hexdigest()[:16]}.half"
+    (half / "lib" / "python0.0").mkdir(parents=True)  # of a bisect that was killed
     with ThreadPoolExecutor() as pool:
         asked = [
             pool.submit(pinned_build, tmp_path / "stack", sha, "requirements.txt", environments, host) for _ in "ab"
         ]
         first, second = (each.result() for each in asked)
-    assert first == second and [each.name for each in environments.iterdir()] == [Path(first.python).parents[1].name]
+    assert first == second and [each for each in environments.iterdir() if each.is_dir()] == [half.with_suffix("")]
+    assert not (half.with_suffix("") / "lib" / "python0.0").exists()
 
 
 @pytest.mark.slow
-def test_an_end_that_cannot_be_traced_ends_the_bisect(bisect, small, tmp_path):
+def test_an_end_that_cannot_be_traced_ends_the_bisect_and_is_tried_again(bisect, small, mbr_perf, tmp_path):
     repo, (first, _, third) = small
     answer = bisect(repo, first, third)
     assert (answer.code, answer.out) == (3, "")
     assert f"the good revision {first[:10]} cannot be measured" in answer.err
+    again = mbr_perf("bisect", "--resume", next((tmp_path / "results" / "bisects").iterdir()))
+    assert (again.code, f"the good revision {first[:10]}" in again.err) == (3, True)
     assert not git(repo, "status", "--porcelain")
 
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from harness.bisect.search import Found, Measure, Undecided, next_run, next_trace
+from harness.bisect.search import SAME, Found, Measure, Undecided, next_run, next_trace
 
 COMMITS = 200
 PLACES = tuple(range(COMMITS + 1))
@@ -64,7 +64,7 @@ def test_a_machine_that_differs_from_itself_ends_the_search():
 
 def test_a_bad_revision_that_is_faster_is_told():
     step, runs = by_time(1, _Random(8), change=-0.5, places=(0, 1))
-    assert (step, runs) == (Undecided("the bad revision is no slower than the good one"), 8)
+    assert isinstance(step, Undecided) and (step.reason, runs) == ("the bad revision is no slower than the good one", 8)
 
 
 def by_trace(value_of, places=PLACES):
@@ -89,6 +89,6 @@ def test_small_changes_on_the_way_do_not_hide_the_large_one():
 
 
 def test_ends_that_do_not_differ_and_traces_that_vary_decide_nothing():
-    assert by_trace(lambda place: 7)[0] == Undecided("good and bad revision do not differ")
+    assert by_trace(lambda place: 7)[0].reason == SAME
     values = iter(range(10))
     assert isinstance(by_trace(lambda place: next(values))[0], Undecided)
