@@ -1,5 +1,6 @@
 """A further node of a batch: it takes part in every run that the first node starts in the shared folder."""
 
+import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,9 +15,11 @@ from harness.launch.crew import interruption
 from harness.launch.processes import is_held, owner_of
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch
-from harness.records.collect import outcome_of_node
-from harness.records.store import RECORD
+from harness.records.collect import RESTARTED, LaunchOutcome, outcome_of_node
+from harness.records.store import RECORD, write_atomically, write_once
 
+NODE_FILE = "node_{}.txt"
+"""In a run's folder: where a further node of the run began."""
 PATIENCE_S = 900.0  # the first node predicts all entries before the first run
 _POLL_S = 0.2
 
@@ -38,7 +41,8 @@ class Follower:
     """Which node this is, the folder of the batch, and how many seconds it waits for a change there.
 
     ``settle_s``: how long the follower mistrusts an existing claim. A process that was killed may have left it; node 0
-    then renews it.
+    then renews it. ``starter``, ``place``: what starts this process, and where. ``is_over``: the first node begins
+    no further run.
     """
 
     folder: Path
@@ -47,6 +51,13 @@ class Follower:
     is_warm: bool = True
     patience_s: float = PATIENCE_S
     settle_s: float = 0.0
+    starter: str = "mbr-perf"
+    place: str = field(default_factory=platform.node)
+    is_over: Callable[[], bool] = lambda: False
+
+    def has_word(self, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> bool:
+        """Return whether the first node began a run, or will begin none."""
+        return self.is_over() or not is_held(self.folder) or self.open_run(batch, runs) is not None
 
     def open_run(self, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> DueRun[Entry] | None:
         """Return the run that the first node's current process began and that this node has not taken part in."""
@@ -59,6 +70,19 @@ class Follower:
                 if owner is not None and owner == holder:
                     return item
         return None
+
+
+def is_restarted(run_dir: Path, node_rank: int, place: str, starter: str) -> bool:
+    """Note that this further node begins the run. If it did before, that is its outcome, and it must not take part."""
+    path = run_dir / NODE_FILE.format(f"{node_rank:03d}")
+    try:
+        write_once(path, place)
+    except FileExistsError:
+        again = f"{RESTARTED} on {place}: node {node_rank} already began this run on {path.read_text()}"
+        why = f"{starter}: {again}; mbr-perf does not continue half a run"
+        write_atomically(outcome_of_node(run_dir, node_rank), LaunchOutcome(status="failed", reason=why))
+        return True
+    return False
 
 
 Opened = Callable[[], tuple[Batch[Entry], tuple[DueRun[Entry], ...]]]
@@ -93,11 +117,14 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
             warm = follower.is_warm and all(batch.planned(item).launch.launcher == "torchrun" for item in runs)
             parents = stack.enter_context(WarmParents()) if warm else None
             progress = stack.enter_context(shows(len(runs)))
-            while signal is None and awaited(lambda: follower.open_run(batch, runs) is not None or not is_held(folder)):
+            while signal is None and awaited(lambda: follower.has_word(batch, runs)):
                 item = follower.open_run(batch, runs)
-                if item is None:
+                if item is None or follower.is_over():
                     break
-                ran = batch.run_here(item, batch.planned(item).run_dir, progress, parents, follower.node_rank)
+                run_dir = batch.planned(item).run_dir
+                if is_restarted(run_dir, follower.node_rank, follower.place, follower.starter):
+                    continue
+                ran = batch.run_here(item, run_dir, progress, parents, follower.node_rank)
                 progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
                 signal = ran.signal
         signal = signal or caught.signal

@@ -118,13 +118,13 @@ def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, w
     """
     runs = runs_of(job)
     if runs.due is not None and not is_committed(runs.due):
-        record = lost_run(job, submitted, runs.due, state, why or _begun_again(job, state))
+        record = lost_run(job, submitted, runs.due, state, why or begun_again(job, state))
         Path(runs.due.run_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
         write_record(Path(runs.due.run_dir), record)
     drop_unstarted(runs.dropped)
 
 
-def _begun_again(job: JobRecord, state: JobState) -> str:
+def begun_again(job: JobRecord, state: JobState) -> str:
     """Say why Kubernetes started the first pod again, which then ran nothing; empty if it did not, and for Slurm."""
     attempts = () if job.options.serves_nodes else sorted((Path(job.job_dir) / ATTEMPTS).glob("*.json"))
     refused = [why for path in attempts for why in read_document(path, JobAttempt).refused]

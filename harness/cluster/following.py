@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.cluster.collecting import collect_ended, drop_unstarted, runs_of
+from harness.cluster.collecting import begun_again, collect_ended, drop_unstarted, runs_of
 from harness.cluster.controller import Controller
 from harness.cluster.showing import JobDisplay
 from harness.cluster.state import JobState
@@ -149,6 +149,8 @@ class _Look:
             return False
         self._keep_logs(watch)
         collect_ended(watch.job, watch.submitted, state)
+        if not watch.job.runs and (why := begun_again(watch.job, state)):  # a sweep resumes what is missing
+            narrate(f"job {watch.submitted.job_id}: {why}")
         return True
 
     def _keep_logs(self, watch: Watched) -> None:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from harness.batch.launches import make_folder, predicting_run, understood_again, unstarted_record
+from harness.batch.nodes import is_restarted
 from harness.cluster.commands import Slurm
 from harness.cluster.state import JobState, from_scontrol
 from harness.errors import BadRequestError, RunFailedError, raise_all
@@ -17,7 +17,6 @@ from harness.launch.environment import NODE_NAME, Host
 from harness.launch.machine import software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port
 from harness.launch.required import require_machine
-from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.checking import in_one_sentence
 from harness.measure.experiment import require_megatron
@@ -35,7 +34,7 @@ from harness.records.job import (
     past_time_limit,
 )
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, write_atomically, write_once, write_record
+from harness.records.store import RECORD, write_atomically, write_record
 from harness.records.strict_json import read_document
 
 
@@ -120,8 +119,6 @@ def ending_of(state: JobState, nnodes: int) -> str:
     return ""
 
 
-NODE_FILE = "node_{}.txt"
-"""In a run's folder: the node on which a further rank of the job began."""
 BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while it fetches an image; the first node also predicts
 COMMIT_PATIENCE_S = 300.0
 _POLL_S = 0.2
@@ -159,25 +156,28 @@ class NodeOfJob:
     def refuse(self, run: JobRun, why: str) -> RunRecord:
         """Commit a failed record with the reason why nothing was launched."""
         run_dir = Path(run.run_dir)
-        record = self._amended(run_dir, unstarted_record(run, why, self.host))
+        record = self._amended(unstarted_record(run, why, self.host))
         write_record(run_dir, record)
         return record
+
+    def has_first_restarted(self) -> bool:
+        """Return whether the first node was started again: it then commits nothing."""
+        return attempt_path(Path(self.job.job_dir), self.place.job_id, self.place.restart_count + 1).is_file()
 
     def _follow(self, run: JobRun) -> RunRecord:
         run_dir = Path(run.run_dir)
         record, meeting = run_dir / RECORD, run_dir / MEETING
-        again = attempt_path(Path(self.job.job_dir), self.place.job_id, self.place.restart_count + 1)
 
         def is_over() -> bool:
-            return record.is_file() or again.is_file()  # a first node that is started again commits nothing
+            return record.is_file() or self.has_first_restarted()
 
         self.await_(lambda: meeting.is_file() or is_over(), BEGIN_PATIENCE_S, f"{run_dir}: node 0 did not begin")
         if not is_over():
             place = read_document(meeting, Meeting)
             nodes = Nodes(self.job.nnodes, self.place.node_rank, place.master_addr, place.master_port)
             try:
-                self._require_first_start(run_dir)
-                self._launched(self._launch_of(run, nodes), run)
+                if not is_restarted(run_dir, nodes.node_rank, self.place.nodes, self.job.options.cluster):
+                    self._launched(self._launch_of(run, nodes), run)
             except BadRequestError as error:  # the first node reads this outcome, ends its ranks and commits
                 outcome = LaunchOutcome(
                     status="failed", reason=f"nothing was launched on this node: {_on_one_line(error)}"
@@ -185,19 +185,6 @@ class NodeOfJob:
                 write_atomically(outcome_of_node(run_dir, nodes.node_rank), outcome)
         self.await_(is_over, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
         return read_document(record, RunRecord)
-
-    def _require_first_start(self, run_dir: Path) -> None:
-        """Note that this node begins the run. BadRequestError if it did before: Kubernetes started its pod again."""
-        path, rank = run_dir / NODE_FILE.format(f"{self.place.node_rank:03d}"), self.place.node_rank
-        try:
-            write_once(path, self.place.nodes)
-        except FileExistsError as error:
-            again = (
-                f"{self.job.options.cluster}: RESTARTED on {self.place.nodes}: node {rank} already began this run on"
-            )
-            raise BadRequestError(
-                f"{again} {path.read_text()}", remedy="mbr-perf does not continue half a run"
-            ) from error
 
     def await_(self, what: Callable[[], bool], patience_s: float, failure: str, *, heeds_signals: bool = True) -> None:
         """Wait for ``what``. RunFailedError with ``failure`` after the patience or a signal."""
@@ -227,10 +214,10 @@ class NodeOfJob:
             progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
             prediction=lambda: predicting_run(kept, launch, predicts=predicts),
             parents=self.parents,
-            amended=partial(self._amended, Path(run.run_dir)),
+            amended=self._amended,
         ).record
 
-    def _amended(self, run_dir: Path, record: RunRecord) -> RunRecord:
+    def _amended(self, record: RunRecord) -> RunRecord:
         """Add the job's id to the record, and the cluster's reason if the cluster ended the run."""
         place, options = self.place, self.job.options
         known: dict[str, object] = {"notes": (*record.notes, f"{options.cluster} job {place.job_id} on {place.nodes}")}
@@ -239,17 +226,9 @@ class NodeOfJob:
         known["provenance"] = record.provenance.model_copy(update=where)
         # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.
         ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
-        why = (why_ended(self.job, place, self.host) if ended else "") or _restarted(run_dir, record)
-        if why:
+        if ended and (why := why_ended(self.job, place, self.host)):
             known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
         return record.model_copy(update=known)
-
-
-def _restarted(run_dir: Path, record: RunRecord) -> str:
-    """Return what a node said that was started again during a failed run; empty if the failure already names it."""
-    ends = [ended_badly(path) for path in sorted(run_dir.glob("ranks/outcome_node_*.json"))]
-    found = next((end.reason for end in ends if end and end.reason and ": RESTARTED on " in end.reason), "")
-    return "" if record.status != "failed" or found in (record.failure or "") else found
 
 
 def _on_one_line(error: BadRequestError) -> str:

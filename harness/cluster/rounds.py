@@ -10,10 +10,10 @@ from typing import Generic
 from harness.batch.batch import Batch, DueRun, Entry
 from harness.batch.engine import Round
 from harness.batch.launches import fresh_folder, unstarted_record
+from harness.batch.nodes import NODE_FILE
 from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.controller import Controller, NotSubmittedError
 from harness.cluster.following import Watched, wait_for, watched
-from harness.cluster.node import NODE_FILE
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, controller_of, found_again, narrate_submitted, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError

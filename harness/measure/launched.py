@@ -11,13 +11,14 @@ from harness.launch.heartbeats import Progress
 from harness.launch.plan import Nodes
 from harness.launch.processes import claim
 from harness.launch.replay import ReplayPlan, execute
+from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.bridge import keep_config
 from harness.measure.prediction import KeptPrediction
 from harness.measure.provenance import Clock, provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
-from harness.records.collect import LaunchOutcome, collect, outcome_of_node
+from harness.records.collect import RESTARTED, LaunchOutcome, collect, outcome_of_node
 from harness.records.disk import disk_faults_reported
 from harness.records.rank import placed
 from harness.records.redact import redact
@@ -108,10 +109,19 @@ def _launched(
             outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
         kept = predicted(outcome.signal)
     late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-    record = amended(_record(launch, clock, outcome, late, kept))
+    record = amended(_with_restart(run_dir, _record(launch, clock, outcome, late, kept)))
     if nodes.node_rank == 0:
         write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
+
+
+def _with_restart(run_dir: Path, record: RunRecord) -> RunRecord:
+    """Let the failure begin with the node that was started again during the run, whose loss the ranks only noticed."""
+    ends = (ended_badly(path) for path in sorted(run_dir.glob("ranks/outcome_node_*.json")))
+    again = next((end.reason for end in ends if end and end.reason and RESTARTED in end.reason), None)
+    if again is None or record.status != "failed" or again in (record.failure or ""):
+        return record
+    return record.model_copy(update={"failure": f"{again}; {record.failure}"})
 
 
 def _record(

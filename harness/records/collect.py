@@ -68,6 +68,10 @@ class LaunchOutcome(Frozen):
     unwatched: str | None = None
 
 
+RESTARTED = "RESTARTED"
+"""In the reason of a node that was started again in the middle of a run. It takes no part in this run."""
+
+
 def outcome_of_node(run_dir: Path, node_rank: int) -> Path:
     """Return the file with the outcome of one of several nodes."""
     return run_dir / "ranks" / f"outcome_node_{node_rank:03d}.json"

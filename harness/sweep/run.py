@@ -138,7 +138,9 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     meeting = Meeting(node.master_addr, attempt.master_port) if node.job.nnodes > 1 else Meeting()
     if node.place.node_rank == 0:
         return resume_sweep(str(sweep_dir), None, SweepDisplay(), Sitting(meeting=meeting))
-    return follow_sweep(Follower(sweep_dir, node.place.node_rank, meeting), SweepDisplay())
+    rank, place, starter = node.place.node_rank, node.place.nodes, node.job.options.cluster
+    follower = Follower(sweep_dir, rank, meeting, starter=starter, place=place, is_over=node.has_first_restarted)
+    return follow_sweep(follower, SweepDisplay())
 
 
 def sweep_job(batch: SweepBatch, cluster: ClusterRequest, results: Path) -> JobRequest:

@@ -189,10 +189,10 @@ def _results(tmp_path):
 def _run_job(mbr_perf, results):
     """`mbr-perf run --launcher kubeflow` of the small recipe, two nodes with a rank each."""
 
-    def run(*arguments, gpu="cpu"):
+    def run(*arguments, gpu="cpu", command="run"):
         small = ("-mr", RECIPE, "-g", gpu, "-gn", "1", "--launcher", "kubeflow", "--kubeflow_namespace", "team")
         volume = ("--kubeflow_workdir_pvc", "shared", "--kubeflow_workdir_pvc_path", results.parent)
-        return mbr_perf("run", *small, *volume, "--time_limit", "10", "--results_dir", results, *arguments)
+        return mbr_perf(command, *small, *volume, "--time_limit", "10", "--results_dir", results, *arguments)
 
     return run
 

@@ -14,6 +14,7 @@ from harness.records.golden import golden_text
 from harness.records.goldens import read_golden
 from harness.records.job import read_job
 from harness.records.store import read_run
+from harness.records.sweep import read_sweep
 from tests.kubeflow.conftest import IMAGE, RECIPE, pod
 from tests.waiting import wait_until
 
@@ -88,6 +89,26 @@ def test_a_further_pod_that_starts_again_elsewhere_is_named_by_the_first(api, ru
     assert "RESTARTED on other-1: node 1 already began this run on machine-1" in record.failure
     assert infrastructure_fault(record).id == "kubernetes_restarted"
     assert any(rank.steps for rank in record.ranks)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_pod_that_starts_again_ends_a_sweep_or_one_of_its_runs_by_name(api, run_job, job_dir, mbr_perf, rank):
+    api.runs_pods = True
+    over = ("--over", "recompute=none; mlp", "-ms", "600", "--detach", "--slurm_python", sys.executable, *IMAGE)
+    run_job(*over, command="sweep")
+    job = read_job(job_dir())
+    folder = Path(job.subject)
+    assert wait_until(lambda: any(path.stat().st_size > 3000 for path in folder.glob("*/*/*/ranks/*progress*")), 60.0)
+    os.killpg(api.processes[rank].pid, signal.SIGKILL)
+    api.start(api.jobs[job.name]["spec"]["trainer"], ranks=[rank], machine="other")
+    answer = mbr_perf("jobs", "wait", job_dir())
+    found = [(run.status, "RESTARTED on other-1" in (run.failure or "")) for run in runs_of_sweep(folder)]
+    assert (answer.code, found) == ((3, [("failed", True), ("ok", False)]) if rank else (6, []))
+    assert rank or "Kubernetes: RESTARTED" in answer.err
+
+
+def runs_of_sweep(folder):
+    return [run for cell in read_sweep(folder).cells for run in cell.runs]
 
 
 @pytest.mark.long
