@@ -174,7 +174,7 @@ class Checked(Settled):
     @property
     def cure(self) -> tuple[str, ...]:
         """Return options that mend all errors; empty without errors, or where rules do not explain all of them."""
-        return mending(self.spec, self.findings, self.judge)
+        return mending(self, self.findings, self.judge)
 
     @property
     def exit_code(self) -> ExitCode:

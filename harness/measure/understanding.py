@@ -91,7 +91,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
         problems.tried(lambda: require_taken(value, where=ALLOCATOR))  # it may be the shell's, which nothing has read
     judge = partial(check, software=settled.software, env=env, force=request.force)
     findings = judge(spec)
-    cure = () if problems.found else mending(spec, findings, judge)
+    cure = () if problems.found else mending(settled, findings, judge)
     problems.found += with_cure([rule_problem(finding) for finding in findings if finding.blocks], cure)
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
@@ -218,7 +218,7 @@ def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
 
 
 def mending(
-    spec: ExperimentSpec, findings: Sequence[Finding], judge: Callable[[ExperimentSpec], Sequence[Finding]]
+    settled: Settled, findings: Sequence[Finding], judge: Callable[[ExperimentSpec], Sequence[Finding]]
 ) -> tuple[str, ...]:
     """Return options that mend all ``findings`` of ``judge`` that block; empty without, or where others block, too."""
     broken = {finding.id for finding in findings if finding.blocks}
@@ -226,7 +226,7 @@ def mending(
         return ()
     from harness.experiment.rules.cures import cure
 
-    return cure(spec, judge)
+    return cure(settled.spec, judge, settled.sources)
 
 
 def rule_problem(finding: Finding) -> BadRequestError:

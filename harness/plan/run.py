@@ -205,7 +205,7 @@ def broken_rules(settled: Settled, only: Container[str] | None = None) -> list[B
         return [finding for finding in found if finding.blocks and (only is None or finding.id in only)]
 
     problems = [BadRequestError(f"{each.id}: {each.message}", remedy=each.fix) for each in judge(settled.spec)]
-    return with_cure(problems, cure(settled.spec, judge)) if problems else []
+    return with_cure(problems, cure(settled.spec, judge, settled.sources)) if problems else []
 
 
 def _check_varied(varied: Varied, specs: list[ExperimentSpec]) -> None:

@@ -41,6 +41,8 @@ def test_other_modules_are_named_where_one_of_them_hangs(mbr_perf):
     command = named(mbr_perf("run", "-mr", "gpt3_175b", "-g", "a100", "--dryrun"))
     assert command[-2:] == ["--recompute", "core_attn"]
     assert mbr_perf(*command).code == 0
+    typed = mbr_perf("run", "-mr", "gpt3_175b", "-g", "a100", "--recompute_modules", "core_attn,mlp", "--dryrun")
+    assert (typed.code, "mbr-perf run" in typed.err) == (2, False)
 
 
 @pytest.mark.slow

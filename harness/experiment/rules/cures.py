@@ -13,9 +13,15 @@ _OVERLAP = "overlap_moe_expert_parallel_comm"
 _Change = tuple[tuple[str, ...], Mapping[str, object]]
 
 
-def cure(spec: ExperimentSpec, judge: Callable[[ExperimentSpec], Iterable[Finding]]) -> tuple[str, ...]:
-    """Return options, of as few changes as possible, with which no finding of ``judge`` blocks; empty without any."""
-    ways = product(*([((), {}), *changes(spec)] for changes in (_graphs, _overlap, _recompute)))
+def cure(
+    spec: ExperimentSpec, judge: Callable[[ExperimentSpec], Iterable[Finding]], sources: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return options, of as few changes as possible, with which no finding of ``judge`` blocks; empty without any.
+
+    What the command line sets, by ``sources``, stays: a second option could contradict it.
+    """
+    typed = {path for path, source in sources.items() if source.startswith("-")}
+    ways = product(*([((), {}), *(() if typed & paths else changes(spec))] for changes, paths in _CHANGES))
     for way in sorted(ways, key=lambda way: sum(bool(words) for words, _ in way))[1:]:
         changed = spec.model_copy(update={name: part for _, parts in way for name, part in parts.items()})
         if not any(finding.blocks for finding in judge(changed)):
@@ -44,3 +50,10 @@ def _recompute(spec: ExperimentSpec) -> Iterator[_Change]:
         fewer = tuple(other for other in modules if other != name)
         yield ("--recompute", ",".join(fewer)), {"recompute": SelectiveRecompute(modules=fewer)}
     yield ("--recompute", "none"), {"recompute": NoRecompute()}
+
+
+_CHANGES: tuple[tuple[Callable[[ExperimentSpec], Iterator[_Change]], set[str]], ...] = (
+    (_graphs, {"cuda_graph.impl", "cuda_graph.scope"}),
+    (_overlap, {f"kernels.{_OVERLAP}"}),
+    (_recompute, {"recompute"}),
+)
