@@ -147,19 +147,13 @@ class Problems:
         try:
             yield
         except BadRequestError as error:
-            self._take(error)
-
-    def _take(self, error: BadRequestError) -> None:
-        for problem in error.problems:
-            self.add(problem.message, problem.remedy)
+            for problem in error.problems:
+                self.add(problem.message, problem.remedy)
 
     def tried(self, make: Callable[[], Made]) -> Made | None:
         """Return what ``make`` returns; None, with its problems collected, if it raises BadRequestError."""
-        try:
+        with self.collecting():
             return make()
-        except BadRequestError as error:
-            self._take(error)
-        return None
 
     def raise_if_any(self) -> None:
         """Raise the problems found so far, if any."""

@@ -149,24 +149,21 @@ def _one_allocator(environment: Mapping[str, str]) -> Mapping[str, str]:
     return {ALLOCATOR: value, **{name: kept for name, kept in environment.items() if name != ALLOCATOR_ALIAS}}
 
 
-def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
-    """Return a problem for each variable whose name or value looks like a secret: these values would be recorded."""
+def secrets_in(env: Mapping[str, str], option: str = "", path: str = "") -> list[BadRequestError]:
+    """Return a problem for each variable, and for the file's name, that looks like a secret: both would be recorded."""
     problems = Problems()
+    name = Path(path).name
+    if redact(name) != name:
+        message = (
+            f"{option} {redact(path)} contains what looks like a secret, and folders and records would get this name"
+        )
+        problems.add(message, "rename the file")
     for name, value in env.items():
         if is_secret_name(name) or redact(value) != value:
             what = "has the name of a secret" if is_secret_name(name) else "contains what looks like a secret"
             message = f"{name} {what}, and records contain the variables of recipes and -E"
             problems.add(message, f"export it and pass it by name: --pass_env {name}")
     return problems.found
-
-
-def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
-    """Return a problem if the file's name looks like a secret, because folders get this name."""
-    name = Path(path).name
-    if redact(name) == name:
-        return []
-    message = f"{option} {redact(path)} contains what looks like a secret, and folders and records would get this name"
-    return [BadRequestError(message, remedy="rename the file")]
 
 
 def _require_names(spec_env: Mapping[str, str], shell: Mapping[str, str], pass_env: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding, Launcher
 from harness.experiment.software import Software, parse_assume
-from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
+from harness.launch.environment import Host, child_environment, secrets_in
 from harness.launch.environment_rows import ALLOCATOR, EXPORTS, STOPS, exports
 from harness.launch.machine import settled_gpu, software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
@@ -177,7 +177,7 @@ def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:
     try:
         chosen, point = on_gpu_point(asked)
     except SeveralMatchError:
-        raise_all([*secrets_in_name(*asked.job_words), *secrets_in(given_env(asked))])
+        raise_all(secrets_in(given_env(asked), *asked.job_words))
         raise
     options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
     given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
@@ -187,7 +187,6 @@ def _on_gpu_point(asked: Request) -> tuple[Request, dict[str, str], tuple[str]]:
 
 def _resolved(asked: Request, host: Host, *, starts: bool) -> tuple[Resolved, tuple[BadRequestError, ...]]:
     """Resolve the request. Also return the secrets in its variables and in the recipe's name, which names folders."""
-    in_name = secrets_in_name(*asked.job_words)
     try:
         if asked.trains_by_bridge:  # imports the planner, which no other request needs here
             from harness.measure.bridge import resolve_for_bridge
@@ -196,9 +195,9 @@ def _resolved(asked: Request, host: Host, *, starts: bool) -> tuple[Resolved, tu
         else:
             resolved = resolve(asked, starts=starts)
     except BadRequestError as error:
-        raise_all([*error.problems, *in_name, *secrets_in(given_env(asked))])
+        raise_all([*error.problems, *secrets_in(given_env(asked), *asked.job_words)])
         raise
-    return resolved, (*in_name, *secrets_in(resolved.spec.env))
+    return resolved, tuple(secrets_in(resolved.spec.env, *asked.job_words))
 
 
 def given_env(asked: Request) -> dict[str, str]:
