@@ -17,7 +17,7 @@ from harness.launch.required import require_machine
 from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, launcher_problems
-from harness.nightly.against import against_note, find_against
+from harness.nightly.against import LAST_GOOD, against_note, find_against
 from harness.nightly.batch import unstarted_night
 from harness.records.batches import BatchLaunch
 from harness.records.gating import LaunchSettings
@@ -143,13 +143,17 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
     """
-    problems, against, suite = Problems(), None, None
+    problems, against, no_pairs, suite = Problems(), None, "", None
     with problems.collecting():
         suite = chosen_suite(request)
     if request.against:
-        with problems.collecting():
-            name, results = Path(request.suite).stem, request.results_dir
+        name, results = Path(request.suite).stem, request.results_dir
+        try:
             against = find_against(request.against, request.num_pairs, name, results, host)
+        except BadRequestError as error:
+            if request.against != LAST_GOOD:  # a night without the pairs is worth more than none
+                problems.found.append(error)
+            no_pairs = f"without pairs: {error.message}"
     suite = problems.having(suite)
     if starts and request.cluster is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
@@ -161,8 +165,9 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     if starts and request.launch.launcher != "replay" and request.cluster is None:
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
-    notes = (*unasked, *_short_cases(plan), *([against_note(against)] if against else []))
-    plan = plan.model_copy(update={"notes": notes, "against": against})
+    pairs = against_note(against) if against else no_pairs
+    notes = (*unasked, *_short_cases(plan), *filter(None, [pairs]))
+    plan = plan.model_copy(update={"notes": notes, "against": against, "no_pairs": no_pairs})
     return _startable(plan, host) if starts else plan
 
 

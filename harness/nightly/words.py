@@ -51,7 +51,12 @@ def answer(verdict: NightVerdict) -> str:
     worst = sorted(filter(is_red, verdict.cases), key=lambda case: WORST_FIRST.index(case.outcome))
     red = [_with_change(case) if verdict.shared is None else case.planned.name for case in worst]
     named = _some(red) if red else "no case needs attention"
-    parts = (_shared(verdict), named, *_moved_or_unjudged(verdict))
+    parts = (
+        _shared(verdict),
+        named,
+        *_moved_or_unjudged(verdict),
+        "without pairs of last-good" * bool(verdict.plan.no_pairs),
+    )
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()

@@ -96,7 +96,8 @@ class NightPlan(Frozen):
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
     case after a named infrastructure fault. ``cluster``: the request to the cluster, if every case is a job.
     ``software``: by GPU type, the software that the rules assumed and the cases must run with. ``against``: the old
-    build for suspicious cases. ``python``: the interpreter of tonight's own build.
+    build for suspicious cases. ``no_pairs``: why ``last-good`` has no old build. ``python``: the interpreter of
+    tonight's own build.
     """
 
     schema_version: SchemaVersion = SCHEMA_VERSION
@@ -114,6 +115,7 @@ class NightPlan(Frozen):
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     against: Against | None = None
+    no_pairs: str = ""
     python: str = ""
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]

@@ -102,7 +102,8 @@ def test_a_night_that_was_killed_between_pairs_and_resumed_equals_an_unbroken_on
 def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly, old_build, tmp_path):
     stage = recorded(slower=1.1, faster=1.2)
     none = nightly(stage, "--against", "last-good")
-    assert (none.code, "has passed" in none.err) == (2, True)
+    line = none.out.partition("\n")[0]
+    assert (none.code, "without pairs" in line, "has passed" in none.err) == (5, True, True)
     good = json.loads(
         nightly(stage, "--only", "dense", "--against", old_build, "--json", "--golden_dir", stage.goldens).out
     )
@@ -116,7 +117,7 @@ def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly,
     plan["software"]["h100"]["torch"] = "1.0"
     (folder / "night.json").write_text(json.dumps(plan))
     changed = nightly(stage, "--against", "last-good")
-    assert (changed.code, "torch 1.0, now" in changed.err) == (2, True)
+    assert (changed.code, "torch 1.0, now" in changed.err) == (5, True)
 
 
 def test_every_wrong_environment_is_a_wrong_request(recorded, nightly, tmp_path, program):
