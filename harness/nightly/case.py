@@ -11,9 +11,8 @@ from harness.judge.coverage import measured_device
 from harness.judge.derive import derive
 from harness.judge.gate import Comparison, Finding, Outcome, Verdict, default_thresholds, exit_code_of
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
-from harness.nightly.memory import judge_memory
 from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome
-from harness.nightly.pairs import decided, judge_pairs
+from harness.nightly.pairs import decided, judge_memory, judge_pairs
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.predict.flops import FORMULA_VERSION

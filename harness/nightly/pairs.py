@@ -9,7 +9,6 @@ from harness.judge.derive import combine, derive
 from harness.judge.gate import Finding, Verdict, compare_values, default_thresholds
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import Welch
-from harness.nightly.memory import judge_memory
 from harness.nightly.values import CaseFinding, CaseRun, PairFinding, PairsVerdict
 from harness.records.metrics import METRICS, Metric, Metrics
 from harness.records.night import OLD, Against, Case, pair_label
@@ -126,6 +125,26 @@ def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | Non
     return PairFinding(
         metric.name, means[1], means[0], change, threshold, verdict, reason, p_value=p_value, margin=half
     )
+
+
+def judge_memory(
+    metric: Metric, values: Sequence[float | None], together: float | None, golden: float, threshold: float
+) -> CaseFinding:
+    """Judge one figure over all runs: a regression or improvement needs every run beyond the threshold.
+
+    ``together``: the figure of all runs, the highest peak. Some runs worse than allowed and others not is inconclusive;
+    some better and none worse is a pass.
+    """
+    each = [compare_values(metric, value, golden, threshold) for value in values]
+    whole = compare_values(metric, together, golden, threshold)
+    verdicts = {finding.verdict for finding in each}
+    verdict, reason = whole.verdict, whole.reason
+    if len(verdicts) > 1 and Verdict.INCONCLUSIVE not in verdicts:
+        worse = [finding for finding in each if finding.verdict is Verdict.REGRESSION]
+        verdict = Verdict.INCONCLUSIVE if worse else Verdict.PASS
+        changes = ", ".join(format_percent(finding.change) for finding in each if finding.change is not None)
+        reason = f"{len(worse)} of {len(each)} runs are worse than allowed: {changes}" if worse else ""
+    return CaseFinding(**vars(replace(whole, verdict=verdict, reason=reason)))
 
 
 _UNDECIDED = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)

@@ -201,11 +201,9 @@ def _section(case: CaseVerdict) -> Section:
     style: Style = "plain" if case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
     lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))
     figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
-    pairs = (
-        (Only("html", (_figures(case.pairs.findings, ("New build", "Old build")),)),)
-        if case.pairs and case.pairs.findings
-        else ()
-    )
+    pairs: tuple[Block, ...] = ()
+    if case.pairs and case.pairs.findings:
+        pairs = (Only("html", ("The pairs:", _figures(case.pairs.findings, ("New build", "Old build")))),)
     return Section(
         shown.title,
         (Listing(lines), *figures, *pairs),
