@@ -74,12 +74,8 @@ def nightly(
     If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports
     one. You can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
 
-    A case is suspicious if the median of its runs is worse than the threshold, and than three spreads of its nights. It
-    then runs again: a regression if these runs agree, else inconclusive with the reason. A second such night is always
-    a regression. Peak memory is a regression if every run exceeds its threshold.
-
-    With --against, a suspicious case runs the old and the new build in turn, as old new new old, in place of --confirm.
-    The difference of the pairs decides, not the golden.
+    A case that is worse than the threshold and than the noise of its nights runs again: a regression if these runs
+    agree, else inconclusive. With --against, it runs the old and the new build in turn, and their difference decides.
 
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
     inconclusive or unfinished.
