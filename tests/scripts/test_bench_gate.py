@@ -68,6 +68,15 @@ def test_recorded_series_give_the_changes_of_nights_from_their_level(module, tmp
     assert found == (pytest.approx((0, 0, 0.1, 0, 0)), (0,) * 12)
 
 
+@pytest.mark.slow
+def test_a_bisect_needs_as_many_runs_and_is_right_as_often_as_the_kept_result_says(module):
+    kept = json.loads((ROOT / "results" / "benchmarks" / "bisect.json").read_text())["rows"]
+    assert kept[0]["histories"] >= 4000 and kept[0]["found"] >= 0.95
+    for row, before in zip(module("bisect_trials").measure_bisects(100, 1), kept, strict=True):
+        assert row["found"] >= before["found"] - 0.1 and row["wrong"] <= before["wrong"] + 0.06
+        assert row["median_runs"] <= 1.15 * before["median_runs"]
+
+
 def test_the_kept_result_names_every_goal_that_is_missed():
     kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
     assert kept["suites"] >= 500
