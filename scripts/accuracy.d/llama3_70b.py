@@ -34,7 +34,7 @@ CAVEATS = (
     "two rows are of runs that ended out of memory on 80 GB while they read 58.8 and 59.6 GB: what filled the GPU is not what was read",
     "core_attn and core_attn,layernorm run the same kernels, so their 0.8 GB apart is the noise of the table",
     "rows with a rule's name break it: megatron-core cannot capture an MLP with a checkpoint in this software. What these runs captured is "
-    "not known, so ranges do not count them",
+    "not known; ranges count them all the same",
     "upstream now calls the table historical",
 )
 
