@@ -1,35 +1,33 @@
 """The search for the first bad revision, on simulated histories of 200 commits."""
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from harness.bisect.search import SAME, Found, Measure, Undecided, next_run, next_trace
+from harness.bisect.search import SAME, Found, Undecided, next_run
 
-COMMITS = 200
-PLACES = tuple(range(COMMITS + 1))
+TRIALS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "bench_gate.d" / "bisect_trials.py"))
+COMMITS, PLACES, by_trace = (TRIALS[name] for name in ("COMMITS", "PLACES", "by_trace"))
 
 
-def by_time(first_bad, rng, change, places=PLACES):
+def by_time(first_bad, seed, change, places=PLACES):
     """The answer, and the number of runs, where the step takes ``change`` longer from ``first_bad`` on."""
-    samples = []
-    while isinstance(step := next_run(samples, places, 150), Measure):
-        samples.append((step.place, math.log1p(change * (step.place >= first_bad)) + 0.02 * rng.standard_normal()))
-    return step, len(samples)
+    return TRIALS["by_time"](0.02 * np.random.default_rng(seed).standard_normal(150), first_bad, change, places)
 
 
 @pytest.mark.parametrize("first_bad", [1, 2])
 def test_the_commit_after_good_and_the_last_one_are_found(first_bad):
-    rng = np.random.default_rng(6)
     for place, places in ((first_bad, (0, 1, 2)), (COMMITS, PLACES), (1, (0, 1))):
-        step, _ = by_time(place, rng, 0.2, places)
+        step, _ = by_time(place, 6, 0.2, places)
         assert isinstance(step, Found) and (step.place, step.before) == (place, place - 1)
 
 
 def test_revisions_that_cannot_be_measured_are_no_places():
     places = tuple(place for place in PLACES if place not in (80, 81, 82))
-    step, _ = by_time(81, np.random.default_rng(7), change=0.2, places=places)
+    step, _ = by_time(81, 7, change=0.2, places=places)
     assert (step.place, step.before) == (83, 79)
 
 
@@ -40,16 +38,8 @@ def test_a_machine_that_differs_from_itself_ends_the_search():
 
 
 def test_a_bad_revision_that_is_faster_is_told():
-    step, runs = by_time(1, np.random.default_rng(8), change=-0.5, places=(0, 1))
+    step, runs = by_time(1, 8, change=-0.5, places=(0, 1))
     assert isinstance(step, Undecided) and (step.reason, runs) == ("the bad revision is no slower than the good one", 8)
-
-
-def by_trace(value_of, places=PLACES):
-    values, runs = {}, 0
-    while isinstance(step := next_trace(values, places), Measure):
-        values.setdefault(step.place, []).append(value_of(step.place))
-        runs += 1
-    return step, runs
 
 
 def test_a_change_of_memory_or_of_a_setting_is_found_in_at_most_2_log2_traces():
