@@ -69,6 +69,7 @@ class Unfinished:
     """A run that the time did not allow: not started, or stopped at the deadline after ``seconds``."""
 
     seconds: float = 0.0
+    record: None = None
 
     def case(self, name: str, recompute: str = "none") -> Case:
         """Return the case about which nothing is known."""
@@ -94,22 +95,18 @@ def case_name(*parts: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", ".".join(parts))
 
 
-def case_of_run(
-    name: str, checks: tuple[Check, ...], seconds: float, record: RunRecord | None, recompute: str = "none"
-) -> Case:
-    """Return the case of a run with its figures; without a record it has none."""
-    if record is None:
-        return Case(name, recompute, checks, seconds)
-    run = {
+def facts_of(record: RunRecord) -> Mapping[str, Any]:
+    """Return what a case keeps of its run beside figures."""
+    return {
         **{name: getattr(record, name) for name in ("fingerprint", "status", "failure")}, "suspect": list(record.suspect),
         "notes": [*record.notes, *(note for rank in record.ranks for note in rank.notes)],
         "modules": record.effective.modules, "versions": record.provenance.versions,
         "measured_at": record.provenance.started_at,
     }  # fmt: skip
-    return Case(name, recompute, checks, seconds, _figures(record), run)
 
 
-def _figures(record: RunRecord) -> Figures:
+def figures(record: RunRecord) -> Figures:
+    """Return seconds, bytes and losses."""
     metrics = derive(record)
     memory = record.ranks[0].memory if record.ranks else None
     peaks: dict[str, Peak | None] = {name: getattr(metrics, name) for name in PEAKS}

@@ -95,8 +95,13 @@ def of_training(ran: Ran) -> tuple[Check, ...]:
     return (trained(ran), *(check(record) for check in read))
 
 
-def same_losses(record: RunRecord, control: RunRecord) -> Check:
-    """Check that the losses are the control's within the tolerance of bf16: recompute and overlap change no result."""
+def same_losses(record: RunRecord, control: RunRecord | None, without: str) -> Check:
+    """Check that the losses are the control's within the tolerance of bf16: recompute and overlap change no result.
+
+    ``without``: what the control leaves out.
+    """
+    if control is None or control.status != "ok":
+        return Check("same_losses", "not_run", f"the run without {without}, to compare with, did not end well")
     mine, others = losses(record), losses(control)
     if not mine or len(mine) != len(others):
         return judged("same_losses", holds=False, found=f"{len(mine)} losses, the control has {len(others)}")

@@ -7,9 +7,9 @@ from math import ceil
 from typing import Any
 
 import checks
-from case import Case, Check, Unfinished, case_name, case_of_run, judged
+from case import Case, Check, Unfinished, case_name, judged
 from machine import Target
-from runs import Ran, Runs
+from runs import Ran, Runs, case_of
 from shapes import Shape
 
 from harness.failures.classify import Ending, classify
@@ -56,16 +56,8 @@ def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
     if {oom, after} <= set(runs.kept):
         yield from (runs.kept[oom], runs.kept[after])
         return
-    ran = runs.run(oom, shape, **oversize(runs.target, shape))
-    if isinstance(ran, Unfinished):
-        yield from (ran.case(oom), Case(after))
-        return
-    yield case_of_run(oom, checks.out_of_memory(ran), ran.seconds, ran.record)
-    ran = runs.run(after, shape, recompute="none")
-    if isinstance(ran, Unfinished):
-        yield ran.case(after)
-        return
-    yield case_of_run(after, checks.of_training(ran), ran.seconds, ran.record)
+    yield case_of(oom, runs.run(oom, shape, **oversize(runs.target, shape)), checks.out_of_memory)
+    yield case_of(after, runs.run(after, shape, recompute="none"), checks.of_training)
 
 
 def oversize(target: Target, shape: Shape) -> dict[str, Any]:

@@ -4,12 +4,12 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from case import Case, Unfinished
+from case import Case, Check, Unfinished, facts_of, figures
 from machine import Target
 from shapes import Shape
 
@@ -39,6 +39,16 @@ class Ran:
     output: str
     record: RunRecord | None = None
     was_killed: bool = False
+
+
+def case_of(
+    name: str, ran: Ran | Unfinished, checks: Callable[[Ran], Iterable[Check]], recompute: str = "none"
+) -> Case:
+    """Return the case of a run: what ``checks`` find, and its figures; without a record it has none."""
+    if isinstance(ran, Unfinished):
+        return ran.case(name, recompute)
+    kept = (figures(ran.record), facts_of(ran.record)) if ran.record else ()
+    return Case(name, recompute, tuple(checks(ran)), ran.seconds, *kept)
 
 
 def timed_out(record: RunRecord) -> bool:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import checks
-from case import Case, Check, Unfinished, case_name, case_of_run, judged
+from case import Case, Check, Unfinished, case_name, judged
 from machine import Target
-from runs import Runs
+from runs import Ran, Runs, case_of
 from shapes import Shape
 
 from harness.launch.heartbeats import UNENDED
@@ -70,26 +71,15 @@ def _compared(runs: Runs, shape: Shape, layout: Layout, name: str) -> Iterator[C
         yield from (runs.kept[plain], runs.kept[name])
         return
     control = runs.run(plain, shape, **asked, set_values=layout.plain)
-    if isinstance(control, Unfinished):
-        yield from (control.case(plain), Case(name))
-        return
-    yield case_of_run(plain, checks.of_training(control), control.seconds, control.record)
-    ran = runs.run(name, shape, **asked)
-    if isinstance(ran, Unfinished):
-        yield ran.case(name)
-        return
-    found = [*checks.of_training(ran), *_of_layout(ran.record, control.record)]
-    yield case_of_run(name, tuple(found), ran.seconds, ran.record)
+    yield case_of(plain, control, checks.of_training)
+    yield case_of(name, runs.run(name, shape, **asked), partial(_checked, control))
 
 
-def _of_layout(record: RunRecord | None, control: RunRecord | None) -> Iterator[Check]:
-    if record is None or record.status != "ok":
-        return
-    yield clean_end(record)
-    if control is None or control.status != "ok":
-        yield Check("same_losses", "not_run", "the run without overlap, to compare with, did not end well")
-        return
-    yield checks.same_losses(record, control)
+def _checked(control: Ran | Unfinished, ran: Ran) -> Iterator[Check]:
+    yield from checks.of_training(ran)
+    if ran.record and ran.record.status == "ok":
+        yield clean_end(ran.record)
+        yield checks.same_losses(ran.record, control.record, "overlap")
 
 
 def clean_end(record: RunRecord) -> Check:

@@ -1,13 +1,14 @@
 """Real memory snapshots against the records of their runs."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import checks
-from case import Case, Check, Unfinished, case_name, case_of_run, judged
+from case import Case, Check, case_name, judged
 from ooms import oversize
-from runs import Runs
+from runs import Ran, Runs, case_of
 from shapes import Shape
 
 from harness.errors import BadRequestError
@@ -33,22 +34,18 @@ def read_snapshots(runs: Runs, shape: Shape) -> Iterator[Case]:
         elif name in runs.kept:
             yield runs.kept[name]
         else:
-            yield _of_run(runs, shape, name, asked, fails=name == failure)
+            yield case_of(name, runs.run(name, shape, **asked), partial(_checked, fails=name == failure))
 
 
-def _of_run(runs: Runs, shape: Shape, name: str, asked: dict[str, Any], *, fails: bool) -> Case:
-    ran = runs.run(name, shape, **asked)
-    if isinstance(ran, Unfinished):
-        return ran.case(name)
-    found = [*(checks.out_of_memory(ran) if fails else (checks.trained(ran),))]
-    if ran.record is not None:
-        found += [] if fails else [checks.not_suspect(ran.record)]
+def _checked(ran: Ran, *, fails: bool) -> Iterator[Check]:
+    yield from checks.out_of_memory(ran) if fails else (checks.trained(ran),)
+    if ran.record and not fails:
+        yield checks.not_suspect(ran.record)
     device = _read(ran.folder / "ranks" / "snapshot_000.pickle")
     if isinstance(device, Check):
-        found.append(device)
-    elif ran.record is not None:
-        found += [*(_of_failure if fails else _of_step)(device, ran.record)]
-    return case_of_run(name, tuple(found), ran.seconds, ran.record)
+        yield device
+    elif ran.record:
+        yield from (_of_failure if fails else _of_step)(device, ran.record)
 
 
 def _of_step(device: DeviceMemory, record: RunRecord) -> Iterator[Check]:

@@ -1,10 +1,11 @@
 """Runs on one GPU: every recompute setting of a shape."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import checks
-from case import Case, Check, Unfinished, case_name, case_of_run
-from runs import Ran, Runs
+from case import Case, Check, case_name
+from runs import Ran, Runs, case_of
 from shapes import FIRST, Shape, legal_settings
 
 from harness.records.run import RunRecord
@@ -31,22 +32,16 @@ def train_settings(runs: Runs, shape: Shape, only: Sequence[str] | None) -> Iter
             yield earlier
             continue
         ran = runs.run(name, shape, recompute=text)
-        if isinstance(ran, Unfinished):
-            yield ran.case(name, text)
-            continue
         if text == "none":
             control = ran.record
-        found_checks = (*checks.of_training(ran), *_against_control(ran, text, control))
-        yield case_of_run(name, found_checks, ran.seconds, ran.record, text)
+        yield case_of(name, ran, partial(_checked, text, control), text)
 
 
-def _against_control(ran: Ran, text: str, control: RunRecord | None) -> Iterator[Check]:
+def _checked(text: str, control: RunRecord | None, ran: Ran) -> Iterator[Check]:
+    yield from checks.of_training(ran)
     record = ran.record
     if text == "none" or record is None or record.status != "ok":
         return
-    if control is None or control.status != "ok":
-        yield Check("same_losses", "not_run", "the run without recompute, to compare with, did not end well")
-        return
-    yield checks.same_losses(record, control)
-    if text.startswith("full"):
+    yield checks.same_losses(record, control, "recompute")
+    if text.startswith("full") and control and control.status == "ok":
         yield checks.peak_not_above(record, control)
