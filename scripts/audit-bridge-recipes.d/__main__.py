@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 
 import offline_models
 import options as bridge_options
 from ask import bridge_points
-from compare import Audit, Difference, audit
+from compare import Audit, audit
+
+from harness.units import grouped
 
 HERE = Path(__file__).parent
 _WIDTH = 44  # characters of a value in the table
@@ -96,9 +97,10 @@ def _record(folder: Path, archive: Path) -> None:
 
 
 def _show(found: Audit) -> None:
-    groups: dict[tuple[str, str, str, bool], list[Difference]] = defaultdict(list)
-    for each in found.differences:
-        groups[each.field, each.ours[:_WIDTH], each.theirs[:_WIDTH], each.kept is not None].append(each)
+    groups = grouped(
+        ((each.field, each.ours[:_WIDTH], each.theirs[:_WIDTH], each.kept is not None), each)
+        for each in found.differences
+    )
     print(f"{'field':<40} {'ours':<{_WIDTH}} {'Megatron-Bridge':<{_WIDTH}} points")
     for (field, ours, theirs, listed), rows in sorted(groups.items(), key=lambda item: (item[0][3], item[0][0])):
         places = f"{len(rows)} (listed)" if listed else f"{len(rows)} NOT LISTED: {', '.join(r.point for r in rows)}"

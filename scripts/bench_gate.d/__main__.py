@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from result import machine, write_result
 
 from harness.errors import ExitCode
 from harness.records.folders import results_dir
-from harness.show.page import GAP, table
+from harness.show.page import GAP, Block, table
 from harness.show.terminal import narrate, show_blocks
 
 GOALS = {"minus_8_first_night": 0.95, "minus_6_second_night": 0.90, "minus_5_third_night": 0.80, "false_red": 0.01}
@@ -91,48 +91,43 @@ def main() -> int:
     for number, scenario in enumerate(scenarios):
         narrate(scenario.name)
         rows.append(Row(scenario, Trial(scenario, draw(scenario, suites, _SEED + number)).rates(suites)))
-    report(rows)
-    if folder:
-        write_result(folder, "gate", _document(rows, suites))
-    return int(ExitCode.REGRESSION if any(row.missed for row in rows) else ExitCode.OK)
+    titles = ("Scenario", "False red", "Yellow", "-8 %, 1st night", "-6 %, 2nd", "-5 %, 3rd")
+    listed = [
+        ((row.scenario.name, *(f"{value:.1%}" for value in vars(row.rates).values())), row.missed) for row in rows
+    ]
+    about = (
+        f"False red, yellow: nights of {CASES_PER_NIGHT} cases in which nothing changed. The others: true changes that "
+        "are red on the first night, or by the second or third."
+    )
+    return report("gate", titles, listed, _document(rows, suites), folder, GAP, about)
 
 
 def bisect(histories: int, folder: Path | None) -> int:
     """Print and keep how often a bisect finds the commit, and its runs. Return 0 if every goal is met, else 5."""
     rows = measure_bisects(histories, _SEED)
-    names = ("name", "found", "wrong", "undecided", "median_runs", "p90_runs", "missed")
-    titles = ("History", "Found", "Wrong", "Undecided", "Median runs", "90 % need", "Missed")
-    listed = [(*(str(row[name]) for name in names[:-1]), ", ".join(row["missed"]) or "-") for row in rows]
-    show_blocks(table(titles, listed, right=titles[1:-1]))
+    names = ("name", "found", "wrong", "undecided", "median_runs", "p90_runs")
+    titles = ("History", "Found", "Wrong", "Undecided", "Median runs", "90 % need")
+    listed = [(tuple(str(row[name]) for name in names), row["missed"]) for row in rows]
+    document = {"title": f"mbr-perf bisect on simulated histories of {COMMITS} commits", "rows": rows}
+    return report("bisect", titles, listed, document, folder)
+
+
+def report(
+    name: str, titles: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], list[str]]], document: Mapping[str, object],
+    folder: Path | None, *below: Block,
+) -> int:  # fmt: skip
+    """Print a row for each scenario with the goals that it misses, and keep the document. Return the exit code."""
+    listed = [(*cells, ", ".join(missed) or "-") for cells, missed in rows]
+    show_blocks(table((*titles, "Missed"), listed, right=titles[1:]), *below)
     if folder:
-        about = {"title": f"mbr-perf bisect on simulated histories of {COMMITS} commits", "rows": rows, **_where()}
-        write_result(folder, "bisect", {"name": "bisect", **about})
-    return int(ExitCode.REGRESSION if any(row["missed"] for row in rows) else ExitCode.OK)
-
-
-def _where() -> dict[str, object]:
-    return {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
-
-
-def report(rows: Sequence[Row]) -> None:
-    """Print a row for each scenario."""
-    titles = ("Scenario", "False red", "Yellow", "-8 %, 1st night", "-6 %, 2nd", "-5 %, 3rd", "Missed")
-    listed = [
-        (row.scenario.name, *(f"{value:.1%}" for value in vars(row.rates).values()), ", ".join(row.missed) or "-")
-        for row in rows
-    ]
-    show_blocks(
-        table(titles, listed, right=titles[1:-1]),
-        GAP,
-        f"False red, yellow: nights of {CASES_PER_NIGHT} cases in which nothing changed. The others: true changes that "
-        "are red on the first night, or by the second or third.",
-    )
+        where = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+        write_result(folder, name, {"name": name, **document, **where})
+    return int(ExitCode.REGRESSION if any(missed for _, missed in rows) else ExitCode.OK)
 
 
 def _document(rows: Sequence[Row], suites: int) -> dict[str, object]:
     usual = vars(Scenario(""))
     return {
-        "name": "gate",
         "title": "the nightly gate on simulated noise",
         "cases_per_night": CASES_PER_NIGHT,
         "suites": suites,
@@ -148,7 +143,6 @@ def _document(rows: Sequence[Row], suites: int) -> dict[str, object]:
             }
             for row in rows
         ],
-        **_where(),
     }  # fmt: skip
 
 
