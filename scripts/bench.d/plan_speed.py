@@ -42,14 +42,14 @@ def _search(name: str, asked: tuple[str, ...], goal: float) -> Result:
     with _empty_cache() as ask:
         run = ask(asked)
     count = json.loads(run.stdout)["search"]["num_layouts"]
-    details = {
-        "wall_s": round(run.wall_s, 1),
-        "cpu_s": round(run.cpu_s, 1),
-        "num_layouts": count,
-        "command": " ".join(("mbr-perf", "plan", *asked)),
-    }
+    details = {**_timed([run], asked), "num_layouts": count}
     title = f"1,000 of {count} layouts, nothing traced before"
     return Result(name, title, round(run.wall_s / count * 1000, 1), goal, "s", details, busy)
+
+
+def _timed(runs: list[Timed], asked: tuple[str, ...]) -> dict[str, object]:
+    wall_s, cpu_s = ([round(getattr(run, name), 3) for run in runs] for name in ("wall_s", "cpu_s"))
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "command": " ".join(("mbr-perf", "plan", *asked))}
 
 
 def _busy() -> str:
@@ -81,13 +81,7 @@ def _empty_cache() -> Iterator[Callable[[tuple[str, ...]], Timed]]:
 def _result(name: str, asked: tuple[str, ...], runs: list[Timed], goal: float) -> Result:
     settings = json.loads(runs[0].stdout)["settings"]
     legal = [setting for setting in settings if setting["legal"]]
-    details = {
-        "wall_s": [round(run.wall_s, 3) for run in runs],
-        "cpu_s": [round(run.cpu_s, 3) for run in runs],
-        "num_settings": len(legal),
-        "num_stages": len(legal[0]["stages"]),
-        "command": " ".join(("mbr-perf", "plan", *asked)),
-    }
+    details = {**_timed(runs, asked), "num_settings": len(legal), "num_stages": len(legal[0]["stages"])}
     title = f"plan of {len(legal)} settings, {'again' if name.endswith('cached') else 'nothing traced before'}"
     return Result(name, title, round(median(run.wall_s for run in runs), 3), goal, "s", details, _busy())
 
