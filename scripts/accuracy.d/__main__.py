@@ -37,8 +37,8 @@ INPUTS = FOLDER / "inputs"
 EXAMPLES = results_dir() / "examples"
 
 
-def time(host: Host, *, keeps: bool = False) -> Page:
-    """Compare seconds and what settings cost. ``keeps``: the planner uses from now on what is fitted here."""
+def time(host: Host, keeps: object = None) -> Page:
+    """Compare seconds and what settings cost. ``keeps``: whether the planner uses from now on what is fitted here."""
     steps, left_out = times_steps.read(INPUTS, host)
     found = times_fit.fit(steps)
     if keeps:
@@ -130,12 +130,7 @@ def main() -> int:
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         narrate(f"comparing {name}")
-        if options.measured:
-            page = {"cpu": cpu_runs.page, "reserved": reserved_page.page, "host": COMPARISONS["host"]}[name](
-                host, options.measured
-            )
-        else:
-            page = time(host, keeps=True) if options.fit else COMPARISONS[name](host)
+        page = COMPARISONS[name](host, *filter(None, (options.measured, options.fit)))
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
         write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
         write_atomically(options.out / f"{name}.md", page.markdown())

@@ -65,17 +65,20 @@ class Likeness:
     instead: Mapping[str, Any]
 
 
-def _asked(name: str) -> Callable[[Row], bool]:
-    return lambda row: bool(row["arguments"].get(name))
-
-
 def _has(name: str, value: str) -> Callable[[Row], bool]:
     return lambda row: bool(row["arguments"].get(name) == value)
 
 
+def _without(name: str, text: str) -> Likeness:
+    """Return that a switch is taken for its absence."""
+    return Likeness(text, lambda row: bool(row["arguments"].get(name)), {name: None})
+
+
 _BALANCING = "moe-router-load-balancing-type"
 LIKENESSES = (
-    Likeness("FP16 as BF16 with gradients of 16 bits", _asked("fp16"), {"fp16": None, "bf16": True}),
+    Likeness(
+        "FP16 as BF16 with gradients of 16 bits", lambda row: bool(row["arguments"].get("fp16")), {"fp16": None, "bf16": True},
+    ),
     Likeness(
         "routing by sinkhorn as without auxiliary loss: a few bytes per token and expert",
         _has(_BALANCING, "sinkhorn"), {_BALANCING: "none"},
@@ -84,25 +87,16 @@ LIKENESSES = (
         "load balancing by the global auxiliary loss as by the local one",
         _has(_BALANCING, "global_aux_loss"), {_BALANCING: "aux_loss"},
     ),
-    Likeness(
-        "messages overlapped in warm-up and flush as not overlapped",
-        _asked("overlap-p2p-communication-warmup-flush"), {"overlap-p2p-communication-warmup-flush": None},
-    ),
-    Likeness("first and last layers in BF16 as in FP8", _asked("first-last-layers-bf16"), {"first-last-layers-bf16": None}),
-    Likeness(
-        "transformer-engine's operation fuser as separate layers",
-        _asked("use-transformer-engine-op-fuser"), {"use-transformer-engine-op-fuser": None},
-    ),
+    _without("overlap-p2p-communication-warmup-flush", "messages overlapped in warm-up and flush as not overlapped"),
+    _without("first-last-layers-bf16", "first and last layers in BF16 as in FP8"),
+    _without("use-transformer-engine-op-fuser", "transformer-engine's operation fuser as separate layers"),
     Likeness(
         "FP8 current scaling with weights stored in BF16 as with weights stored in FP8",
         lambda row: row["arguments"].get("fp8-recipe") == "tensorwise" and not row["arguments"].get("fp8-param-gather"),
         {"fp8-param-gather": True},
     ),
-    Likeness("interleaved rotary embedding as a plain one", _asked("rotary-interleaved"), {"rotary-interleaved": None}),
-    Likeness(
-        "parameters gathered inside the optimizer step as after it",
-        _asked("overlap-param-gather-with-optimizer-step"), {"overlap-param-gather-with-optimizer-step": None},
-    ),
+    _without("rotary-interleaved", "interleaved rotary embedding as a plain one"),
+    _without("overlap-param-gather-with-optimizer-step", "parameters gathered inside the optimizer step as after it"),
     Likeness(
         "context parallelism by all-to-all as by messages between neighbours, which keep one copy less of each attention's output",
         _has("cp-comm-type", "a2a"), {"cp-comm-type": None},

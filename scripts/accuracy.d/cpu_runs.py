@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import published
 from page import Page, table
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
 from harness.launch.machine import installed_software
-from harness.measure.prediction import predict_with, tracing
 from harness.records.quoting import quoted_error
 from harness.records.run import RunRecord
 from harness.show.terminal import narrate
+from harness.units import grouped
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,7 @@ def answer(host: Host, *words: str, codes: tuple[int, ...] = (0,)) -> dict[str, 
 def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     own = [row for row in kept if (row["variant"], row["recompute"]) == (variant.name, recompute)]
     spec, peaks = _kept(variant, recompute, host, own) if own else _measured(variant, recompute, host)
-    made = predict_with(tracing(host), spec, installed_software())
-    if made.prediction is None:
-        raise RuntimeError(f"{variant.name} {recompute}: {made.reason}")
-    for stage in made.prediction.stages:
+    for stage in published.predicted(spec, installed_software(), host).stages:
         predicted, measured = stage.total, peaks[stage.pp_rank]
         yield {
             "variant": variant.name, "recipe": variant.recipe, "recompute": recompute, "stage": stage.pp_rank,
@@ -126,11 +124,10 @@ def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
     """Return Markdown lines with the mean and largest error by variant."""
-    cells = []
-    for name in dict.fromkeys(row["variant"] for row in rows):
-        errors = [abs(row["error"]) for row in rows if row["variant"] == name]
-        cells.append((name, len(errors), f"{sum(errors) / len(errors):.2%}", f"{max(errors):.2%}"))
-    return table("variant | stages: | mean abs: | largest:", cells)
+    return table("variant | stages: | mean abs: | largest:", (
+        (name, len(errors), f"{sum(errors) / len(errors):.2%}", f"{max(errors):.2%}")
+        for name, errors in grouped((row["variant"], abs(row["error"])) for row in rows).items()
+    ))  # fmt: skip
 
 
 def stages(rows: list[dict[str, Any]]) -> list[str]:

@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import scripted_points
 from page import Page, signed, table
+from published import predicted
 from times_steps import published_spec
 
 from harness.experiment.model import LayerKind
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.measure.prediction import predict_with, tracing
 from harness.predict.calibration import least_squares
 from harness.predict.compose import Work
 from harness.predict.time_model import AGAIN, ATTENTION, CALL
@@ -62,10 +62,10 @@ def judged(rows: list[Row], published: list[Row]) -> Page:
 
     found = least_squares(errors, (7.0, 5.0, 0.5, 2.0), ((1, 50), (1, 50), (0.05, 2), (0.05, 50)))
     call, attention, backward, around = found
-    predicted = _costs(rows, partial(_units, (CALL, ATTENTION, backward, AROUND)))
+    by_planner = _costs(rows, partial(_units, (CALL, ATTENTION, backward, AROUND)))
     settings = [
         row | {"predicted": cost, "measured": known}
-        for row, cost, known in zip(rows, predicted, costs, strict=True) if row["setting"] != "none"
+        for row, cost, known in zip(rows, by_planner, costs, strict=True) if row["setting"] != "none"
     ]  # fmt: skip
     document = {**dict(zip(CONSTANTS, found, strict=True)), "rows": rows, "published": published}
     headline = (
@@ -106,9 +106,8 @@ def _published(source: Path, host: Host) -> list[Row]:
     found = []
     for row in document["rows"]:
         changed = spec.model_copy(update={"recompute": parse_recompute(row["recompute"])})
-        prediction = predict_with(tracing(host), changed, software).prediction
-        assert prediction
-        found.append({"setting": row["recompute"], "predicted_s": prediction.step_time_s, "measured_s": row["step_s"]})
+        seconds = predicted(changed, software, host).step_time_s
+        found.append({"setting": row["recompute"], "predicted_s": seconds, "measured_s": row["step_s"]})
     control, *others = found
     return [
         row | {name: row[f"{name}_s"] / control[f"{name}_s"] - 1 for name in ("predicted", "measured")}

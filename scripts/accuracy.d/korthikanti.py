@@ -1,21 +1,20 @@
 """Korthikanti et al. 2022 as requests: their models, layouts and settings, and their formulas of saved activations."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from page import Page, signed, table
+from published import Jobs, T, composed
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import ChunkCost
 from harness.predict.prediction import Prediction, predict
+from harness.predict.search import Traces
 from harness.predict.stages import Composer
-from harness.predict.time_model import step_time
-from harness.predict.tracer import Tracing, trace_cache
 
 Row = dict[str, Any]
 Costs = tuple[tuple[ChunkCost, ...], ...]
@@ -49,40 +48,30 @@ def spec_of(row: Row, *, num_layers: int | None = None) -> ExperimentSpec:
     })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """Traces of local layers on demand."""
+def made_of(specs: Iterable[ExperimentSpec], host: Host, make: Callable[[Composer, Traces], T]) -> list[T]:
+    """Return what ``make`` makes of each request's composer, with the traces of local layers."""
+    jobs: Jobs = {str(number): (spec, "local") for number, spec in enumerate(specs)}
+    found, missing = composed(jobs, host, make)
+    if missing:
+        raise RuntimeError(f"not traced: {missing}")
+    return [found[name] for name in jobs]
 
-    tracing: Tracing
 
-    @staticmethod
-    def on(host: Host) -> "Predictor":
-        """Return a predictor with the cache of ``host``."""
-        return Predictor(Tracing(host, trace_cache(host.shell)))
+def costs_of(composer: Composer, traces: Traces) -> Costs:
+    """Return the costs of a request's chunks."""
+    return composer.chunk_costs(traces.even)
 
-    def prepare(self, specs: Iterable[ExperimentSpec]) -> None:
-        """Make all traces at once: every start of a tracer costs seconds."""
-        cases = {case.key: case for spec in specs for case in Composer(spec, "local").cases()}
-        self.tracing.traces(tuple(cases.values()), "local")
 
-    def whole(self, spec: ExperimentSpec) -> Prediction:
-        """Return the request as `mbr-perf plan` predicts it."""
-        return predict(spec, "local", self.tracing.traces(Composer(spec, "local").cases(), "local").even)
+def whole(composer: Composer, traces: Traces) -> Prediction:
+    """Return the request as `mbr-perf plan` predicts it."""
+    return predict(composer.spec, composer.implementation, traces.even)
 
-    def costs(self, spec: ExperimentSpec) -> Costs:
-        """Return the costs of the request's chunks."""
-        composer = Composer(spec, "local")
-        return composer.chunk_costs(self.tracing.traces(composer.cases(), "local").even)
 
-    def layer_saved_bytes(self, row: Row) -> int:
-        """Return the bytes that one more layer saves for its backward pass."""
-        one_layer, two_layers = (self.costs(spec)[0][0].sizes.saved for spec in alone(row))
-        return two_layers - one_layer
-
-    def layer_seconds(self, row: Row) -> float:
-        """Return the seconds of the forward and backward pass of one more layer."""
-        one_layer, two_layers = (step_time(spec, self.costs(spec)).compute_s for spec in alone(row))
-        return two_layers - one_layer
+def of_layers(rows: Sequence[Row], host: Host, figure: Callable[[ExperimentSpec, Costs], float]) -> list[float]:
+    """Return what one more layer adds to a figure, for each row."""
+    specs = [spec for row in rows for spec in alone(row)]
+    found = [figure(*each) for each in zip(specs, made_of(specs, host, costs_of), strict=True)]
+    return [two - one for one, two in zip(found[::2], found[1::2], strict=True)]
 
 
 def alone(row: Row) -> tuple[ExperimentSpec, ExperimentSpec]:
@@ -113,7 +102,7 @@ def norm_bytes(row: Row) -> float:
 
 def page(source: Path, host: Host) -> Page:
     """Compare the saved bytes per layer of every model and setting with the formulas."""
-    read, predictor = json.loads(source.read_text()), Predictor.on(host)
+    read = json.loads(source.read_text())
     models = {row["layers"]: row for row in read["rows"] if row["id"].startswith("kor-fig1")}
     wanted = [
         model | {"sequence_parallel": sequence_parallel, "recompute": recompute}
@@ -121,15 +110,15 @@ def page(source: Path, host: Host) -> Page:
         for sequence_parallel in (False, True)
         for recompute in ("none", "core_attn", "full:uniform:1")
     ]
-    predictor.prepare(spec for row in wanted for spec in alone(row))
-    rows = [_compared(row, predictor.layer_saved_bytes(row)) for row in wanted]
+    saved = of_layers(wanted, host, lambda _, costs: costs[0][0].sizes.saved)
+    rows = [_compared(*each) for each in zip(wanted, saved, strict=True)]
     num_exact = sum(row["exact"] for row in rows)
     headline = f"{num_exact} of {len(rows)} equal the formula to the byte, but for the statistics of LayerNorms."
     document = {"source": read["source"], "rows": rows}
     return Page("Saved activations per layer: Korthikanti et al. 2022", headline, document, _table(rows))
 
 
-def _compared(row: Row, traced: int) -> Row:
+def _compared(row: Row, traced: float) -> Row:
     formula, norms = formula_bytes(row), norm_bytes(row)
     return {
         "model": row["id"].split("-")[2], "sequence_parallel": row["sequence_parallel"], "recompute": row["recompute"],

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from page import Page, plain, signed, table
-from published import on_te
+from page import Page, plain, sections, signed, table
+from published import on_te, predicted
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
@@ -15,7 +15,6 @@ from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
-from harness.measure.prediction import predict_with, tracing
 from harness.predict.device import device_needs
 from harness.predict.flops import achieved_tflops
 from harness.predict.ranges import class_of
@@ -94,19 +93,8 @@ def page(source: Path, host: Host) -> Page:
     )
     about = json.loads(source.read_text())["source"]
     title = "Predicted and published peaks: Llama3-70B SFT on 32 H100"
-    details = [
-        f"Source: {about}",
-        "",
-        *(f"- {text}" for text in CAVEATS),
-        "",
-        "## What ran out of memory",
-        "",
-        *_TAKEN,
-        "",
-        *taken(rows),
-        "",
-        *_explained(rows),
-    ]
+    reasons = sections({"What ran out of memory": [*_TAKEN, "", *taken(rows), "", *_explained(rows)]})
+    details = [f"Source: {about}", "", *(f"- {text}" for text in CAVEATS), "", *reasons]
     return Page(title, headline, {"source": about, "rows": rows}, peaks(rows), details)
 
 
@@ -116,20 +104,18 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
     rows = []
     for row in json.loads(path.read_text())["rows"]:
         spec = _spec(row)
-        made = predict_with(tracing(host), spec, software)
-        if made.prediction is None:
-            raise RuntimeError(f"{row['name']} {row['recompute']}: {made.reason}")
-        predicted, measured = made.prediction.peak_bytes, row["peak_gb"] * 1e9
-        (low, high), seconds = made.prediction.range_bytes, made.prediction.step_time_s
-        top = max(made.prediction.stages, key=lambda stage: stage.total)
+        made = predicted(spec, software, host)
+        peak, measured = made.peak_bytes, row["peak_gb"] * 1e9
+        (low, high), seconds = made.range_bytes, made.step_time_s
+        top = max(made.stages, key=lambda stage: stage.total)
         rows.append({
             "name": row["name"], "recompute": row["recompute"], "note": row["note"],
             "refused_by": [each.id for each in check(spec, software) if each.severity == "error"],
             "peak": top.peak, "transient_bytes": top.transient,
-            "class": class_of(spec, predicted).name, "architecture": "80 x 8192, 64 heads", "uneven_bytes": predicted,
-            "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
+            "class": class_of(spec, peak).name, "architecture": "80 x 8192, 64 heads", "uneven_bytes": peak,
+            "predicted_bytes": peak, "measured_bytes": measured, "error": round(peak / measured - 1, 5),
             "in_range": low <= measured <= high, "range_bytes": [low, high],
-            "predicted_tflops_per_gpu": achieved_tflops(made.prediction.model_flops, seconds, spec.num_gpus) if seconds else None,
+            "predicted_tflops_per_gpu": achieved_tflops(made.model_flops, seconds, spec.num_gpus) if seconds else None,
             "measured_tflops_per_gpu": row["tflops_per_gpu"],
             "usable_bytes": (spec.gpu_type.usable_bytes or 0) - device_needs(spec).outside_bytes,
             "taken": {name: _taken(each, software, host) for name, each in _variants(spec).items()},
@@ -148,8 +134,7 @@ def _variants(spec: ExperimentSpec) -> dict[str, ExperimentSpec]:
 
 
 def _taken(spec: ExperimentSpec, software: Software, host: Host) -> dict[str, Any]:
-    found = predict_with(tracing(host), spec, software).prediction
-    assert found
+    found = predicted(spec, software, host)
     names = ("peak_bytes", "reserved_bytes", "reserved_range_bytes", "fits_bytes", "reserved_source")
     return {name: getattr(found, name) for name in names}
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import optimal_time
-from page import Page, plain, table
-from traces import shipped
+from page import Page, plain, rows_of, table
+from traces import h100_points
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import settled_implementation
@@ -30,7 +30,7 @@ from harness.records.folders import results_dir
 from harness.records.store import write_atomically
 from harness.resolve.recipe import Request
 from harness.show.terminal import narrate
-from harness.units import GIB, MIB
+from harness.units import GIB, MIB, grouped
 
 FOLDER = results_dir() / "optimal"
 BUDGETS = 10
@@ -71,33 +71,21 @@ def write(host: Host, names: Sequence[str]) -> Page:
     if "time" in names:
         optimal_time.measure(host)
     path = FOLDER / "optimal.json"
-    kept: dict[str, list[Row]] = (
-        {row["point"]: [] for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
-    )
-    for row in json.loads(path.read_text())["rows"] if path.exists() else ():
-        kept[row["point"]].append(Row(**row))
+    kept = grouped((row["point"], Row(**row)) for row in rows_of(path))
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, request in _points(names):
+    for name, asked in h100_points(names):
         narrate(name)
-        kept[name] = list(_rows(name, request, host))
+        kept[name] = list(_rows(name, Request(**asked, cuda_graph_impl="none"), host))
         rows = [row for point in sorted(kept) for row in kept[point]]
         write_atomically(path, json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
     due = [
         Row(name, 0, reason=f"not searched yet; minutes for `scripts/accuracy --optimal {name}`")
-        for name, _ in _points([])
+        for name, _ in h100_points(())
         if name not in kept
     ]
     made = page([*(row for point in sorted(kept) for row in kept[point]), *due])
     write_atomically(FOLDER / "README.md", made.markdown())
     return made
-
-
-def _points(names: Sequence[str]) -> Iterator[tuple[str, Request]]:
-    for _, asked in shipped():
-        parts = (asked[each] for each in ("model_recipe_name", "task", "compute_dtype", "num_gpus", "variant"))
-        name = "_".join(str(each) for each in parts if each)
-        if asked["gpu"] == "h100" and (not names or name in names):
-            yield name, Request(**asked, cuda_graph_impl="none")
 
 
 def _rows(name: str, asked: Request, host: Host) -> Iterator[Row]:
@@ -152,7 +140,7 @@ def _row(name: str, made: Plan, traces: Traces, software: Software, mixes: Made)
 
 def page(rows: Sequence[Row]) -> Page:
     """Summarise the rows point by point, with all budgets of the named models."""
-    by_point = {name: [row for row in rows if row.point == name] for name in dict.fromkeys(row.point for row in rows)}
+    by_point = grouped((row.point, row) for row in rows)
     answered = {name: own for name, own in by_point.items() if any(row.optimal_s for row in own)}
     solved = [row for own in answered.values() for row in own if row.optimal_s]
     faster = [row for row in solved if row.gain > SAME_COST]

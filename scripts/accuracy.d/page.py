@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,11 @@ class Page:
         return "\n".join([f"# {self.title}", "", self.headline, "", *self.summary, "", *self.details]).rstrip() + "\n"
 
 
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a kept document; none before it is written."""
+    return list(json.loads(file.read_text())["rows"]) if file.exists() else []
+
+
 def data_text(document: dict[str, Any]) -> str:
     """Return a file of the planner's data; what is nested no deeper is one line of a table, where 120 columns hold it."""
     text = json.dumps(document, indent=1)
@@ -39,9 +44,19 @@ def table(heads: str, rows: Iterable[Iterable[object]]) -> list[str]:
     return [f"|{head} |", f"|{marks}|", *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
+def sections(named: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return Markdown sections by title."""
+    return [line for title, lines in named.items() for line in (f"## {title}", "", *lines, "")]
+
+
 def signed(share: float) -> str:
     """Return a share as per cent with its sign."""
     return f"{share * 100:+.1f} %"
+
+
+def gib(*sizes: float) -> list[str]:
+    """Return bytes as GiB."""
+    return [f"{size / 2**30:.2f}" for size in sizes]
 
 
 def plain(share: float) -> str:

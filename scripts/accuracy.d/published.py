@@ -1,11 +1,11 @@
 """Compares published peaks of Megatron-LM's functional tests with predictions of the same arguments."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from arguments import InexpressibleError, read
 from rivals import formula_bytes
@@ -13,7 +13,9 @@ from rivals import formula_bytes
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
+from harness.experiment.software import Software
 from harness.launch.environment import Host
+from harness.measure.prediction import predict_with, tracing
 from harness.predict.assumptions import imbalance_of
 from harness.predict.ledger import StageMemory
 from harness.predict.prediction import Prediction, predict
@@ -21,8 +23,10 @@ from harness.predict.search import Traces
 from harness.predict.stages import Composer
 from harness.predict.trace_book import MissingTraceError
 from harness.predict.tracer import TraceKind, Tracing, trace_cache
+from harness.records.prediction import PredictionRecord
 from harness.records.trace import TraceCase
 
+T = TypeVar("T")
 Jobs = Mapping[str, tuple[ExperimentSpec, Implementation]]
 
 
@@ -138,6 +142,14 @@ class Compared:
         }  # fmt: skip
 
 
+def predicted(spec: ExperimentSpec, software: Software, host: Host) -> PredictionRecord:
+    """Return the prediction of one request. RuntimeError with the reason where it has none."""
+    made = predict_with(tracing(host), spec, software)
+    if made.prediction is None:
+        raise RuntimeError(f"{spec.recipe} {spec.recompute.text}: {made.reason}")
+    return made.prediction
+
+
 def on_te(spec: ExperimentSpec) -> ExperimentSpec:
     """Return the spec with transformer-engine's layers."""
     kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
@@ -183,19 +195,16 @@ def cases_of(rows: Iterable[dict[str, Any]], *, needs_peaks: bool) -> tuple[list
 def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str, str]]:
     """Predict all cases; also return the cases without a prediction, each with the reason."""
     by_name = {case.paths[0]: case for case in cases}
-    composed, lost = traced({name: (case.spec, case.implementation) for name, case in by_name.items()}, host)
-    done: list[Compared] = []
-    for name, (_, traces) in composed.items():
-        case = by_name[name]
-        try:
-            done.append(Compared(case, predict(case.spec, case.implementation, traces.even, traces.uneven)))
-        except MissingTraceError as error:
-            lost[name] = traces.refused.get(str(error), "not traced")
+    jobs = {name: (case.spec, case.implementation) for name, case in by_name.items()}
+    found, lost = composed(jobs, host, lambda each, traces: predict(
+        each.spec, each.implementation, traces.even, traces.uneven
+    ))  # fmt: skip
+    done = [Compared(by_name[name], prediction) for name, prediction in found.items()]
     return done, {path: why for name, why in lost.items() for path in by_name[name].paths}
 
 
-def traced(jobs: Jobs, host: Host) -> tuple[dict[str, tuple[Composer, Traces]], dict[str, str]]:
-    """Return the composer of each job and the traces of its kind, kind by kind; and why some have none."""
+def composed(jobs: Jobs, host: Host, make: Callable[[Composer, Traces], T]) -> tuple[dict[str, T], dict[str, str]]:
+    """Return what ``make`` makes of each job's composer and traces, kind by kind; and why some have none."""
     composers = {name: Composer(*job) for name, job in jobs.items()}
     kinds = {name: (implementation, imbalance_of(spec)) for name, (spec, implementation) in jobs.items()}
     needed: list[tuple[TraceKind, Sequence[TraceCase]]] = []
@@ -206,6 +215,11 @@ def traced(jobs: Jobs, host: Host) -> tuple[dict[str, tuple[Composer, Traces]], 
         except LayoutError as error:
             left_out[name] = error.message
     found = Tracing(host, trace_cache(host.shell)).by_kind(needed)
-    composed = {name: (composers[name], traces) for kind, traces in found.items() for name in jobs
-                if kinds[name] == kind and name not in left_out}  # fmt: skip
-    return composed, left_out
+    done: dict[str, T] = {}
+    for name, traces in ((name, traces) for kind, traces in found.items() for name in jobs if kinds[name] == kind):
+        if name not in left_out:
+            try:
+                done[name] = make(composers[name], traces)
+            except MissingTraceError as error:
+                left_out[name] = traces.refused.get(str(error), "not traced")
+    return done, left_out

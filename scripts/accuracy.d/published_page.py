@@ -20,6 +20,7 @@ _MASK = (
 )
 _ROUTING = "with experts: the router of an untrained model spreads tokens unevenly; the middle of a prediction is even, its range is not"
 
+_BOUNDED = "under CUDA graphs or FSDP"
 # Title, file of inputs and causes of a page.
 ABOUT = {
     "megatron_lm": ("Megatron-LM's functional tests", "megatron_lm_goldens.json", (
@@ -45,12 +46,13 @@ def page(folder: Path, name: str, host: Host) -> Page:
     compared, unpredicted = published.compare(cases, host)
     left_out |= unpredicted
     about = json.loads(source.read_text())["source"]
-    exact = [row for row in compared if row.case.is_exact]
-    like = [row for row in compared if row.case.taken_as and not row.case.is_bounded]
-    bounded = [row for row in compared if row.case.is_bounded]
-    whole = [class_error("all that a spec says completely", exact)] if exact else []
-    whole += [class_error("taken for something alike", like)] if like else []
-    whole += [class_error("under CUDA graphs or FSDP", bounded)] if bounded else []
+    whole = _in_parts(
+        {
+            "all that a spec says completely": [row for row in compared if row.case.is_exact],
+            "taken for something alike": [row for row in compared if row.case.taken_as and not row.case.is_bounded],
+            _BOUNDED: [row for row in compared if row.case.is_bounded],
+        }
+    )
     classes = by_class(compared, _class_of)
     treated = {name: sorted({n for case in cases for n in case.treatments.get(name, ())}) for name in TREATMENTS}
     document = {
@@ -65,36 +67,35 @@ def page(folder: Path, name: str, host: Host) -> Page:
     details += [*reason_table("taken as", taken), ""] if taken else []
     details += [*reason_table("left out because", left_out), ""] if left_out else []
     arguments = ((name, f"{len(found)}: {', '.join(found)}") for name, found in treated.items() if found)
-    details += [
-        "Any other argument leaves its row out by name.",
-        "",
-        *table("what became of an argument | arguments", arguments),
-        "",
-    ]
+    became = table("what became of an argument | arguments", arguments)
+    details += ["Any other argument leaves its row out by name.", "", *became, "", *case_table(compared)]
     return Page(
         f"Predicted and published peaks: {title}", _headline(compared, whole), document,
         [*class_table("class", (*whole, *classes)), "", *_attention_table(compared), "", *_rival_lines(compared)],
-        [*details, *case_table(compared)],
+        details,
     )  # fmt: skip
 
 
 def _headline(compared: list[Compared], whole: list[ClassError]) -> str:
     """Summarise dense models, models with experts, and runs with known bounds only, one by one."""
     eager = [row for row in compared if not row.case.is_bounded]
-    parts = {
-        "dense models": [row for row in eager if row.case.model == "dense"],
-        "models with experts": [row for row in eager if row.case.model != "dense"],
-        "under CUDA graphs or FSDP": [row for row in compared if row.case.is_bounded],
-    }
-    texts = [_in_words(class_error(kind, rows)) for kind, rows in parts.items() if rows]
+    parts = _in_parts(
+        {
+            "dense models": [row for row in eager if row.case.model == "dense"],
+            "models with experts": [row for row in eager if row.case.model != "dense"],
+            _BOUNDED: [row for row in compared if row.case.is_bounded],
+        }
+    )
+    texts = (
+        f"{row.kind}: mean error {signed(row.mean)}, mean size {plain(row.mean_absolute)}, worst {signed(row.worst)}, "
+        f"{row.num_in_range} of {row.num_cases} inside the predicted range"
+        for row in parts
+    )
     return f"{sum(row.num_runs for row in whole)} runs in {len(compared)} cases; {'; '.join(texts)}."
 
 
-def _in_words(row: ClassError) -> str:
-    return (
-        f"{row.kind}: mean error {signed(row.mean)}, mean size {plain(row.mean_absolute)}, worst {signed(row.worst)}, "
-        f"{row.num_in_range} of {row.num_cases} inside the predicted range"
-    )
+def _in_parts(parts: dict[str, list[Compared]]) -> list[ClassError]:
+    return [class_error(kind, rows) for kind, rows in parts.items() if rows]
 
 
 def _rival_lines(compared: list[Compared]) -> list[str]:

@@ -13,7 +13,7 @@ import scripted_points
 import traces
 from cases import event_cases
 from packing import without_small
-from page import Page, data_text, plain, signed, table
+from page import Page, data_text, gib, plain, rows_of, sections, signed, table
 
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import parse_recompute
@@ -71,30 +71,19 @@ def page(host: Host, replays: Path | None = None) -> Page:
         f"{len(late)} reserve at most the upper end of the range.",
         {"rows": rows, "uneven": uneven, "native": native},
         [*_NOTES, "", *_ratios(classes)],
-        [
-            "## All rows",
-            "",
-            *_table(compared),
-            "",
-            "## Ranks above the upper end",
-            "",
-            "The end holds 95 of 100 ranks by its definition. In time: the predicted figure is as much too low without late streams.",
-            "",
-            *_above_table([row for row in late if row["peak_reserved_late_bytes"] > _upper_end(row)]),
-            "",
-            "## Without expandable segments",
-            "",
-            *_native_table(native),
-            "",
-            "## Uneven routing",
-            "",
-            *_uneven_table(uneven),
-            "",
-            "## Rows that are not composed",
-            "",
-            *("* {}, {}, stage {}: {}".format(*_rank(row), row["problem"]) for row in rows if "problem" in row),
-        ],
-    )
+        sections({
+            "All rows": _table(compared),
+            "Ranks above the upper end": [
+                "The end holds 95 of 100 ranks by its definition. In time: the predicted figure is as much too low without late streams.", "",
+                *_above_table([row for row in late if row["peak_reserved_late_bytes"] > _upper_end(row)]),
+            ],
+            "Without expandable segments": _native_table(native),
+            "Uneven routing": _uneven_table(uneven),
+            "Rows that are not composed": (
+                "* {}, {}, stage {}: {}".format(*_rank(row), row["problem"]) for row in rows if "problem" in row
+            ),
+        }),
+    )  # fmt: skip
 
 
 _NOTES = (
@@ -163,7 +152,7 @@ def _behind(composer: Composer, stage: StageMemory, costs: tuple[ChunkCost, ...]
 
 def _rows_apart(host: Host, file: Path, how: str) -> Iterator[dict[str, Any]]:
     """Predict ranks under another setting of the allocator, or of uneven routing with the draws of `plan --routing`."""
-    for row in scripted_points.read_apart(file):
+    for row in rows_of(file):
         point = next(scripted_points.points(host, [row["point"]]))
         composer, costs = _composed(point, row["setting"], host)
         stage = stage_memory(composer.spec, row["stage"], costs[row["stage"]])
@@ -181,7 +170,7 @@ def _above_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         late, end = row["peak_reserved_late_bytes"], _upper_end(row)
         in_time = row["peak_reserved_bytes"] / row["expandable"]["reserved_bytes"] - 1
-        cells.append((*_rank(row), *_gib(late, _late(row), end), signed(late / end - 1), signed(in_time)))
+        cells.append((*_rank(row), *gib(late, _late(row), end), signed(late / end - 1), signed(in_time)))
     return table("point | setting | stage: | late GiB: | predicted late: | upper end: | above: | in time:", cells)
 
 
@@ -189,8 +178,8 @@ def _native_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
         (_, likely, most), late = row["reserved_range_bytes"], row["peak_reserved_late_bytes"]
-        sizes, error = _gib(*_measured(row), likely), signed(likely / row["peak_reserved_bytes"] - 1)
-        cells.append((*_rank(row), *sizes, error, *_gib(late, most), "yes" if late <= most else "no"))
+        sizes, error = gib(*_measured(row), likely), signed(likely / row["peak_reserved_bytes"] - 1)
+        cells.append((*_rank(row), *sizes, error, *gib(late, most), "yes" if late <= most else "no"))
     heads = "point | setting | stage: | allocated GiB: | reserved: | predicted: | : | late: | upper end: | in range"
     return table(heads, cells)
 
@@ -200,7 +189,7 @@ def _uneven_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         low, likely, high = row["reserved_range_bytes"]
         held = "yes" if low <= row["peak_reserved_bytes"] <= high else "no"
-        cells.append((*_rank(row), row["routing"], *_gib(*_measured(row), likely, low, high), held))
+        cells.append((*_rank(row), row["routing"], *gib(*_measured(row), likely, low, high), held))
     heads = "point | setting | stage: | tokens of an expert | allocated GiB: | reserved: | predicted: | from: | to: | in range"
     return table(heads, cells)
 
@@ -211,10 +200,6 @@ def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _measured(row: dict[str, Any]) -> tuple[int, int]:
     return row["peak_allocated_bytes"], row["peak_reserved_bytes"]
-
-
-def _gib(*sizes: float) -> list[str]:
-    return [f"{size / 2**30:.2f}" for size in sizes]
 
 
 def _composed(point: scripted_points.Point, setting: str, host: Host) -> tuple[Composer, Any]:
@@ -249,14 +234,8 @@ def _longer(
 def _cut(rows: Sequence[dict[str, Any]], how: str) -> dict[str, tuple[float, float]]:
     """Return the ends of nine of ten rows: what the job may take, as shares of what as many micro-batches as are replayed do."""
     known = [row["longer"][how] for row in rows if how in row.get("longer", ())]
-    found = {what: sorted(each[what] for each in known) for what in _NOT_CUT}
-    return {
-        what: (
-            round(min(1.0, shares[round((len(shares) - 1) * 0.05)]), 4),
-            round(max(1.0, shares[round((len(shares) - 1) * 0.95)]), 4),
-        )
-        for what, shares in found.items()
-    }
+    found = {what: _at([each[what] for each in known], 0.05, 0.95) for what in _NOT_CUT}
+    return {what: (min(1.0, low), max(1.0, high)) for what, (low, high) in found.items()}
 
 
 def _error(row: dict[str, Any]) -> float:
@@ -269,6 +248,12 @@ def _late(row: dict[str, Any]) -> int:
 
 def _upper_end(row: dict[str, Any]) -> float:
     return _late(row) * reserved._ratios()[row["class"]]["expandable"].late_replayed
+
+
+def _at(shares: Sequence[float], *parts: float) -> list[float]:
+    """Return the share below which each part of all lies."""
+    ordered = sorted(shares)
+    return [round(ordered[round((len(ordered) - 1) * part)], 4) for part in parts]
 
 
 def _most_late(rows: Sequence[dict[str, Any]]) -> float:
@@ -284,18 +269,14 @@ def _classed(rows: Sequence[dict[str, Any]], name: str) -> dict[str, dict[str, A
     own = [row for row in rows if row["class"] == name]
     late = [row for row in own if row["peak_reserved_late_bytes"]]
 
-    def shares(how: str, what: str) -> tuple[float, float, float]:
+    def spread(how: str, what: str) -> list[float]:
         measured = how == "expandable" and what == "reserved"
-        of_rows = sorted(
-            (row["peak_reserved_bytes"] if measured else row[how][f"{what}_bytes"]) / row["predicted_peak_bytes"]
-            for row in own
-        )
-        ends = (of_rows[round((len(of_rows) - 1) * part)] for part in (0.05, 0.5, 0.95))
-        low, likely, high = (round(end, 4) for end in ends)
-        return low, likely, high
+        sizes = (row["peak_reserved_bytes"] if measured else row[how][f"{what}_bytes"] for row in own)
+        shares = [size / row["predicted_peak_bytes"] for size, row in zip(sizes, own, strict=True)]
+        return _at(shares, 0.05, 0.5, 0.95)
 
     return {
-        how: {what: shares(how, what) for what in ("reserved", "fits")}
+        how: {what: spread(how, what) for what in ("reserved", "fits")}
         | {
             "late": _most_late(late),
             "late_replayed": _most([row["peak_reserved_late_bytes"] / _late(row) for row in late], 0.95),
@@ -331,8 +312,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     for row in rows:
         held, native = ([row[how][f"{what}_bytes"] for what in ("reserved", "fits")] for how in _SETTINGS)
         late = row["peak_reserved_late_bytes"]
-        sizes = (*_gib(*_measured(row), held[0]), signed(_error(row)), *_gib(held[1]))
-        cells.append((*_rank(row), *sizes, *(_gib(late, _late(row)) if late else "--"), *_gib(*native)))
+        sizes = (*gib(*_measured(row), held[0]), signed(_error(row)), *gib(held[1]))
+        cells.append((*_rank(row), *sizes, *(gib(late, _late(row)) if late else "--"), *gib(*native)))
     heads = (
         "point | setting | stage: | allocated GiB: | reserved: | predicted: | : | fits: | late: | predicted late: | "
         "native reserved: | native fits:"

@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from page import Page, plain, signed, table
+from page import Page, gib, plain, sections, signed, table
 
 from harness.experiment.recompute_plan import PLAN
+from harness.units import grouped
 
 # A difference above both is large, and the page names its cause.
 _SHARE, _BYTES = 0.002, 100 << 20
@@ -36,8 +37,10 @@ def page(folder: Path) -> Page:
     return Page(
         "Predicted peaks and torch's CUDA allocator", headline, {"rows": every},
         [*_NOTES, "", *_by_model(rows)],
-        [*_graphs([row for row in rows if row.get("peak_capture_bytes")]), "## Large differences", "", *_causes(large), "", *_table("All rows", rows),
-         *(["", "## Ranks that did not run", "", *failed] if failed else [])],
+        sections({
+            "CUDA graphs": _graphs([row for row in rows if row.get("peak_capture_bytes")]),
+            "Large differences": _causes(large), "All rows": _table(rows), **({"Ranks that did not run": failed} if failed else {}),
+        }),
     )  # fmt: skip
 
 
@@ -90,9 +93,7 @@ def _ratios(rows: Iterable[dict[str, Any]], name: str) -> str:
 
 
 def _by_model(rows: Sequence[dict[str, Any]]) -> list[str]:
-    points = {
-        point: [row for row in rows if row["point"] == point] for point in dict.fromkeys(row["point"] for row in rows)
-    }
+    points = grouped((row["point"], row) for row in rows)
     return table("point | rows: | worst: | left out", (
         (point, len(own), signed(max((error(row) for row in own), key=abs)), "; ".join(own[0]["left_out"]))
         for point, own in points.items()
@@ -103,10 +104,9 @@ def _graphs(rows: Sequence[dict[str, Any]]) -> list[str]:
     names = ("peak_eager", "peak_capture", "peak_allocated", "peak_reserved", "predicted_peak", "predicted_held")
     heads = "point | setting | stage: | eager: | capture: | replayed: | reserved: | predicted: | held:"
     return [
-        "## CUDA graphs", "",
         "In GiB. Eager steps run first, then the capture, then replayed steps; the table above compares replayed steps. `held` is "
         "the prediction for the fullest stage: its peak with private pools, the eager steps or the capture, whichever is more.", "",
-        *table(heads, ((*_of_row(row), *(_gib(row[f"{name}_bytes"]) for name in names)) for row in rows)), "",
+        *table(heads, ((*_of_row(row), *gib(*(row[f"{name}_bytes"] for name in names))) for row in rows)),
     ]  # fmt: skip
 
 
@@ -116,24 +116,20 @@ def _causes(large: Sequence[dict[str, Any]]) -> list[str]:
     ))  # fmt: skip
 
 
-def _table(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     names = ("peak_reserved_bytes", "peak_reserved_late_bytes")
     heads = "point | setting | stage: | allocated GiB: | predicted, MiB more: | : | reserved: | reserved, late:"
-    return [f"## {title}", "", *table(heads, (
+    return table(heads, (
         (*_of_row(row), *_compared(row), *(f"{row[name] / row['peak_allocated_bytes']:.3f}" if row[name] else "-" for name in names))
         for row in rows
-    ))]  # fmt: skip
+    ))  # fmt: skip
 
 
 def _of_row(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["point"], "a plan by layer" if row["setting"].startswith(PLAN) else row["setting"], row["stage"]
 
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f}"
-
-
-def _compared(row: dict[str, Any]) -> tuple[str, str, str]:
+def _compared(row: dict[str, Any]) -> tuple[str, ...]:
     """Return GiB allocated, MiB predicted beyond that, and the error."""
     more = (row["predicted_peak_bytes"] - row["peak_allocated_bytes"]) / 2**20
-    return _gib(row["peak_allocated_bytes"]), f"{more:+.0f}", signed(error(row))
+    return *gib(row["peak_allocated_bytes"]), f"{more:+.0f}", signed(error(row))

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traces import shipped
+from page import rows_of
+from traces import h100_points
 
 from harness.api import Experiment, plan
 from harness.cli.options import JudgeOptions, LaunchOptions
@@ -116,14 +117,10 @@ class Point:
 
 def points(host: Host, names: Sequence[str]) -> Iterator[Point]:
     """Yield the H100 points that the rules let run, with those by layer; of those named, where ``names`` has any."""
-    for _, asked in shipped():
-        parts = (asked[each] for each in ("model_recipe_name", "task", "compute_dtype", "num_gpus", "variant"))
-        name = "_".join(str(each) for each in parts if each)
-        if asked["gpu"] != "h100":
-            continue
-        jobs = {name: asked, f"{name}_by_layer": asked | {"recompute": BY_LAYER.get(name)}}
+    for name, asked in h100_points(()):
+        jobs = {name: asked} | ({f"{name}_by_layer": asked | {"recompute": BY_LAYER[name]}} if name in BY_LAYER else {})
         for job, options in jobs.items():
-            if (names and job not in names) or (job != name and name not in BY_LAYER):
+            if names and job not in names:
                 continue
             try:
                 yield _runnable(job, options, host)
@@ -216,14 +213,9 @@ def measured(point: Point, row: Row, *more: str, busy: bool = True) -> Row:
     )  # fmt: skip
 
 
-def read_apart(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of :data:`UNEVEN` or :data:`NATIVE` that were measured."""
-    return list(json.loads(file.read_text())["rows"]) if file.exists() else []
-
-
 def _measure_apart(host: Host, file: Path, due: Iterable[tuple[str, int, str]]) -> None:
     """Measure what is missing of point, stage and option of the rank, each with its point's own setting."""
-    rows = read_apart(file)
+    rows = rows_of(file)
     for name, stage, option in due:
         key, value = option.split("=", 1)
         if any((row["point"], row["stage"], row[key]) == (name, stage, value) for row in rows):
@@ -240,9 +232,7 @@ def _measure_apart(host: Host, file: Path, due: Iterable[tuple[str, int, str]]) 
 
 def read(name: str) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the rows that a point's file has, by setting and stage."""
-    file = FOLDER / f"{name}.json"
-    rows = json.loads(file.read_text())["rows"] if file.exists() else []
-    return {(row["setting"], row["stage"]): row for row in rows}
+    return {(row["setting"], row["stage"]): row for row in rows_of(FOLDER / f"{name}.json")}
 
 
 def measure(host: Host, names: Sequence[str]) -> None:

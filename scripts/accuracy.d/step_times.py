@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import mean
 
 import times_page
-from korthikanti import Predictor, Row, alone, spec_of
+from korthikanti import Row, made_of, of_layers, spec_of, whole
 from page import Page, signed, table
 from times_fit import Compared, Fit
 
 from harness.launch.environment import Host
-from harness.predict.prediction import Prediction
+from harness.predict.time_model import step_time
 from harness.predict.trace_book import AROUND
 
 _BASELINE = "kor-t4-22B-baseline"
@@ -21,11 +21,8 @@ _BASELINE = "kor-t4-22B-baseline"
 def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host: Host) -> Page:
     """Make the page. ``sft``: rows of the Llama3-70B page, whose throughput was predicted there. ``measured``: fit, rows left out."""
     rows = json.loads(paper.read_text())["rows"]
-    predictor = Predictor.on(host)
-    single = [spec for row in rows if row["id"].startswith("kor-t4") for spec in alone(row)]
-    predictor.prepare([*single, *(spec_of(row) for row in rows if row["id"].startswith("kor-t5"))])
-    layers = _layers([row for row in rows if row["id"].startswith("kor-t4")], predictor)
-    models = _models([row for row in rows if row["id"].startswith("kor-t5")], predictor)
+    layers = _layers([row for row in rows if row["id"].startswith("kor-t4")], host)
+    models = _models([row for row in rows if row["id"].startswith("kor-t5")], host)
     layouts = layout_pairs(measured[0].compared)
     settings = _settings(sft)
     costs = [abs(row["cost_error"]) for row in (*layers, *models, *settings)]
@@ -76,8 +73,9 @@ def layout_pairs(rows: Iterable[Compared]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _layers(rows: list[Row], predictor: Predictor) -> list[Row]:
-    seconds = {row["id"]: predictor.layer_seconds(row) for row in rows}
+def _layers(rows: list[Row], host: Host) -> list[Row]:
+    found = of_layers(rows, host, lambda spec, costs: step_time(spec, costs).compute_s)
+    seconds = {row["id"]: each for row, each in zip(rows, found, strict=True)}
     base = next(row for row in rows if row["id"] == _BASELINE)
     return [
         _cost_row(row["id"][len("kor-t4-22B-") :], seconds[row["id"]], row["step_s"],
@@ -86,15 +84,16 @@ def _layers(rows: list[Row], predictor: Predictor) -> list[Row]:
     ]  # fmt: skip
 
 
-def _models(rows: list[Row], predictor: Predictor) -> list[Row]:
+def _models(rows: list[Row], host: Host) -> list[Row]:
     """Pair full recompute with core attention of each model, as the paper does."""
-    made = {row["id"]: predictor.whole(spec_of(row)) for row in rows}
+    made = made_of(map(spec_of, rows), host, whole)
+    seconds = {row["id"]: each.time.likely_s for row, each in zip(rows, made, strict=True) if each.time}
     found = []
     for row in rows:
         control = row["id"].replace("-full", "-selSP")
         base = next(other for other in rows if other["id"] == control)
-        times = (_seconds(made[control]), base["step_s"])
-        found.append(_cost_row(row["id"][len("kor-t5-") :], _seconds(made[row["id"]]), row["step_s"], times))
+        times = (seconds[control], base["step_s"])
+        found.append(_cost_row(row["id"][len("kor-t5-") :], seconds[row["id"]], row["step_s"], times))
     return found
 
 
@@ -115,13 +114,6 @@ def _settings(sft: list[Row]) -> list[Row]:
                   (1 / base["predicted_tflops_per_gpu"], 1 / base["measured_tflops_per_gpu"]))
         for row in same[1:]
     ]  # fmt: skip
-
-
-def _seconds(made: Prediction) -> float:
-    """Return the predicted time; the GPU of every published run has known figures."""
-    if made.time is None:
-        raise ValueError(f"{made.spec.recipe} on {made.spec.gpu}: no step time is predicted")
-    return made.time.likely_s
 
 
 def _cost_table(rows: Iterable[Row], unit: str, scale: float) -> list[str]:

@@ -1,12 +1,14 @@
 """Errors as markdown."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
 
 from page import plain, signed, table
 from published import Compared
+
+from harness.units import grouped
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,7 @@ class ClassError:
 
 def by_class(compared: Iterable[Compared], kind_of: Callable[[Compared], str]) -> list[ClassError]:
     """Return a row per class, in order of their names."""
-    groups: dict[str, list[Compared]] = defaultdict(list)
-    for row in compared:
-        groups[kind_of(row)].append(row)
+    groups = grouped((kind_of(row), row) for row in compared)
     return [class_error(kind, groups[kind]) for kind in sorted(groups)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 from page import data_text
 from times_steps import SCATTER, Step
 
@@ -25,6 +26,7 @@ from harness.predict.time_model import (
     spread_of,
 )
 from harness.records.store import write_atomically
+from harness.units import grouped
 
 FILE = Path(time_model.__file__).with_name("fitted_times.json")
 
@@ -93,11 +95,9 @@ class Fit:
     @cached_property
     def errors(self) -> dict[str, dict[str, tuple[float, int]]]:
         """Return by GPU type, and by precision and class: the mean error as a share, and the number of rows."""
-        groups: dict[str, dict[str, list[float]]] = {}
-        for row in sorted(self.compared, key=lambda row: row.step.spec.gpu):
-            kinds = groups.setdefault(row.step.spec.gpu, {})
-            kinds.setdefault(kind_of_error(row.step.spec, row.time), []).append(abs(row.error))
-        return {gpu: {kind: (mean(of), len(of)) for kind, of in kinds.items()} for gpu, kinds in groups.items()}
+        by_gpu = sorted(self.compared, key=lambda row: row.step.spec.gpu)
+        kinds = grouped((row.step.spec.gpu, (kind_of_error(row.step.spec, row.time), abs(row.error))) for row in by_gpu)
+        return {gpu: {kind: (mean(of), len(of)) for kind, of in grouped(rows).items()} for gpu, rows in kinds.items()}
 
     def range_of(self, row: Compared) -> tuple[float, float]:
         """Seconds that hold nine of ten steps, from residuals of other models' rows."""
@@ -171,9 +171,7 @@ def _tamed(error: float) -> float:
 
 def spreads(rows: Iterable[Compared]) -> dict[str, tuple[float, float, int]]:
     """Return the range of each class of rows."""
-    groups: dict[str, list[Compared]] = {}
-    for row in rows:
-        groups.setdefault(row.kind, []).append(row)
+    groups = grouped((row.kind, row) for row in rows)
     own = {kind: _spread(found) for kind, found in groups.items()}
     return {kind: _floored(own, kind, len({row.step.model for row in found})) for kind, found in groups.items()}
 
@@ -204,10 +202,7 @@ def _spread(rows: Sequence[Compared]) -> tuple[float, float, int]:
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which a share of all lies, between neighbours in proportion."""
-    ordered, place = sorted(values), share * (len(values) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return float(np.quantile(values, share))
 
 
 def write(found: Fit) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from page import plain, signed, table
 from times_fit import BOUNDS, BOUNDS_OF_OTHERS, FEW_MODELS, MEANING, START, Compared, Fit
+from times_steps import Step
 
 from harness.predict.time_model import LEAST_ROWS, WIDENED
-from harness.units import counted
+from harness.units import counted, grouped
 
 # Measured times that differ by less are noise, and no pair.
 LEAST_DIFFERENCE = 0.03
@@ -84,9 +85,7 @@ SLOW = 3
 
 def noise_floor(rows: Iterable[Compared]) -> Floor:
     """Return the floor of these rows; equal specs are equal settings."""
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        groups.setdefault(row.step.spec.fingerprint, []).extend(row.step.runs)
+    groups = grouped((row.step.spec.fingerprint, run) for row in rows for run in row.step.runs)
     kept = [[run for run in runs if run < SLOW * min(runs)] for runs in groups.values()]
     num_runs, slow = sum(map(len, kept)), sum(map(len, groups.values())) - sum(map(len, kept))
     errors = [abs(geometric_mean(runs) / run - 1) for runs in kept if len(runs) > 1 for run in runs]
@@ -107,13 +106,13 @@ def headline(found: Fit) -> str:
 
 def classes(found: Fit) -> dict[str, list[Compared]]:
     """Return rows by GPU, origin and kind of model; published ones of dense models by precision, too."""
-    rows: dict[str, list[Compared]] = {}
-    for row in found.compared:
-        is_dense = row.step.origin == "published" and row.step.experts == "dense"
-        precision = f", {row.step.spec.compute_dtype.partition('_')[0].upper()}" if is_dense else ""
-        name = f"{row.step.spec.gpu.upper()}, {row.step.origin}, {row.step.experts}{precision}"
-        rows.setdefault(name, []).append(row)
-    return rows
+
+    def name(step: Step) -> str:
+        is_dense = step.origin == "published" and step.experts == "dense"
+        precision = f", {step.spec.compute_dtype.partition('_')[0].upper()}" if is_dense else ""
+        return f"{step.spec.gpu.upper()}, {step.origin}, {step.experts}{precision}"
+
+    return grouped((name(row.step), row) for row in found.compared)
 
 
 def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
@@ -145,9 +144,10 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "## Measured steps", "",
         "A prediction in these tables is by constants that were fitted without any row of the same model; `fitted` is by those "
         "that the planner uses. The range holds nine of ten rows of other models in the same class; `short` is a step predicted below a second.", "",
-        "| constant | value | from | what it is |", "|---|---:|---:|---|",
-        *(f"| {name} | {value:.4g} | {getattr(START, name):g} | {MEANING[name]} |" for name, value in found.constants["9.x"].items()),
-        "", f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
+        *table("constant | value: | from: | what it is", (
+            (name, f"{value:.4g}", f"{getattr(START, name):g}", MEANING[name]) for name, value in found.constants["9.x"].items()
+        )), "",
+        f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
         f"their own, {others}; the rest of Blackwell's is Hopper's (fp4_of_fp8: products in FP4 reach so much of FP8's share). On Hopper attention's efficiency "
         f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
         f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; of fewer than {FEW_MODELS} as far down as up, "

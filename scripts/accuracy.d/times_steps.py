@@ -8,18 +8,20 @@ from statistics import median_low
 from typing import Any
 
 import published
-from korthikanti import Predictor
+from korthikanti import costs_of, made_of
 from korthikanti import spec_of as paper_spec
 
 from harness.errors import HarnessError
+from harness.experiment.effective import NO_SOFTWARE, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
-from harness.predict.flops import model_flops_per_step
+from harness.predict.flops import model_flops_per_step, recompute_flops_per_step
+from harness.predict.search import Traces
+from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, generation_of, kind_of_step, likely_seconds, step_time
-from harness.predict.trace_book import MissingTraceError
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 
@@ -110,18 +112,19 @@ def _of_papers(source: Path, host: Host) -> list[Step]:
     """
     rows = [row for row in json.loads(source.read_text())["rows"] if not row["id"].startswith("kor-t4")]
     rows = [row for row in rows if row["step_s"] or row["mfu_percent"] or row["tflops_per_gpu"]]
-    predictor, steps = Predictor.on(host), []
-    predictor.prepare(map(paper_spec, rows))
-    for row in rows:
-        spec, seconds = paper_spec(row), row["step_s"]
+    specs, steps = [*map(paper_spec, rows)], []
+    for row, spec, costs in zip(rows, specs, made_of(specs, host, costs_of), strict=True):
+        seconds = row["step_s"]
         if seconds is None:
             rate = row["tflops_per_gpu"] or row["mfu_percent"] / 100 * spec.gpu_type.peak_flops["bf16"] / 1e12
-            again = predictor.whole(spec).recompute_flops if row["tflops_per_gpu"] else 0
+            again = (
+                recompute_flops_per_step(spec, effective_recompute(spec, "local", NO_SOFTWARE))
+                if row["tflops_per_gpu"]
+                else 0
+            )
             seconds = (model_flops_per_step(spec) + again) / (rate * 1e12 * spec.num_gpus)
         model = next(part for part in row["id"].split("-") if part[0].isdigit())
-        steps.append(
-            Step(row["id"], model, "published", spec, predictor.costs(spec), seconds, row["source"], (), (seconds,))
-        )
+        steps.append(Step(row["id"], model, "published", spec, costs, seconds, row["source"], (), (seconds,)))
     return steps
 
 
@@ -205,14 +208,10 @@ def _argued(source: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
 
 def _costs(jobs: published.Jobs, host: Host) -> tuple[dict[str, Costs], dict[str, str]]:
     """Return the chunks of each request on the rank that sets the pace, and why some have none."""
-    composed, left_out = published.traced(jobs, host)
-    costs: dict[str, Costs] = {}
-    for name in filter(composed.__contains__, jobs):
-        composer, traces = composed[name]
-        try:
-            even = composer.chunk_costs(traces.even)
-            most = composer.chunk_costs(traces.uneven) if traces.uneven else even
-            costs[name] = at_pace(composer.spec, even, most)
-        except MissingTraceError as error:
-            left_out[name] = traces.refused.get(str(error), "not traced")
-    return costs, left_out
+
+    def costs(composer: Composer, traces: Traces) -> Costs:
+        even = composer.chunk_costs(traces.even)
+        return at_pace(composer.spec, even, composer.chunk_costs(traces.uneven) if traces.uneven else even)
+
+    found, left_out = published.composed(jobs, host, costs)
+    return {name: found[name] for name in jobs if name in found}, left_out

@@ -1,7 +1,7 @@
 """``scripts/accuracy --traces``: traces every shipped point and writes the files that travel with the package."""
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,15 @@ def shipped() -> Iterator[tuple[Recipe, dict[str, Any]]]:
                 "model_recipe_name": recipe.header.name, "gpu": key.gpu, "task": key.task, "num_gpus": key.num_gpus,
                 "compute_dtype": key.compute_dtype, "variant": key.variant,
             }  # fmt: skip
+
+
+def h100_points(names: Collection[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the request of every shipped H100 point, or of those named."""
+    for _, asked in shipped():
+        parts = (asked[each] for each in ("model_recipe_name", "task", "compute_dtype", "num_gpus", "variant"))
+        name = "_".join(str(each) for each in parts if each)
+        if asked["gpu"] == "h100" and (not names or name in names):
+            yield name, asked
 
 
 def _is_plannable(spec: ExperimentSpec, software: Software) -> bool:
