@@ -130,21 +130,14 @@ def _of_papers(source: Path, host: Host) -> list[Step]:
 
 def published_spec(row: Row) -> ExperimentSpec:
     """The operating point that a published row names, with what it sets. HarnessError where a recipe lacks it."""
-    changed = resolve(Request(**{"gpu": "h100"} | row["request"])).spec.model_dump()
+    changed = resolve(Request(**{"gpu": "h100"} | row["request"])).spec.model_dump(mode="json")
     for path, value in row["set"].items():
         *sections, last = path.split(".")
         place = changed
         for section in sections:
             place = place[section]
-        place[last] = parse_recompute(value) if path == "recompute" else _frozen(value)
-    return ExperimentSpec.model_validate(changed)
-
-
-def _frozen(value: Any) -> Any:
-    """Return lists as tuples, which a strict spec takes."""
-    if isinstance(value, dict):
-        return {name: _frozen(item) for name, item in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+        place[last] = parse_recompute(value).model_dump(mode="json") if path == "recompute" else value
+    return ExperimentSpec.model_validate_json(json.dumps(changed))
 
 
 def _seconds(row: Row, spec: ExperimentSpec) -> float:
