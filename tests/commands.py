@@ -19,6 +19,7 @@ from harness.launch import detection
 from harness.records.store import write_record
 from harness.show.json import text
 from harness.show.terminal import Console, print_page
+from tests.native_libraries import scripted_nvml
 
 ROOT = Path(__file__).parents[1]
 REPLAYS = ROOT / "tests" / "data" / "replay"
@@ -103,6 +104,12 @@ def _require_its_schema(arguments, out):
         assert next(iter(document)) == "schema_version"
         best = best_match(validator(command).iter_errors(document))
         assert best is None, f"{best.json_path}: {best.message[:500]}"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """A folder with the scripted libnvidia-ml.so.1."""
+    return scripted_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

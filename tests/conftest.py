@@ -19,7 +19,7 @@ from harness.experiment.recompute import parse_recompute
 from harness.history.record import HistoryFigure, HistoryRecord
 from harness.predict.flops import model_flops_per_step
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn, golden_text, spec_like
-from harness.records.rank import Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
+from harness.records.rank import Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, CellData, PlannedCell, RefusedCell, SweepData, SweepPlan
 from harness.units import GIB, utc_time
@@ -174,6 +174,16 @@ def layers_of(spec: ExperimentSpec, rank: int) -> LayerRecompute:
     return LayerRecompute(
         num_layers=spec.model.num_layers, modules=effective.modules, full_layers=effective.full_layers
     )
+
+
+def record_run(run_dir: Path, spec: ExperimentSpec, ranks: list[RankRecord], failure: Failure | None = None) -> None:
+    """Write what a replay reads of a run, and set the ``failure`` of its rank 0, in ``ranks``, too."""
+    if failure:
+        ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False, "steps": ()})
+    (run_dir / "ranks").mkdir(parents=True)
+    (run_dir / "spec.json").write_text(spec.model_dump_json())
+    for rank in ranks:
+        (run_dir / "ranks" / f"rank_{rank.rank:03d}.json").write_text(rank.model_dump_json())
 
 
 def a_minute_after(time: str) -> str:

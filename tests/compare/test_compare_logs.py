@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harness.experiment.gpu import GPUS
-from tests.imports.logs import bridge_log, megatron_lm_log, memory_gb, memory_mb
+from tests.imports.logs import bridge_log, golden_of, megatron_lm_log, memory_gb, memory_mb
 
 TFLOPS = [30.0] + [700.0] * 49
 MEMORY = [
@@ -18,11 +18,7 @@ MEMORY = [
 
 
 def bridge_golden(tflops=TFLOPS, **memory):
-    steps = {
-        str(step): {"lm loss": 11.5, "elapsed time per iteration (ms)": 900.0, "GPU utilization": value}
-        for step, value in enumerate(tflops)
-    }
-    return steps | memory
+    return golden_of(tflops, **memory)
 
 
 def megatron_lm_golden(seconds, peaks=None, losses=None):

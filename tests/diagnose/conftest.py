@@ -1,5 +1,6 @@
 """Cases of failed jobs, built from real specs and torch's own messages."""
 
+import json
 from typing import Any
 
 import pytest
@@ -40,6 +41,18 @@ def case(make_spec):
         return Case(**fields | changes)
 
     return build
+
+
+@pytest.fixture
+def diagnosed(mbr_perf, tmp_path, request):
+    """Diagnose a log with these lines, which has the name that its module has in LOG."""
+
+    def diagnose(*lines: str) -> Any:
+        log = tmp_path / request.module.LOG
+        log.write_text("\n".join(lines) + "\n")
+        return json.loads(mbr_perf("diagnose", log, "--json").out)
+
+    return diagnose
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """What ends a log: harmless lines after training, and a message that `srun --label` broke."""
 
-import json
 import shlex
 
 import pytest
 
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
+LOG = "train.log"
 DONE = "[after training is done] datetime: 2026-01-02 03:04:05"
 KILLS = "slurmstepd: error: Detected 2 oom_kill events in StepId=77.batch. Some of the step tasks have been OOM Killed."
 TASK = "srun: error: n1: task 3: Out Of Memory"
@@ -17,17 +17,6 @@ def row(number):
         f" [2026-01-02 03:04:{number:02d}] iteration {number:8d}/      40 | consumed samples: {32 * number:12d} | "
         "elapsed time per iteration (ms): 2450.0 | global batch size:    32 | lm loss: 1.1E+01 | grad norm: 5.0 |"
     )
-
-
-@pytest.fixture(name="diagnosed")
-def _diagnosed(mbr_perf, tmp_path):
-    """Diagnose a log with these lines."""
-
-    def diagnose(*lines):
-        (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
-        return json.loads(mbr_perf("diagnose", tmp_path / "train.log", "--json").out)
-
-    return diagnose
 
 
 @pytest.mark.parametrize("last", [KILLS, "job.core: RuntimeError: seven shards are left"])

@@ -1,10 +1,10 @@
 """Jobs whose losses or gradients stop being finite, also where no counter counts it and where the log is cut."""
 
-import json
 import re
 
 import pytest
 
+LOG = "rank_7.log"
 TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***"
 DONE = "[after training is done] datetime: 2026-08-21 16:00:00"
 
@@ -17,15 +17,6 @@ def row(number, loss="1.0E+01", norm="1.500", skipped=0, nan=0, total=40):
         f"(ms): 900.0 | global batch size:    64 |{written} loss scale: 1.0 | grad norm: {norm} | number of skipped iterations: "
         f"{skipped:3d} | number of nan iterations: {nan:3d} |"
     )
-
-
-@pytest.fixture(name="diagnosed")
-def _diagnosed(mbr_perf, tmp_path):
-    def diagnose(*lines):
-        (tmp_path / "rank_7.log").write_text("\n".join(lines) + "\n")
-        return json.loads(mbr_perf("diagnose", tmp_path / "rank_7.log", "--json").out)
-
-    return diagnose
 
 
 HEALTHY = [row(number) for number in range(1, 11)]

@@ -13,18 +13,11 @@ import pytest
 
 from harness.engine.nvml_device import Neighbours, descends_from
 from harness.records.run import NodeSample
-from tests.native_libraries import scripted_nvml
 from tests.waiting import runs, wait_until
 
 GIB = 1024**3
 NVML = (sys.executable, "-m", "harness.engine.nvml")
 ENVIRONMENT_OF_TESTS = dict(os.environ)
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """A folder with the scripted libnvidia-ml.so.1."""
-    return scripted_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

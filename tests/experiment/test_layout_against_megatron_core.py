@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from harness.experiment.layout import chunks, layout_problem
 from harness.experiment.layout_text import parse_layout
-from harness.experiment.model import ModelSpec, ParallelismSpec
+from harness.experiment.model import ParallelismSpec
 from harness.units import parse_version
+from tests.experiment.test_layout import model
 
 pytestmark = [
     pytest.mark.train,
@@ -50,13 +51,6 @@ def megatron_cut(num_layers: int, mtp: int | None, par: ParallelismSpec) -> list
             stage.append(tuple(range(first, first + size)))
         stages.append(stage)
     return stages
-
-
-def model(num_layers: int, mtp: int | None) -> ModelSpec:
-    return ModelSpec(
-        num_layers=num_layers, hidden_size=64, ffn_hidden_size=64, num_attention_heads=4, vocab_size=128,
-        mtp_num_layers=mtp,
-    )  # fmt: skip
 
 
 def assert_same(num_layers: int, mtp: int | None, par: ParallelismSpec) -> None:

@@ -15,6 +15,15 @@ def iteration(number, total, seconds=0.9, loss=11.5, grad_norm=1.234, extra=""):
     )
 
 
+def golden_of(tflops, **memory):
+    """The golden file of Bridge with this throughput by step; a figure of None is left out."""
+    steps = {
+        str(step): {"lm loss": 11.5, "elapsed time per iteration (ms)": 900.0, "GPU utilization": value}
+        for step, value in enumerate(tflops)
+    }
+    return steps | {name: value for name, value in memory.items() if value is not None}
+
+
 def memory_gb(rank, after, **gigabytes):
     fields = " | ".join(f"mem-{name.replace('_', '-')}-gigabytes: {value}" for name, value in gigabytes.items())
     return f"[Rank {rank}] (after {after} iterations) memory (GB) | {fields} | mem-alloc-retires: 0"

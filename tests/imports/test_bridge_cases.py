@@ -13,7 +13,7 @@ from harness.foreign.golden import read_foreign_golden
 from harness.foreign.reader import read_logs
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import comparison_outcome
-from tests.imports.logs import bridge_log, memory_gb
+from tests.imports.logs import bridge_log, golden_of, memory_gb
 
 CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
 AS_UPSTREAM, FIVE_PERCENT = WindowOptions(), OF_BRIDGE
@@ -39,14 +39,6 @@ def _judged(tmp_path):
         return judge_log(*read, window, thresholds, **more)
 
     return judge
-
-
-def golden_of(tflops, **memory):
-    steps = {
-        str(step): {"lm loss": 11.5, "elapsed time per iteration (ms)": 900.0, "GPU utilization": value}
-        for step, value in enumerate(tflops)
-    }
-    return steps | {name: value for name, value in memory.items() if value is not None}
 
 
 @pytest.mark.parametrize("case", cases("performance"))

@@ -14,7 +14,7 @@ from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
 from harness.records.night import read_night, run_dir_of
 from harness.records.rank import Failure
-from tests.conftest import build_golden, build_rank, layers_of
+from tests.conftest import build_golden, build_rank, layers_of, record_run
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1, request_bytes=4096)
@@ -62,12 +62,7 @@ class Stage:
         run_dir, spec = run_dir_of(self.root / "recorded", case, number), self.specs[case]
         seconds *= NOISE[number % len(NOISE)]
         ranks = [build_rank(spec, rank, seconds, recompute=layers_of(spec, rank)) for rank in range(spec.num_gpus)]
-        if failure:
-            ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False, "steps": ()})
-        (run_dir / "ranks").mkdir(parents=True)
-        (run_dir / "spec.json").write_text(spec.model_dump_json())
-        for rank in ranks:
-            (run_dir / "ranks" / f"rank_{rank.rank:03d}.json").write_text(rank.model_dump_json())
+        record_run(run_dir, spec, ranks, failure)
 
     def arguments(self, *more: object) -> list[object]:
         """A command line that replays the suite."""

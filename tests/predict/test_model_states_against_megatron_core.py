@@ -1,6 +1,5 @@
 """Bytes of weights, gradients and optimizer state, against megatron-core's own DDP and DistributedOptimizer."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 from harness.predict.compose import Parameters
 from harness.predict.model_states import model_states
+from tests.engine import shapes
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 HERE = Path(__file__).parent
@@ -21,13 +21,6 @@ ROOT = HERE.parents[1]
 ONLY_SLOW = {"fp32 gradients", "four ranks", "fp32 training", "whole optimizer", "tensor parallel"}
 
 
-def _shapes():
-    spec = importlib.util.spec_from_file_location("shapes", ROOT / "tests" / "engine" / "shapes.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _changed(spec, **sections):
     return spec.model_copy(
         update={name: getattr(spec, name).model_copy(update=fields) for name, fields in sections.items()}
@@ -35,7 +28,6 @@ def _changed(spec, **sections):
 
 
 def _specs():
-    shapes = _shapes()
     wide = shapes.DENSE.model_copy(update={"hidden_size": 256, "ffn_hidden_size": 1024, "vocab_size": 4096})
     experts = shapes.MIXTRAL.model_copy(update={"hidden_size": 256, "ffn_hidden_size": 512})
     bf16 = shapes.experiment(wide, dtype="bf16", num_gpus=2)

@@ -7,15 +7,7 @@ import sys
 
 import pytest
 
-from tests.native_libraries import scripted_nvml
-
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """A folder with the scripted libnvidia-ml.so.1."""
-    return scripted_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

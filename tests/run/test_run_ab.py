@@ -14,7 +14,7 @@ from harness.resolve.recipe import Request
 from harness.run.ab import ab_request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest
-from tests.conftest import layers_of
+from tests.conftest import layers_of, record_run
 from tests.diagnose.conftest import FRAGMENTED
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
@@ -32,14 +32,9 @@ def _recorded(make_rank, make_record, tmp_path):
     SWEEP_FOLDERS.write_plan(folder, plan)
     for cell in plan.cells:
         ranks = [make_rank(cell.spec, rank, recompute=layers_of(cell.spec, rank)) for rank in (0, 1)]
-        if cell.index == 0:
-            oom = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=2)
-            ranks[0] = ranks[0].model_copy(update={"failure": oom, "finished": False, "steps": ()})
+        oom = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=2)
         run_dir = run_dir_of(folder, cell.index, 0)
-        (run_dir / "ranks").mkdir(parents=True)
-        (run_dir / "spec.json").write_text(cell.spec.model_dump_json())
-        for rank in ranks:
-            (run_dir / "ranks" / f"rank_{rank.rank:03d}.json").write_text(rank.model_dump_json())
+        record_run(run_dir, cell.spec, ranks, None if cell.index else oom)
         write_record(run_dir, make_record(cell.spec, ranks=tuple(ranks)))
     return folder
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.native_libraries import scripted_nvml
-
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
@@ -19,10 +17,9 @@ def module(monkeypatch, request):
 
 
 @pytest.fixture(scope="session")
-def scripted_gpu(tmp_path_factory):
+def scripted_gpu(library):
     """The environment of a machine whose NVML lists an H200, scripted; torch finds no GPU there."""
-    folder = scripted_nvml(tmp_path_factory.mktemp("nvml"))
-    (folder / "state").write_text(
+    (library / "state").write_text(
         "driver 580.1\ngpu 0 uuid=GPU-1 name=NVIDIA_H200 total=150754820096 used=1073741824\nproc 0 pid=4711 used=1048576\n"
     )
-    return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(folder / "state"), "CUDA_VISIBLE_DEVICES": ""}
+    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(library / "state"), "CUDA_VISIBLE_DEVICES": ""}

@@ -15,7 +15,7 @@ from harness.records.sweep import read_sweep, run_dir_of
 from harness.resolve.recipe import Request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
-from tests.conftest import layers_of
+from tests.conftest import layers_of, record_run
 from tests.sweep.conftest import predicted
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
@@ -39,16 +39,10 @@ def _recorded(make_rank, make_record, tmp_path):
         SWEEP_FOLDERS.write_plan(folder, plan)
         for cell in plan.cells:
             for repeat in range(repeats):
-                failure = (ends or {}).get(cell.name)
                 seconds = SECONDS[cell.name] * (1 + repeat / 100)
                 ranks = [make_rank(cell.spec, r, seconds, recompute=layers_of(cell.spec, r)) for r in (0, 1)]
-                if failure:
-                    ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False, "steps": ()})
                 run_dir = run_dir_of(folder, cell.index, repeat)
-                (run_dir / "ranks").mkdir(parents=True)
-                (run_dir / "spec.json").write_text(cell.spec.model_dump_json())
-                for rank in ranks:
-                    (run_dir / "ranks" / f"rank_{rank.rank:03d}.json").write_text(rank.model_dump_json())
+                record_run(run_dir, cell.spec, ranks, (ends or {}).get(cell.name))
                 write_record(run_dir, make_record(cell.spec, ranks=tuple(ranks)))
         return folder
 
