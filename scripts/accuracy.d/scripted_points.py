@@ -244,15 +244,13 @@ def measure(host: Host, names: Sequence[str]) -> None:
     if not names or "native" in names:
         _measure_apart(host, NATIVE_FILE, ((name, stage, _WITHOUT_SEGMENTS) for name, stage in NATIVE))
     chosen = list(points(host, names))
-    for point, only_own in [
-        *((each, True) for each in chosen),
-        *((each, False) for each in chosen if each.name in IN_FULL),
-    ]:
+    in_full = [each for each in chosen if each.name in IN_FULL]
+    for number, point in enumerate([*chosen, *in_full]):
         rows = read(point.name)
         try:
             wanted = [
                 row
-                for setting in planned(point, {name for name, _ in rows}, only_own=only_own)
+                for setting in planned(point, {name for name, _ in rows}, only_own=number < len(chosen))
                 for row in due(point, setting, {stage for name, stage in rows if name == setting.recompute})
             ]
         except BadRequestError as error:  # no rank runs what no plan is made for

@@ -151,15 +151,10 @@ def _fitted(steps: Sequence[Step], start: Efficiency, names: Sequence[str]) -> E
 def _layout(step: Step) -> object:
     """Return what steps share that say the same thing twice: published ones differ in the number of GPUs, and batch."""
     spec = step.spec
-    alike = (
-        step.model,
-        spec.gpu,
-        spec.compute_dtype,
-        spec.parallelism,
-        spec.recompute.text,
-        spec.batch.micro_batch_size,
-    )
-    return alike if step.origin == "published" else spec.fingerprint
+    if step.origin != "published":
+        return spec.fingerprint
+    batch = spec.batch.micro_batch_size
+    return step.model, spec.gpu, spec.compute_dtype, spec.parallelism, spec.recompute.text, batch
 
 
 def _tamed(error: float) -> float:
