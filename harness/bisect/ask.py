@@ -27,7 +27,7 @@ class BisectOptions:
                                                "pyproject.toml).")] = None
     metric: Annotated[str | None, option("NAME", "recompute, memory, work (by tracing) or time. Default: what "
                                                  "differs in a trace, else time.")] = None
-    max_runs: Annotated[int, option("N", "End undecided after N runs of a bisect by time.")] = 150
+    max_runs: Annotated[int | None, option("N", "End undecided after N runs of a bisect by time (150).")] = None
     recipes_dir: Annotated[Path | None, option("DIR", "Directory of recipe families and of suites/.")] = None
     resume: Annotated[str | None, option("BISECT", "Continue: its folder or the start of its id.")] = None
     results_dir: Results = None
@@ -59,7 +59,7 @@ def bisect(asked: BisectOptions) -> None:
     raise typer.Exit(int(found.exit_code))
 
 
-_MAY = {"resume", "max_runs", "results_dir", "as_json"}
+_MAY_ACCOMPANY = {"resume", "max_runs", "results_dir", "as_json"}
 
 
 def _request(asked: BisectOptions) -> "BisectRequest | None":
@@ -70,7 +70,7 @@ def _request(asked: BisectOptions) -> "BisectRequest | None":
     from harness.errors import Problems
 
     if asked.resume is not None:
-        require_nothing_else("bisect", "--max_runs, --results_dir and --json", (asked,), _MAY)
+        require_nothing_else("bisect", "--max_runs, --results_dir and --json", (asked,), _MAY_ACCOMPANY)
         return None
     problems = Problems()
     for name, value in (("CASE", asked.case), ("--good", asked.good), ("--bad", asked.bad), ("--repo", asked.repo)):

@@ -48,7 +48,7 @@ class BisectRequest:
     repo: Path
     pins: str | None = None
     metric: Metric | None = None
-    max_runs: int = 150
+    max_runs: int | None = None
     recipes_dir: Path | None = None
     results_dir: Path | None = None
 
@@ -67,10 +67,10 @@ def start_bisect(request: BisectRequest) -> BisectAnswer:
         return _answered(plan, folder, host)
 
 
-def resume_bisect(reference: str, results: Path | None, max_runs: int) -> BisectAnswer:
+def resume_bisect(reference: str, results: Path | None, max_runs: int | None) -> BisectAnswer:
     """Continue from what the folder holds. BadRequestError for a folder of something else, or one at work.
 
-    ``max_runs``: takes the place of the plan's, if it is not the default.
+    ``max_runs``: takes the place of the plan's, unless it is None.
     """
     _require_runs(max_runs)
     path = Path(reference)
@@ -80,13 +80,13 @@ def resume_bisect(reference: str, results: Path | None, max_runs: int) -> Bisect
     folder = folder.absolute()
     with holding(folder, "bisect"):
         plan = read_document(folder / PLAN, BisectPlan)
-        if max_runs != BisectRequest.max_runs:
+        if max_runs is not None:
             plan = plan.model_copy(update={"max_runs": max_runs})
         return _answered(plan, folder, this_host())
 
 
-def _require_runs(max_runs: int) -> None:
-    if not 8 <= max_runs <= MOST_RUNS:
+def _require_runs(max_runs: int | None) -> None:
+    if max_runs is not None and not 8 <= max_runs <= MOST_RUNS:
         raise BadRequestError(f"--max_runs {max_runs} must be 8 to {MOST_RUNS}", remedy="the ends alone take 8 runs")
 
 
@@ -106,7 +106,7 @@ def _plan(request: BisectRequest, host: Host) -> BisectPlan:
         pins=request.pins,
         revisions=revisions,
         metric=request.metric,
-        max_runs=request.max_runs,
+        max_runs=request.max_runs or 150,
         command=own_command(),
         started_at=utc_now(),
         mbr_perf=harness.__version__,

@@ -90,7 +90,7 @@ def error_text(spec: ExperimentSpec, time: "StepTime") -> str:
     gpu, kind, measured = spec.gpu, kind_of_error(spec, time), fitted().errors
     if kind in measured.get(gpu, ()):
         share, num = measured[gpu][kind]
-        return f"{gpu} {kind}: {share * 100:.1f} % off on average ({counted(num, 'left-out step')})"
+        return f"{counted(num, f'measured {gpu} {kind} step')}: predictions were {share * 100:.1f} % off on average"
     alike = [name for name, rows in measured.items() if any(row.startswith(spec.precision.peak) for row in rows)]
     near = [name for name in alike if generation_of(name) == generation_of(gpu)] or alike
     if gpu in near:

@@ -58,8 +58,8 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Frozen):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
-    ``digest``: of the figures, see :func:`figures_digest`. A file whose figures were edited by hand is refused, and a
-    measured golden's without a digest.
+    ``digest``: of the figures, see :func:`figures_digest`. Refused are a file whose figures were edited by hand,
+    and a measured golden without a digest.
     ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
     the author accepted.
     """

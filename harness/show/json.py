@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 
 SCHEMA_VERSION = 1
 
@@ -69,7 +69,8 @@ def at(*path: str | int, **options: Any) -> Any:
 def text(document: Shown) -> str:
     """Return the document as it is printed. Strict JSON has neither NaN nor infinity: they are null."""
     dumped = document.model_dump(mode="json", by_alias=True, warnings=False)
-    return to_json(dumped, indent=2, inf_nan_mode="null").decode()
+    finite = to_jsonable_python(dumped, inf_nan_mode="null")
+    return json.dumps(finite, indent=2, ensure_ascii=False)  # to_json would refuse a file's name that is not UTF-8
 
 
 def answer(document: Shown) -> None:

@@ -113,7 +113,8 @@ def _by_memory(
         more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(best.costs_s)))
         remedy = f"Repeat each cell {more} times (--repeats {more}), or set a --memory_limit"
         return Recommendation(None, f"No memory limit is known. {remedy}. {noise_text}", names)
-    takes = f"{use.name} takes {'equal' if is_equal else 'the least'} memory: {_own(use, reference, with_time=False)}"
+    takes = f"{use.name} takes {'as much memory as the others' if is_equal else 'the least memory'}"
+    takes = f"{takes}: {_own(use, reference, with_time=False)}"
     return Recommendation(use.name, f"{takes}. {among} {noise_text}", names, is_equal)
 
 

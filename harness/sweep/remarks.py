@@ -84,7 +84,7 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
 
 
 def answer(verdict: SweepVerdict) -> Line:
-    """Return ``Use mlp: the fastest of 3 that fit, +20.1 % time (+18.0 to +22.1 %), ... Control none, 3 repeats``."""
+    """Return ``Use mlp: the fastest of 3 settings that fit, +20.1 % time (+18.0 to +22.1 %), ... Control none``."""
     best = verdict.recommendation
     if verdict.num_runs_missing or best.cell is None:
         prefix = "Unfinished: " if verdict.num_runs_missing else "No recommendation: "

@@ -55,8 +55,8 @@ def test_signals_go_to_own_processes_only():
     assert {str(path) for path, tree in trees().items() if KILLS & set(calls(tree))} == {
         "harness/engine/prepared_ranks.py",
         "harness/engine/process.py",
-        "harness/launch/crew.py",
         "harness/launch/processes.py",
+        "harness/records/launch.py",
         "harness/capture/run.py",
     }
     broad = {str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)}
