@@ -57,6 +57,10 @@ class SeveralMatchError(BadRequestError):
     """The request fits several things; each of ``choices`` holds the options that choose one of them."""
 
 
+class NoOldBuildError(BadRequestError):
+    """There is no build that differs from tonight's and is known to be good."""
+
+
 class ManyProblemsError(BadRequestError):
     """One request has several problems. All are reported together."""
 

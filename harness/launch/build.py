@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import harness
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, NoOldBuildError
 from harness.experiment.software import Software
 from harness.launch.environment import Host, output_of
 from harness.launch.machine import TRAINING
@@ -35,7 +35,7 @@ def find_build(option: str, text: str, host: Host) -> Build:
     """Return the environment that ``text`` names: an interpreter, or the folder of an environment.
 
     Ranks run this mbr-perf, also there. BadRequestError, opened by ``option``, if there is no such environment, if it
-    lacks what ranks import, or if it is the environment that runs mbr-perf.
+    lacks what ranks import; NoOldBuildError if it is the environment that runs mbr-perf.
     """
     named = Path(text).expanduser().absolute()
     python = named / "bin" / "python" if named.is_dir() else named
@@ -48,7 +48,7 @@ def find_build(option: str, text: str, host: Host) -> Build:
     build = Build(python=str(python), path=str(checkout) if checkout else "")
     prefix, version, software = _asked(option, text, build, host)
     if Path(prefix) == Path(sys.prefix):
-        raise BadRequestError(
+        raise NoOldBuildError(
             f"{option} {text}: this environment runs mbr-perf, so both sides would be the same",
             remedy="name the environment of the other build",
         )

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, NoOldBuildError
 from harness.experiment.software import Software
 from harness.launch.build import find_build
 from harness.launch.environment import Host
@@ -17,14 +17,14 @@ _OPTION = "--against"
 
 
 def find_against(text: str, num_pairs: int, suite: str, results: Path | None, host: Host) -> Against:
-    """Return the old build. BadRequestError if it is not there any more, or never was."""
+    """Return the old build. NoOldBuildError if there is none yet, BadRequestError if it cannot be used."""
     if text != LAST_GOOD:
         return Against(source=text, num_pairs=num_pairs, build=find_build(_OPTION, text, host))
     night = _last_good(suite, results_dir(results))
     source = f"{LAST_GOOD} ({night.night_id})"
     build = find_build(f"{_OPTION} {source}:", night.python, host)
     if changed := _changed(night, build.software):
-        raise BadRequestError(
+        raise NoOldBuildError(
             f"{_OPTION} {source}: {night.python} has changed since: {'; '.join(changed)}",
             remedy=f"make an environment with the software of that night, and name it: {_OPTION} ENVIRONMENT",
         )
@@ -32,7 +32,7 @@ def find_against(text: str, num_pairs: int, suite: str, results: Path | None, ho
 
 
 def _last_good(suite: str, results: Path) -> NightPlan:
-    """Return the newest night of the suite that passed and names its environment. BadRequestError without one."""
+    """Return the newest night of the suite that passed and names its environment. NoOldBuildError without one."""
     for folder in reversed(folders(results / NIGHTS)):
         try:
             judged = json.loads((folder / REPORT / JUDGED).read_bytes())
@@ -42,7 +42,7 @@ def _last_good(suite: str, results: Path) -> NightPlan:
             continue  # damaged, or killed before its reports
         if plan and plan.python and plan.suite == suite:
             return plan
-    raise BadRequestError(
+    raise NoOldBuildError(
         f"{_OPTION} {LAST_GOOD}: no night of {suite} in {results} has passed",
         remedy=f"name the environment of the old build: {_OPTION} ENVIRONMENT",
     )

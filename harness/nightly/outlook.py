@@ -64,8 +64,10 @@ def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """Return the table of `nightly --dryrun`, and why cases do not run or have no golden."""
     refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
     lines = [*refused, *_unusable(cases), *_shared(cases)]
-    blocks = (tabled(cases, _COLUMNS), GAP, listing(lines))
-    return Page(title=plan.title, notes=plan.notes, answer=answer_line(_total(plan)), blocks=blocks)
+    pairs = (plan.no_pairs, GAP) if plan.no_pairs else ()  # as in line 1 of the night itself
+    blocks = (*pairs, tabled(cases, _COLUMNS), GAP, listing(lines))
+    notes = tuple(note for note in plan.notes if note != plan.no_pairs)
+    return Page(title=plan.title, notes=notes, answer=answer_line(_total(plan)), blocks=blocks)
 
 
 def _of_spec(read: Callable[[ExperimentSpec], str]) -> Callable[[CaseOutlook], str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import harness
 from harness.batch.batch import Draft, DueRun, ask_megatron, drafted
-from harness.errors import BadRequestError, Problems
+from harness.errors import BadRequestError, NoOldBuildError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judge.likeness import impossible_names
 from harness.launch.detection import one_look
@@ -151,9 +151,9 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
         try:
             against = find_against(request.against, request.num_pairs, name, results, host)
         except BadRequestError as error:
-            if request.against != LAST_GOOD:  # a night without the pairs is worth more than none
+            if request.against != LAST_GOOD or not isinstance(error, NoOldBuildError):
                 problems.found.append(error)
-            no_pairs = f"without pairs: {error.message}"
+            no_pairs = f"without pairs: {error.message}"  # a night without them is worth more than none
     suite = problems.having(suite)
     if starts and request.cluster is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):

@@ -104,6 +104,7 @@ def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly,
     none = nightly(stage, "--against", "last-good")
     line = none.out.partition("\n")[0]
     assert (none.code, "without pairs" in line, "has passed" in none.err) == (5, True, True)
+    assert "has passed" in nightly(stage, "--against", "last-good", "--dryrun").out.splitlines()[2]
     good = json.loads(
         nightly(stage, "--only", "dense", "--against", old_build, "--json", "--golden_dir", stage.goldens).out
     )
@@ -118,6 +119,9 @@ def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly,
     (folder / "night.json").write_text(json.dumps(plan))
     changed = nightly(stage, "--against", "last-good")
     assert (changed.code, "torch 1.0, now" in changed.err) == (5, True)
+    (folder / "night.json").write_text(json.dumps(plan | {"python": "/none"}))
+    gone = nightly(stage, "--against", "last-good")
+    assert (gone.code, "no such file" in gone.err) == (2, True)
 
 
 def test_every_wrong_environment_is_a_wrong_request(recorded, nightly, tmp_path, program):
