@@ -75,7 +75,8 @@ def nightly(
     one. You can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
 
     A case that is worse than the threshold and than the noise of its nights runs again: a regression if these runs
-    agree, else inconclusive. With --against, it runs the old and the new build in turn, and their difference decides.
+    agree, else inconclusive. A second night as bad in a row, or a third that is worse by half the threshold, is a
+    regression in any case. With --against, it runs the old and the new build in turn, and their difference decides.
 
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
     inconclusive or unfinished.
