@@ -150,6 +150,10 @@ def _refused(text: str, *patterns: str) -> dict[str, Meaning]:
     return dict.fromkeys(sorted(found), Meaning(text))
 
 
+def _in_train_job(where: str, *patterns: str) -> dict[str, Meaning]:
+    return _refused(f"write it as {where} in the --kubeflow_job file", *(f"kubeflow_{each}" for each in patterns))
+
+
 MEANINGS: Mapping[str, Meaning] = {
     "--use_megatron_fsdp": Meaning(
         "--set ddp.use_megatron_fsdp=true ddp.average_in_collective=false",
@@ -219,8 +223,13 @@ MEANINGS: Mapping[str, Meaning] = {
                "skip_first_percent_loss"),
     "--tokenizer_model": Meaning(_NO_TOKENIZER),
     **_refused("leave it out, and send the finished run with the code in harness/results/README.md", "wandb_*"),
-    **_refused("write it in the --kubeflow_job file, for an image that has mbr-perf", "csp", "kubeflow_*_json",
-               "kubeflow_image_pull_secrets", "kubeflow_workdir_local_path"),
+    "--csp": Meaning("leave it out: write the fabric's resources and annotations in the --kubeflow_job file"),
+    "--kubeflow_workdir_local_path": Meaning("leave it out: mbr-perf is in the image"),
+    **_in_train_job("metadata.labels", "labels_json"),
+    **_in_train_job("spec.trainer.env", "env_list_json"),
+    **_in_train_job("spec.trainer.resourcesPerNode", "extra_resource_*"),
+    **_in_train_job("spec.trainer", "container_kwargs_json"),
+    **_in_train_job("spec.runtimePatches", "image_pull*", "volume*", "tolerations*", "affinity*", "pod_*"),
 }  # fmt: skip
 """By long name. Options of Megatron-Bridge that are not here are options of `mbr-perf run` with the same meaning."""
 
