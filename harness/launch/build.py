@@ -10,7 +10,7 @@ from types import MappingProxyType
 import harness
 from harness.errors import BadRequestError, NoOldBuildError
 from harness.experiment.software import Software
-from harness.launch.environment import Host, output_of
+from harness.launch.environment import LATE, LATE_REMEDY, Host, output_of
 from harness.launch.machine import TRAINING
 from harness.records.batches import Build
 from harness.records.folders import checkout_dir
@@ -73,6 +73,8 @@ def require_same_build(option: str, then: Build, host: Host) -> None:
 def _asked(option: str, text: str, build: Build, host: Host) -> tuple[str, str, Software]:
     """Return the prefix of the environment, its mbr-perf and its software, as the environment itself reports them."""
     out, why = output_of((build.python, "-c", _PROBE), _PATIENCE_S, host_with(host, build).shell)
+    if why.startswith(LATE):
+        raise BadRequestError(f"{option} {text}: {build.python}: {why}", remedy=LATE_REMEDY)
     if why:
         message = f"{option} {text}: mbr-perf cannot be imported in {build.python}: {why}"
         raise BadRequestError(message, remedy=_remedy(build))

@@ -183,13 +183,20 @@ def _require_names(spec_env: Mapping[str, str], shell: Mapping[str, str], pass_e
     problems.raise_if_any()
 
 
+LATE = "no answer within"
+LATE_REMEDY = "check the file system that the environment is on, and the load of this machine; then try again"
+
+
 def output_of(command: Sequence[str], timeout_s: float, env: Mapping[str, str], text: bytes = b"") -> tuple[bytes, str]:
-    """Return what a short process prints, and why that is not its whole answer; empty if it ended well."""
+    """Return what a short process prints, and why that is not its whole answer; empty if it ended well.
+
+    The reason begins with ``LATE`` if the time was over.
+    """
     env = {**env, **SAFE_PATH}
     try:
         done = subprocess.run(command, env=env, input=text, capture_output=True, timeout=timeout_s, check=False)
     except OSError as error:
         return b"", error.strerror or str(error)
     except subprocess.TimeoutExpired as late:
-        return late.stdout or b"", f"no answer within {timeout_s:g} s"
+        return late.stdout or b"", f"{LATE} {timeout_s:g} s"
     return done.stdout, f"exit code {done.returncode}: {quoted_error(done.stderr)}" if done.returncode else ""

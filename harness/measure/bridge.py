@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import NOT_DESCRIBED, BridgeEngine
 from harness.foreign.bridge_engine import replaced_settings
-from harness.launch.environment import Host, output_of
+from harness.launch.environment import LATE, LATE_REMEDY, Host, output_of
 from harness.launch.required import bridge_version
 from harness.predict.tracer import cache_folder
 from harness.records.launch import BRIDGE_CONFIG, PARENT_PID_VARIABLE
@@ -86,10 +86,11 @@ def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: 
     command = (python, "-m", "harness.engine.bridge_recipe", function, str(num_gpus), str(path))
     env = {**dict(shell), PARENT_PID_VARIABLE: str(os.getpid())}
     if why := output_of(command, _TIMEOUT_S, env)[1]:
+        network = "a recipe that fetches from Hugging Face needs the network, or HF_HUB_OFFLINE=1 with a cache"
+        name = "correct the name, or give the file of `run_script.py --dryrun` with --bridge_config"
         raise BadRequestError(
             f"--bridge_recipe {function}: Megatron-Bridge did not build the configuration: {why}",
-            remedy="correct the name, or give the file of `run_script.py --dryrun` with --bridge_config; a recipe that "
-            "fetches from Hugging Face needs the network, or HF_HUB_OFFLINE=1 with a cache",
+            remedy=f"{LATE_REMEDY if why.startswith(LATE) else name}; {network}",
         )
 
 

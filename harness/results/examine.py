@@ -14,7 +14,7 @@ from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
-from harness.launch.environment import Host, inherited, output_of
+from harness.launch.environment import LATE, LATE_REMEDY, Host, inherited, output_of
 from harness.launch.machine import TRAIN_EXTRA, TRAINING, installed_software
 from harness.records.disk import free_bytes
 from harness.records.store import write_atomically
@@ -150,17 +150,17 @@ def _gpu(gpu: DetectedGpu) -> Line:
     return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
 
 
-def import_line(host: Host, software: Software, gpus: Detection) -> Iterator[Line]:
+def import_line(host: Host, software: Software, gpus: Detection, timeout_s: float = IMPORT_S) -> Iterator[Line]:
     """Import what ranks import, with their variables; no line without GPUs. Metadata show no missing library."""
     if not gpus.gpus or software.torch is None:
         return
     modules = ", ".join(("torch", "transformer_engine.pytorch") if software.transformer_engine else ("torch",))
     command = (host.python, "-c", f"import {modules}; print(torch.cuda.device_count())")
     environment = {variable.name: variable.value for variable in inherited(host.shell)}
-    out, why = output_of(command, IMPORT_S, environment)
+    out, why = output_of(command, timeout_s, environment)
     if why:
         remedy = "install a build for this torch and CUDA, or put its libraries on LD_LIBRARY_PATH"
-        yield Line("imports", "problem", f"{modules}: {why}", remedy)
+        yield Line("imports", "problem", f"{modules}: {why}", LATE_REMEDY if why.startswith(LATE) else remedy)
         return
     count = int(out.split()[-1])
     found = f"{modules}; torch {software.torch} finds {count} of {counted(len(gpus.gpus), 'GPU')}"

@@ -7,7 +7,7 @@ import pytest
 from harness.errors import ExitCode
 from harness.experiment.software import Software
 from harness.launch.detection import DetectedGpu, Detection
-from harness.launch.environment import this_host
+from harness.launch.environment import LATE_REMEDY, this_host
 from harness.results import examine as doctor
 from harness.units import GIB
 
@@ -148,6 +148,12 @@ def test_what_ranks_import_is_imported_where_there_are_gpus(program, says, te, s
     host = replace(this_host(), python=program(says))
     line = only(doctor.import_line(host, Software(torch="2.11.0", transformer_engine=te), H200))
     assert (line.state, line.found) == (state, found)
+
+
+def test_imports_that_take_too_long_are_no_wrong_build(program):
+    host = replace(this_host(), python=program("exec sleep 9"))
+    line = only(doctor.import_line(host, Software(torch="2.11.0"), H200, timeout_s=0.2))
+    assert (line.found, line.remedy) == ("torch: no answer within 0.2 s", LATE_REMEDY)
 
 
 def test_nothing_is_imported_without_gpus_or_without_torch():
