@@ -177,8 +177,7 @@ def captured(spec: ExperimentSpec) -> float:
 class StepTime:
     """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
 
-    ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of ``range_rows`` measured
-    steps.
+    ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of measured ones.
     ``compute_s`` is the slowest pipeline stage without waiting.
     ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
     ``origin``: of built-in constants, as :func:`error_text`.
@@ -191,7 +190,6 @@ class StepTime:
     host_bound: bool
     low: float = 1.0
     high: float = 1.0
-    range_rows: int = 0
     origin: str = ""
 
     @cached_property
@@ -221,11 +219,11 @@ def step_time(
     else residuals of steps of the same class give the range. ``adam`` as in `model_states.adam_of`.
     """
     likely = Clock(spec, efficiency or typical(spec.gpu), adam).step(stages)
-    low, high, rows = spread_of(kind_of_step(spec, likely), fitted().spreads)
+    low, high, _ = spread_of(kind_of_step(spec, likely), fitted().spreads)
     if spread is not None:
-        low, high, rows = 1 / (1 + spread), 1 + spread, 0
+        low, high = 1 / (1 + spread), 1 + spread
     origin = error_text(spec, likely) if efficiency in (None, typical(spec.gpu)) else ""
-    return replace(likely, low=min(1.0, low), high=max(1.0, high), range_rows=rows, origin=origin)
+    return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin)
 
 
 class _Passes(NamedTuple):

@@ -82,7 +82,7 @@ def setting(row):
         "stages": [stage.total for stage in p.stages],
         "parts": [sum(getattr(stage, part) for stage in p.stages) for part in parts],
         "worst": [p.worst.pp_rank, p.worst.peak, *p.worst.peaks.values(), *p.worst.passes.values(), *asdict(p.worst.parameters).values()],
-        "time": p.time and [p.time.likely_s, *p.time.range_s, *list(asdict(p.time).values())[:5], p.time.range_rows],
+        "time": p.time and [p.time.likely_s, *p.time.range_s, *list(asdict(p.time).values())[:5]],
         "flops": [p.model_flops, p.recompute_flops, p.tflops_per_gpu, p.mfu, p.hfu],
         "texts": len(p.assumptions),
     }  # fmt: skip
