@@ -161,10 +161,6 @@ ASSUMPTIONS = (
         lambda spec, _: spec.gpu_type.capability == (9, 0) and spec.batch.seq_length > _LONGEST,
     ),
     Assumption(
-        "Blackwell: most published steps took longer than predicted; the range includes them",
-        lambda spec, _: spec.gpu_type.is_at_least(10),
-    ),
-    Assumption(
         "cpu: no step time is predicted; settings are ordered by the FLOPs that they run again",
         lambda spec, _: spec.gpu_type.is_cpu,
     ),
