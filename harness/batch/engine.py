@@ -29,18 +29,11 @@ from harness.units import first_line
 _SHOWN = ("step_time_s", "peak_allocated_bytes")
 
 
-@dataclass(frozen=True)
-class Round:
-    """How a round ended. ``signal``: the signal that ended it, if one did."""
-
-    signal: int | None = None
-
-
 class Runner(Protocol[Entry]):
     """Does rounds: one run after the other on this machine, or all of them as jobs of a cluster."""
 
-    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
-        """Do these runs. On return each run has a ``record.json`` in its folder, even if it failed.
+    def run(self, due: Sequence[DueRun[Entry]]) -> int | None:
+        """Do these runs; return the signal that ended the round. Then each has a ``record.json``, even if it failed.
 
         Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in
         this round. A run without a record is due again. If a round commits nothing, the batch ends; it can be resumed.
@@ -58,9 +51,9 @@ def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
             if caught.signal is not None:
                 batch.interrupted("a signal between two rounds")
                 return caught.signal
-            done = runner.run(due)
-            if done.signal is not None:
-                return done.signal
+            signal = runner.run(due)
+            if signal is not None:
+                return signal
             before = due
     return None
 
@@ -87,13 +80,13 @@ class LocalRuns(Generic[Entry]):
     progress: Shows
     parents: WarmParents | None = None
 
-    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
+    def run(self, due: Sequence[DueRun[Entry]]) -> int | None:
         """Run one after the other. A signal ends the round."""
         closed: dict[str, str] = {}
         with self.progress(len(due)) as progress, interruption() as caught:
             for item in due:
                 if (signal := _received(caught)) is not None:
-                    return Round(signal)
+                    return signal
                 if item.entry.name in closed:
                     progress.finish(f"{self.batch.planned(item).title}: not started, {closed[item.entry.name]}")
                     continue
@@ -104,12 +97,12 @@ class LocalRuns(Generic[Entry]):
                     closed[name] = "because it would run out of memory"
                 if ran.record.status == "interrupted":
                     self.batch.interrupted(ran.record.failure or "interrupted", item)
-                    return Round(signal or SIGINT)
+                    return signal or SIGINT
                 if signal is not None:
-                    return Round(signal)
+                    return signal
                 if ran.record.status != "ok":
                     closed[item.entry.name] = "because an earlier run of it failed"
-        return Round()
+        return None
 
     def _run_one(self, due: DueRun[Entry], progress: CellProgress) -> Ran:
         self.batch.starts(due)

@@ -55,7 +55,7 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
     """
     if not repo.is_dir():
         raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
-    git(repo, "rev-parse", "--git-dir")  # else git's own reason: no repository, or somebody else's
+    git(repo, "rev-parse", "--git-dir")  # ends with git's reason where it reads no repository
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
     _require_order(repo, good, bad, ends)
     for option, sha in (("--good", ends[0]), ("--bad", ends[1])):

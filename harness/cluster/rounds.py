@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Generic
 
 from harness.batch.batch import Batch, DueRun, Entry
-from harness.batch.engine import Round
 from harness.batch.launches import fresh_folder, unstarted_record
 from harness.batch.nodes import NODE_FILE
 from harness.cluster.collecting import drop_unstarted, runs_of
@@ -53,7 +52,7 @@ class JobPerEntry(Generic[Entry]):
     display: JobDisplay
     _left_alone: set[Path] = field(default_factory=set)
 
-    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
+    def run(self, due: Sequence[DueRun[Entry]]) -> int | None:
         """Submit all entries at once. A signal ends the round."""
         controller, watching = controller_of(self.options, self.batch.host.shell), list[Watched]()
         at_work = self._jobs_at_work(controller)
@@ -74,7 +73,7 @@ class JobPerEntry(Generic[Entry]):
         self._note_committed(due, watching)
         if waited.signal is None:
             self._note_cancelled(due, watching, was_over)
-        return Round(waited.signal)
+        return waited.signal
 
     def _folder(self, due: DueRun[Entry]) -> Path:
         return self.batch.planned(due).run_dir.parent

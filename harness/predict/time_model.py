@@ -151,6 +151,7 @@ _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 # operation takes AGAIN of launch_s: chosen by hand, with published costs of Moonlight's settings in view. A product, a
 # norm or the like takes as long as CALL of them, an attention as ATTENTION products (results/accuracy/host.md).
 AGAIN, CALL, ATTENTION = 0.4, 11.7, 3.7
+_AGAIN = {"gemm": AGAIN * CALL, "attention": AGAIN * CALL * ATTENTION}
 
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
 # 2019: 3.8 us from kernel to kernel of 2.9 us each).
@@ -290,9 +291,8 @@ class Clock:
         phases = get_args(Phase)
         computing, hidden, waiting, launching = (dict.fromkeys(phases, 0.0) for _ in range(4))
         e, dispatch, overlaps = self.efficiency, 0.0, self.spec.kernels.overlap_moe_expert_parallel_comm
-        of_call = {"gemm": CALL, "attention": CALL * ATTENTION}
         for op, count in chunk.work:
-            again, once = e.launch_s * AGAIN * of_call.get(op.kind, 1), e.call_s if op.kind in of_call else e.launch_s
+            once, again = e.call_s if op.kind in _AGAIN else e.launch_s, e.launch_s * _AGAIN.get(op.kind, AGAIN)
             launching[op.phase] += count * (again if op.phase == "recompute" else once)
             if op.kind != "comm":
                 computing[op.phase] += count * self._compute(op)

@@ -84,9 +84,8 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
         values = " ".join(f"{name}={value}" for name, value in cell.asked.values.items()) or "the request as it is"
         problem = cell.problem if is_shared else f"{values}: {cell.problem}"
         problems.add(problem, "`mbr-perf check` explains each rule" if cell.blocking else "")
-    cures = {
-        tuple(cell.checked.cure) if cell.checked else () for cell in drafts
-    }  # unequal ones would undo what --over asks
+    # Only options that mend every cell alike: others would undo what --over asks.
+    cures = {cell.checked.cure if cell.checked else () for cell in drafts}
     raise_all(with_cure(problems.found, cures.pop() if len(cures) == 1 else ()))
 
 
