@@ -1,4 +1,4 @@
-"""The command as a whole: its options, its spelling, its speed, its errors."""
+"""The application: what every command shares, and what a full or closed stream does to it."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from harness import __version__
-from harness.app import app, spelled
+from harness.app import app, readers_may_leave, spelled
 
 # The options that scripts rely on, as in Megatron-Bridge's performance scripts.
 CONTRACT = """
@@ -181,3 +181,38 @@ def test_ctrl_c_where_nothing_is_to_keep_answers_in_two_lines(tmp_path):
         out, err = planning.communicate(timeout=30)
     assert (planning.returncode, out) == (130, "")
     assert err.splitlines() == ["INTERRUPTED (exit 130): no answer", f"Start again: mbr-perf {' '.join(typed)}"]
+
+
+ANSWER_THEN_REGRESSION = """
+import sys
+from harness.app import readers_may_leave
+with readers_may_leave():
+    print("x" * 1_000_000)
+    print("y" * 1_000_000, file=sys.stderr)
+    sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("redirection", ["| true", "2>&1 | true"])
+def test_the_verdict_survives_a_reader_that_goes_away(redirection):
+    command = f'"$0" -c "$1" {redirection}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable, ANSWER_THEN_REGRESSION], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_what_is_read_arrives_whole():
+    script = "from harness.app import readers_may_leave\nwith readers_may_leave():\n    print('é' * 100_000)"
+    done = subprocess.run([sys.executable, "-X", "utf8", "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode() == "é" * 100_000 + "\n"
+
+
+def test_streams_of_somebody_else_are_left_alone(capsys):
+    before = sys.stdout
+    with readers_may_leave():
+        assert sys.stdout is before
+        sys.stdout.write("here\n")
+    assert capsys.readouterr().out == "here\n"

@@ -1,11 +1,15 @@
-"""Options become requests: fields of the same names, and options as a user types them."""
+"""Options become requests: fields of the same names, groups as dataclasses, and options as a user types them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from harness.cli.cluster import cluster_request
+from harness.cli.commands import WholeShortOptions, spread, takes
 from harness.cli.options import (
     ClusterLaunchOptions,
     ExperimentOptions,
@@ -88,3 +92,63 @@ def test_the_chunks_of_a_virtual_pipeline_are_a_count_or_none():
     )
     wrong = replace(ASKED, virtual_pipeline_model_parallel_size="x")
     refused(lambda: experiment_request(wrong), "--virtual_pipeline_model_parallel_size 'x' ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class What:
+    """What to do."""
+
+    name: Annotated[str, typer.Option("--name", "-nm", help="A name.")]
+    folder: Annotated[Path | None, typer.Option("--folder", "-f", help="A folder.")] = None
+
+
+@pytest.fixture
+def command():
+    """An app of one command, and the values that it received."""
+    received = []
+
+    @takes(What)
+    def greet(what: What) -> None:
+        """Greet somebody."""
+        received.append(what)
+
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(cls=WholeShortOptions)(greet)
+    return app, received
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["-nn", "a"], "-nn (did you mean -nm?)"),
+        (["-nm", "a", "-fthere"], "-fthere (write the value apart: -f there)"),
+        (["-nm", "a", "-zq"], "-zq (short options: -nm, -f)"),
+    ],
+)
+def test_a_slip_in_a_short_option_is_an_error_and_no_value(command, typed, expected):
+    app, received = command
+    done = CliRunner().invoke(app, typed)
+    assert done.exit_code == 2
+    assert "Error: " in done.output and expected in done.output
+    assert received == []
+
+
+MANY = {"--exact": "recommended", "--calibrate": None, "--over": None}
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("--exact none mlp -g h100", "--exact none --exact mlp -g h100"),
+        ("-g h100 --exact", "-g h100 --exact recommended"),
+        ("--exact --json", "--exact recommended --json"),
+        ("--exact none --exact mlp", "--exact none --exact mlp"),
+        ("--exact=mlp -g h100", "--exact=mlp -g h100"),
+        ("--calibrate a b --json", "--calibrate a --calibrate b --json"),
+        ("--calibrate", "--calibrate"),
+        ("--over tp=2,4 pp=4,8 -ng 32", "--over tp=2,4 --over pp=4,8 -ng 32"),
+        ("-mr llama3_8b stray", "-mr llama3_8b stray"),
+    ],
+)
+def test_every_value_gets_its_option(typed, read):
+    assert spread(typed.split(), MANY) == read.split()

@@ -1,16 +1,20 @@
-"""A submission that nobody answers: the job is looked for before it is submitted again. Slurm's words are recorded ones."""
+"""Where a job runs, and a submission that nobody answers: the job is looked for before it is submitted again."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from harness.cluster.commands import Slurm
 from harness.cluster.controller import NotSubmittedError
-from harness.cluster.submission import prepare, submit_prepared
+from harness.cluster.rounds import elsewhere
+from harness.cluster.submission import JobRequest, prepare, submit_prepared
 from harness.errors import RunFailedError
 from harness.failures.entries import fault_in
-from harness.launch.environment import Host
+from harness.launch.environment import Host, this_host
 from harness.launch.slurm_job import slurm_job
+from harness.records.batches import BatchLaunch
+from harness.records.job import SlurmOptions
 from tests.cluster.conftest import job_record
 from tests.commands import refused
 
@@ -109,3 +113,23 @@ def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_cal
     assert (submitted.job_id, num_calls("sbatch")) == ("9", 0)
     folder = submitted_job.script_path.parent
     refused(lambda: submit_prepared(folder, host), str(folder))
+
+
+REFUSED = "allocation failure: Requested node configuration is not available"
+
+
+@pytest.mark.parametrize(("script", "nodes"), [("exit 0", "n[1-2]"), (f"echo '{REFUSED}' >&2; exit 1", None)])
+def test_a_confirming_job_leaves_out_the_first_nodes_where_slurm_has_others(slurm, make_spec, script, nodes):
+    slurm.answers("sbatch", script)
+    asked = request(make_spec, SlurmOptions(time_limit_minutes=5))
+    found = elsewhere(asked, "n[1-2]", Slurm(this_host().shell), this_host())
+    assert found.options.exclude == nodes
+    assert "--exclude=n[1-2]" in slurm.calls("sbatch")[0]
+    assert ("#SBATCH --exclude=n[1-2]\n" in found.checked(this_host()).render()) == (nodes is not None)
+
+
+def request(make_spec, options):
+    return JobRequest(
+        what="nightly", label="case", specs=(make_spec(gpu="cpu"),), launch=BatchLaunch(), options=options,
+        results=Path("/results"),
+    )  # fmt: skip

@@ -1,5 +1,6 @@
-"""Commands to paste ask for the job again."""
+"""Commands to paste ask for the job again, and for nothing that the rules refuse."""
 
+import json
 import shlex
 import shutil
 from dataclasses import replace
@@ -8,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.diagnose.commands import allocator_line, command
+from harness.diagnose.diagnosis import diagnose
+from harness.diagnose.forecasts import rulings_on
+from harness.diagnose.values import Change, Outlook
 from harness.launch.environment import this_host
 from harness.measure.understanding import RunRequest, settle
 from harness.resolve.recipe import Request
+from harness.units import GIB
+from tests.diagnose.conftest import FRAGMENTED, FULL
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -76,3 +82,84 @@ def test_the_options_that_selected_the_point_are_kept_and_its_recipe_has_its_nam
     line = command(case("", spec=settled.spec, sources=tuple(settled.sources.items())), "plan")
     assert "-mr deepseek_v3 " in line
     assert f" --point_gpu h100 --variant large_scale --recipes_dir {tmp_path / 'mine'} " in line
+
+
+TE = {"kernels": {"transformer_impl": "transformer_engine"}}
+# Recomputing mlp inside a captured mlp fails at capture before transformer-engine 2.12.
+CAPTURED = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}, "recompute": "mlp"} | TE
+
+
+@pytest.fixture(name="answer")
+def _answer():
+    """The diagnosis by the rules, as the command makes it."""
+
+    def build(case, outlook=None):
+        return diagnose(case, outlook, rulings_on(case, this_host()))
+
+    return build
+
+
+def test_a_job_that_ran_out_of_memory_cannot_have_settings_that_the_rules_refuse(case, answer):
+    found = answer(case(FULL, CAPTURED, has_given_settings=True, paths=("job.log",)))
+    assert "G22: mlp: transformer-engine 2.11 cannot capture" in found.fixes[0].text
+    assert not [fix for fix in found.fixes if fix.command.startswith("mbr-perf")]
+    assert found.symptoms == ()
+
+
+def test_refused_settings_of_a_job_that_ended_well_are_noted(case, answer):
+    found = answer(case("", CAPTURED, has_given_settings=True, paths=("job.log",)))
+    assert (found.fixes, "G22: " in found.evidence[0]) == ((), True)
+
+
+def test_a_job_that_failed_by_its_settings_is_shown_the_rule(case, answer):
+    found = answer(case("ValueError: no", CAPTURED, has_given_settings=True))
+    assert "G22: " in found.evidence[0]
+    assert any(fix.text.startswith("G22: ") for fix in found.fixes)
+
+
+def test_no_setting_of_the_allocator_that_the_job_excludes_is_printed(case, answer):
+    excluded = answer(case(FRAGMENTED, TE | {"ddp": {"nccl_ub": True}}, expandable_segments=False)).fixes[0]
+    assert "expandable_segments:True" not in excluded.command
+
+
+def test_no_change_that_the_rules_refuse_is_printed(case, answer):
+    outlook = Outlook((Change("mlp", 60 * GIB, 0.16),), budget_bytes=74 * GIB)
+    fix = answer(case(FULL, CAPTURED | {"recompute": "core_attn"}), outlook).fixes[0]
+    assert (fix.command, "G22: " in fix.text) == ("", True)
+
+
+def test_the_command_overrides_the_same_rules_as_the_run(case, answer):
+    forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=True), forced=("G22",))
+    assert "--force G22" in answer(forced).fixes[0].command
+    assert rulings_on(forced, this_host()).job == ()
+
+
+@pytest.mark.parametrize("gpu", [(), ("-g", "h1000")])
+def test_a_typo_of_the_recipe_is_named_with_all_other_problems(mbr_perf, gpu):
+    answer = mbr_perf("diagnose", "gone.log", "-mr", "llama3_8bb", "--recompute_modules", "mpl", *gpu)
+    assert answer.code == 2
+    for problem in (gpu[1] if gpu else "GPU type", "'llama3_8bb'", "'mpl'", "gone.log"):
+        assert problem in answer.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "using world size: 32, data-parallel size: 2, tensor-model-parallel size: 4, pipeline-model-parallel size: 4",
+        "using world size: 32, data-parallel size: 2, context-parallel size: 1 tensor-model-parallel size: 4, "
+        "encoder-pipeline-model-parallel size: 0, pipeline-model-parallel size: 4",
+        " > number of parameters on (tensor, pipeline) model parallel rank (3, 3): 4669571072",
+    ],
+)
+def test_sizes_that_the_log_contradicts_are_doubted(mbr_perf, tmp_path, line):
+    log, job = tmp_path / "a.log", ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "bf16", "-ng", "32")
+    log.write_text(f"{line}\n[rank3]: {FULL}\n")
+    answers = {
+        size: json.loads(mbr_perf("diagnose", log, *job, "-pp", size, "--no_plan", "--json").out) for size in ("2", "4")
+    }
+    assert "pipeline_model_parallel_size" in answers["2"]["fixes"][0]["text"]
+    assert not any(
+        "mbr-perf" in (fix["command"] or "") and "-mr llama" in fix["command"] for fix in answers["2"]["fixes"]
+    )
+    assert not any("contradict" in text for text in answers["4"]["evidence"])
+    assert not any("pipeline_model_parallel_size" in fix["text"] for fix in answers["4"]["fixes"])

@@ -1,4 +1,4 @@
-"""Processes end with their parent, show their stacks on request, and import without garbage collection."""
+"""Processes wait for the harness's word, end with their parent, show their stacks on request, and import without garbage collection."""
 
 import gc
 import os
@@ -65,3 +65,27 @@ def test_no_garbage_is_collected_while_libraries_are_imported(block):
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+STARTER = """
+import os, socket, sys
+from harness.engine.warm_parent import fork_agent
+from harness.records.collect import WarmRequest
+request = WarmRequest(arguments=("--no_such_option",), num_ranks=1, environment={}, log=sys.argv[1], folder="/")
+pid, go = fork_agent(request, socket.socketpair()[0], {})
+os.write(go, sys.argv[2].encode())
+os.close(go)
+print(pid)
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("word", "begins"), [("go", True), ("", False)])
+def test_an_agent_begins_at_the_harnesss_word_and_ends_without_it(tmp_path, word, begins):
+    log = tmp_path / "launcher.log"
+    log.touch()
+    done = subprocess.run(
+        (sys.executable, "-c", STARTER, str(log), word), stdout=subprocess.PIPE, text=True, timeout=100, check=True
+    )
+    assert wait_until(lambda: not runs(int(done.stdout)), 60.0)
+    assert ("usage:" in log.read_text()) is begins

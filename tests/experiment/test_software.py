@@ -1,10 +1,17 @@
+"""Small values of an experiment: software, optimizer states, user buffers."""
+
 from itertools import pairwise
 
 import pytest
+from pydantic import ValidationError
 
+from harness.experiment.experiment import KernelSpec, OptimizerSpec
+from harness.experiment.optimizer_states import host_state_bytes
 from harness.experiment.software import Software, parse_assume
+from harness.experiment.user_buffers import NAMED, UserBuffers
 from harness.units import parse_version
 from tests.commands import refused
+from tests.engine import shapes
 
 ASCENDING = ["0.16.0.dev0", "0.16.0a1", "0.16.0rc1.dev2", "0.16.0rc1", "0.16.0rc2", "0.16", "0.16.0.post1", "0.16.1",
              "0.20.0.dev0", "0.20.0", "1.0", "2.6.0dev0", "2.6", "2.11.0", "2.12"]  # fmt: skip
@@ -45,3 +52,74 @@ def test_assume_replaces_what_it_names_and_keeps_the_rest():
 def test_assume_names_every_part_that_is_wrong():
     wrong = "mcore=0.19,gpu=h900,torch=new"
     refused(lambda: parse_assume(wrong, Software()), "'mcore'", "megatron-core", "'h900'", "'new'", num=None)
+
+
+ON_HOST = {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True}
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "optimizer", "expected"),
+    [
+        (64, ON_HOST, 8 * 4 * (10**9 + 10**9 / 64)),  # copies of whole weights, before the states are there
+        (2, ON_HOST, 2 * 16 * 10**9 / 2),
+        (2, ON_HOST | {"optimizer_offload_fraction": 0.25}, 2 * 16 * 10**9 / 2 / 4),
+        (2, {}, 0),
+    ],
+)
+def test_a_node_holds_the_states_of_its_ranks(num_gpus, optimizer, expected):
+    spec = shapes.experiment(shapes.DENSE, num_gpus=num_gpus).model_copy(
+        update={"optimizer": OptimizerSpec(**optimizer)}
+    )
+    assert host_state_bytes(spec, 10**9, 0) == expected
+
+
+H100_70B = "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"
+
+
+def test_a_name_is_kept_as_its_buffers_so_that_a_record_says_them_all():
+    kernels = KernelSpec.model_validate({"tp_comm_overlap_cfg": H100_70B})
+    assert kernels.tp_comm_overlap_cfg == NAMED[H100_70B]
+    assert KernelSpec.model_validate(kernels.model_dump()) == kernels
+    assert KernelSpec.model_validate_json(kernels.model_dump_json()) == kernels
+
+
+def test_transformer_engine_gets_every_named_buffer_with_its_settings():
+    assert NAMED[H100_70B].ub_cfgs["fc2_fprop"] == {
+        "method": "pipeline", "num_sm": 16, "cga_size": 2, "num_splits": 4, "set_sm_margin": True, "fp8_buf": False,
+    }  # fmt: skip
+    assert NAMED[H100_70B].ub_cfgs["qkv_wgrad"] == {
+        "method": "bulk", "num_sm": 24, "cga_size": 2, "set_sm_margin": False,
+    }  # fmt: skip
+    assert all(len(buffers.ub_cfgs) == 10 for buffers in NAMED.values())
+
+
+def test_a_gemm_that_is_left_out_is_left_to_transformer_engine():
+    buffers = UserBuffers.model_validate({"proj_fprop": {"method": "ring_exchange"}})
+    assert list(buffers.ub_cfgs) == ["proj_fprop"]
+
+
+def test_buffers_read_as_one_line_by_method():
+    buffers = UserBuffers.model_validate(
+        {
+            "fc1_dgrad": {"method": "bulk", "num_sm": 2},
+            "proj_fprop": {"method": "pipeline"},
+            "qkv_dgrad": {"method": "bulk"},
+        }
+    )
+    assert str(buffers) == "bulk qkv_dgrad 16 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 16 SMs"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"proj_wgrad": {"method": "bulk"}},
+        {"qkv_fprop": {"method": "pipeline"}},
+        {"proj_fprop": {"method": "bulk"}},
+        {"qkv_dgrad": {"method": "ring_exchange"}},
+        {"fc1_fprop": {"method": "ring_exchange", "num_sm": True}},
+        {"proj_fprop": {"method": "ring_exchange", "fp8_buf": True}},
+    ],
+)
+def test_what_transformer_engine_would_ignore_or_refuse_does_not_construct(wrong: dict[str, object]):
+    with pytest.raises(ValidationError):
+        UserBuffers.model_validate(wrong)

@@ -1,13 +1,14 @@
-"""Texts of torch 2.1 to 2.15 and of the libraries beside it: what they say, and what kind of failure that is.
-
-The labels follow the rules' reasoning on hand-written texts; none of them was proved by a rerun on a GPU.
-"""
+"""Texts of torch 2.1 to 2.15 and of the libraries beside it: what they say, and what kind of failure that is, in any text."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from harness.failures.allocator import allocator_figures, size_bytes
-from harness.failures.classify import Ending, classify
-from harness.failures.verdict import ProcessMemory
+from harness.failures.allocator import EIB, allocator_figures, size_bytes
+from harness.failures.classify import Ending, classify, expandable_segments
+from harness.failures.of_run import oom_of_run
+from harness.failures.verdict import ProcessMemory, table
+from harness.records.rank import Failure
 
 MIB, GIB = 1024**2, 1024**3
 HINT_2_0 = (" If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See "
@@ -225,3 +226,92 @@ def test_where_no_text_tells_the_ending_does(ending, oom_class, confidence):
 )  # fmt: skip
 def test_a_size_is_read_as_torch_writes_it(text, expected):
     assert size_bytes(text) == expected
+
+
+FRAGMENTED = (
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.31 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.07 "
+    "GiB is free. Including non-PyTorch memory, this process has 78.03 GiB memory in use. Of the allocated memory 54.02 GiB is "
+    "allocated by PyTorch, and 20.41 GiB is reserved by PyTorch but unallocated."
+)
+
+
+@pytest.fixture(name="failed")
+def _failed(make_spec, make_rank, make_record):
+    """A run whose ranks failed as given, in a recorded environment."""
+
+    def build(*failures, environment=None):
+        spec = make_spec()
+        ranks = tuple(make_rank(spec, rank, 1.0, failure=failure) for rank, failure in enumerate(failures))
+        return make_record(spec, ranks=ranks, status="oom", provenance={"environment": environment or {}})
+
+    return build
+
+
+def test_the_lowest_rank_that_ran_out_of_memory_tells_the_class(failed):
+    record = failed(Failure(kind="error", message="NCCL"), Failure(kind="oom", message=FRAGMENTED))
+    oom = oom_of_run(record)
+    assert (record.first_oom.rank, oom.oom_class, oom.confidence) == (1, "fragmentation", "high")
+
+
+def test_expandable_segments_of_the_run_make_fragmentation_doubtful(failed):
+    record = failed(
+        Failure(kind="oom", message=FRAGMENTED), environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    )
+    assert oom_of_run(record).confidence == "low"
+
+
+def test_a_run_in_which_no_rank_ran_out_of_memory_has_no_class(failed):
+    assert oom_of_run(failed(Failure(kind="error", message="CUDA error: device-side assert"))) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native, expandable_segments: true"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}, False),
+    ],
+)
+def test_the_name_that_torch_prefers_says_whether_segments_are_expandable(failed, environment, expected):
+    assert expandable_segments(failed(environment=environment).provenance.environment) == expected
+
+
+SIZES = st.sampled_from(
+    ["0 bytes", "512 bytes", "896.00 KiB", "2.31 GiB", "79.11 GiB", "17179869184.00 GiB", "9" * 25 + " GiB", "-1 GiB"]
+)
+WORDS = st.sampled_from([
+    "CUDA out of memory. ", "Tried to allocate ", "more than 1EB memory.", "GPU 0 has a total capacity of ", "capacty of ",
+    " of which ", " is free. ", "Process 42 has ", " memory in use. ", "Including non-PyTorch memory, this process has ",
+    " allowed; ", "Of the allocated memory ", " is allocated by PyTorch, ", "with ", " allocated in private pools (e.g., CUDA Graphs), ",
+    "and ", " is reserved by PyTorch but unallocated.", " already allocated; ", " reserved in total by PyTorch", "(GPU 1; ",
+    "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: ",
+    "DefaultCPUAllocator: can't allocate memory: you tried to allocate ", "Failed to CUDA calloc async ", "MemoryError", "\n",
+    "Traceback (most recent call last):", 'File "a/schedules.py", line 3, in forward_step', "ValueError: x", "exitcode  : -9 (pid: 7)",
+    "rank      : 3 (local_rank: 3)", "time      : 2026-08-21_14:03:30", "Root Cause (first observed failure):", "=====",
+    "Connection closed by peer", "srun: error: task 1: Killed", "iteration 7/ 9 |", "[E0821 14:03:30.1 x]",
+])  # fmt: skip
+TEXTS = st.lists(st.one_of(WORDS, SIZES, st.text(max_size=12)), max_size=40).map("".join)
+ENDINGS = st.builds(
+    Ending,
+    exit_code=st.none() | st.integers(-70, 260),
+    expandable_segments=st.none() | st.booleans(),
+)  # fmt: skip
+
+
+def judged_whole(text, ending):
+    verdict = classify(text, ending)
+    assert verdict.oom_class in table()["advice"]
+    assert verdict.confidence in ("high", "medium", "low")
+    assert verdict.reason
+    figures = allocator_figures(text)
+    numbers = [] if figures is None else [figures.tried_bytes, figures.total_bytes, figures.free_bytes, figures.allocated_bytes,
+                                         figures.unallocated_bytes, figures.private_pool_bytes]  # fmt: skip
+    assert all(number is None or 0 <= number < EIB for number in numbers)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(TEXTS, ENDINGS)
+def test_every_text_has_a_verdict(text, ending):
+    judged_whole(text, ending)

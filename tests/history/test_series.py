@@ -1,12 +1,13 @@
-"""Nights of a case, what each measured, and what changed between them."""
+"""Nights of a case: what each measured, what changed between them, and the newest against those before it."""
 
+import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from harness.errors import BadRequestError
 from harness.history.cases import named_case
-from harness.history.changes import change_text, changes, notable
+from harness.history.changes import LOOK_BACK, ChangePoint, Trend, change_points, change_text, changes, notable, trend
 from harness.history.record import HistoryFigure
 from harness.history.series import nights_of, series_of
 
@@ -125,3 +126,88 @@ def test_two_cases_of_a_suite_with_the_same_settings_are_two_points_of_one_night
 def test_a_suites_name_means_its_case(kept):
     records = [kept(0, suite_case="free"), kept(1, suite_case="limited")]
     assert named_case("free", records) == named_case(records[0].case, records) == records[0].case
+
+
+def nights(num, *, seed, noise=0.01):
+    draw = random.Random(seed)
+    return [700.0 * (1 + draw.gauss(0, noise)) for _ in range(num)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "better", "word"),
+    [
+        (0.94, "higher", "worse"),
+        (1.06, "higher", "better"),
+        (1.06, "lower", "worse"),
+        (0.94, "lower", "better"),
+        (0.94, "equal", "other"),
+        (1.0, "higher", "steady"),
+    ],
+)
+def test_a_change_beyond_noise_has_its_word_by_the_direction_of_the_figure(factor, better, word):
+    assert trend([*nights(20, seed=1), 700.0 * factor], better).word == word
+
+
+def test_noise_alone_is_nearly_always_steady():
+    words = [trend(nights(21, seed=seed), "higher").word for seed in range(500)]
+    assert 485 <= words.count("steady") <= 500
+
+
+def test_the_level_is_that_since_the_last_step():
+    newest = trend([*nights(10, seed=2), *(value * 0.9 for value in nights(10, seed=3)), 630.0], "higher")
+    assert newest.level == pytest.approx(630.0, rel=0.01)
+    assert newest.word == "steady"
+
+
+def test_few_nights_are_new():
+    assert trend([700.0, 500.0, 700.0], "higher") == Trend("new")
+    assert trend([700.0], "higher") == Trend("new")
+
+
+def test_figures_without_noise_may_change_by_two_thousandths():
+    assert trend([58e9] * 6 + [58.1e9], "lower").word == "steady"
+    assert trend([58e9] * 6 + [58.2e9], "lower").word == "worse"
+
+
+def test_only_the_newest_nights_count():
+    assert trend([1.0] * 50 + [700.0] * (LOOK_BACK + 1), "higher").level == 700.0
+
+
+def series(num, *, seed, noise=0.01, steps=()):
+    """Throughput with noise between nights; each of ``steps`` is (night, relative change of the level from it on)."""
+    draw = random.Random(seed)
+    level = [700.0 * (1 + sum(change for at, change in steps if night >= at)) for night in range(num)]
+    return [value * (1 + draw.gauss(0, noise)) for value in level]
+
+
+def test_a_planted_step_is_found_where_it_is():
+    (point,) = change_points(series(30, seed=1, steps=((15, -0.05),)))
+    assert point.index == 15
+    assert point.fraction == pytest.approx(-0.05, abs=0.01)
+    assert point.p_value < 1e-6
+
+
+def test_steps_of_5_percent_in_1_percent_noise_are_found_in_all_of_forty_series():
+    found = [change_points(series(30, seed=seed, steps=((15, -0.05),))) for seed in range(40)]
+    assert [seed for seed, points in enumerate(found) if not any(abs(p.index - 15) <= 2 for p in points)] == []
+
+
+def test_in_noise_alone_hardly_any_is_found():
+    found = [len(change_points(series(60, seed=seed, noise=0.02))) for seed in range(60)]
+    assert sum(found) <= 2
+
+
+def test_two_steps_are_two_points_with_the_levels_between():
+    first, second = change_points(series(60, seed=3, steps=((20, -0.06), (40, 0.06))))
+    assert (first.index, second.index) == (20, 40)
+    assert first.after == second.before
+
+
+def test_figures_without_noise_show_every_step_and_nothing_else():
+    assert change_points([58e9] * 20) == ()
+    assert change_points([58e9] * 10 + [60e9] * 10) == (ChangePoint(10, 58e9, 60e9, 0.0),)
+
+
+def test_the_newest_nights_are_never_a_change_point():
+    assert change_points(series(30, seed=4, steps=((29, -0.2),))) == ()
+    assert change_points([700.0, 600.0, 700.0]) == ()

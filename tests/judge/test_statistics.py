@@ -1,17 +1,22 @@
-"""Welch's test and Student's tail against published values."""
+"""Statistics and levels of figures, by hand."""
 
 import random
 import re
 
 import pytest
 
+from harness.judge.levels import levels, spread_around, step_before
+from harness.judge.readings import clock_doubts, device_used, is_victim
 from harness.judge.statistics import (
     half_width,
+    relative_spread,
     t_quantile,
     t_upper_tail,
     time_change,
     welch,
 )
+from harness.records.rank import Device, Failure, RankClocks
+from harness.records.run import DeviceSample, NodeSample
 
 
 def test_quantiles_and_tails_are_those_of_the_printed_tables():
@@ -69,3 +74,65 @@ def test_few_runs_state_how_far_they_are_apart_or_the_spread_of_their_steps():
     assert one.interval is None
     assert re.search("steps .* 20.0 %", one.basis)
     assert re.search("runs .* 10.0 %", time_change((0.95, 1.05), (1.0, 1.0), (None, None)).basis)
+
+
+def test_a_step_is_seldom_found_where_there_is_none():
+    draw = random.Random(1)
+    found = sum(step_before([draw.gauss(0, 1) for _ in range(20)]) > 0 for _ in range(1000))
+    assert found <= 20
+
+
+def test_a_step_between_values_that_are_equal_otherwise_is_found():
+    assert step_before([700.0, 700.0, 680.0, 680.0]) == 2
+    assert step_before([700.0] * 5) == step_before([700.0] * 3 + [700.0000000001] * 3) == 0
+    assert step_before([700.0, 680.0, 680.0]) == 0
+
+
+def test_a_step_is_as_sure_as_students_test_of_its_sides_over_all_splits():
+    values = [0.0, 1.0, 10.0, 11.0]  # t = sqrt(200) with 2 degrees: p = 1 - sqrt(200 / 202), at 3 places
+    assert [step_before(values, alpha) for alpha in (0.0148, 0.0149)] == [0, 2]
+
+
+def test_further_steps_are_found_where_they_are_clear():
+    assert levels([1.0] * 5 + [2.0] * 5 + [3.0] * 5) == [range(5), range(5, 10), range(10, 15)]
+    assert levels([1.0] * 5 + [5.0] * 5 + [6.0] * 4) == [range(5), range(5, 14)]
+
+
+def test_the_spread_is_that_around_each_level_and_ignores_an_odd_night():
+    values = [99.0, 100.0, 101.0, 102.0, 50.0, 198.0, 200.0, 202.0, 204.0, 200.0]
+    assert spread_around(values, [range(5), range(5, 10)]) == pytest.approx(1.4826 * 0.01, rel=0.01)
+    assert spread_around(values, [range(10)]) > 0.3
+
+
+@pytest.mark.parametrize(("num_samples", "peak"), [(0, None), (1, 7)])
+def test_a_single_sample_of_a_gpu_is_a_reading(make_spec, make_rank, num_samples, peak):
+    sampled = DeviceSample(uuid="GPU-1a", name="NVIDIA H100", index=0, max_used_bytes=7, num_samples=num_samples)
+    rank = make_rank(make_spec(), 0, memory=None, device=Device(kind="cuda", name="NVIDIA H100", uuid="1a"))
+    assert device_used([NodeSample(hostname="node0", devices=(sampled,))])(rank) == peak
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "is_explained"),
+    [
+        ("signal", "killed by SIGTERM", True),
+        ("signal", "killed by SIGKILL", False),
+        ("error", "Connection reset by peer", True),
+        ("error", "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7", True),
+        ("error", "NCCL error in: NCCLUtils.cpp:77, internal error", True),
+        ("error", "NCCL error in: NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN)", False),
+        ("error", "it broke", False),
+        ("oom", "NCCL error in: NCCLUtils.cpp:77, internal error", False),
+    ],
+)
+def test_only_a_lost_peer_or_a_sigterm_makes_a_rank_a_victim(kind, message, is_explained):
+    assert is_victim(Failure(kind=kind, message=message)) is is_explained
+
+
+@pytest.mark.parametrize(("over", "window_s"), [("run", 5.0), ("window", None)])
+def test_without_times_of_the_steps_no_gap_of_samples_is_known(over, window_s):
+    assert clock_doubts(RankClocks(over=over, num_samples=0, window_s=window_s, longest_gap_s=99.0)) == []
+
+
+def test_equal_figures_around_zero_have_no_relative_spread():
+    assert relative_spread([0.0, 0.0]) is None
+    assert relative_spread([-1.0, 1.0]) is None

@@ -1,24 +1,30 @@
-"""Processes are told apart by number and start time, and only our own are touched."""
+"""Processes are told apart by number and start time, folders by their owner; a crew polls rarely, and a signal is a value."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 
+from harness.launch.crew import MAX_LOOKING, Crew, interruption
 from harness.launch.processes import (
     adopt_orphans,
     adopted,
     bury,
     catches,
+    claim,
     descendants,
     has_pending,
     identify,
     is_alive,
+    life_of,
     send,
+    this_process,
 )
+from harness.records.rank import OWNER, Owner
 from tests.waiting import wait_until
 
 
@@ -105,3 +111,102 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse():
         renamed.stdout.readline()
         assert renamed.pid in {process.pid for process in descendants(os.getpid())}
         renamed.kill()
+
+
+class Agent(subprocess.Popen[bytes]):
+    """Counts the looks: each asks once whether it runs."""
+
+    num_looks = 0
+
+    def poll(self):
+        self.num_looks += 1
+        return super().poll()
+
+
+def test_whoever_keeps_looking_looks_for_a_small_share_of_the_time():
+    with Agent(("sleep", "60")) as agent:
+        crew = Crew(agent)
+        one_look_s = min(seconds(crew.look) for _ in range(5))
+        agent.num_looks, began = 0, time.monotonic()
+        while time.monotonic() < began + 0.5:
+            crew.keep_looking()
+        num_looks = agent.num_looks
+        agent.kill()
+    assert (
+        1 <= num_looks <= 1 + 4 * MAX_LOOKING * 0.5 / one_look_s
+    )  # four times as many where looks have become quicker
+
+
+def seconds(action):
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def test_a_signal_that_came_just_before_an_inner_block_ends_that_block_too():
+    with interruption() as outer:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with interruption() as inner:
+            assert inner.signal is signal.SIGTERM
+        assert outer.signal is signal.SIGTERM
+
+
+def test_a_later_block_knows_nothing_of_an_earlier_signal():
+    with interruption():
+        os.kill(os.getpid(), signal.SIGINT)
+    with interruption() as later:
+        assert later.signal is None
+
+
+def test_a_signal_that_an_inner_block_did_not_heed_reaches_the_outer_one():
+    with interruption() as outer:
+        with interruption():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert outer.signal is signal.SIGINT
+
+
+@pytest.fixture
+def owned_by(tmp_path):
+    """What is known of a folder that this process has claimed, with some facts of its claim changed."""
+
+    def life(**changes):
+        owner = this_process().model_copy(update=changes)
+        (tmp_path / OWNER).write_text(owner.model_dump_json())
+        return life_of(tmp_path)
+
+    return life
+
+
+def test_a_folder_of_a_living_process_is_alive(tmp_path):
+    claim(tmp_path)
+    assert life_of(tmp_path).state == "alive"
+    assert Owner.model_validate_json((tmp_path / OWNER).read_text()).pid == os.getpid()
+
+
+def test_a_folder_of_a_process_that_ended_is_dead(tmp_path):
+    program = f"from pathlib import Path; from harness.launch.processes import claim; claim(Path({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    life = life_of(tmp_path)
+    assert (life.state, life.reason.endswith("is gone")) == ("dead", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "reason"),
+    [
+        ({"start_ticks": 1}, "dead", ""),  # another process of the same number
+        ({"boot_id": "another"}, "dead", ""),  # the machine was started anew
+        ({"boot_id": "another", "hostname": "node7"}, "unknown", "node7"),
+        ({"pid_namespace": "pid:[1]"}, "unknown", "container"),
+    ],
+)
+def test_another_process_is_not_taken_for_the_owner_and_what_cannot_be_seen_from_here_is_unknown(
+    owned_by, changes, state, reason
+):
+    life = owned_by(**changes)
+    assert life.state == state and reason in life.reason
+
+
+def test_a_folder_without_a_claim_or_with_a_damaged_one_is_unknown(tmp_path):
+    assert life_of(tmp_path).state == "unknown"
+    (tmp_path / OWNER).write_text("{")
+    assert (life_of(tmp_path).state, "not JSON" in life_of(tmp_path).reason) == ("unknown", True)

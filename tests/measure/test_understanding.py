@@ -1,4 +1,4 @@
-"""From a request to everything that is known before a start."""
+"""From a request to everything that is known before a start: the machine, its GPUs and its container."""
 
 import sys
 from dataclasses import replace
@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.launch.environment import Host
+from harness.launch.environment import Host, this_host
 from harness.launch.environment_rows import STOPS
+from harness.launch.machine import settled_gpu
+from harness.measure.provenance import container_of
 from harness.measure.understanding import RunRequest, settle, understand, with_stop
 from harness.records.gating import LaunchSettings
 from harness.resolve.recipe import ForeignSource, Request
+from tests.commands import refused
 
 REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")
 
@@ -106,3 +109,39 @@ def test_a_job_that_megatron_would_stop_at_its_start_is_noted(tmp_path, host, ex
     asked = Request(model_recipe_name="", gpu="h100", source=ForeignSource("megatron_args", str(script)))
     noted = with_stop(settle(RunRequest(asked=asked), host), asked).notes
     assert any(note.startswith(STOPS) and "V01" in note for note in noted) == stops
+
+
+@pytest.fixture(name="answering")
+def _answering(program):
+    """This machine, with a shell script in the place of the interpreter that asks NVML."""
+    return lambda body: replace(this_host(), python=program(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("echo 'Segmentation fault' >&2; exit 139", "exit code 139: Segmentation fault"),
+        ("echo what", ": what"),
+        ("""echo '{"gpus": [{"index": 0, "error": "GPU is lost (NVML 15)"}]}'""", "GPU is lost"),
+    ],
+)
+def test_unknown_gpus_are_no_cpu_run(answering, body, reason):
+    refused(lambda: settled_gpu(answering(body)), reason)
+
+
+def test_a_machine_without_the_driver_is_one_without_gpus(answering):
+    gpu, source = settled_gpu(answering("""echo '{"error": "no library (NVML 12)"}'"""))
+    assert (gpu, source.endswith(" (no library (NVML 12))")) == ("cpu", True)
+
+
+@pytest.mark.parametrize(
+    ("shell", "image"),
+    [
+        ({"NVIDIA_PYTORCH_VERSION": "25.09", "NVIDIA_BUILD_ID": "1234"}, "nvidia pytorch 25.09 build 1234"),
+        ({"NVIDIA_PYTORCH_VERSION": "25.09"}, "nvidia pytorch 25.09"),
+        ({"NVIDIA_BUILD_ID": "1234"}, None),
+        ({}, None),
+    ],
+)
+def test_an_image_of_nvidia_is_named_by_its_own_variables(shell, image):
+    assert container_of(shell) == image

@@ -1,9 +1,12 @@
-"""The inventory of a results folder reports whole, incomplete and damaged entries, and changes nothing."""
+"""The inventory of a results folder, and stamps of sources: read, and nothing is changed or imported."""
+
+import sys
 
 import pytest
 
 from harness.records.inventory import file_sizes, find_stored, inventory
 from harness.records.store import new_run_dir, write_record
+from harness.records.trace import megatron_core_stamps, tree_stamps
 from tests.commands import refused
 
 
@@ -63,3 +66,34 @@ def test_an_entry_is_found_by_its_id_its_start_or_its_last_digits(committed, res
 
 def test_a_folder_that_is_neither_run_nor_sweep_is_refused(tmp_path):
     refused(lambda: find_stored(tmp_path, tmp_path), str(tmp_path))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """An editable megatron-core, the first that would be imported."""
+    (tmp_path / "megatron" / "core" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "megatron" / "__init__.py").touch()
+    (tmp_path / "megatron" / "core" / "layer.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path / "megatron" / "core"
+
+
+def test_an_edited_megatron_core_of_the_same_version_has_other_stamps_and_is_not_imported(checkout):
+    before = list(megatron_core_stamps())
+    (checkout / "layer.py").write_text("x = 10\n")
+    after = list(megatron_core_stamps())
+    assert len(before) == len(after) == 1
+    assert before != after
+    assert "megatron" not in sys.modules
+
+
+def test_byte_code_is_no_input(checkout):
+    before = list(tree_stamps(checkout))
+    (checkout / "__pycache__" / "layer.pyc").touch()
+    assert list(tree_stamps(checkout)) == before
+
+
+def test_a_file_that_is_not_there_has_a_stamp_too(tmp_path):
+    assert list(tree_stamps(tmp_path / "gone")) == [f"{tmp_path / 'gone'} none"]

@@ -1,3 +1,7 @@
+"""Shipped recipes and examples: each is read as it stands, resolves, and keeps the rules."""
+
+from pathlib import Path
+
 import pytest
 
 from harness.experiment.layout import layout_problem
@@ -7,6 +11,8 @@ from harness.predict.flops import model_flops_per_step
 from harness.recipes.rows import check_files, full_size, parameter_count
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
 from harness.resolve.recipe import build_spec
+from harness.resolve.suite_file import read_suite
+from harness.resolve.sweep_file import read_sweep_file
 
 RECIPES = {f.name: load_recipe(f.path, f.label) for f in all_recipe_files(recipes_dir())}
 POINTS = [(f"{name} {p.title}", p) for name, r in RECIPES.items() for p in r.points]
@@ -88,3 +94,29 @@ def test_the_small_model_keeps_the_character_of_the_large_one(name):
 )  # fmt: skip
 def test_models_have_the_published_number_of_parameters(name, billions):
     assert parameter_count(full_size(RECIPES[name])) / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+EXAMPLES = Path(__file__).parents[2] / "recipes" / "examples"
+
+
+@pytest.mark.parametrize("name", ["dense", "moe"])
+@pytest.mark.parametrize("gpu", ["cpu", "h100"])
+def test_an_example_recipe_breaks_no_rule(mbr_perf, name, gpu):
+    answer = mbr_perf("check", "-mr", EXAMPLES / f"{name}.yaml", "-g", gpu, "--no_megatron")
+
+    assert answer.code == 0, answer.out
+    assert answer.out.startswith(f"LEGAL: {name} pretrain, ")  # with an error or a warning, its words stand there
+
+
+def test_examples_are_not_listed(mbr_perf):
+    assert "examples" not in mbr_perf("recipes", "list").out
+
+
+def test_the_example_suite_is_read():
+    assert "dense_under_a_limit" in {case.name for case in read_suite(str(EXAMPLES / "suite.yaml")).cases}
+
+
+def test_the_example_sweep_is_read():
+    sweep = read_sweep_file(str(EXAMPLES / "sweep.yaml"))
+
+    assert sweep.title.startswith("What does recompute save")

@@ -1,9 +1,13 @@
-"""A wrong request ends with exit code 2, says where and what, and names the nearest right one. Nothing is started."""
+"""A wrong request, folder or limit ends with exit code 2 and names the nearest right one. Nothing is started."""
 
 import os
+import re
 from importlib.util import find_spec
+from math import isfinite
 
 import pytest
+
+from harness.records.store import read_run
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is reported first")
 RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
@@ -115,3 +119,87 @@ def test_a_limit_that_is_no_number_is_refused_for_many_runs_as_for_one(mbr_perf,
     answer = mbr_perf(*command, option, value, "--dryrun", "--results_dir", tmp_path / "results")
     assert (answer.code, answer.out) == (2, "")
     assert f"{option} {value} " in answer.err
+
+
+GIB = 1024**3
+SMALL = ("-mr", "llama3_8b", "-g", "cpu", "--num_layers", "4", "-sl", "256", "-ms", "4", "--eval_time_start_step", "2")
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "1e-12"])
+def test_a_limit_that_is_none_is_refused(mbr_perf, limit):
+    answer = mbr_perf("run", *SMALL, "--memory_limit", limit, "--dryrun")
+    assert answer.code == 2
+    wanted = "above 0" if isfinite(float(limit)) else "a finite number"
+    assert f"--memory_limit {float(limit):g} must be {wanted}" in answer.err
+
+
+def test_a_step_cannot_be_both_watched_and_measured(mbr_perf):
+    answer = mbr_perf("run", *SMALL[:-1], "1", "--memory_limit", "1", "--dryrun")
+    assert answer.code == 2
+    assert re.search(r"CPU17: .* 0 and 1; .* step 1\n", answer.err)
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [
+        (("-ms", "2"), "--max_steps 10, or --eval_time_start_step 2 with --max_steps 3"),
+        (("-ms", "5", "--skip_first_percent_time", "0.1"), "--max_steps 20, or --eval_time_start_step 2"),
+        (("-ms", "5", "--skip_first_percent_time", "0"), "--eval_time_start_step 2"),
+        (("-ms", "9", "--eval_time_start_step", "1"), "--eval_time_start_step 2"),
+    ],
+)
+def test_the_refusal_names_what_works(mbr_perf, asked, way):
+    limited = ("run", "-mr", "llama3_8b", "-g", "cpu", "--memory_limit", "1", "--dryrun")
+    answer = mbr_perf(*limited, *asked)
+    assert (answer.code, f": {way}\n" in answer.err) == (2, True), answer.err
+    for option in way.split(", or "):
+        assert mbr_perf(*limited, *asked, *option.replace(" with ", " ").split()).code == 0
+
+
+@pytest.mark.slow
+def test_a_limit_above_what_the_gpu_has_is_refused(mbr_perf):
+    answer = mbr_perf("check", "-mr", "llama3_8b", "-g", "h100", "--memory_limit", "96")
+    assert answer.code == 2
+    assert "RUN06" in answer.out + answer.err
+
+
+@pytest.mark.parametrize("gpu", ["cpu", "h100"])
+def test_a_limit_makes_another_experiment_on_a_gpu_only(make_spec, gpu):
+    measure = make_spec(gpu=gpu).measure.model_copy(update={"memory_limit_bytes": GIB})
+    assert (make_spec(gpu=gpu, measure=measure).fingerprint == make_spec(gpu=gpu).fingerprint) is (gpu == "cpu")
+
+
+@pytest.mark.parametrize("left", ["rank_000.json", "rank_000.progress.jsonl"])
+def test_ranks_of_a_run_that_was_never_committed_are_not_taken_for_this_ones(replay, tmp_path, left):
+    ranks = tmp_path / "mine" / "ranks"
+    ranks.mkdir(parents=True)
+    (ranks / left).write_text("")
+    answer = replay("ok", "--run_dir", tmp_path / "mine")
+    assert answer.code == 2
+    assert "already holds a run\n  name a new folder" in answer.err
+    assert not (tmp_path / "mine" / "record.json").exists()
+
+
+def test_a_run_folder_that_cannot_be_made_is_a_wrong_request(replay, tmp_path):
+    (tmp_path / "file").write_text("")
+    answer = replay("ok", "--run_dir", tmp_path / "file" / "run")
+    assert answer.code == 2
+    assert re.search(f"error: --run_dir {tmp_path / 'file' / 'run'}: .*Not a directory", answer.err)
+
+
+def test_every_fault_of_a_golden_is_reported_with_the_run_that_is_kept(replay, tmp_path):
+    (tmp_path / "golden.json").write_text('{"kind": "measured", "recipe": 3}')
+    answer = replay("ok", "--golden_values_path", tmp_path / "golden.json")
+    assert answer.code == 2
+    (kept,) = (tmp_path / "results" / "runs").iterdir()
+    assert f" {kept}" in answer.err
+    assert "golden.json:1: recipe: " in answer.err
+    assert "golden.json:1: metrics: " in answer.err
+    assert read_run(kept).status == "ok"
+
+
+@pytest.mark.parametrize(("name", "code"), [("ok", 0), ("oom", 4), ("killed", 3)])
+def test_a_further_node_says_how_the_run_ended_and_leaves_the_record_to_the_first(replay, tmp_path, name, code):
+    node = ("--nnodes", "2", "--node_rank", "1", "--master_addr", "node0", "--run_dir", tmp_path / "shared")
+    assert replay(name, *node).code == code
+    assert not (tmp_path / "shared" / "record.json").exists()

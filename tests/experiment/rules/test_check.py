@@ -1,14 +1,19 @@
-"""What holds for the check as a whole, whatever is asked."""
+"""The check as a whole, the rule table as people read it, and requests of Megatron-Bridge's performance scripts."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from harness.experiment.rules.check import check
+from harness.experiment.rules.check import RULES, check
 from harness.experiment.rules.rule import SEVERITIES
+from harness.experiment.rules.rulebook import entries, entries_named, readable
 from harness.experiment.software import Software
 
 VERSIONS = [None, "0.16.0", "0.16.1", "0.17.0", "0.18.2", "0.19.0", "0.20.0.dev0", "0.21.0"]
@@ -75,3 +80,80 @@ def test_the_rules_import_neither_torch_nor_megatron():
     code = "import sys, harness.experiment.rules.check, harness.experiment.rules.rulebook; " \
            "sys.exit(any(m in sys.modules for m in ('torch', 'megatron', 'transformer_engine', 'pynvml')))"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("num_gpus {s.spec.num_gpus} over TP {s.tp} x ETP {s.etp}", "num_gpus <num_gpus> over TP <TP> x ETP <ETP>"),
+        ("on {s.gpu.name} with recompute {s.spec.recompute.text}", "on <gpu> with recompute <recompute>"),
+        ("is {s.env[NVTE_FLASH_ATTN]}, not {old!r}", "is <NVTE_FLASH_ATTN>, not <old>"),
+        ("{hint}known: {known}", "known: <known>"),
+        ("no values", "no values"),
+    ],
+)
+def test_values_of_a_request_are_shown_by_name(template, text):
+    assert readable(template) == text
+
+
+def test_no_template_reaches_a_reader():
+    texts = [(e.id, text) for e in entries() for text in (e.message, e.fix, e.mcore_text or "")]
+    assert [(rule, text) for rule, text in texts if "{" in text or "}" in text] == []
+
+
+def test_every_message_says_something_without_the_values_of_a_request():
+    words = {(e.id, e.message): re.sub(r"<\w+>", "", e.message).strip(" =,") for e in entries()}
+    assert [found for found, rest in words.items() if len(rest) < 12] == []
+
+
+def test_only_rules_that_are_judged_are_counted():
+    assert len(entries()) == len(RULES)
+    assert {entry.severity for entry in entries()} == {"error", "warning", "note"}
+
+
+def test_rules_come_in_the_order_of_their_numbers():
+    ids = [e.id for e in entries() if e.id.startswith("R") and not e.id.startswith("RUN")]
+    assert (ids[0], ids[-1]) == ("R06", "R25")
+    assert ids.index("R09") < ids.index("R10")
+
+
+def test_an_id_with_rows_for_several_releases_shows_them_all():
+    assert [e.versions for e in entries_named("V04")] == ["before 0.18", "0.18 to before 0.19", "0.19 and later"]
+
+
+DATA = Path(__file__).parents[2] / "data" / "bridge" / "requests.yaml"
+REQUESTS = [request for group in yaml.safe_load(DATA.read_text()).values() for request in group]
+
+
+def fields(request: dict) -> dict:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in request["changes"].items()}
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: str(r["changes"]))
+def test_bridge_requests_are_judged_as_recorded(request_, judge):
+    findings = judge(request_["kind"], fields(request_))
+    errors = {f.id for f in findings if f.blocks}
+    assert (request_["rule"] in errors) if request_["rule"] else errors == set()
+    assert request_.get("warning") in {None, *(f.id for f in findings)}
+
+
+@pytest.mark.parametrize("request_", [r for r in REQUESTS if "why" not in r], ids=lambda r: str(r["changes"]))
+def test_bridge_refuses_the_same_unless_the_record_says_why_not(request_):
+    assert (request_["bridge"] == "refuses") == (request_["rule"] is not None)
+
+
+@pytest.mark.parametrize(
+    "request_", [r for r in REQUESTS if isinstance(r["bridge"], dict)], ids=lambda r: str(r["changes"])
+)
+def test_the_data_parallel_size_is_that_of_bridge(request_, request_for):
+    assert request_for(request_["kind"], **fields(request_)).data_parallel_size == request_["bridge"]["dp"]
+
+
+def test_a_request_for_no_gpus_does_not_construct(request_for):
+    with pytest.raises(ValidationError, match="num_gpus"):
+        request_for("dense", num_gpus=0)
+
+
+def test_a_tensor_size_that_divides_nothing_is_one_error_with_the_sizes_that_divide_all(judge):
+    [found] = [f for f in judge("dense", {"num_gpus": 8, "tp": 3, "sp": True}) if f.blocks]
+    assert (found.id, found.fix) == ("P03", "use -tp 1 or 2 or 4 or 8")
