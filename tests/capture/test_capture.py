@@ -83,11 +83,6 @@ def test_exec_after_cd_passes_arguments_on(captured):
     assert "hunter2" not in Path(job["args"]).read_text()
 
 
-def test_a_command_in_a_variable_is_captured(captured):
-    [job], _ = captured("command_in_a_variable.sh")
-    assert job["command"] == f"torchrun --nproc_per_node 8 --nnodes 2 /opt/Megatron-LM/pretrain_qwen.py {GPT}"
-
-
 @pytest.mark.slow
 def test_helpers_run_and_training_programs_do_not(captured):
     jobs, _ = captured("python_by_variable.sh")
@@ -97,7 +92,9 @@ def test_helpers_run_and_training_programs_do_not(captured):
     ]
 
 
-def test_batch_jobs_run_here_with_the_sizes_that_slurm_would_give_them(captured):
+def test_a_command_in_a_variable_and_batch_jobs_are_captured_with_the_sizes_that_slurm_would_give_them(captured):
+    [job], _ = captured("command_in_a_variable.sh")
+    assert job["command"] == f"torchrun --nproc_per_node 8 --nnodes 2 /opt/Megatron-LM/pretrain_qwen.py {GPT}"
     (first, second), _ = captured("batch_by_here_document.sh")
     assert first["command"] == f"srun --nodes=4 --ntasks-per-node=8 python pretrain_gpt.py {GPT} --exit-interval 4"
     assert (first["folder"], variables(first)["LAYERS"]) == ("/", "4")

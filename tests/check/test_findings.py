@@ -38,6 +38,8 @@ def test_a_finding_is_its_id_the_fix_and_megatron_cores_words(printed):
     lines = printed(REFUSED, WASTEFUL)
     assert lines[2:5] == [f"R09 fix: {REFUSED.fix}", f"warning R10: {WASTEFUL.message}", f"  fix: {WASTEFUL.fix}"]
     assert f"R09: {REFUSED.mcore_text}" in lines
+    assert any(line.startswith("forced R09: ") for line in printed(REFUSED.model_copy(update={"id": "A"}), FORCED))
+    assert "ENV02: megatron-core [bold]0.21[/bold] is newer" in printed(KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +53,6 @@ def test_a_finding_is_its_id_the_fix_and_megatron_cores_words(printed):
 )
 def test_the_first_line_is_the_verdict_with_the_worst_problem(printed, findings, verdict):
     assert printed(*findings)[0].startswith(verdict)
-
-
-def test_a_forced_error_is_called_forced(printed):
-    lines = printed(REFUSED.model_copy(update={"id": "A"}), FORCED)
-    assert any(line.startswith("forced R09: ") for line in lines)
-
-
-def test_brackets_are_text(printed):
-    assert "ENV02: megatron-core [bold]0.21[/bold] is newer" in printed(KNOWN)
 
 
 @pytest.mark.parametrize("width", [80, 120])

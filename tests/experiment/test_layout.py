@@ -38,16 +38,13 @@ def test_an_even_split_numbers_layers_through_the_ranks_of_each_virtual_stage():
     )
 
 
-def test_llama31_405b_has_one_layer_fewer_at_both_ends():
-    stages = cut(126, 8, 8, account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True)
-    assert sizes(stages)[0] == [1, 2, 2, 2, 2, 2, 2, 2]
-    assert sizes(stages)[7] == [2, 2, 2, 2, 2, 2, 2, 1]
-    assert sum(map(sum, sizes(stages))) == 126
-
-
-def test_qwen3_235b_has_eleven_layers_at_both_ends_and_twelve_between():
-    stages = cut(94, 8, account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True)
-    assert [stage[0] for stage in sizes(stages)] == [11, 12, 12, 12, 12, 12, 12, 11]
+def test_both_ends_have_a_layer_less_where_embedding_and_loss_count():
+    both = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+    llama31_405b = sizes(cut(126, 8, 8, **both))
+    assert (llama31_405b[0], llama31_405b[7]) == ([1, *[2] * 7], [*[2] * 7, 1])
+    assert sum(map(sum, llama31_405b)) == 126
+    qwen3_235b = sizes(cut(94, 8, **both))
+    assert [stage[0] for stage in qwen3_235b] == [11, *[12] * 6, 11]
 
 
 def test_deepseek_v3_keeps_mtp_and_loss_in_chunks_without_decoder_layers():
@@ -55,16 +52,13 @@ def test_deepseek_v3_keeps_mtp_and_loss_in_chunks_without_decoder_layers():
     assert sizes(stages) == [[3, 2]] + [[2, 2]] * 13 + [[2, 0], [2, 0]]
     assert stages[14][1] == Chunk((), mtp_layers=1)
     assert stages[15][1] == Chunk((), has_loss=True)
+    par = ParallelismSpec(pipeline_model_parallel_size=16, pipeline_model_parallel_layout=DEEPSEEK_V3)
+    assert num_virtual_stages(par) == 2
 
 
 def test_uneven_ends_leave_the_rest_to_the_middle():
     stages = cut(13, 4, num_layers_in_first_pipeline_stage=2, num_layers_in_last_pipeline_stage=3)
     assert sizes(stages) == [[2], [4], [4], [3]]
-
-
-def test_virtual_stages_are_read_from_the_layout_string():
-    par = ParallelismSpec(pipeline_model_parallel_size=16, pipeline_model_parallel_layout=DEEPSEEK_V3)
-    assert num_virtual_stages(par) == 2
 
 
 @pytest.mark.parametrize(

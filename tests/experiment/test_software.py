@@ -43,13 +43,10 @@ def test_text_that_is_no_version_is_refused(text):
         parse_version(text)
 
 
-def test_assume_replaces_what_it_names_and_keeps_the_rest():
+def test_assume_replaces_what_it_names_and_reports_every_part_that_is_wrong():
     installed = Software(megatron_core="0.16.1", torch="2.13.0", transformer_engine="2.11")
     assumed = parse_assume("megatron-core=0.19.2, transformer-engine=none,gpu=h100", installed)
     assert assumed == Software(megatron_core="0.19.2", torch="2.13.0", transformer_engine=None, gpu="h100")
-
-
-def test_assume_names_every_part_that_is_wrong():
     wrong = "mcore=0.19,gpu=h900,torch=new"
     refused(lambda: parse_assume(wrong, Software()), "'mcore'", "megatron-core", "'h900'", "'new'", num=None)
 
@@ -83,7 +80,7 @@ def test_a_name_is_kept_as_its_buffers_so_that_a_record_says_them_all():
     assert KernelSpec.model_validate_json(kernels.model_dump_json()) == kernels
 
 
-def test_transformer_engine_gets_every_named_buffer_with_its_settings():
+def test_transformer_engine_gets_every_named_buffer_with_its_settings_and_no_other():
     assert NAMED[H100_70B].ub_cfgs["fc2_fprop"] == {
         "method": "pipeline", "num_sm": 16, "cga_size": 2, "num_splits": 4, "set_sm_margin": True, "fp8_buf": False,
     }  # fmt: skip
@@ -91,11 +88,7 @@ def test_transformer_engine_gets_every_named_buffer_with_its_settings():
         "method": "bulk", "num_sm": 24, "cga_size": 2, "set_sm_margin": False,
     }  # fmt: skip
     assert all(len(buffers.ub_cfgs) == 10 for buffers in NAMED.values())
-
-
-def test_a_gemm_that_is_left_out_is_left_to_transformer_engine():
-    buffers = UserBuffers.model_validate({"proj_fprop": {"method": "ring_exchange"}})
-    assert list(buffers.ub_cfgs) == ["proj_fprop"]
+    assert list(UserBuffers.model_validate({"proj_fprop": {"method": "ring_exchange"}}).ub_cfgs) == ["proj_fprop"]
 
 
 def test_buffers_read_as_one_line_by_method():

@@ -138,17 +138,14 @@ def test_every_way_of_saying_it_has_a_class(text, oom_class, confidence):
     assert (verdict.oom_class, verdict.confidence) == (oom_class, confidence), verdict.reason
 
 
-def test_all_figures_are_read_in_bytes():
+def test_all_figures_and_processes_are_read_in_bytes():
     figures = allocator_figures(VARIANTS["graph pools"][0])
     assert (figures.tried_bytes, figures.total_bytes) == (round(1.5 * GIB), round(79.11 * GIB))
     assert (figures.free_bytes, figures.this_process_bytes) == (588 * MIB, round(78.53 * GIB))
     assert (figures.allocated_bytes, figures.private_pool_bytes) == (round(75.6 * GIB), round(11.84 * GIB))
     assert (figures.unallocated_bytes, figures.device) == (round(402.11 * MIB), 0)
-
-
-def test_the_processes_of_the_list_are_read_with_their_sizes():
-    figures = allocator_figures(VARIANTS["container with a neighbour"][0])
-    assert figures.processes == (ProcessMemory(11, 36 * GIB), ProcessMemory(12, 42 * GIB))
+    listed = allocator_figures(VARIANTS["container with a neighbour"][0]).processes
+    assert listed == (ProcessMemory(11, 36 * GIB), ProcessMemory(12, 42 * GIB))
 
 
 @pytest.mark.parametrize("own", ["0 bytes", "17179869184.00 GiB"])
@@ -247,20 +244,13 @@ def _failed(make_spec, make_rank, make_record):
     return build
 
 
-def test_the_lowest_rank_that_ran_out_of_memory_tells_the_class(failed):
-    record = failed(Failure(kind="error", message="NCCL"), Failure(kind="oom", message=FRAGMENTED))
+def test_the_lowest_rank_that_ran_out_of_memory_tells_the_class_which_expandable_segments_make_doubtful(failed):
+    full = Failure(kind="oom", message=FRAGMENTED)
+    record = failed(Failure(kind="error", message="NCCL"), full)
     oom = oom_of_run(record)
     assert (record.first_oom.rank, oom.oom_class, oom.confidence) == (1, "fragmentation", "high")
-
-
-def test_expandable_segments_of_the_run_make_fragmentation_doubtful(failed):
-    record = failed(
-        Failure(kind="oom", message=FRAGMENTED), environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    )
-    assert oom_of_run(record).confidence == "low"
-
-
-def test_a_run_in_which_no_rank_ran_out_of_memory_has_no_class(failed):
+    expandable = failed(full, environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    assert oom_of_run(expandable).confidence == "low"
     assert oom_of_run(failed(Failure(kind="error", message="CUDA error: device-side assert"))) is None
 
 

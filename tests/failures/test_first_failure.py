@@ -100,11 +100,8 @@ def test_a_text_without_a_rank_is_given_the_only_rank_that_torchrun_lists_with_a
     first = found(tmp_path, TRACEBACK, IN_MLP, OOM, *summary((0, -15), (1, -15), root=(6, 1)))
     assert (first.failure.kind, first.failure.rank, first.failure.host) == ("oom", 6, "node07")
     assert any("exitcode  : 1" in line.text for line in first.failure.evidence)
-
-
-def test_a_text_without_a_rank_stays_so_where_several_ranks_may_have_written_it(tmp_path):
-    first = found(tmp_path, TRACEBACK, OOM, *summary((0, 1), root=(6, 1)))
-    assert (first.failure.kind, first.failure.rank) == ("oom", None)
+    of_several = found(tmp_path, TRACEBACK, OOM, *summary((0, 1), root=(6, 1)))
+    assert (of_several.failure.kind, of_several.failure.rank) == ("oom", None)
 
 
 def test_a_traceback_inside_torchruns_table_is_that_ranks(tmp_path):
@@ -163,24 +160,21 @@ def test_what_shells_and_schedulers_say_of_an_end_is_heard_where_nobody_else_spe
 
 
 @pytest.mark.parametrize(
-    "line", ["exit code 0", "exit: 1.5 s", "Killed 3 stale processes", "exit code: 1", "returned 150 rows"]
-)
-def test_what_is_no_end_by_a_signal_shows_nothing(tmp_path, line):
-    assert found(tmp_path, line) is None
+    "lines",
+    [
+        ("exit code 0",), ("exit: 1.5 s",), ("Killed 3 stale processes",), ("exit code: 1",), ("returned 150 rows",),
+        ("up", STEP_12, "exitcode: 0", "saving checkpoint", "memory (GB) | mem-allocated: 25.5"),
+    ],
+)  # fmt: skip
+def test_a_log_without_a_failure_has_none(tmp_path, lines):
+    assert found(tmp_path, *lines) is None
 
 
-def test_a_step_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
-    first = found(
-        tmp_path,
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0.",
-        "srun: error: n1: task 3: Out Of Memory",
-    )
+def test_a_step_or_rank_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
+    event = "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0."
+    first = found(tmp_path, event, "srun: error: n1: task 3: Out Of Memory")
     assert (first.failure.kind, first.verdict.oom_class) == ("oom", "host_memory")
     assert (first.failure.task, first.failure.rank, first.also) == (3, None, ())
-
-
-def test_the_rank_that_the_kernel_killed_is_the_one_that_torchrun_lists_with_sigkill(tmp_path):
-    event = "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0."
     first = found(tmp_path, event, *of_rank(0, TRACEBACK, LOST_PEER), *summary((0, -15), root=(5, -9)))
     assert (first.failure.kind, first.failure.rank, first.verdict.oom_class) == ("oom", 5, "host_memory")
 
@@ -213,12 +207,6 @@ FRAGMENTED = OOM.replace("73.48", "54.02").replace("812.44 MiB", "20.41 GiB") + 
 def test_a_log_that_shows_expandable_segments_on_makes_fragmentation_doubtful(tmp_path, line, confidence):
     verdict = found(tmp_path, line, *of_rank(0, TRACEBACK, FRAGMENTED)).verdict
     assert (verdict.oom_class, verdict.confidence) == ("fragmentation", confidence)
-
-
-def test_a_log_without_a_failure_has_none(tmp_path):
-    assert (
-        found(tmp_path, "up", STEP_12, "exitcode: 0", "saving checkpoint", "memory (GB) | mem-allocated: 25.5") is None
-    )
 
 
 @pytest.mark.parametrize(

@@ -89,23 +89,17 @@ def test_a_line_after_an_error_of_nccl_that_is_no_part_of_it_is_read_for_itself(
     assert found.verdict.entry == "gpu_lost"
 
 
-def test_errors_after_slurm_ended_the_job_are_consequences(first):
+def test_errors_after_slurm_ended_the_job_are_consequences_and_one_before_it_is_the_cause(first):
     found = first(STEP, PREEMPTED, TRACEBACK, IN_SAVE, "RuntimeError: store is gone")
     assert (found.verdict.entry, found.victims) == ("slurm_preempted", ())
-
-
-def test_an_error_before_slurm_ended_the_job_is_the_cause(first):
     assert "KeyError" in first(STEP, TRACEBACK, IN_SAVE, "KeyError: 3", PREEMPTED).verdict.reason
 
 
-def test_after_a_restart_errors_count_again(first):
-    found = first(STEP_1, STEP, PREEMPTED, STEP_1, TRACEBACK, IN_SAVE, "KeyError: 3")
-    assert "KeyError" in found.verdict.reason
-
-
-def test_a_requeued_job_starts_again_and_its_errors_may_be_of_the_next_attempt(first):
+def test_after_a_restart_or_in_a_requeued_job_errors_count_again(first):
+    again = (TRACEBACK, IN_SAVE, "KeyError: 3")
+    assert "KeyError" in first(STEP_1, STEP, PREEMPTED, STEP_1, *again).verdict.reason
     assert first(STEP, REQUEUED).verdict.entry == "slurm_requeued"
-    assert "KeyError" in first(STEP, REQUEUED, TRACEBACK, IN_SAVE, "KeyError: 3").verdict.reason
+    assert "KeyError" in first(STEP, REQUEUED, *again).verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from harness.judge.readings import clock_doubts, combined_clocks, rank_clocks, run_clocks
-from harness.records.rank import CLOCK_REASONS, SLOWDOWNS, ClockSamples, Device, StepRecord
+from harness.records.rank import CLOCK_REASONS, ClockSamples, Device, StepRecord
 from harness.records.run import DeviceSample, NodeSample
 
 CAP, IDLE, THERMAL = 0x04, 0x01, 0x40
@@ -55,6 +55,13 @@ def test_one_bit_outside_of_the_window_does_not_count(clocks, outside_s):
     assert (own.slowdowns, own.sm_clock_mhz, clock_doubts(own)) == ((), 1755.0, [])
 
 
+def test_samples_far_apart_in_a_long_run_and_values_that_nvml_refuses_are_no_doubt(clocks):
+    apart = clocks([(100.0 + 15 * n, 1755, 0) for n in range(100)], own_steps=steps(each=100.0))
+    unknown = clocks([(100.0 + n / 2, None, None) for n in range(40)])
+    assert (unknown.num_samples, unknown.power_cap_share, unknown.sm_clock_mhz) == (11, None, None)
+    assert clock_doubts(apart) == clock_doubts(unknown) == []
+
+
 def test_the_share_and_the_median_are_over_busy_samples(clocks):
     busy = [(105.0 + n, 1400 + n, CAP if n < 3 else 0) for n in range(4)]
     own = clocks([*busy, (109.2, 210, IDLE), (109.4, 210, IDLE)])
@@ -75,17 +82,6 @@ def test_a_sampler_that_stood_still_for_a_part_of_the_window_is_a_doubt(clocks):
         (doubt,) = clock_doubts(clocks(looks, own_steps=long_steps))
         assert re.search(rf" {gap} .*\b50 s ", doubt)
     assert clock_doubts(clocks(every_half_second(0, count=400), own_steps=long_steps)) == []
-
-
-def test_samples_far_apart_in_a_long_run_are_no_gap(clocks):
-    own = clocks([(100.0 + 15 * n, 1755, 0) for n in range(100)], own_steps=steps(each=100.0))
-    assert clock_doubts(own) == []
-
-
-def test_values_that_nvml_refuses_are_unknown_and_no_doubt(clocks):
-    own = clocks([(100.0 + n / 2, None, None) for n in range(40)])
-    assert (own.num_samples, own.power_cap_share, own.sm_clock_mhz) == (11, None, None)
-    assert clock_doubts(own) == []
 
 
 def test_without_times_of_steps_the_whole_run_counts(clocks):
@@ -115,7 +111,3 @@ def test_the_slowest_and_the_most_capped_rank_stand_for_the_run(clocks):
     assert (run.over, whole.over) == ("window", "run")
     assert (combined_clocks([run, other]).over, combined_clocks([run, whole]).over) == ("window", "run")
     assert combined_clocks([run, None]) is None
-
-
-def test_the_names_of_slowdowns_leave_out_the_power_cap():
-    assert SLOWDOWNS == ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")

@@ -107,19 +107,14 @@ def judged(make_record, make_golden, goldens, doubts=(), **changes):
     return judge(derive(record), make_golden(record, goldens), FIVE_PERCENT, likeness=Likeness(), doubts=doubts)
 
 
-def test_a_regression_outweighs_everything_else(make_record, make_golden):
-    goldens = {"tflops_per_gpu": 10.0, "peak_allocated_bytes": 50e9, "peak_reserved_bytes": 62e9}
-    comparison = judged(make_record, make_golden, goldens)
-    verdicts = {f.metric: f.verdict for f in comparison.findings}
+def test_a_regression_outweighs_an_improvement_and_that_a_pass(make_record, make_golden):
+    goldens = {"tflops_per_gpu": 10.0, "peak_reserved_bytes": 62e9}
+    better, worse = (judged(make_record, make_golden, goldens | more) for more in ({}, {"peak_allocated_bytes": 50e9}))
+    verdicts = {f.metric: f.verdict for f in worse.findings}
     assert verdicts["tflops_per_gpu"] is Verdict.IMPROVEMENT
     assert verdicts["peak_allocated_bytes"] is Verdict.REGRESSION
     assert verdicts["peak_reserved_bytes"] is Verdict.PASS
-    assert comparison.outcome is Verdict.REGRESSION
-
-
-def test_an_improvement_outweighs_a_pass(make_record, make_golden):
-    comparison = judged(make_record, make_golden, {"tflops_per_gpu": 10.0, "peak_reserved_bytes": 62e9})
-    assert comparison.outcome is Verdict.IMPROVEMENT
+    assert (better.outcome, worse.outcome) == (Verdict.IMPROVEMENT, Verdict.REGRESSION)
 
 
 def test_a_value_the_golden_has_and_the_run_lacks_is_inconclusive(make_spec, make_rank, make_record, make_golden):
@@ -133,19 +128,14 @@ def test_a_value_the_golden_has_and_the_run_lacks_is_inconclusive(make_spec, mak
     assert comparison.outcome is Verdict.INCONCLUSIVE
 
 
-def test_a_value_the_golden_lacks_is_shown_and_not_gated(make_record, make_golden):
-    found = finding(judged(make_record, make_golden, {"tflops_per_gpu": 690.0}), "peak_device_bytes")
-    assert (found.verdict, found.current) == (Verdict.NOT_GATED, 64_000_000_000)
-
-
-def test_throughput_is_gated_once_not_three_times(make_record, make_golden):
+def test_throughput_is_gated_once_not_three_times_and_what_the_golden_lacks_is_shown_only(make_record, make_golden):
     goldens = {"tflops_per_gpu": 690.0, "step_time_s": 0.001, "tokens_per_s_per_gpu": 1e9}
     comparison = judged(make_record, make_golden, goldens)
+    lacking = finding(comparison, "peak_device_bytes")
+    assert (lacking.verdict, lacking.current) == (Verdict.NOT_GATED, 64_000_000_000)
     assert finding(comparison, "step_time_s").verdict is Verdict.NOT_GATED
     assert comparison.outcome is Verdict.PASS
-
-
-def test_a_golden_that_gates_nothing_is_no_pass(make_record, make_golden):
+    # A golden that gates nothing is no pass.
     assert judged(make_record, make_golden, {"step_time_s": 2.5}).outcome is Verdict.INCONCLUSIVE
 
 

@@ -28,27 +28,18 @@ def _logged(make_record):
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, "+0.0"), (1.003, "+0.3"), (0.9, "-10.0")])
-def test_the_difference_from_our_figure_is_reported(logged, factor, expected):
-    assert f"{expected} % from mbr-perf's value" in throughput_text(own_throughput(*logged(factor)))
-
-
-def test_only_steps_of_the_window_count(logged):
-    record, metrics = logged(1.0)
+def test_the_difference_from_our_figure_is_reported_over_the_steps_of_the_window(logged, factor, expected):
+    record, metrics = logged(factor)
+    own = own_throughput(record, metrics)
     start, end = metrics.step_time_s.window
-    assert own_throughput(record, metrics).n == end - start
+    assert (own.n, f"{expected} % from mbr-perf's value" in throughput_text(own)) == (end - start, True)
 
 
-def test_where_ours_is_not_known_nothing_is_compared(logged):
+def test_where_ours_is_not_known_nothing_is_compared_and_a_run_of_our_own_has_none(logged, make_record):
     record, metrics = logged(1.0)
-    unknown = replace(metrics, tflops_per_gpu=None)
-    assert throughput_text(own_throughput(record, unknown)).endswith(
-        f" {metrics.tflops_per_gpu.median:.2f} TFLOP/s/GPU"
-    )
-
-
-def test_a_run_of_our_own_has_none(make_record):
-    record = make_record()
-    assert own_throughput(record, derive(record)) is None
+    text = throughput_text(own_throughput(record, replace(metrics, tflops_per_gpu=None)))
+    assert text.endswith(f" {metrics.tflops_per_gpu.median:.2f} TFLOP/s/GPU")
+    assert own_throughput(make_record(), metrics) is None
 
 
 @pytest.mark.parametrize(

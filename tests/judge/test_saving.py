@@ -19,20 +19,24 @@ def _saving(runs):
     return work_out
 
 
-def without_memory(runs, *ranks, **changes):
+def remembering(runs, memory, ranks=range(8)):
+    """The runs with ``memory(own)`` in place of what each of these ranks has of its memory."""
     return [
-        run.model_copy(
-            update={"ranks": tuple(r.model_copy(update={"memory": None}) if r.rank in ranks else r for r in run.ranks)}
-            | changes
-        )
+        run.model_copy(update={"ranks": tuple(
+            rank.model_copy(update={"memory": memory(rank.memory)}) if rank.rank in ranks else rank for rank in run.ranks
+        )})
         for run in runs
-    ]
+    ]  # fmt: skip
 
 
-def test_every_rank_saves_where_both_sides_cut_the_model_alike(saving):
-    assert {(rank_saving.rank, rank_saving.saved_bytes) for rank_saving in saving().ranks} == {
-        (rank, 10 * 1024 * MIB) for rank in range(8)
-    }
+def without_reserved(runs):
+    return remembering(runs, lambda own: own.model_copy(update={"max_reserved_bytes": None}))
+
+
+def test_every_rank_saves_where_both_sides_cut_the_model_alike_and_runs_differ_by_a_segment(saving):
+    found = saving()
+    assert {(rank.rank, rank.saved_bytes) for rank in found.ranks} == {(rank, 10 * GIB) for rank in range(8)}
+    assert found.noise_bytes == 2 * MIB
 
 
 def test_no_rank_is_compared_with_one_of_another_layout(saving, runs):
@@ -43,12 +47,8 @@ def test_no_rank_is_compared_with_one_of_another_layout(saving, runs):
     assert (found.saved_bytes, found.ranks) == (10 * 1024 * MIB, ())
 
 
-def test_two_runs_on_a_gpu_differ_by_a_segment_of_the_allocator(saving):
-    assert saving().noise_bytes == 2 * MIB
-
-
 def test_a_rank_without_a_reading_leaves_the_saving_unknown(saving, runs):
-    assert saving(cell=without_memory(runs("mlp", [1.0], 40), 0)) is None
+    assert saving(cell=remembering(runs("mlp", [1.0], 40), lambda _: None, ranks=(0,))) is None
 
 
 def test_without_a_finished_run_no_host_is_another(make_cell, make_sweep, runs):
@@ -63,20 +63,6 @@ def test_the_figure_of_a_cell_is_that_of_its_repeats_where_they_have_one(runs):
     assert of["step_time_s"] == 2.0
     assert of["tflops_per_gpu"] is None
     assert of["peak_allocated_bytes"] == metrics.peak_allocated_bytes.value
-
-
-def without_reserved(runs):
-    return [
-        run.model_copy(
-            update={
-                "ranks": tuple(
-                    rank.model_copy(update={"memory": rank.memory.model_copy(update={"max_reserved_bytes": None})})
-                    for rank in run.ranks
-                )
-            }
-        )
-        for run in runs
-    ]
 
 
 def test_a_peak_that_one_side_lacks_is_not_compared(saving, runs):

@@ -19,17 +19,14 @@ from harness.records.rank import Device, Failure, RankClocks
 from harness.records.run import DeviceSample, NodeSample
 
 
-def test_quantiles_and_tails_are_those_of_the_printed_tables():
-    assert t_quantile(0.975, 10) == pytest.approx(2.228, abs=5e-4)
-    assert t_upper_tail(4.0, 68) == pytest.approx(7.94e-5, rel=1e-3)
-    assert t_upper_tail(1.645, float("inf")) == pytest.approx(0.05, rel=1e-3)
-
-
-def test_the_worked_example_of_the_docstring():
+def test_the_worked_example_of_the_docstring_and_the_printed_tables():
     found = welch((1.0, 2.0, 3.0), (2.0, 4.0, 6.0))
     assert (found.difference, found.error, found.degrees) == pytest.approx((2.0, 1.291, 2.941), abs=1e-3)
     assert found.half_width() == half_width((1.0, 2.0, 3.0), (2.0, 4.0, 6.0)) == pytest.approx(4.155, abs=1e-3)
     assert found.half_width(1 - found.p_value) == pytest.approx(2.0)
+    assert t_quantile(0.975, 10) == pytest.approx(2.228, abs=5e-4)
+    assert t_upper_tail(4.0, 68) == pytest.approx(7.94e-5, rel=1e-3)
+    assert t_upper_tail(1.645, float("inf")) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_one_in_a_hundred_equal_sides_looks_unequal():
@@ -41,16 +38,13 @@ def test_one_in_a_hundred_equal_sides_looks_unequal():
     assert 15 <= sum(welch(side(), side()).p_value <= 0.01 for _ in range(4000)) <= 60
 
 
-def test_two_runs_have_no_interval():
-    assert half_width((1.0, 2.0), (1.0, 2.0, 3.0)) is None
-
-
-def test_runs_without_spread_have_an_interval_of_no_width():
+def test_runs_without_spread_have_an_interval_of_no_width_and_two_runs_none():
     change = time_change((1.1, 1.1, 1.1), (1.0, 1.0, 1.0), (None, None))
-
     assert change.fraction == pytest.approx(0.1)
     assert change.interval == pytest.approx((0.1, 0.1))
     assert (welch((1.0, 1.0), (1.0, 1.0)).p_value, welch((1.0, 1.0), (1.1, 1.1)).p_value) == (1.0, 0.0)
+    assert half_width((1.0, 2.0), (1.0, 2.0, 3.0)) is None
+    assert relative_spread([0.0, 0.0]) is relative_spread([-1.0, 1.0]) is None
 
 
 def test_an_interval_is_a_share_of_the_control():
@@ -82,13 +76,10 @@ def test_a_step_is_seldom_found_where_there_is_none():
     assert found <= 20
 
 
-def test_a_step_between_values_that_are_equal_otherwise_is_found():
+def test_a_step_between_values_that_are_equal_otherwise_is_found_and_as_sure_as_students_test_over_all_splits():
     assert step_before([700.0, 700.0, 680.0, 680.0]) == 2
     assert step_before([700.0] * 5) == step_before([700.0] * 3 + [700.0000000001] * 3) == 0
     assert step_before([700.0, 680.0, 680.0]) == 0
-
-
-def test_a_step_is_as_sure_as_students_test_of_its_sides_over_all_splits():
     values = [0.0, 1.0, 10.0, 11.0]  # t = sqrt(200) with 2 degrees: p = 1 - sqrt(200 / 202), at 3 places
     assert [step_before(values, alpha) for alpha in (0.0148, 0.0149)] == [0, 2]
 
@@ -131,8 +122,3 @@ def test_only_a_lost_peer_or_a_sigterm_makes_a_rank_a_victim(kind, message, is_e
 @pytest.mark.parametrize(("over", "window_s"), [("run", 5.0), ("window", None)])
 def test_without_times_of_the_steps_no_gap_of_samples_is_known(over, window_s):
     assert clock_doubts(RankClocks(over=over, num_samples=0, window_s=window_s, longest_gap_s=99.0)) == []
-
-
-def test_equal_figures_around_zero_have_no_relative_spread():
-    assert relative_spread([0.0, 0.0]) is None
-    assert relative_spread([-1.0, 1.0]) is None

@@ -36,12 +36,9 @@ def test_every_row_of_the_table_is_fired_by_a_case(all_cases, ask):
     assert [(row.id, row.severity, row.since) for row in RULES if row not in fired] == []
 
 
-def test_rows_with_one_id_speak_about_different_versions_severities_or_conditions():
+def test_rows_with_one_id_differ_and_each_says_what_to_do_and_where_it_is_known_from():
     rows = [(row.id, row.severity, row.since, row.until, row.message) for row in RULES]
     assert len(rows) == len(set(rows))
-
-
-def test_rows_say_what_to_do_and_where_it_is_known_from():
     assert [row.id for row in RULES if not (row.message and row.fix and row.source)] == []
 
 
