@@ -27,14 +27,7 @@ def throughputs(log):
     return {item.number: item.tflops_per_gpu for item in log.iterations}
 
 
-def test_bridge_and_megatron_lm_are_distinguished(read):
-    assert read(bridge_log([700.0])).format == "bridge"
-    assert read(megatron_lm_log([0.9])).format == "megatron-lm"
-    assert read(memory_mb(0, 1, 1.0, 2.0, 3.0, 4.0)).format == "megatron-lm"
-    assert read(iteration(1, 1)).format is None
-
-
-def test_megatron_lm_says_the_same_in_other_words(read):
+def test_bridge_and_megatron_lm_say_the_same_in_other_words_and_units(read):
     log = read(megatron_lm_log([8.9204, 0.9], [744.1, 800.0], memory=[(2, memory_mb(3, 2, 1.5, 2.0, 3.0, 4.0))]))
     first = log.iterations[0]
     assert (first.step_time_s, first.tflops_per_gpu, first.loss) == (pytest.approx(8.9204), 744.1, 11.5)
@@ -43,43 +36,31 @@ def test_megatron_lm_says_the_same_in_other_words(read):
     assert (memory.rank, memory.iteration) == (3, 2)
     assert (memory.allocated_bytes, memory.max_allocated_bytes) == (1_572_864, 2_097_152)
     assert (memory.reserved_bytes, memory.max_reserved_bytes) == (3_145_728, 4_194_304)
-
-
-def test_gigabytes_of_bridge_are_decimal(read):
     (memory,) = read(memory_gb(7, 2, allocated=25.512, max_allocated=58.803, max_reserved=62.113)).memory
     assert (memory.allocated_bytes, memory.max_allocated_bytes, memory.max_reserved_bytes, memory.reserved_bytes) == (
         25_512_000_000, 58_803_000_000, 62_113_000_000, None,
     )  # fmt: skip
+    texts = (bridge_log([700.0]), megatron_lm_log([0.9]), memory_mb(0, 1, 1.0, 2.0, 3.0, 4.0), iteration(1, 1))
+    assert [read(text).format for text in texts] == ["bridge", "megatron-lm", "megatron-lm", None]
 
 
 def test_a_missing_iteration_does_not_shift_the_others(read):
-    lines = [
-        step_time(21.0, 30.0),
-        step_time(0.9, 700.0),
-        iteration(2, 3),
-        step_time(0.95, 690.0),
-        iteration(3, 3, 0.95),
-    ]
-    log = read("\n".join(lines))
+    lines = [step_time(21.0, 30.0), step_time(0.9, 700.0), iteration(2, 3)]
+    log = read("\n".join([*lines, step_time(0.95, 690.0), iteration(3, 3, 0.95)]))
     assert throughputs(log) == {2: 700.0, 3: 690.0}
     assert [note.startswith("1 line") and note.endswith(f"{log.sources[0]}:1") for note in log.notes] == [True]
 
 
-def test_step_times_of_a_file_of_their_own_are_bound_where_every_time_agrees(read):
-    seconds = [21.0, 0.9, 0.95]
-    first = "\n".join(step_time(value, 630.0 / value) for value in seconds)
-    last = "\n".join(iteration(number, 3, value) for number, value in enumerate(seconds, start=1))
+@pytest.mark.parametrize(
+    ("steps", "expected"), [((21.0, 0.9, 0.95), [30.0, 700.0, 663.158]), ((21.0, 0.95), [None] * 3)]
+)
+def test_step_times_of_a_file_of_their_own_are_bound_where_every_time_agrees_and_none_is_missing(read, steps, expected):
+    first = "\n".join(step_time(value, 630.0 / value) for value in steps)
+    last = "\n".join(iteration(number, 3, value) for number, value in enumerate((21.0, 0.9, 0.95), start=1))
     log = read(rank_0=first, rank_7=last)
-    assert list(throughputs(log).values()) == pytest.approx([30.0, 700.0, 663.158], rel=1e-4)
+    assert list(throughputs(log).values()) == [each and pytest.approx(each, rel=1e-4) for each in expected]
     assert [item.rank for item in log.iterations] == [7, 7, 7]
-
-
-def test_step_times_of_a_file_of_their_own_are_not_zipped_where_one_is_missing(read):
-    first = "\n".join(step_time(value, 700.0) for value in (21.0, 0.95))
-    last = "\n".join(iteration(number, 3, value) for number, value in ((1, 21.0), (2, 0.9), (3, 0.95)))
-    log = read(rank_0=first, rank_7=last)
-    assert set(throughputs(log).values()) == {None}
-    assert log.notes[0].startswith("2 lines of 'Step Time'")
+    assert log.notes[0].startswith("2 lines of 'Step Time'") == (None in expected)
 
 
 def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
@@ -95,19 +76,15 @@ def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
     assert (memory.max_allocated_bytes, memory.max_reserved_bytes) == (round(56079.48 * 2**20), None)
 
 
-def test_a_restart_is_reported_and_the_later_attempt_counts(read):
+def test_a_restart_is_reported_the_later_attempt_counts_and_what_it_did_not_reach_again_is_gone(read):
     before = [iteration(number, 6, 1.0, loss=10.0) for number in (1, 2, 3, 4)]
     after = [iteration(number, 6, 2.0, loss=9.0) for number in (3, 4, 5, 6)]
     log = read("\n".join(before + after))
-    assert [(item.number, item.step_time_s) for item in log.iterations] == [
-        (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 2.0),
-    ]  # fmt: skip
+    found = [(item.number, item.step_time_s) for item in log.iterations]
+    assert found == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 2.0)]
     assert log.restarts == (3,)
     assert re.findall(r"\d+", log.notes[0].partition(str(log.sources[0]))[0]) == ["4", "3"]
     assert [note.endswith(f"({log.sources[0]}:5)") for note in log.notes] == [True]
-
-
-def test_what_the_restarted_job_did_not_reach_again_is_gone(read):
     log = read("\n".join([*(iteration(number, 9, 1.0) for number in range(1, 10)), iteration(5, 9, 2.0)]))
     assert [item.number for item in log.iterations] == [1, 2, 3, 4, 5]
     assert log.truncated.endswith(f" 5 of 9 ({log.sources[0]}:10)")
@@ -119,13 +96,10 @@ def test_the_same_output_in_two_files_counts_once(read):
     assert (throughputs(log), log.restarts) == ({1: 700.0, 2: 710.0}, ())
 
 
-def test_a_log_that_ends_early_is_truncated_unless_it_says_that_it_ended(read):
+def test_a_log_that_ends_early_is_truncated_unless_it_says_that_it_ended_or_that_it_logs_every_tenth(read):
     lines = [iteration(number, 50) for number in (1, 2, 3)]
     assert " 3 of 50 " in read("\n".join(lines)).truncated
     assert read("\n".join([*lines, "exiting program at iteration 3 at 2026-08-01"])).truncated is None
-
-
-def test_a_log_of_every_tenth_iteration_is_whole_at_its_last_tenth(read):
     log = read("\n".join(iteration(number, 55) for number in (1, 10, 20, 30, 40, 50)))
     assert (log.interval, log.truncated) == (10, None)
 

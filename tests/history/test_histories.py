@@ -24,13 +24,10 @@ def test_a_run_that_history_has_stays_as_it_was(tmp_path, make_kept):
     assert read_history(tmp_path) == (make_kept(), make_kept(1))
 
 
-def test_a_start_that_is_no_time_is_refused(tmp_path, make_kept):
+def test_a_start_that_is_no_time_is_refused_and_a_folder_in_which_nothing_can_be_written_is_named(tmp_path, make_kept):
     with pytest.raises(BadRequestError):
         write_history(tmp_path, [make_kept(started_at="yesterday")])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_where_nothing_can_be_written_the_folder_is_named(tmp_path, make_kept):
     (tmp_path / "history").write_text("a file in the way")
     with pytest.raises(RunFailedError, match="history"):
         write_history(tmp_path, [make_kept()])
@@ -118,15 +115,8 @@ def test_a_damaged_file_ends_every_command_with_its_path(mbr_perf, tmp_path, mak
 def test_a_folder_that_may_only_be_read_is_read(tmp_path, make_kept):
     write_history(tmp_path, [make_kept()])
     script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" || exit 77; exec "$@"'
-    words = [
-        "unshare",
-        "--mount",
-        *(() if os.geteuid() == 0 else ("--map-root-user",)),
-        "sh",
-        "-c",
-        script,
-        str(tmp_path),
-    ]
+    as_root = () if os.geteuid() == 0 else ("--map-root-user",)
+    words = ["unshare", "--mount", *as_root, "sh", "-c", script, str(tmp_path)]
 
     def answer(*command):
         command = [sys.executable, "-m", "harness.app", "history", *command, "--results_dir", str(tmp_path)]

@@ -83,33 +83,24 @@ def test_the_list_names_which_runs_it_leaves_out_for_their_settings(ask, results
     assert counted == {OTHER: 0, CASE: 90}
 
 
-def test_a_case_is_shown_night_by_night_with_what_changed(ask):
+def test_a_case_is_shown_night_by_night_and_a_planted_step_is_a_change_point_with_its_torch(ask):
     lines = ask(CASE).out.splitlines()
     (changed,) = (line for line in lines if line.endswith("torch 2.9.1 -> 2.10.0") and line.startswith("2026-01-21"))
     assert re.fullmatch(r"2026-01-21T02:00Z +6\d\d\.\d+ +\d\.\d % +3 +pass +00000014 +torch 2.9.1 -> 2.10.0", changed)
     assert sum(line.startswith("2026-") for line in lines) == 30
-
-
-def test_a_planted_step_is_a_change_point_with_its_size_and_its_torch(ask):
+    (line,) = (line for line in lines if line.startswith("Change point 2026-01-21T02:00Z: "))
+    assert "(worse)" in line and "torch 2.9.1 -> 2.10.0" in line
     (point,) = json.loads(ask(CASE, "--json").out)["change_points"]
     assert point["started_at"].startswith("2026-01-21")
     assert point["change"] == pytest.approx(-0.05, abs=0.01)
     assert {"name": "torch", "before": "2.9.1", "after": "2.10.0"} in point["changed"]
-    (line,) = (line for line in ask(CASE).out.splitlines() if line.startswith("Change point"))
-    assert line.startswith("Change point 2026-01-21T02:00Z: ")
-    assert "(worse)" in line and "torch 2.9.1 -> 2.10.0" in line
 
 
-def test_nights_are_chosen_by_number(ask):
-    nights = json.loads(ask(CASE, "--last", "2", "--json").out)["nights"]
-    assert [night["started_at"][:10] for night in nights] == ["2026-01-29", "2026-01-30"]
-
-
-def test_what_is_shown_does_not_change_what_is_judged(ask):
-    whole, part = (json.loads(ask(CASE, *more, "--json").out) for more in ((), ("--last", "12")))
-    assert part["change_points"] == whole["change_points"]
-    assert part["trend"] == whole["trend"]
-    assert json.loads(ask(CASE, "--last", "3", "--json").out)["change_points"] == []
+def test_nights_are_chosen_by_number_and_what_is_shown_does_not_change_what_is_judged(ask):
+    whole, part, few = (json.loads(ask(CASE, *last, "--json").out) for last in ((), ("--last", "12"), ("--last", "3")))
+    assert [night["started_at"][:10] for night in few["nights"]] == ["2026-01-28", "2026-01-29", "2026-01-30"]
+    assert (part["change_points"], part["trend"]) == (whole["change_points"], whole["trend"])
+    assert few["change_points"] == []
 
 
 @pytest.mark.parametrize("name", ["l70b", "h100/llama3_70b", "llama3_70b.sft"])
@@ -155,11 +146,15 @@ def test_a_run_from_the_future_counts_for_nothing(ask, results):
     assert case["num_runs"] == 1
 
 
-def test_the_csv_of_a_case_has_a_line_for_each_of_its_runs(ask):
+def test_the_csv_has_a_line_for_each_run_of_a_case_or_of_all(ask):
     rows = list(csv.DictReader(io.StringIO(ask(CASE, "--csv").out)))
     nights = json.loads(ask(CASE, "--json").out)["nights"]
     runs = [run for night in nights for run in night["runs"]]
     assert [(row["run_id"], float(row["tflops_per_gpu"])) for row in rows] == [(r["run_id"], r["value"]) for r in runs]
+    every = list(csv.DictReader(io.StringIO(ask("--csv").out)))
+    assert len(every) == 91
+    (adhoc,) = [row for row in every if row["run_id"] == "adhoc"]
+    assert (adhoc["case"], float(adhoc["tflops_per_gpu"]), adhoc["night_id"]) == (OTHER, 1400.0, "")
 
 
 def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, make_record, make_spec):
@@ -209,7 +204,9 @@ def test_of_a_sweep_every_run_is_taken_in(mbr_perf, tmp_path):
     assert len(read_history(tmp_path)) == len(runs) == 3
 
 
-def test_what_history_has_of_a_night_stays_when_its_run_is_added_again(mbr_perf, replay, tmp_path):
+def test_what_history_has_of_a_run_stays_when_it_is_added_again_and_another_of_its_id_is_refused(
+    mbr_perf, replay, tmp_path
+):
     assert replay("ok").code == 0
     results = tmp_path / "results"
     (run_dir,) = (results / "runs").iterdir()
@@ -219,23 +216,10 @@ def test_what_history_has_of_a_night_stays_when_its_run_is_added_again(mbr_perf,
     write_history(results, [of_night])
     assert mbr_perf("history", "add", run_dir, "--results_dir", results).out.startswith("0 of 1 run added.\n")
     assert read_history(results) == (of_night,)
-
-
-def test_another_run_of_the_same_id_is_refused(mbr_perf, replay, tmp_path):
-    assert replay("ok").code == 0
-    results = tmp_path / "results"
-    (run_dir,) = (results / "runs").iterdir()
-    kept = build_kept(run_id=run_dir.name)
-    write_history(results, [kept])
-    assert mbr_perf("history", "add", run_dir, "--results_dir", results).code == 3
-    assert read_history(results) == (kept,)
-
-
-def test_without_a_case_the_csv_has_a_line_for_every_run(ask):
-    rows = list(csv.DictReader(io.StringIO(ask("--csv").out)))
-    assert len(rows) == 91
-    (adhoc,) = [row for row in rows if row["run_id"] == "adhoc"]
-    assert (adhoc["case"], float(adhoc["tflops_per_gpu"]), adhoc["night_id"]) == (OTHER, 1400.0, "")
+    other = build_kept(run_id=run_dir.name)
+    write_history(tmp_path / "third", [other])
+    assert mbr_perf("history", "add", run_dir, "--results_dir", tmp_path / "third").code == 3
+    assert read_history(tmp_path / "third") == (other,)
 
 
 @pytest.mark.parametrize("command", [("history", "add"), ("golden", "promote", "--reason", "new")])

@@ -43,23 +43,15 @@ def test_progress_is_that_of_the_slowest_rank(ranks):
     assert (progress.slowest_rank, progress.step, progress.last_step_s, progress.eta_s) == (1, 2, 4.0, 7 * 3.0)
 
 
-def test_half_a_line_is_kept_until_the_rest_comes(ranks):
+def test_half_a_line_is_kept_until_the_rest_comes_and_no_heartbeat_is_a_sign_of_life_only(ranks):
     heartbeats = follow(ranks, count=1)
     line = json.dumps({"time_s": 1.0, "phase": "step", "step": 4, "seconds": 1.0})
     ranks.raw(0, line[:20])
     heartbeats.read(101.0)
     assert heartbeats.progress().step is None
-    ranks.raw(0, line[20:] + "\n")
-    heartbeats.read(102.0)
+    ranks.raw(0, line[20:] + "\n\x00garbage{\n")
+    assert heartbeats.read(102.0)
     assert heartbeats.progress().step == 4
-
-
-def test_a_line_that_is_no_heartbeat_is_a_sign_of_life_only(ranks):
-    heartbeats = follow(ranks, count=1)
-    ranks.step(0, 1)
-    ranks.raw(0, "\x00garbage{\n")
-    assert heartbeats.read(101.0)
-    assert heartbeats.progress().step == 1
 
 
 def test_silence_beyond_the_floor_is_a_hang_and_long_steps_earn_twenty_times_their_patience(ranks):

@@ -148,11 +148,10 @@ def failing(*of_the_system):
 
 def test_the_file_or_folder_that_finds_no_room_is_named_wherever_it_is(tmp_path):
     cached = tmp_path / "cache" / "prediction.json"
-    assert taken(tmp_path, failing(errno.ENOSPC, "no room")).startswith(f"disk full: cannot write in {tmp_path}")
-    assert taken(tmp_path, failing(errno.EDQUOT, "no room")).startswith(f"disk full: cannot write in {tmp_path}")
-    assert (
-        taken(tmp_path / "sweep", failing(errno.ENOSPC, "no room", str(cached))) == f"disk full: cannot write {cached}"
-    )
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert taken(tmp_path, failing(number, "no room")).startswith(f"disk full: cannot write in {tmp_path}")
+        said = taken(tmp_path / "sweep", failing(number, "no room", str(cached)))
+        assert said == f"disk full: cannot write {cached}"
 
 
 def test_a_folder_that_was_taken_away_or_closed_is_named(tmp_path):
