@@ -69,15 +69,12 @@ def values(fitted):
     return {constant.name: constant.value for constant in fitted}
 
 
-def test_known_constants_are_recovered(varied):
-    found = values(fit("h100", varied))
+def test_known_constants_are_recovered_and_nothing_is_left_of_the_error(varied):
+    fitted = fit("h100", varied)
+    found, after = values(fitted), calibrated(fitted)
     assert found["allocator_bytes"] == pytest.approx(300_000_000, abs=2)
     for name in EFFICIENCIES:
         assert found[name] == pytest.approx(TRUE.speeds[name], rel=1e-3), name
-
-
-def test_after_the_fit_nothing_is_left_of_the_error(varied):
-    after = calibrated(fit("h100", varied))
     assert max(abs(run.time_error(BUILT_IN)) for run in varied) > 0.05
     for run in varied:
         assert run.time_error(after) == pytest.approx(0, abs=1e-3)
@@ -93,22 +90,15 @@ def test_a_run_left_out_is_predicted_by_the_others(observe):
     assert left_out("h100", runs[:2]) == (None, None)
 
 
-def test_what_no_step_depends_on_is_not_fitted(observe):
-    (found,) = [c for c in fit("h100", [observe("gemm", gemm=0.1), observe("more", gemm=0.2)]) if c.name == "attention"]
-    assert found.value is None and "0.0 %" in found.reason
-
-
-def test_constants_that_vary_together_in_all_runs_are_not_separated(observe):
+def test_constants_that_vary_together_or_that_no_step_depends_on_are_not_fitted(observe):
     alike = [observe(str(i), gemm=0.05 * i, attention=0.02 * i) for i in range(1, 5)]
     found = {c.name: c for c in fit("h100", alike)}
     assert found["gemm_bf16"].value is not None
     assert found["attention"].value is None and "separable" in found["attention"].reason
-
-
-def test_one_run_tells_one_efficiency(observe):
+    found = {c.name: c for c in fit("h100", [observe("gemm", gemm=0.1), observe("more", gemm=0.2)])}
+    assert found["attention"].value is None and "0.0 %" in found["attention"].reason
     found = {c.name: c for c in fit("h100", [observe("one", gemm=0.05, attention=0.02, memory=0.03)])}
-    fitted = [name for name in EFFICIENCIES if found[name].value is not None]
-    assert fitted == ["gemm_bf16"]
+    assert [name for name in EFFICIENCIES if found[name].value is not None] == ["gemm_bf16"]
     assert found["attention"].reason.endswith(" gemm_bf16")
 
 

@@ -38,15 +38,11 @@ def sizes(saved: int, forward_peak: int, backward_peak: int) -> PassSizes:
     return PassSizes(saved, forward_peak, backward_peak, forward_again=forward_peak, backward_again=backward_peak)
 
 
-def test_a_layer_is_the_difference_of_two_chunks():
+def test_a_layer_is_the_difference_of_two_chunks_and_three_layers_are_three_times_one():
     layer = layer_piece(ONE, TWO)
     assert (layer.saved, layer.forward_over, layer.backward_over, layer.persistent) == (100, 10, 30, 1)
     assert layer.parameters == Parameters(dense=3, expert=1, stored_bytes=8)
     assert layer.work.flops() == 7
-
-
-def test_three_layers_are_three_times_one():
-    layer = layer_piece(ONE, TWO)
     cost = compose(frame_piece(ONE, layer), [layer] * 3, Ends(), hidden_bytes=16)
     assert cost.sizes == sizes(saved=304, forward_peak=314, backward_peak=30)
     assert (cost.persistent, cost.shared, cost.work.flops(), cost.parameters.dense) == (3, 7, 21, 9)
@@ -90,23 +86,16 @@ def test_a_gradient_counts_once_where_a_leftover_is_the_next_layer_s_own():
     assert layer_piece(one, two).shared_behind == 26
 
 
-def test_leftovers_of_layers_behind_count_in_a_backward_pass():
+def test_leftovers_of_layers_behind_count_in_a_backward_pass_and_go_one_by_one_in_the_next_pass():
     cost = compose(NOTHING, [DISPATCHER] * 3, Ends(), hidden_bytes=16)
     assert cost.sizes.backward_peak == 140 + 2 * (32 - 16) + 16
     assert (cost.sizes.lingering, cost.sizes.replaced) == (96, 96)
-
-
-def test_leftovers_of_an_earlier_pass_go_one_by_one_in_the_next():
-    cost = compose(NOTHING, [DISPATCHER] * 3, Ends(), hidden_bytes=16)
     assert cost.sizes.forward_peak == 3 * 16 + 12
     assert cost.sizes.forward_again == max(16 + 12 + 64, 32 + 12 + 32, 48 + 12)
     assert cost.sizes.backward_again == 140 + 2 * 32  # the first layer that runs backward has none behind it
-
-
-def test_a_kept_layer_s_leftovers_are_not_replaced_by_a_backward_pass():
-    kept = replace(KEPT, lingering=32)
-    cost = compose(NOTHING, [kept] * 2, Ends(), hidden_bytes=16)
-    assert (cost.sizes.lingering, cost.sizes.replaced, cost.sizes.backward_again) == (64, 0, 30)
+    # Those of a layer that is kept are not replaced by a backward pass.
+    kept = compose(NOTHING, [replace(KEPT, lingering=32)] * 2, Ends(), hidden_bytes=16)
+    assert (kept.sizes.lingering, kept.sizes.replaced, kept.sizes.backward_again) == (64, 0, 30)
 
 
 GOES = replace(KEPT, offloadable=90)
@@ -119,9 +108,7 @@ def test_offloaded_layers_leave_only_as_many_on_the_device_as_are_not_offloaded(
     assert cost.sizes.forward_peak == cost.sizes.saved + 10
     # backward: the layer that leaves makes room for the one that comes back, beside the chunk's gradient
     assert cost.sizes.backward_peak == 30 - 100 + 90 + 16
-
-
-def test_leftovers_and_offloaded_layers_share_the_device_while_a_later_pass_begins():
+    # with leftovers: they share the device while a later pass begins
     cost = compose(NOTHING, [replace(GOES, lingering=32)] * 4, Ends(), hidden_bytes=16, window=2)
     assert cost.sizes.forward_peak == 400 - 180 + 10
     assert cost.sizes.forward_again == max(100 + 10 + 96, 200 + 10 + 64, 300 - 90 + 10 + 32, 230)

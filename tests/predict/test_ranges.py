@@ -1,8 +1,9 @@
-"""The range of a predicted peak: its class, its two ends, and what is behind it."""
+"""The range of a predicted peak: its class, its two ends, the assumptions that widen it, and what is behind it."""
 
 import pytest
 
 from harness.experiment.experiment import OffloadSpec
+from harness.predict.assumptions import Assumption, assumptions, band
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, RatioError, Spread, class_of, ratio_error, spreads
 
 EXPERTS = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
@@ -57,3 +58,36 @@ def test_times_of_two_layouts_differ_only_beyond_the_measured_error_of_their_rat
     assert not error.hides(0.0, 0.0)  # no seconds are predicted
     assert ratio_error().num_rows > 20
     assert 0.05 < ratio_error().share < 0.3
+
+
+TE = "transformer_engine"
+
+
+def texts(spec):
+    return [row.text.split(":")[0] for row in assumptions(spec, TE)]
+
+
+def test_a_range_stays_above_nothing_and_a_prediction_without_special_features_adds_nothing_to_it(make_spec):
+    half = Assumption("half of it", lambda *_: True, lower=0.5, higher=0.5)
+    assert (band((half,)), band((half, half))) == ((0.5, 0.5), (0.95, 1.0))
+    spec = make_spec(gpu="h100", compute_dtype="bf16", kernels={"transformer_impl": TE})
+    assert band(assumptions(spec, TE)) == (0, 0)
+
+
+def test_deterministic_mode_may_change_the_attention_kernel_outside_of_hopper(make_spec):
+    name, env = "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0", {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
+    made = {
+        gpu: make_spec(gpu=gpu, compute_dtype="bf16", env=env, kernels={"transformer_impl": TE})
+        for gpu in ("a100", "h100", "gb200")
+    }
+    assert {gpu: name in texts(spec) for gpu, spec in made.items()} == {"a100": True, "h100": False, "gb200": True}
+    asked = {"transformer_impl": TE, "attention_backend": "flash"}
+    assert name not in texts(make_spec(gpu="a100", compute_dtype="bf16", env=env, kernels=asked))
+    assert band(assumptions(made["a100"], TE))[1] > 0
+
+
+def test_sequences_longer_than_those_measured_on_hopper_are_an_assumption(make_spec):
+    for gpu, length, is_one in (("h100", 8192, False), ("h100", 16384, True), ("b200", 16384, False)):
+        batch = {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": length}
+        found = texts(make_spec(gpu=gpu, compute_dtype="bf16", batch=batch))
+        assert any(" 8192 tokens" in text for text in found) is is_one

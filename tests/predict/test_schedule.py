@@ -1,6 +1,13 @@
+"""The order of passes and the hidden states beside them: by hand, in general, and against megatron-core's own schedules."""
+
+import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,27 +23,17 @@ def most_in_flight(schedule: Schedule) -> int:
     return max(sum(instant.in_flight) for instant in instants(schedule))
 
 
-def test_without_pipelining_each_micro_batch_goes_forward_and_straight_back():
+def test_without_pipelining_each_micro_batch_goes_forward_and_straight_back_and_stages_run_ahead():
     assert order(Schedule(pp_size=1, pp_rank=0, num_microbatches=2)) == "F0 B0 F0 B0"
-
-
-def test_the_first_of_three_stages_runs_two_micro_batches_ahead():
     assert order(Schedule(pp_size=3, pp_rank=0, num_microbatches=4)) == "F0 F0 F0 B0 F0 B0 B0 B0"
 
 
-def test_chunks_alternate_by_groups_as_in_the_example_of_megatron_core():
-    schedule = Schedule(pp_size=2, pp_rank=0, num_microbatches=5, vp_size=2, group_size=3)
-    assert schedule.chunk_of == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
-
-
-def test_interleaving_warms_up_over_all_chunks_but_one():
-    assert Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5).num_warmup == 22
-    assert Schedule(pp_size=4, pp_rank=3, num_microbatches=16, vp_size=5).num_warmup == 16
-
-
-def test_the_first_stage_of_llama3_70b_holds_92_layers_in_flight():
-    # 23 chunks of 4 layers: TP4 PP4 VP5
-    assert most_in_flight(Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5)) == 23
+def test_interleaving_alternates_chunks_by_groups_and_warms_up_over_all_chunks_but_one():
+    example = Schedule(pp_size=2, pp_rank=0, num_microbatches=5, vp_size=2, group_size=3)  # of megatron-core
+    assert example.chunk_of == (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
+    llama3_70b = [Schedule(pp_size=4, pp_rank=rank, num_microbatches=16, vp_size=5) for rank in (0, 3)]
+    assert [schedule.num_warmup for schedule in llama3_70b] == [22, 16]
+    assert most_in_flight(llama3_70b[0]) == 23  # chunks of 4 layers
 
 
 def test_one_f_one_b_keeps_gradients_and_the_input_of_the_pass_before_alive():
@@ -111,3 +108,59 @@ def test_with_overlapped_expert_communication_a_backward_pass_goes_before_the_fo
     assert order(plain).split()[:6] == ["F0", "F0", "F1", "B1", "F1", "B1"]
     assert order(overlapped).split()[:7] == ["F0", "F0", "F1", "B1", "F1", "B1", "F0"]
     assert most_in_flight(overlapped) == most_in_flight(plain)
+
+
+SCRIPT = Path(__file__).with_name("scripted_schedule.py")
+
+
+SCHEDULES = (
+    Schedule(pp_size=4, pp_rank=0, num_microbatches=6),
+    Schedule(pp_size=4, pp_rank=1, num_microbatches=6),
+    Schedule(pp_size=4, pp_rank=3, num_microbatches=3),
+    Schedule(pp_size=2, pp_rank=1, num_microbatches=1),
+    Schedule(pp_size=4, pp_rank=0, num_microbatches=16, vp_size=5, group_size=4),
+    Schedule(pp_size=4, pp_rank=1, num_microbatches=16, vp_size=5, group_size=4),
+    Schedule(pp_size=4, pp_rank=3, num_microbatches=8, vp_size=5, group_size=4),
+    Schedule(pp_size=2, pp_rank=0, num_microbatches=6, vp_size=2, group_size=3),
+    Schedule(pp_size=2, pp_rank=1, num_microbatches=5, vp_size=2, group_size=3),
+    Schedule(pp_size=4, pp_rank=1, num_microbatches=4, vp_size=2, group_size=4),
+    Schedule(pp_size=3, pp_rank=2, num_microbatches=12, vp_size=3, group_size=3),
+)
+
+
+@pytest.fixture(scope="module")
+def megatron_core() -> dict[Schedule, list[tuple[str, int, int]]]:
+    """Passes of all schedules, from one process."""
+    sizes = [(s.pp_size, s.pp_rank, s.vp_size, s.num_microbatches, s.group_size) for s in SCHEDULES]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), json.dumps(sizes)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return {
+        schedule: [(direction, chunk, alive) for direction, chunk, alive in passes]
+        for schedule, passes in zip(SCHEDULES, json.loads(done.stdout), strict=True)
+    }
+
+
+def passes_of_schedule(schedule: Schedule) -> list[tuple[str, int, int]]:
+    """Hidden states alive in a pass: inputs of micro-batches in flight, what the pass itself got, and the buffers."""
+    in_flight, rows = [0] * schedule.vp_size, []
+    for event in schedule.events():
+        starts = [chunk for chunk in range(schedule.vp_size) if not (schedule.is_first and chunk == 0)]
+        alive = event.buffers + sum(in_flight[chunk] for chunk in starts)
+        if event.direction == "forward":
+            alive += event.chunk in starts
+            in_flight[event.chunk] += 1
+        else:
+            alive += not (schedule.is_last and event.chunk == schedule.vp_size - 1)
+            in_flight[event.chunk] -= 1
+        rows.append((event.direction, event.chunk, alive))
+    return rows
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "schedule",
+    SCHEDULES,
+    ids=lambda s: f"pp{s.pp_size}-rank{s.pp_rank}-vp{s.vp_size}-m{s.num_microbatches}-group{s.group_size}",
+)
+def test_passes_and_buffers_are_those_of_megatron_core(schedule, megatron_core):
+    assert passes_of_schedule(schedule) == megatron_core[schedule]

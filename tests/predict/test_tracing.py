@@ -1,19 +1,22 @@
-"""Tracer processes: the cases that kill one, and a tracer whose harness is killed."""
+"""Tracer processes and their answers: cases that kill one, answers in threads, and what the cache keeps."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Timer
 
 import pytest
 
 from harness.errors import RunFailedError
 from harness.launch.environment import this_host
-from harness.predict.trace_cases import TraceCache
-from harness.predict.tracer import Tracing
+from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
+from harness.predict.tracer import Tracing, side_by_side
 from harness.records.trace import TraceCase
 from tests.waiting import runs, wait_until
 
@@ -127,3 +130,78 @@ def test_a_tracer_dies_with_a_harness_that_is_killed(tmp_path):
         starter.stdout.close()
         with suppress(ProcessLookupError):
             os.kill(tracer, 9)
+
+
+def test_answers_come_in_the_order_of_the_questions():
+    assert side_by_side(lambda number: number * number, (3, 1, 2), 2, Event()) == [9, 1, 4]
+
+
+def test_an_interruption_stops_the_calls_under_way_and_begins_no_other():
+    stop, begun = Event(), []
+
+    def ask(number: int) -> bool:
+        begun.append(number)
+        return stop.wait(60)
+
+    Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(ask, range(5), 2, stop)
+    assert time.monotonic() - before < 20
+    assert sorted(begun) == [0, 1]
+
+
+def test_a_call_that_fails_stops_the_others():
+    stop = Event()
+
+    def ask(fails: bool) -> bool:
+        if fails:
+            raise ValueError("broken")
+        return stop.wait(60)
+
+    before = time.monotonic()
+    with pytest.raises(ValueError, match="broken"):
+        side_by_side(ask, (True, False), 2, stop)
+    assert time.monotonic() - before < 20
+
+
+TRACE = CachedTrace(megatron_core="0.16.1", torch="2.13", refused="a defect")
+
+
+@pytest.fixture
+def cache(tmp_path) -> TraceCache:
+    return TraceCache(tmp_path / "traces")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"megatron_core": "0.16.1"}', "[]"])
+def test_a_damaged_entry_counts_as_missing(cache, content):
+    cache.write("k", 1.0, TRACE)
+    (cache.folder / "k-1.json").write_text(content)
+    assert cache.read("k", 1.0) is None
+
+
+def test_many_writers_of_one_entry_leave_it_whole_and_uneven_routing_has_entries_of_its_own(cache):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: cache.write("k", 1.0, TRACE), range(50)))
+    assert (cache.read("k", 1.0), cache.read("k", 1.25)) == (TRACE, None)
+    assert [file.name for file in cache.folder.iterdir()] == ["k-1.json"]
+
+
+@pytest.fixture
+def package(tmp_path):
+    for name in ("engine/trace.py", "experiment/gpu.py", "records/trace.py", "show/json.py"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x = 1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [("engine/trace.py", False), ("experiment/gpu.py", False), ("records/trace.py", False), ("show/json.py", True)],
+)
+def test_only_what_decides_a_trace_makes_old_ones_stale(package, changed, same):
+    before = tracer_fingerprint(package, ("0.16.1",))
+    assert tracer_fingerprint(package, ("0.17.0",)) != before
+    (package / changed).write_text("x = 2\n")
+    assert (tracer_fingerprint(package, ("0.16.1",)) == before) is same
